@@ -1,0 +1,8 @@
+"""`python -m esper` is `esper-sanctum`."""
+
+import sys
+
+from esper.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The training engine: lanes, envs, the loop, checkpoints (Tolaria)."""

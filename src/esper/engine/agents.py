@@ -1,0 +1,69 @@
+"""Who decides: one face for PPO, the heuristic and the baselines, and the one place that builds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from esper.config import Config
+from esper.engine.seeding import generator as seeded
+from esper.policy.actions import Choice
+from esper.policy.baselines import Random, Static
+from esper.policy.heuristic import Heuristic
+from esper.policy.view import EnvView
+from esper.ppo.agent import PPOAgent
+from esper.ppo.learner import Learned
+
+
+class Agent(Protocol):
+    """Decides for a population of envs, a round at a time, and learns from it if it can."""
+
+    def begin_round(self, uniform_ETH: Tensor) -> None:
+        """Every env was reset. `uniform_ETH` in [0, 1) is all the randomness that the round's decisions may use."""
+        ...
+
+    def act(self, views: Sequence[EnvView]) -> list[Choice]:
+        """Decide one step for every env."""
+        ...
+
+    def reward(self, step: int, rewards: Sequence[float]) -> None:
+        """What the decisions of a step (from 0) came to, one reward for each env."""
+        ...
+
+    def learn(self, views: Sequence[EnvView], round_index: int, generator: torch.Generator) -> Learned | None:
+        """Learn from the round; None if there is nothing that learns."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Tensors that a checkpoint keeps, by name."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """What else it keeps, as JSON can hold it."""
+        ...
+
+    def restore(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniform_ETH: Tensor) -> None:
+        """Continue from a checkpoint, in the round whose numbers are `uniform_ETH`."""
+        ...
+
+
+def build_agent(config: Config, slots: int, blueprints: Sequence[str]) -> Agent:
+    """The agent that `--policy` names."""
+    if config.policy == "static":
+        return Static()
+    if config.policy == "random":
+        return Random(len(blueprints))
+    if config.policy == "heuristic":
+        return Heuristic(blueprints)
+    return PPOAgent(
+        envs=config.envs,
+        steps=config.steps,
+        slots=slots,
+        blueprints=blueprints,
+        config=config.ppo,
+        rounds=config.rounds,
+        generator=seeded(config.seed, "policy"),
+    )

@@ -1,0 +1,126 @@
+"""Checkpoints on disk: a directory that is whole and verified, or is not a checkpoint.
+
+Tensors are in safetensors, everything else in JSON; nothing is pickled. The directory is written beside its final name,
+its manifest (sizes and digests of the other files) last, then fsynced and renamed. What was interrupted keeps its
+temporary name and is never taken for a checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from esper.engine.manifest import FORMAT, MANIFEST, CheckpointError, read_manifest
+
+TENSORS = "tensors.safetensors"
+STATE = "state.json"
+TELEMETRY = "telemetry.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds.
+
+    `state` is JSON for Python: a NaN that was measured is written as NaN.
+    """
+
+    config: dict[str, Any]
+    round: int
+    """Rounds completed."""
+    step: int
+    """Steps completed of the round in progress."""
+    state: dict[str, Any]
+    tensors: Mapping[str, Tensor]
+    telemetry: bytes
+    """The Keyframe of the telemetry as of this step, one JSON line."""
+
+
+def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:
+    """Write a checkpoint; in place of one of the same name, if there is one.
+
+    Returns:
+        Its size in bytes.
+
+    Raises:
+        OSError: it cannot be written; nothing of that name has changed then.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    partial = directory.with_name(f"{directory.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()}
+    contents = {
+        TENSORS: safetensors.torch.save(tensors),
+        STATE: json.dumps(checkpoint.state).encode(),
+        TELEMETRY: checkpoint.telemetry,
+    }
+    for name, content in contents.items():
+        _write(partial / name, content)
+    manifest = {
+        "format": FORMAT,
+        "round": checkpoint.round,
+        "step": checkpoint.step,
+        "config": checkpoint.config,
+        "files": {name: {"bytes": len(content), "blake2b": _digest(content)} for name, content in contents.items()},
+    }
+    encoded = json.dumps(manifest, indent=1).encode()
+    _write(partial / MANIFEST, encoded)
+    _sync(partial)
+    if directory.exists():
+        shutil.rmtree(directory)
+    partial.rename(directory)
+    _sync(directory.parent)
+    return len(encoded) + sum(map(len, contents.values()))
+
+
+def read_checkpoint(directory: Path) -> Checkpoint:
+    """Read and verify a checkpoint.
+
+    Raises:
+        CheckpointError: a file is missing, or is not what the manifest says.
+    """
+    manifest = read_manifest(directory)
+    contents: dict[str, bytes] = {}
+    for name in (TENSORS, STATE, TELEMETRY):
+        try:
+            contents[name] = (directory / name).read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{directory / name} cannot be read: {error.strerror}") from None
+        listed = manifest["files"].get(name)
+        if not isinstance(listed, dict) or listed.get("blake2b") != _digest(contents[name]):
+            raise CheckpointError(f"{directory / name} is damaged: its digest is not the one in {MANIFEST}")
+    try:
+        tensors = safetensors.torch.load(contents[TENSORS])
+        state = json.loads(contents[STATE])
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{directory} is damaged: {error}") from None
+    return Checkpoint(manifest["config"], manifest["round"], manifest["step"], state, tensors, contents[TELEMETRY])
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=32).hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,107 @@
+"""One env's episode as its policy and its reward see it: what the engine keeps beside the network."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from esper.config import Config
+from esper.engine.env import Env, Measurement
+from esper.growth.gates import Check
+from esper.policy.actions import Action
+from esper.policy.view import EnvView
+from esper.ppo.rewards import Reward, potential, rent
+
+_VIEW_FIELDS = (
+    "step",
+    "losses",
+    "accuracies",
+    "train_loss",
+    "train_accuracy",
+    "parameter_ratio",
+    "rent",
+    "last_op",
+    "last_moved",
+)
+
+
+class Episode:
+    """The view of an env, its reward, and the sums that its end reports.
+
+    Args:
+        env: whose episode it is.
+        config: of the run.
+    """
+
+    def __init__(self, env: Env, config: Config) -> None:
+        self.env = env
+        self._weights = config.reward_weights
+        self._steps = config.steps
+        self._chance_loss = math.log(env.task.classes)
+        self.reward = Reward(config.reward, config.reward_weights, config.ppo.gamma, config.steps)
+        self.begin(math.nan, math.nan)
+
+    def begin(self, loss: float, accuracy: float) -> None:
+        """A fresh host was measured."""
+        self.view = EnvView(
+            env=self.env.index,
+            slots=self.env.network.slots,
+            steps=self._steps,
+            chance_loss=self._chance_loss,
+            losses=[loss],
+            accuracies=[accuracy],
+        )
+        self.reward.begin(accuracy)
+        self.episode_return = 0.0
+        self.culled = 0
+        self.refused: dict[int, tuple[str, ...]] = {}
+        """By slot: names of the checks that its gate last failed on."""
+
+    def record(self, action: Action, moved: bool, measured: Measurement) -> dict[str, float]:
+        """Take in a step; components of its reward."""
+        view, network = self.view, self.env.network
+        view.step += 1
+        view.losses.append(measured.loss)
+        view.accuracies.append(measured.accuracy)
+        view.train_loss, view.train_accuracy = measured.train_loss, measured.train_accuracy
+        view.parameter_ratio = network.parameter_ratio
+        view.rent = rent(network.parameter_ratio, network.host_parameter_count, self._weights)
+        view.last_op, view.last_moved = action.op, moved
+        contributions = (gain for gain, _ in measured.contributions.values())
+        parts = self.reward.step(measured.accuracy, potential(contributions), view.rent)
+        self.episode_return += sum(parts.values())
+        return parts
+
+    def new_refusal(self, index: int) -> tuple[str, tuple[Check, ...]] | None:
+        """The gate that holds the seed of a slot back, and its checks, if it does so for a new reason."""
+        result = self.env.network.slots[index].waiting_gate()
+        failed = tuple(check.name for check in result.checks if not check.passed) if result else ()
+        if failed == self.refused.get(index, ()):
+            return None
+        self.refused[index] = failed
+        return (result.gate, result.checks) if result else None
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
+            "view": {name: getattr(self.view, name) for name in _VIEW_FIELDS},
+            "reward": self.reward.snapshot(),
+            "episode_return": self.episode_return,
+            "culled": self.culled,
+            "refused": {str(index): list(names) for index, names in self.refused.items()},
+            "slots": [slot.snapshot() for slot in self.env.network.slots],
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Continue from a snapshot. The weights of the seeds that it builds are for the checkpoint's tensors."""
+        for slot, state in zip(self.env.network.slots, saved["slots"], strict=True):
+            slot.restore(state)
+        self.env.slot_optimizers.clear()
+        self.env.match_optimizers()
+        self.begin(math.nan, math.nan)
+        for name in _VIEW_FIELDS:
+            setattr(self.view, name, saved["view"][name])
+        self.reward.restore(saved["reward"])
+        self.episode_return = saved["episode_return"]
+        self.culled = saved["culled"]
+        self.refused = {int(index): tuple(names) for index, names in saved["refused"].items()}

@@ -1,0 +1,105 @@
+"""The population: envs that are built once, spread over the lanes, and reset in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from esper.config import Config
+from esper.engine.env import Env, Measurement
+from esper.engine.lanes import Lane, open_lanes
+from esper.growth.slot import Move
+from esper.policy.actions import Action
+from esper.tasks.task import Splits, Task
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one env did in one step, before its slots are told that the epoch is over."""
+
+    moves: list[Move]
+    measured: Measurement
+
+
+class Pool:
+    """Envs on lanes, dealt round-robin: env i lives on lane i mod lanes.
+
+    Args:
+        task: what the hosts learn.
+        splits: its data, on the CPU.
+        lanes: names of the devices.
+        slots: names of the slots to use.
+        config: of the run.
+    """
+
+    def __init__(self, task: Task, splits: Splits, lanes: Sequence[str], slots: Sequence[str], config: Config) -> None:
+        self.lanes = open_lanes(lanes[: config.envs], splits)
+        self.envs = [
+            Env(index, task, self._lane_of(index).splits, slots, config.training, config.seed)
+            for index in range(config.envs)
+        ]
+
+    def _lane_of(self, env: int) -> Lane:
+        """Round-robin."""
+        return self.lanes[env % len(self.lanes)]
+
+    @property
+    def assignment(self) -> list[str]:
+        """For each env, the name of its lane."""
+        return [self._lane_of(env.index).name for env in self.envs]
+
+    def reset(self, round_index: int) -> list[tuple[float, float]]:
+        """Give every env a fresh host; its validation loss and accuracy before any training."""
+
+        def work(env: Env) -> list[Tensor]:
+            with self._lane_of(env.index).stopwatch("reset"):
+                env.reset(round_index)
+                return [env.validate()]
+
+        return [(loss, accuracy) for [[loss, accuracy]] in self._everywhere(work)]
+
+    def step(self, actions: Sequence[Action], round_index: int, step: int) -> list[Epoch]:
+        """Apply a decision to each env, train it for an epoch and validate it."""
+        moves: list[list[Move]] = [[] for _ in self.envs]
+
+        def work(env: Env) -> list[Tensor]:
+            with self._lane_of(env.index).stopwatch("train"):
+                moves[env.index] = env.apply(actions[env.index], round_index, step)
+                trained = env.train(round_index, step)
+            with self._lane_of(env.index).stopwatch("validate"):
+                return [trained, env.validate()]
+
+        rows = self._everywhere(work)
+        return [
+            Epoch(moved, env.take(trained, validated))
+            for env, moved, (trained, validated) in zip(self.envs, moves, rows, strict=True)
+        ]
+
+    def tick(self) -> list[list[Move]]:
+        """End the epoch in every env."""
+        return [env.tick() for env in self.envs]
+
+    def close(self) -> None:
+        """End the lanes' threads."""
+        for lane in self.lanes:
+            lane.close()
+
+    def _everywhere(self, work: Callable[[Env], list[Tensor]]) -> list[list[list[float]]]:
+        """Run `work` for every env, all lanes at once; its tensors as floats, in the order of the envs."""
+        shares = [self.envs[index :: len(self.lanes)] for index in range(len(self.lanes))]
+        futures = [
+            lane.submit(lambda share=share: _to_host([work(env) for env in share]))
+            for lane, share in zip(self.lanes, shares, strict=True)
+        ]
+        found = [future.result() for future in futures]
+        return [found[index % len(found)][index // len(found)] for index in range(len(self.envs))]
+
+
+def _to_host(rows: list[list[Tensor]]) -> list[list[list[float]]]:
+    """One copy from the device for all the vectors of a lane."""
+    flat = torch.cat([vector for row in rows for vector in row]).tolist()
+    floats = iter(flat)
+    return [[[next(floats) for _ in range(len(vector))] for vector in row] for row in rows]

@@ -1,0 +1,150 @@
+"""What the engine says: its objects turned into telemetry events."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any, NamedTuple
+
+import psutil
+import torch
+
+import esper
+from esper.engine.env import Measurement
+from esper.engine.episode import Episode
+from esper.engine.lanes import Lane
+from esper.growth.gates import Check
+from esper.growth.slot import Move, Slot
+from esper.growth.stages import Stage
+from esper.policy.actions import RELEVANT, Choice, Op
+from esper.ppo.learner import Learned
+from esper.telemetry import events as ev
+
+
+class Moment(NamedTuple):
+    """A round and a step of it, counted from 1."""
+
+    round: int
+    step: int
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers depend on."""
+    return {"esper-sanctum": esper.__version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+
+
+def seed_moved(move: Move, env: int, at: Moment) -> ev.SeedMoved:
+    """A transition."""
+    return ev.SeedMoved(
+        round=at.round,
+        step=at.step,
+        env=env,
+        slot=move.slot,
+        before=move.before.label,
+        after=move.after.label,
+        blueprint=move.blueprint,
+        reason=move.reason,
+    )
+
+
+def gate_refused(gate: str, checks: tuple[Check, ...], slot: str, env: int, at: Moment) -> ev.GateRefused:
+    """A gate that holds a seed back."""
+    said = [ev.GateCheck(name=c.name, passed=c.passed, value=c.value, threshold=c.threshold) for c in checks]
+    return ev.GateRefused(round=at.round, step=at.step, env=env, slot=slot, gate=gate, checks=said)
+
+
+def env_stepped(
+    episode: Episode, choice: Choice, measured: Measurement, parts: dict[str, float], at: Moment
+) -> ev.EnvStepped:
+    """A step of one env."""
+    op = Op(choice.action.op)
+    slots = episode.env.network.slots
+    return ev.EnvStepped(
+        round=at.round,
+        step=at.step,
+        env=episode.env.index,
+        op=op.label,
+        target=slots[choice.action.slot].name if "slot" in RELEVANT[op] else None,
+        train_loss=measured.train_loss,
+        train_accuracy=measured.train_accuracy,
+        loss=measured.loss,
+        accuracy=measured.accuracy,
+        reward=sum(parts.values()),
+        reward_parts=parts,
+        value=choice.value,
+        op_probability=choice.op_probability,
+        grad_norm=measured.grad_norm,
+        parameter_ratio=episode.view.parameter_ratio,
+        slots=[_slot_reading(slot) for slot in slots],
+    )
+
+
+def _slot_reading(slot: Slot) -> ev.SlotReading:
+    return ev.SlotReading(
+        stage=slot.stage.label,
+        blueprint=slot.blueprint,
+        alpha=slot.alpha if slot.stage.blended else None,
+        age=slot.age,
+        parameters=slot.parameter_count,
+        grad_norm=slot.grad_norm,
+        contribution=slot.contribution,
+        contribution_se=slot.contribution_se,
+    )
+
+
+def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:
+    """The end of one env's episode."""
+    stages = [slot.stage for slot in episode.env.network.slots]
+    return ev.EpisodeEnded(
+        round=round_number,
+        env=episode.env.index,
+        accuracy=episode.view.accuracies[-1],
+        best_accuracy=max(episode.view.accuracies[1:]),
+        episode_return=episode.episode_return,
+        parameter_ratio=episode.view.parameter_ratio,
+        fossilized=stages.count(Stage.FOSSILIZED),
+        culled=episode.culled,
+    )
+
+
+def policy_updated(learned: Learned, episode_return: float, round_number: int) -> ev.PolicyUpdated:
+    """An update of the policy."""
+    heads = {
+        name: ev.HeadReading(grad_norm=norm, entropy=learned.head_entropies[name])
+        for name, norm in learned.head_grad_norms.items()
+    }
+    return ev.PolicyUpdated(
+        round=round_number,
+        policy_loss=learned.policy_loss,
+        value_loss=learned.value_loss,
+        entropy=learned.entropy,
+        kl=learned.kl,
+        clip_fraction=learned.clip_fraction,
+        explained_variance=learned.explained_variance,
+        grad_norm=learned.grad_norm,
+        learning_rate=learned.learning_rate,
+        minibatches=learned.minibatches,
+        stopped_early=learned.stopped_early,
+        episode_return=episode_return,
+        heads=heads,
+    )
+
+
+def device_sampled(lane: Lane, envs: int, busy: float) -> ev.DeviceSampled:
+    """Memory of a lane's device, and the share of the step that its thread worked."""
+    memory: dict[str, Any]
+    if lane.device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(lane.device)
+        memory = {
+            "allocated": torch.cuda.memory_allocated(lane.device),
+            "reserved": torch.cuda.memory_reserved(lane.device),
+            "used": total - free,
+            "total": total,
+        }
+    else:
+        machine = psutil.virtual_memory()
+        memory = {
+            "allocated": psutil.Process().memory_info().rss,
+            "used": machine.total - machine.available,
+            "total": machine.total,
+        }
+    return ev.DeviceSampled(device=lane.name, envs=envs, busy=busy, **memory)

@@ -1,0 +1,102 @@
+"""From a configuration to a trainer that is ready: everything is checked before anything is written."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from queue import SimpleQueue
+
+import msgspec
+
+from esper.config import Config
+from esper.control import Control
+from esper.engine import report
+from esper.engine.agents import build_agent
+from esper.engine.devices import resolve_devices
+from esper.engine.manifest import run_of
+from esper.engine.pool import Pool
+from esper.engine.saving import Saver
+from esper.engine.trainer import Trainer
+from esper.tasks import get_task
+from esper.telemetry import events as ev
+from esper.telemetry.hub import Hub
+from esper.telemetry.recorder import Recorder, write_manifest
+from esper.telemetry.runs import new_run_id
+from esper.telemetry.state import Record
+
+
+class Run:
+    """A run that is ready to train: its directory exists, and its recorder listens.
+
+    Args:
+        config: resolved.
+        control: where requests come from.
+        records: is given every record, for a screen.
+        resume: a checkpoint to go on from, in its own run's directory.
+
+    Raises:
+        ConfigError: the request cannot be carried out on this machine.
+        TaskError: the data set is missing or damaged.
+        CheckpointError: the checkpoint is damaged, or was made for something else.
+        RecordingError: the run's directory cannot be written.
+    """
+
+    def __init__(self, config: Config, control: Control, records: SimpleQueue[Record], resume: Path | None) -> None:
+        lanes = resolve_devices(config.devices)
+        task = get_task(config.task)
+        splits = task.load(Path(config.data_dir) if config.data_dir else None)
+        slots = config.slots or tuple(injection.name for injection in task.build_host().injections)
+        self.pool = Pool(task, splits, lanes, slots, config)
+        agent = build_agent(config, len(slots), task.blueprints)
+        telemetry_dir = Path(config.telemetry_dir)
+        self.directory = (
+            run_of(resume) if resume else telemetry_dir / new_run_id(task.name, datetime.now(), telemetry_dir)
+        )
+        self.recorder = Recorder(self.directory)
+        self.hub = Hub(self.recorder)
+        self.hub.subscribe(records)
+        self.trainer = Trainer(
+            config=config,
+            pool=self.pool,
+            agent=agent,
+            hub=self.hub,
+            control=control,
+            saver=Saver(self.directory, config.keep),
+        )
+        self._announce(config, resume)
+
+    def _announce(self, config: Config, resume: Path | None) -> None:
+        builtins = msgspec.to_builtins(config)
+        write_manifest(self.directory, {"run": self.directory.name, "config": builtins, "versions": report.versions()})
+        if resume:
+            self.trainer.restore(resume, "command line")
+            return
+        network = self.pool.envs[0].network
+        self.hub.emit(
+            ev.RunStarted(
+                run=self.directory.name,
+                task=config.task,
+                policy=config.policy,
+                rounds=config.rounds,
+                steps=config.steps,
+                slots=[slot.name for slot in network.slots],
+                lanes=self.pool.assignment,
+                seed=config.seed,
+                host_parameters=network.host_parameter_count,
+                versions=report.versions(),
+                config=builtins,
+            )
+        )
+
+    def train(self) -> None:
+        """Run to the end, or until told to stop; then close everything. What goes wrong is told, and raised."""
+        try:
+            outcome = self.trainer.run()
+        except BaseException as error:
+            self.hub.emit(ev.RunEnded(outcome="failed", reason=f"{type(error).__name__}: {error}"))
+            raise
+        else:
+            self.hub.emit(ev.RunEnded(outcome=outcome))
+        finally:
+            self.pool.close()
+            self.recorder.close()

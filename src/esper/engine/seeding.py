@@ -1,0 +1,35 @@
+"""Where all randomness comes from: generators seeded by what they are for.
+
+No random stream is carried from one step to the next, so none has to be saved: a resumed run, a run on other lanes and
+a run with other neighbours draw the same numbers for the same env, round and step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from esper.policy.actions import HEADS
+
+
+def generator(seed: int, purpose: str, *where: int) -> torch.Generator:
+    """A CPU generator for one purpose in one place.
+
+    Args:
+        seed: of the run.
+        purpose: what the numbers are for.
+        where: env, round, step, slot: whatever tells this use from every other of the same purpose.
+    """
+    key = ":".join([str(seed), purpose, *map(str, where)])
+    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
+
+
+def decision_noise(seed: int, envs: int, steps: int, round_index: int) -> Tensor:
+    """Uniform numbers in [0, 1) for a round's decisions, [E, T, H]; those of an env do not depend on the others."""
+    draws = [
+        torch.rand(steps, len(HEADS), generator=generator(seed, "decisions", env, round_index)) for env in range(envs)
+    ]
+    return torch.stack(draws)

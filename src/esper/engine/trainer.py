@@ -1,0 +1,225 @@
+"""The loop: observe, act, apply, train, validate, reward, tick, emit; then honour requests."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ParamSpec
+
+from torch import Tensor
+
+from esper.config import Config
+from esper.control import Control, Kind, Request
+from esper.engine import report
+from esper.engine.agents import Agent
+from esper.engine.episode import Episode
+from esper.engine.manifest import CheckpointError
+from esper.engine.pool import Epoch, Pool
+from esper.engine.report import Moment
+from esper.engine.saving import Saver
+from esper.engine.seeding import decision_noise, generator
+from esper.engine.stopwatch import Stopwatch
+from esper.growth.slot import Move
+from esper.growth.stages import Stage
+from esper.policy.actions import Choice
+from esper.telemetry import events as ev
+from esper.telemetry.hub import Hub
+
+P = ParamSpec("P")
+
+
+class Trainer:
+    """Trains a population, and the policy that grows it.
+
+    Args:
+        config: of the run.
+        pool: the envs.
+        agent: who decides.
+        hub: where events go.
+        control: where requests come from.
+        saver: writes and reads checkpoints.
+    """
+
+    def __init__(self, *, config: Config, pool: Pool, agent: Agent, hub: Hub, control: Control, saver: Saver) -> None:
+        self.config = config
+        self.pool = pool
+        self.agent = agent
+        self.hub = hub
+        self.control = control
+        self.saver = saver
+        self.episodes = [Episode(env, config) for env in pool.envs]
+        self.round = 0
+        """Rounds completed; the index of the one in progress."""
+        self.step = 0
+        """Steps completed of the round in progress."""
+        self._stopwatch = Stopwatch()
+        self._since = time.perf_counter()
+
+    def run(self) -> str:
+        """Train to the end, or until told to stop. Returns done or stopped."""
+        while self.round < self.config.rounds:
+            if self.step == self.config.steps:
+                self._end_round()
+                continue
+            if self.step == 0:
+                self._begin_round()
+            self._step()
+            if not self._honour_requests():
+                return "stopped"
+        return "done"
+
+    def _step(self) -> None:
+        with self._stopwatch("act"):
+            choices = self.agent.act([episode.view for episode in self.episodes])
+        epochs = self.pool.step([choice.action for choice in choices], self.round, self.step)
+        with self._stopwatch("reward"):
+            parts = [
+                episode.record(choice.action, bool(epoch.moves), epoch.measured)
+                for episode, choice, epoch in zip(self.episodes, choices, epochs, strict=True)
+            ]
+            self.agent.reward(self.step, [sum(part.values()) for part in parts])
+            ticked = self.pool.tick()
+        self.step += 1
+        with self._stopwatch("telemetry"):
+            self._emit_step(choices, epochs, parts, ticked)
+
+    def _begin_round(self) -> None:
+        for episode, (loss, accuracy) in zip(self.episodes, self.pool.reset(self.round), strict=True):
+            episode.begin(loss, accuracy)
+        self.agent.begin_round(self.noise())
+        self.hub.emit(ev.RoundStarted(round=self.round + 1))
+
+    def noise(self) -> Tensor:
+        """All the random numbers of this round's decisions, [E, T, H]."""
+        return decision_noise(self.config.seed, len(self.episodes), self.config.steps, self.round)
+
+    def _end_round(self) -> None:
+        for episode in self.episodes:
+            self.hub.emit(report.episode_ended(episode, self.round + 1))
+        with self._stopwatch("update"):
+            order = generator(self.config.seed, "minibatches", self.round)
+            learned = self.agent.learn([episode.view for episode in self.episodes], self.round, order)
+        if learned is not None:
+            mean_return = statistics.fmean(episode.episode_return for episode in self.episodes)
+            self.hub.emit(report.policy_updated(learned, mean_return, self.round + 1))
+        self.round, self.step = self.round + 1, 0
+        every = self.config.checkpoint_every
+        if self.round == self.config.rounds:
+            self._checkpoint("end")
+        elif every and self.round % every == 0:
+            self._checkpoint("schedule")
+
+    # Telemetry
+
+    @property
+    def _at(self) -> Moment:
+        """Round and step as people count them, of the last step completed."""
+        if self.step == 0:
+            return Moment(self.round, self.config.steps)
+        return Moment(self.round + 1, self.step)
+
+    def _emit_step(
+        self,
+        choices: Sequence[Choice],
+        epochs: Sequence[Epoch],
+        parts: Sequence[dict[str, float]],
+        ticked: Sequence[list[Move]],
+    ) -> None:
+        at, emit = self._at, self.hub.emit
+        for index, episode in enumerate(self.episodes):
+            epoch = epochs[index]
+            emit(report.env_stepped(episode, choices[index], epoch.measured, parts[index], at))
+            for move in epoch.moves + ticked[index]:
+                episode.culled += move.after is Stage.CULLED
+                emit(report.seed_moved(move, index, at))
+            for number, slot in enumerate(episode.env.network.slots):
+                refusal = episode.new_refusal(number)
+                if refusal:
+                    emit(report.gate_refused(*refusal, slot.name, index, at))
+        self._emit_timing()
+
+    def _emit_timing(self) -> None:
+        now = time.perf_counter()
+        wall, self._since = now - self._since, now
+        phases = self._stopwatch.take()
+        for lane in self.pool.lanes:
+            seconds = lane.stopwatch.take()
+            busy = min(sum(seconds.values()) / wall, 1.0)
+            self.hub.emit(report.device_sampled(lane, self.pool.assignment.count(lane.name), busy))
+            for phase, spent in seconds.items():
+                # Lanes run side by side: the mean over them is a phase's part of the wall time.
+                phases[phase] = phases.get(phase, 0.0) + spent / len(self.pool.lanes)
+        at = self._at
+        self.hub.emit(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))
+
+    # Requests
+
+    def _honour_requests(self) -> bool:
+        """Do what was asked for since the last step; hold while paused. False if the run is to end."""
+        paused = False
+        while True:
+            request = self.control.take(timeout=0.2 if paused else 0.0)
+            match request:
+                case None if not paused:
+                    return True
+                case Request(Kind.STOP, origin):
+                    self._checkpoint(origin)
+                    return False
+                case Request(Kind.ABANDON):
+                    return False
+                case Request(Kind.CHECKPOINT, origin):
+                    self._attempt(self._checkpoint, origin)
+                case Request(Kind.RESTORE, origin, str(path)):
+                    if self._attempt(self.restore, Path(path), origin):
+                        return True
+                case Request(Kind.PAUSE, origin) if not paused:
+                    paused = True
+                    self.hub.emit(ev.Paused(round=self._at.round, step=self._at.step, origin=origin))
+                    self.hub.flush()
+                case Request(Kind.STEP, origin) if paused:
+                    self.control.ask(Kind.PAUSE, origin)
+                    self._since = time.perf_counter()
+                    return True
+                case Request(Kind.RESUME, origin) if paused:
+                    self.hub.emit(ev.Resumed(round=self._at.round, step=self._at.step, origin=origin))
+                    self._since = time.perf_counter()
+                    return True
+                case _:
+                    """Nothing to do: a pause while paused, a resume while running."""
+
+    def _attempt(self, work: Callable[P, None], *args: P.args, **options: P.kwargs) -> bool:
+        """Do what a person asked for; what stands in its way is told, and the run goes on as it was."""
+        try:
+            work(*args, **options)
+        except (OSError, CheckpointError) as error:
+            self.hub.emit(ev.Logged(severity="error", text=str(error)))
+            return False
+        return True
+
+    def _checkpoint(self, origin: str) -> None:
+        """Raises OSError if it cannot be written."""
+        start = time.perf_counter()
+        with self._stopwatch("checkpoint"):
+            path, size = self.saver.save(self)
+        self._tell_checkpoint(path, size, time.perf_counter() - start, origin)
+        self.hub.flush()
+
+    def restore(self, path: Path, origin: str) -> None:
+        """Go back, or on, to a checkpoint of this run; the events after it are undone.
+
+        Raises:
+            CheckpointError: it is damaged, or of another run.
+        """
+        self.hub.restore(self.saver.restore(self, path))
+        self._since = time.perf_counter()
+        self._tell_checkpoint(path, sum(file.stat().st_size for file in path.iterdir()), None, origin)
+        at = self._at
+        self.hub.emit(ev.Resumed(round=at.round, step=at.step, origin=origin, checkpoint=str(path)))
+
+    def _tell_checkpoint(self, path: Path, size: int, seconds: float | None, origin: str) -> None:
+        at = self._at
+        self.hub.emit(
+            ev.CheckpointSaved(round=at.round, step=at.step, path=str(path), bytes=size, seconds=seconds, origin=origin)
+        )

@@ -1,0 +1,95 @@
+"""How a seed's output is combined with the host's.
+
+Shapes: B samples, C channels, H × W pixels.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from esper.growth.alpha import Curve
+from esper.growth.initialise import zero_start
+
+
+class Blend(enum.Enum):
+    """The formula, for host h, seed s, share α and gate g."""
+
+    ADD = "add"
+    """h + α (s − h)"""
+    MULTIPLY = "multiply"
+    """h (1 + α tanh(s − h))"""
+    GATE = "gate"
+    """h + α g(h) (s − h)"""
+
+
+class Style(NamedTuple):
+    """What the policy's style head chooses: the curve of the first ramp, and the blend."""
+
+    curve: Curve
+    blend: Blend
+
+    @property
+    def name(self) -> str:
+        """As in `linear_add`."""
+        return f"{self.curve.value}_{self.blend.value}"
+
+
+STYLES = (
+    Style(Curve.LINEAR, Blend.ADD),
+    Style(Curve.LINEAR, Blend.MULTIPLY),
+    Style(Curve.SIGMOID, Blend.ADD),
+    Style(Curve.LINEAR, Blend.GATE),
+)
+
+
+class Gate(nn.Module):
+    """Decides for each sample how open the seed is: one number in (0, 1), one half at first."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        hidden = max(8, channels // 4)
+        self.hidden = nn.Linear(channels, hidden)
+        self.out = zero_start(nn.Linear(hidden, 1))
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Openness [B, 1, 1, 1]."""
+        pooled_BC = x_BCHW.mean((2, 3))
+        return torch.sigmoid(self.out(torch.relu(self.hidden(pooled_BC))))[:, :, None, None]
+
+
+def blend(kind: Blend, host_BCHW: Tensor, seed_BCHW: Tensor, alpha: float, gate_B111: Tensor | None = None) -> Tensor:
+    """Combine both outputs [B, C, H, W]; at alpha 0 the host's value.
+
+    Raises:
+        ValueError: the blend is GATE and there is no openness.
+    """
+    difference = seed_BCHW - host_BCHW
+    if kind is Blend.ADD:
+        return torch.add(host_BCHW, difference, alpha=alpha)
+    if kind is Blend.MULTIPLY:
+        return torch.add(host_BCHW, host_BCHW * torch.tanh(difference), alpha=alpha)
+    if gate_B111 is None:
+        raise ValueError("the GATE blend needs the openness of its gate")
+    return torch.add(host_BCHW, gate_B111 * difference, alpha=alpha)
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, host: Tensor, candidate: Tensor) -> Tensor:  # noqa: ARG004 (the signature is autograd's)
+        return host.view_as(host)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG004
+        return grads[0], grads[0]
+
+
+def straight_through(host: Tensor, candidate: Tensor) -> Tensor:
+    """The host's value, bit for bit, whatever the candidate's; the gradient goes to both unchanged.
+
+    Not written as `host + (candidate − candidate.detach())`, which rounds, and turns an infinity into NaN.
+    """
+    return _StraightThrough.apply(host, candidate)

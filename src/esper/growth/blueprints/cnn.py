@@ -1,0 +1,129 @@
+"""Seeds for convolutional hosts, from cheap to dear.
+
+Every one is residual, s = x + Δ(x), and Δ ends in a layer that starts at zero: a fresh seed is the identity, so nothing
+jumps when its blending begins. Δ ends in SiLU, not in ReLU, because at zero SiLU still lets gradient through (slope ½).
+Norms are GroupNorm: there are no running statistics that a seed in straight-through training could leave behind.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from esper.growth.blueprints.registry import blueprint
+from esper.growth.initialise import zero_start
+from esper.growth.layers import Pointwise, convolution, group_norm
+
+
+@blueprint("norm")
+class Norm(nn.Module):
+    """Adds the normalised features, channel by channel: 2C parameters."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = zero_start(group_norm(channels))
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Shape-preserving."""
+        return x_BCHW + self.norm(x_BCHW)
+
+
+@blueprint("attention")
+class Attention(nn.Module):
+    """Squeeze and excite: scales each channel by a factor in (0, 2) that depends on the whole picture.
+
+    With r = max(1, C/4) hidden units: 2Cr + r + C parameters.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        hidden = max(1, channels // 4)
+        self.squeeze = nn.Linear(channels, hidden)
+        self.excite = zero_start(nn.Linear(hidden, channels))
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Shape-preserving."""
+        pooled_BC = x_BCHW.mean((2, 3))
+        scale_BC = torch.tanh(self.excite(F.relu(self.squeeze(pooled_BC))))
+        return x_BCHW + x_BCHW * scale_BC[:, :, None, None]
+
+
+@blueprint("depthwise")
+class Depthwise(nn.Module):
+    """A 3×3 convolution of each channel, then a 1×1 that mixes them: 9C + C² + 2C parameters."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.spatial = convolution(channels, channels, 3, groups=channels)
+        self.mix = Pointwise(channels, channels)
+        self.norm = zero_start(group_norm(channels))
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Shape-preserving."""
+        return x_BCHW + F.silu(self.norm(self.mix(self.spatial(x_BCHW))))
+
+
+@blueprint("bottleneck")
+class Bottleneck(nn.Module):
+    """A 3×3 convolution between two 1×1 that narrow and widen.
+
+    With r = max(4, C/4) channels inside: 2Cr + 9r² + 2r + C parameters.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        inner = max(4, channels // 4)
+        self.down = Pointwise(channels, inner)
+        self.spatial = convolution(inner, inner, 3)
+        self.norm = group_norm(inner)
+        self.up = zero_start(Pointwise(inner, channels, bias=True))
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Shape-preserving."""
+        return x_BCHW + self.up(F.relu(self.norm(self.spatial(F.relu(self.down(x_BCHW))))))
+
+
+class _Conv(nn.Module):
+    """A convolution, a norm, SiLU: Δ of the plain convolutional seeds."""
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv = conv
+        self.norm = zero_start(group_norm(conv.out_channels))
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        return x_BCHW + F.silu(self.norm(self.conv(x_BCHW)))
+
+
+@blueprint("conv_small")
+class ConvSmall(_Conv):
+    """A 1×1 convolution: C² + 2C parameters."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(Pointwise(channels, channels))
+
+
+@blueprint("conv_light")
+class ConvLight(_Conv):
+    """A 3×3 convolution: 9C² + 2C parameters."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(convolution(channels, channels, 3))
+
+
+@blueprint("conv_heavy")
+class ConvHeavy(nn.Module):
+    """Two 3×3 convolutions: 18C² + 4C parameters."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = convolution(channels, channels, 3)
+        self.first_norm = group_norm(channels)
+        self.second = convolution(channels, channels, 3)
+        self.norm = zero_start(group_norm(channels))
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Shape-preserving."""
+        inner_BCHW = F.relu(self.first_norm(self.first(x_BCHW)))
+        return x_BCHW + F.silu(self.norm(self.second(inner_BCHW)))

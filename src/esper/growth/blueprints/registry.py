@@ -1,0 +1,45 @@
+"""The blueprints by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+from torch import nn
+
+Factory: TypeAlias = Callable[[int], nn.Module]
+"""Builds a seed for a number of channels. It maps [B, C, H, W] to the same shape."""
+FactoryT = TypeVar("FactoryT", bound=Factory)
+
+BLUEPRINTS: dict[str, Factory] = {}
+"""Every blueprint, in the order in which they were declared."""
+
+
+def blueprint(name: str) -> Callable[[FactoryT], FactoryT]:
+    """Register the decorated class or function as the blueprint `name`.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+
+    def register(factory: FactoryT) -> FactoryT:
+        if name in BLUEPRINTS:
+            raise ValueError(f"there is a blueprint {name!r} already")
+        BLUEPRINTS[name] = factory
+        return factory
+
+    return register
+
+
+def build(name: str, channels: int) -> nn.Module:
+    """A seed with PyTorch's own initial values; see `initialise`.
+
+    Raises:
+        ValueError: no blueprint has this name.
+    """
+    if name not in BLUEPRINTS:
+        near = difflib.get_close_matches(name, BLUEPRINTS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(BLUEPRINTS)}"
+        raise ValueError(f"there is no blueprint {name!r}; {hint}")
+    return BLUEPRINTS[name](channels)

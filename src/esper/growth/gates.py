@@ -1,0 +1,92 @@
+"""The gates between stages: what must hold before a seed may pass, each condition with its measured value."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateConfig:
+    """Thresholds of the gates and timers of the lifecycle."""
+
+    training_epochs: int = 2
+    """G2: least number of epochs in TRAINING."""
+    max_grad_norm: float = 100.0
+    """G2: mean gradient norm of the seed above which its training counts as exploding."""
+    strict: bool = False
+    """G5: whether a seed must contribute, and not only be measured, to become permanent."""
+    min_contribution: float = 0.01
+    """G5, strict: least contribution to the validation accuracy, as a fraction."""
+    cull_age: int = 3
+    """Least age in epochs at which the policy may cull a seed."""
+    embargo_epochs: int = 5
+    """How long an emptied slot rests."""
+
+    def __post_init__(self) -> None:
+        for name in ("training_epochs", "cull_age", "embargo_epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.max_grad_norm > 0:
+            raise ValueError(f"max_grad_norm must be above 0, not {self.max_grad_norm}")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One condition of a gate. `value` and `threshold` are None where nothing was measured or compared."""
+
+    name: str
+    passed: bool
+    value: float | None = None
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What a gate said: every condition, those that hold too."""
+
+    gate: str
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every condition holds."""
+        return all(check.passed for check in self.checks)
+
+    @property
+    def failures(self) -> str:
+        """The conditions that do not hold, for a message."""
+        return ", ".join(check.name for check in self.checks if not check.passed)
+
+
+def g1(epochs: int) -> GateResult:
+    """To TRAINING: germinated for an epoch."""
+    return GateResult("G1", (Check("epochs germinated", epochs >= 1, epochs, 1),))
+
+
+def g2(epochs: int, grad_norm: float | None, config: GateConfig) -> GateResult:
+    """To BLENDING: trained long enough, on a gradient that was measured and is sound."""
+    checks = [
+        Check("epochs in training", epochs >= config.training_epochs, epochs, config.training_epochs),
+        Check("gradient measured", grad_norm is not None),
+    ]
+    if grad_norm is not None:
+        checks.append(Check("gradient finite", math.isfinite(grad_norm), grad_norm))
+        checks.append(
+            Check("gradient not exploding", grad_norm <= config.max_grad_norm, grad_norm, config.max_grad_norm)
+        )
+    return GateResult("G2", tuple(checks))
+
+
+def g3(alpha: float, target: float) -> GateResult:
+    """To PROBATIONARY: alpha is at its target."""
+    return GateResult("G3", (Check("alpha at target", alpha == target, alpha, target),))
+
+
+def g5(contribution: float | None, config: GateConfig) -> GateResult:
+    """To FOSSILIZED: the contribution was measured and, if strict, suffices."""
+    checks = [Check("contribution measured", contribution is not None, contribution)]
+    if config.strict and contribution is not None:
+        enough = contribution >= config.min_contribution
+        checks.append(Check("contribution suffices", enough, contribution, config.min_contribution))
+    return GateResult("G5", tuple(checks))

@@ -1,0 +1,372 @@
+"""A slot: the place in a host where seeds live, and the state machine of their lives.
+
+Alpha is not read by the forward pass from here: it is an argument of `GrowingNetwork.forward`. The slot knows what
+alpha should be, and when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from esper.growth.alpha import AlphaSchedule, Curve
+from esper.growth.blend import Blend, Gate, blend, straight_through
+from esper.growth.blueprints import build
+from esper.growth.gates import GateConfig, GateResult, g1, g2, g3, g5
+from esper.growth.initialise import initialise
+from esper.growth.stages import TRANSITIONS, IllegalTransition, Stage
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+_VELOCITY_MEMORY = 0.7
+"""Weight of the past in the moving average of the contribution's change."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """A transition that happened, for telemetry."""
+
+    slot: str
+    before: Stage
+    after: Stage
+    blueprint: str | None
+    reason: str
+    """The operation, the gate or the timer that made it."""
+
+
+class Slot(nn.Module):
+    """One injection point of one host, empty or with a seed.
+
+    The operations (`germinate`, `advance`, `set_alpha`, `cull`, `fossilize`) raise `IllegalTransition` exactly where
+    the query of the same name (`may_germinate`, …) says no. `tick` ends an epoch.
+    """
+
+    stage: Stage
+    seed: nn.Module | None
+    gate: Gate | None
+    """The trainable gate of a seed that is blended by GATE."""
+
+    def __init__(self, name: str, channels: int, gates: GateConfig) -> None:
+        super().__init__()
+        self.name = name
+        self.channels = channels
+        self.gates = gates
+        self.register_module("seed", None)
+        self.register_module("gate", None)
+        # Follows `.to(device)`, so that a seed is built where its host lives.
+        self.register_buffer("_place", torch.empty(0), persistent=False)
+        self._clear(Stage.DORMANT)
+
+    def _clear(self, stage: Stage) -> None:
+        """Drop the seed and everything known of it."""
+        self.stage = stage
+        self.epochs_in_stage = 0
+        self.seed = None
+        self.gate = None
+        self.parameter_count = 0
+        """Of the seed and its gate."""
+        self.blueprint: str | None = None
+        self.blend = Blend.ADD
+        self.schedule: AlphaSchedule | None = None
+        """The ramp to come, under way or finished; None without a seed."""
+        self.age = 0
+        """Epochs since germination."""
+        self.grad_norm: float | None = None
+        """Mean gradient norm of the last epoch, set by whoever trains the seed."""
+        self.contribution: float | None = None
+        self.contribution_se: float | None = None
+        self.contribution_velocity: float | None = None
+        self._gate_seed = 0
+        self._cull_reason: str | None = None
+
+    # What is
+
+    @property
+    def alpha(self) -> float:
+        """Share of the seed in the forward pass of the coming epoch; 0 before blending and without a seed."""
+        return self.schedule.value if self.schedule is not None else 0.0
+
+    @property
+    def moving(self) -> bool:
+        """Whether alpha is on its way: until it arrives, nothing else may be asked of it."""
+        return self.stage is Stage.BLENDING and self.schedule is not None and not self.schedule.finished
+
+    @property
+    def culling(self) -> bool:
+        """Whether alpha is on its way to 0, at which the seed will be removed."""
+        return self._cull_reason is not None
+
+    # What may be done
+
+    @property
+    def may_germinate(self) -> bool:
+        """The slot is empty and rested."""
+        return self.stage is Stage.DORMANT
+
+    @property
+    def may_advance(self) -> bool:
+        """The seed is in TRAINING and G2 lets it into BLENDING."""
+        return self.stage is Stage.TRAINING and self._g2().passed
+
+    @property
+    def may_set_alpha(self) -> bool:
+        """The seed is blended, not yet permanent, and its alpha rests."""
+        return self.stage in (Stage.BLENDING, Stage.PROBATIONARY) and not self.moving
+
+    @property
+    def may_cull(self) -> bool:
+        """There is a seed that is not permanent, is old enough to be judged, and its alpha rests."""
+        old_enough = self.age >= self.gates.cull_age
+        return Stage.CULLED in TRANSITIONS[self.stage] and old_enough and not self.moving
+
+    @property
+    def may_fossilize(self) -> bool:
+        """The seed is on probation and G5 lets it become permanent."""
+        return self.stage is Stage.PROBATIONARY and self._g5().passed
+
+    def waiting_gate(self) -> GateResult | None:
+        """The gate that holds the seed back now; None where none does."""
+        if self.stage is Stage.GERMINATED:
+            result = g1(self.epochs_in_stage)
+        elif self.stage is Stage.TRAINING:
+            result = self._g2()
+        elif self.stage is Stage.BLENDING and not self.culling:
+            result = self._g3()
+        elif self.stage is Stage.PROBATIONARY:
+            result = self._g5()
+        else:
+            return None
+        return None if result.passed else result
+
+    def _g2(self) -> GateResult:
+        return g2(self.epochs_in_stage, self.grad_norm, self.gates)
+
+    def _g3(self) -> GateResult:
+        assert self.schedule is not None
+        return g3(self.schedule.value, self.schedule.target)
+
+    def _g5(self) -> GateResult:
+        return g5(self.contribution, self.gates)
+
+    # The operations
+
+    def germinate(
+        self, blueprint: str, blend: Blend, curve: Curve, tempo: int, target: float, generator: torch.Generator
+    ) -> Move:
+        """Plant a seed, to be blended later along a ramp of `tempo` epochs up to `target`.
+
+        Its initial values are drawn from `generator` (on the CPU).
+
+        Raises:
+            IllegalTransition: the slot is not DORMANT.
+            ValueError: no blueprint has this name.
+        """
+        self._require(self.may_germinate, "germinate")
+        seed = build(blueprint, self.channels)
+        initialise(seed, generator)
+        self.seed = self._housed(seed)
+        self.blueprint = blueprint
+        # Drawn whatever the blend, so that neither the seed's values nor what is drawn next depend on it.
+        self._gate_seed = int(torch.randint(2**62, (), generator=generator))
+        self._set_blend(blend)
+        self.schedule = AlphaSchedule(start=0.0, target=target, steps=tempo, curve=curve)
+        return self._move(Stage.GERMINATED, "germinate")
+
+    def advance(self) -> Move:
+        """From TRAINING to BLENDING; the coming epoch runs at the first value of the ramp.
+
+        Raises:
+            IllegalTransition: the stage is not TRAINING, or G2 refuses.
+        """
+        self._require(self.may_advance, "advance")
+        assert self.schedule is not None
+        self.schedule.tick()
+        return self._move(Stage.BLENDING, "advance")
+
+    def set_alpha(self, target: float, steps: int, curve: Curve, blend: Blend | None = None) -> Move | None:
+        """Give alpha a new target, reached in `steps` epochs (0: at once), and the seed a new blend unless None.
+
+        Returns the move back to BLENDING, or None if the seed was there already. A change to or from GATE changes the
+        slot's parameters.
+
+        Raises:
+            IllegalTransition: the seed is not blended, is permanent, or its alpha is moving.
+        """
+        self._require(self.may_set_alpha, "set_alpha")
+        if blend is not None and blend is not self.blend:
+            self._set_blend(blend)
+        return self._ramp(target, steps, curve, "set_alpha")
+
+    def cull(self, steps: int, curve: Curve, reason: str) -> Move | None:
+        """Remove the seed: at once if `steps` is 0 or it is not blended, else when alpha has gone down to 0.
+
+        Returns the first move of it, or None if the seed is in BLENDING and stays there on its way down.
+
+        Raises:
+            IllegalTransition: there is no seed, it is permanent or too young, or its alpha is moving.
+        """
+        self._require(self.may_cull, "cull")
+        if steps == 0 or not self.stage.blended:
+            return self.remove(reason)
+        self._cull_reason = reason
+        return self._ramp(0.0, steps, curve, reason)
+
+    def fossilize(self) -> Move:
+        """Make the seed permanent, at the alpha at which it was tried.
+
+        Raises:
+            IllegalTransition: the stage is not PROBATIONARY, or G5 refuses.
+        """
+        self._require(self.may_fossilize, "fossilize")
+        return self._move(Stage.FOSSILIZED, "fossilize")
+
+    def remove(self, reason: str) -> Move:
+        """Remove a seed at once, whatever its age and alpha.
+
+        Raises:
+            IllegalTransition: there is no seed, or it is permanent.
+        """
+        before, blueprint = self.stage, self.blueprint
+        if Stage.CULLED not in TRANSITIONS[before]:
+            raise IllegalTransition(f"slot {self.name}: there is nothing to remove in stage {before.label}")
+        self._clear(Stage.CULLED)
+        return Move(self.name, before, Stage.CULLED, blueprint, reason)
+
+    def reset(self) -> None:
+        """Empty the slot for a new episode, whatever is in it."""
+        self._clear(Stage.DORMANT)
+
+    def measure(self, contribution: float, standard_error: float) -> None:
+        """Note the seed's measured contribution to the validation accuracy, as a fraction, and how fast it changes."""
+        if self.contribution is not None:
+            change = contribution - self.contribution
+            past = change if self.contribution_velocity is None else self.contribution_velocity
+            self.contribution_velocity = _VELOCITY_MEMORY * past + (1.0 - _VELOCITY_MEMORY) * change
+        self.contribution, self.contribution_se = contribution, standard_error
+
+    def tick(self) -> list[Move]:
+        """End an epoch: age the seed, move alpha, and make the transitions that need no decision."""
+        if self.stage is Stage.DORMANT:
+            return []
+        self.epochs_in_stage += 1
+        if self.seed is not None:
+            self.age += 1
+        if self.stage is Stage.GERMINATED and g1(self.epochs_in_stage).passed:
+            return [self._move(Stage.TRAINING, "G1")]
+        if self.stage is Stage.BLENDING:
+            return self._tick_alpha()
+        if self.stage is Stage.CULLED:
+            return [self._move(Stage.EMBARGOED, "timer")]
+        if self.stage is Stage.EMBARGOED and self.epochs_in_stage >= self.gates.embargo_epochs:
+            return [self._move(Stage.DORMANT, "timer")]
+        return []
+
+    def _tick_alpha(self) -> list[Move]:
+        """G3 is asked before alpha moves: the seed is trained and validated at its target before it goes on trial."""
+        if not self.culling and self._g3().passed:
+            return [self._move(Stage.PROBATIONARY, "G3")]
+        assert self.schedule is not None
+        self.schedule.tick()
+        if self._cull_reason is not None and self.schedule.finished:
+            return [self.remove(self._cull_reason)]
+        return []
+
+    def _ramp(self, target: float, steps: int, curve: Curve, reason: str) -> Move | None:
+        self.schedule = AlphaSchedule(start=self.alpha, target=target, steps=steps, curve=curve)
+        self.schedule.tick()
+        return self._move(Stage.BLENDING, reason) if self.stage is Stage.PROBATIONARY else None
+
+    def _move(self, after: Stage, reason: str) -> Move:
+        before = self.stage
+        if after not in TRANSITIONS[before]:
+            raise IllegalTransition(f"slot {self.name}: no seed goes from {before.label} to {after.label}")
+        self.stage, self.epochs_in_stage = after, 0
+        return Move(self.name, before, after, self.blueprint, reason)
+
+    def _require(self, legal: bool, op: str) -> None:
+        if not legal:
+            gate = self.waiting_gate()
+            why = f"; {gate.gate} refuses: {gate.failures}" if gate is not None else ""
+            raise IllegalTransition(f"slot {self.name}: {op} is illegal in stage {self.stage.label}{why}")
+
+    # The modules
+
+    def forward(self, host_BCHW: Tensor, alpha: float) -> Tensor:
+        """The host's features [B, C, H, W] with the seed blended in at `alpha`.
+
+        In TRAINING it is straight-through in training mode, and in evaluation mode not called at all.
+        """
+        if self.seed is None:
+            return host_BCHW
+        if self.stage is Stage.TRAINING and self.training:
+            return straight_through(host_BCHW, self._blended(host_BCHW.detach(), 1.0))
+        if self.stage.blended and alpha != 0.0:
+            return self._blended(host_BCHW, alpha)
+        return host_BCHW
+
+    def _blended(self, host_BCHW: Tensor, alpha: float) -> Tensor:
+        assert self.seed is not None
+        gate_B111 = self.gate(host_BCHW) if self.gate is not None else None
+        return blend(self.blend, host_BCHW, self.seed(host_BCHW), alpha, gate_B111)
+
+    def _set_blend(self, kind: Blend) -> None:
+        self.blend = kind
+        self.gate = None
+        if kind is Blend.GATE:
+            gate = Gate(self.channels)
+            initialise(gate, torch.Generator().manual_seed(self._gate_seed))
+            self.gate = self._housed(gate)
+        self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
+
+    def _housed(self, module: ModuleT) -> ModuleT:
+        """The module on the host's device, in its memory format and its mode."""
+        return module.to(self.get_buffer("_place").device).to(memory_format=torch.channels_last).train(self.training)
+
+    # Persistence
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything but the weights, as JSON can hold it; a measured NaN stays a NaN."""
+        schedule = self.schedule
+        return {
+            "stage": self.stage.label,
+            "epochs_in_stage": self.epochs_in_stage,
+            "blueprint": self.blueprint,
+            "blend": self.blend.value,
+            "schedule": None
+            if schedule is None
+            else {
+                "start": schedule.start,
+                "target": schedule.target,
+                "steps": schedule.steps,
+                "done": schedule.done,
+                "curve": schedule.curve.value,
+            },
+            "age": self.age,
+            "grad_norm": self.grad_norm,
+            "contribution": self.contribution,
+            "contribution_se": self.contribution_se,
+            "contribution_velocity": self.contribution_velocity,
+            "gate_seed": self._gate_seed,
+            "cull_reason": self._cull_reason,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Become what `snapshot` saw. The seed's modules are built, and their weights are for `load_state_dict`."""
+        self._clear(Stage[state["stage"].upper()])
+        self.epochs_in_stage = state["epochs_in_stage"]
+        self.blueprint = state["blueprint"]
+        self._gate_seed = state["gate_seed"]
+        if self.blueprint is not None:
+            self.seed = self._housed(build(self.blueprint, self.channels))
+            self._set_blend(Blend(state["blend"]))
+        if state["schedule"] is not None:
+            self.schedule = AlphaSchedule(**{**state["schedule"], "curve": Curve(state["schedule"]["curve"])})
+        self.age = state["age"]
+        self.grad_norm = state["grad_norm"]
+        self.contribution = state["contribution"]
+        self.contribution_se = state["contribution_se"]
+        self.contribution_velocity = state["contribution_velocity"]
+        self._cull_reason = state["cull_reason"]

@@ -1,0 +1,67 @@
+"""A training run behind a screen: the engine in a thread, its records in a queue, its requests in a control."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from pathlib import Path
+from queue import SimpleQueue
+
+from esper.config import Config, ConfigError
+from esper.control import Control
+from esper.telemetry.state import Record
+
+
+class EngineThread:
+    """Starts the engine when told to, so that a screen can be painted before torch is loaded.
+
+    Args:
+        config: of the run.
+        resume: a checkpoint to go on from.
+    """
+
+    def __init__(self, config: Config, resume: Path | None) -> None:
+        self.records: SimpleQueue[Record] = SimpleQueue()
+        self.control = Control()
+        self.failure: str | None = None
+        """One sentence: why the run could not be set up."""
+        self.crash: str | None = None
+        """The traceback of what ended the run before its time."""
+        self.directory: Path | None = None
+        """Of the run, once it is set up."""
+        self._config = config
+        self._resume = resume
+        self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Load the engine, set the run up and train."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine's thread is at work."""
+        return self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait for the end of the run."""
+        self._thread.join()
+
+    def _main(self) -> None:
+        from esper.engine.manifest import CheckpointError
+        from esper.engine.run import Run
+        from esper.tasks import TaskError
+        from esper.telemetry.recorder import RecordingError
+
+        try:
+            run = Run(self._config, self.control, self.records, self._resume)
+        except (ConfigError, TaskError, CheckpointError, RecordingError) as error:
+            self.failure = str(error)
+            return
+        except Exception:  # noqa: BLE001  (a thread's last line: what it says is printed by the caller)
+            self.crash = traceback.format_exc()
+            return
+        self.directory = run.directory
+        try:
+            run.train()
+        except Exception:  # noqa: BLE001  (the same)
+            self.crash = traceback.format_exc()

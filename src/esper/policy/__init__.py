@@ -1,0 +1,1 @@
+"""Who decides what grows: the policy network, its observation and masks, and the baselines (Tamiyo)."""

@@ -1,0 +1,73 @@
+"""The factored action: an op, the slot it is applied to, and how.
+
+A decision is one choice of each head. An op uses some heads only; the others are fixed at 0, with log-probability 0.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from esper.growth.alpha import SPEEDS, TARGETS, TEMPOS, Curve
+from esper.growth.blend import STYLES
+
+
+class Op(IntEnum):
+    """What a policy can do to an env in one step."""
+
+    WAIT = 0
+    GERMINATE = 1
+    ADVANCE = 2
+    SET_ALPHA = 3
+    CULL = 4
+    FOSSILIZE = 5
+
+    @property
+    def label(self) -> str:
+        """Name in telemetry."""
+        return self.name.lower()
+
+
+HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
+"""Factors of an action, in the order in which they are chosen."""
+
+RELEVANT: dict[Op, tuple[str, ...]] = {
+    Op.WAIT: ("op",),
+    Op.GERMINATE: ("op", "slot", "blueprint", "style", "tempo", "alpha_target"),
+    Op.ADVANCE: ("op", "slot"),
+    Op.SET_ALPHA: ("op", "slot", "style", "alpha_target", "alpha_speed", "alpha_curve"),
+    Op.CULL: ("op", "slot", "alpha_speed", "alpha_curve"),
+    Op.FOSSILIZE: ("op", "slot"),
+}
+"""Heads that have an effect under each op."""
+
+CURVES = tuple(Curve)
+
+
+class Action(NamedTuple):
+    """One index for each head, in the order of `HEADS`."""
+
+    op: int
+    slot: int = 0
+    blueprint: int = 0
+    style: int = 0
+    tempo: int = 0
+    alpha_target: int = 0
+    alpha_speed: int = 0
+    alpha_curve: int = 0
+
+
+class Choice(NamedTuple):
+    """An action, and what the policy thought of it. Absent where the policy has no such thing."""
+
+    action: Action
+    op_probability: float | None = None
+    value: float | None = None
+
+
+WAIT = Choice(Action(Op.WAIT))
+
+
+def head_sizes(slots: int, blueprints: int) -> tuple[int, ...]:
+    """Number of actions of each head, in the order of `HEADS`."""
+    return (len(Op), slots, blueprints, len(STYLES), len(TEMPOS), len(TARGETS), len(SPEEDS), len(CURVES))

@@ -1,0 +1,118 @@
+"""The heuristic: a person's rules for growing, over all slots of an env, on the same measurements as PPO sees.
+
+In order: make permanent what contributes; remove what hurts; advance what may; plant in the first empty slot when the
+loss no longer falls. Blueprints rotate; one that was removed is avoided for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from esper.growth.alpha import SPEEDS, TARGETS, TEMPOS, Curve
+from esper.growth.blend import STYLES, Blend
+from esper.growth.slot import Slot
+from esper.growth.stages import Stage
+from esper.policy.actions import WAIT, Action, Choice, Op
+from esper.policy.baselines import Baseline
+from esper.policy.view import EnvView
+
+ROTATION = ("conv_light", "conv_small", "conv_heavy")
+"""Blueprints that it plants, in turn."""
+PLATEAU = 0.03
+"""Relative fall of the validation loss over two steps below which it has plateaued."""
+KEEP = 0.005
+"""Contribution, in accuracy, above which a seed is made permanent."""
+PATIENCE = 2
+"""Steps at full alpha before a seed is judged."""
+PENALTY = 2.0
+"""Added to a blueprint when a seed of it is removed; halves every step."""
+AVOID = 1.0
+"""Penalty above which a blueprint is passed over."""
+
+
+@dataclass
+class _Memory:
+    """What the heuristic remembers of one env within an episode."""
+
+    planted: int = 0
+    penalties: dict[str, float] = field(default_factory=dict)
+
+
+class Heuristic(Baseline):
+    """Plants, advances, removes and makes permanent by rule.
+
+    Args:
+        blueprints: those on offer, in the order of the action's head.
+        rotation: those that it plants, in turn; where none of them is on offer, all that are.
+    """
+
+    def __init__(self, blueprints: Sequence[str], rotation: Sequence[str] = ROTATION) -> None:
+        self._blueprints = blueprints
+        self._rotation = [name for name in rotation if name in blueprints] or list(blueprints)
+        self._memory: dict[int, _Memory] = {}
+
+    def begin_round(self, uniform_ETH: Tensor) -> None:
+        """Forget the last episode. The heuristic draws no random numbers."""
+        self._memory = {}
+
+    def act(self, views: Sequence[EnvView]) -> list[Choice]:
+        """Decide by rule for every env."""
+        return [Choice(self._decide(view)) for view in views]
+
+    def snapshot(self) -> dict[str, Any]:
+        """What it remembers of each env."""
+        return {str(env): asdict(memory) for env, memory in self._memory.items()}
+
+    def restore(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniform_ETH: Tensor) -> None:
+        """Remember again."""
+        self._memory = {int(env): _Memory(**memory) for env, memory in state.items()}
+
+    def _decide(self, view: EnvView) -> Action:
+        memory = self._memory.setdefault(view.env, _Memory())
+        memory.penalties = {name: value / 2 for name, value in memory.penalties.items()}
+        for index, slot in enumerate(view.slots):
+            if slot.may_fossilize and _judged(slot) and _contributes(slot):
+                return Action(Op.FOSSILIZE, index)
+        for index, slot in enumerate(view.slots):
+            if slot.may_cull and _judged(slot) and slot.blueprint:
+                memory.penalties[slot.blueprint] = memory.penalties.get(slot.blueprint, 0.0) + PENALTY
+                return Action(Op.CULL, index, alpha_speed=SPEEDS.index(0))
+        for index, slot in enumerate(view.slots):
+            if slot.may_advance:
+                return Action(Op.ADVANCE, index)
+        return self._plant(view, memory) or WAIT.action
+
+    def _plant(self, view: EnvView, memory: _Memory) -> Action | None:
+        empty = next((index for index, slot in enumerate(view.slots) if slot.may_germinate), None)
+        if empty is None or not _plateaued(view.losses):
+            return None
+        turn = memory.planted % len(self._rotation)
+        order = self._rotation[turn:] + self._rotation[:turn]
+        blueprint = next((name for name in order if memory.penalties.get(name, 0.0) <= AVOID), order[0])
+        memory.planted += 1
+        return Action(
+            Op.GERMINATE,
+            empty,
+            self._blueprints.index(blueprint),
+            style=STYLES.index((Curve.LINEAR, Blend.ADD)),
+            tempo=TEMPOS.index(3),
+            alpha_target=TARGETS.index(1.0),
+        )
+
+
+def _judged(slot: Slot) -> bool:
+    """Blended in for long enough, with its contribution measured."""
+    return slot.stage is Stage.PROBATIONARY and slot.epochs_in_stage >= PATIENCE and slot.contribution is not None
+
+
+def _contributes(slot: Slot) -> bool:
+    return slot.contribution is not None and slot.contribution >= KEEP
+
+
+def _plateaued(losses: Sequence[float]) -> bool:
+    """The loss fell by less than `PLATEAU` of itself over the last two steps."""
+    return len(losses) > 2 and losses[-3] - losses[-1] < PLATEAU * losses[-3]

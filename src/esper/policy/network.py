@@ -1,0 +1,165 @@
+"""The policy network: features and blueprint embeddings → LSTM → a small head for each factor of the action, and V(s).
+
+Shapes: E envs, T steps, S slots, F features, H heads, A actions, D width. Everything is float32.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from esper.policy import distributions
+from esper.policy.actions import HEADS, RELEVANT, Op, head_sizes
+from esper.policy.masks import Masks
+from esper.policy.observation import observation_size
+
+EMBEDDING = 4
+HEAD_WIDTH = 64
+
+Hidden = tuple[Tensor, Tensor]
+"""LSTM state (h, c), each [1, E, D]."""
+
+
+class Evaluation(NamedTuple):
+    """What the policy makes of given decisions; leading dimensions as given."""
+
+    log_prob_H: Tensor
+    """Of each head's action; 0 where the op does not use the head."""
+    entropy_H: Tensor
+    """Normalised by log(number of legal actions)."""
+    choice_H: Tensor
+    """Bool: the op uses the head, and more than one action was legal."""
+    value: Tensor
+    """Normalised: in units of the learner's value scale."""
+
+
+class PolicyNetwork(nn.Module):
+    """Recurrent actor and critic with factored heads.
+
+    The op is chosen first, the slot given the op, the rest given both.
+
+    Args:
+        slots: slots of an env.
+        blueprints: blueprints on offer.
+        hidden: width of the LSTM.
+    """
+
+    def __init__(self, slots: int, blueprints: int, hidden: int) -> None:
+        super().__init__()
+        self.slots = slots
+        self.hidden = hidden
+        self.embedding = nn.Embedding(1 + blueprints, EMBEDDING, padding_idx=0)
+        self.encoder = nn.Sequential(
+            nn.Linear(observation_size(slots) + slots * EMBEDDING, hidden), nn.LayerNorm(hidden), nn.ReLU()
+        )
+        self.lstm = nn.LSTM(hidden, hidden, batch_first=True)
+        context = {"op": hidden, "slot": hidden + len(Op)}
+        self.heads = nn.ModuleDict(
+            {
+                name: _mlp(context.get(name, hidden + len(Op) + slots), size)
+                for name, size in zip(HEADS, head_sizes(slots, blueprints), strict=True)
+            }
+        )
+        self.critic = _mlp(hidden, 1)
+        relevant_OH = torch.tensor([[head in RELEVANT[op] for head in HEADS] for op in Op])
+        self.register_buffer("relevant_OH", relevant_OH, persistent=False)
+        self.relevant_OH: Tensor
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Orthogonal weights, zero biases, and small gains on the last layer of each policy head."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() < 2:
+                nn.init.ones_(parameter) if name == "encoder.1.weight" else nn.init.zeros_(parameter)
+            elif name == "embedding.weight":
+                nn.init.normal_(parameter, std=0.5, generator=generator)
+                with torch.no_grad():
+                    parameter[0].zero_()
+            else:
+                gain = 0.01 if name.startswith("heads.") and name.endswith("2.weight") else 2**0.5
+                nn.init.orthogonal_(parameter, gain if "lstm" not in name else 1.0, generator=generator)
+
+    def start(self, envs: int) -> Hidden:
+        """LSTM state at the start of an episode."""
+        zeros = torch.zeros(1, envs, self.hidden)
+        return zeros, zeros.clone()
+
+    def encode(self, obs_ETF: Tensor, blueprint_ETS: Tensor, state: Hidden) -> tuple[Tensor, Hidden]:
+        """Features of each step, [E, T, D], and the LSTM state after the last."""
+        embedded = self.embedding(blueprint_ETS).flatten(start_dim=2)
+        features_ETD, state = self.lstm(self.encoder(torch.cat((obs_ETF, embedded), dim=-1)), state)
+        return features_ETD, state
+
+    def value(self, features_D: Tensor) -> Tensor:
+        """V(s), normalised, [...]."""
+        return self.critic(features_D).squeeze(-1)
+
+    @torch.no_grad()
+    def act(self, features_ED: Tensor, masks: Masks, uniform_EH: Tensor) -> tuple[Tensor, Tensor, Evaluation]:
+        """Choose an action for every env.
+
+        Args:
+            features_ED: from `encode`, one step.
+            masks: legal actions.
+            uniform_EH: numbers in [0, 1), one for each head.
+
+        Returns:
+            actions_EH int64, probability of the chosen op [E], and the evaluation of the choice.
+        """
+        actions_EH = torch.zeros(features_ED.shape[0], len(HEADS), dtype=torch.int64)
+        for index in range(len(HEADS)):
+            log_probs_EA, _ = self._head(index, features_ED, actions_EH, masks)
+            actions_EH[:, index] = distributions.sample(log_probs_EA, uniform_EH[:, index])
+        actions_EH *= self.relevant_OH[actions_EH[:, 0]]
+        evaluation = self.evaluate(features_ED, actions_EH, masks)
+        return actions_EH, evaluation.log_prob_H[:, 0].exp(), evaluation
+
+    def evaluate(self, features_D: Tensor, actions_H: Tensor, masks: Masks) -> Evaluation:
+        """Log-probability, entropy and value of given actions; leading dimensions [E] or [E, T]."""
+        log_probs, entropies, choices = [], [], []
+        relevant_H = self.relevant_OH[actions_H[..., 0]]
+        for index in range(len(HEADS)):
+            log_probs_A, legal_A = self._head(index, features_D, actions_H, masks)
+            relevant = relevant_H[..., index]
+            action = actions_H[..., index]
+            # A head that the op does not use holds a fixed 0, legal or not: its terms are cut, not multiplied by 0.
+            log_probs.append(torch.where(relevant, distributions.log_prob_of(log_probs_A, action), 0.0))
+            entropies.append(torch.where(relevant, distributions.normalised_entropy(log_probs_A, legal_A), 0.0))
+            choices.append(relevant & (legal_A.sum(dim=-1) > 1))
+        return Evaluation(
+            torch.stack(log_probs, dim=-1),
+            torch.stack(entropies, dim=-1),
+            torch.stack(choices, dim=-1),
+            self.value(features_D),
+        )
+
+    def _head(self, index: int, features_D: Tensor, actions_H: Tensor, masks: Masks) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of one head given the choices before it, and what is legal, each [..., A]."""
+        name = HEADS[index]
+        op, slot = actions_H[..., 0], actions_H[..., 1]
+        inputs = [features_D]
+        if index >= 1:
+            inputs.append(nn.functional.one_hot(op, len(Op)).float())
+        if index >= 2:
+            inputs.append(nn.functional.one_hot(slot, self.slots).float())
+        logits_A = self.heads[name](torch.cat(inputs, dim=-1))
+        if name == "op":
+            legal_A = masks.op_EO
+        elif name == "slot":
+            legal_A = _pick(masks.slot_EOS, op)
+        elif name == "style":
+            legal_A = _pick(masks.style_ESY, slot) | (op != Op.SET_ALPHA).unsqueeze(-1)
+        else:
+            legal_A = torch.ones_like(logits_A, dtype=torch.bool)
+        return distributions.masked_log_probs(logits_A, legal_A), legal_A
+
+
+def _mlp(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, HEAD_WIDTH), nn.Tanh(), nn.Linear(HEAD_WIDTH, outputs))
+
+
+def _pick(table_NA: Tensor, index: Tensor) -> Tensor:
+    """Row `index` of each table: [..., N, A] and [...] → [..., A]."""
+    rows = index[..., None, None].expand(*index.shape, 1, table_NA.shape[-1])
+    return table_NA.gather(-2, rows).squeeze(-2)

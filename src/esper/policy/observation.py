@@ -1,0 +1,114 @@
+"""The observation: what the policy network sees of an env.
+
+A base part, then one part of equal size for each slot in the order of the forward pass. An empty slot is all zeros.
+Features are scaled to the order of 1 here; the learner's normaliser does the rest. What was not measured is 0 beside a
+flag that says so.
+
+Shapes: E envs, S slots, F features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from esper.growth.alpha import SPEEDS
+from esper.growth.slot import Slot
+from esper.growth.stages import Stage
+from esper.policy.actions import Op
+from esper.policy.view import EnvView
+
+HISTORY = 3
+"""Steps of loss and accuracy that are seen."""
+STAGES = tuple(stage for stage in Stage if stage is not Stage.DORMANT)
+BASE_FEATURES = 1 + 2 * HISTORY + 3 + len(STAGES) + len(Op) + 1 + 2
+SLOT_FEATURES = len(STAGES) + 14
+
+
+def observation_size(slots: int) -> int:
+    """Number of features for an env with this many slots."""
+    return BASE_FEATURES + slots * SLOT_FEATURES
+
+
+def slot_slice(slot: int) -> slice:
+    """Where the features of a slot stand."""
+    start = BASE_FEATURES + slot * SLOT_FEATURES
+    return slice(start, start + SLOT_FEATURES)
+
+
+def write_observation(
+    views: Sequence[EnvView], obs_EF: Tensor, blueprint_ES: Tensor, blueprints: Sequence[str]
+) -> None:
+    """Fill preallocated buffers.
+
+    Args:
+        views: one for each env.
+        obs_EF: float32.
+        blueprint_ES: int64; 1 + index of the seed's blueprint, 0 for an empty slot: the input of the embedding.
+        blueprints: those on offer, in the order of the policy's head.
+    """
+    rows = [_base(view) + [feature for slot in view.slots for feature in _slot(slot, view)] for view in views]
+    obs_EF.copy_(torch.tensor(rows))
+    codes = {name: index for index, name in enumerate(blueprints, start=1)}
+    blueprint_ES.copy_(
+        torch.tensor([[codes[slot.blueprint] if slot.blueprint else 0 for slot in view.slots] for view in views])
+    )
+
+
+def _base(view: EnvView) -> list[float]:
+    losses = _recent(view.losses)
+    accuracies = _recent(view.accuracies)
+    trained = view.train_loss is not None and view.train_accuracy is not None
+    stages = [slot.stage for slot in view.slots]
+    return [
+        view.step / view.steps,
+        *(_finite(loss / view.chance_loss) for loss in losses),
+        *accuracies,
+        float(trained),
+        _finite((view.train_loss or 0.0) / view.chance_loss),
+        view.train_accuracy or 0.0,
+        *(stages.count(stage) / len(stages) for stage in STAGES),
+        *(float(view.last_op == op and view.step > 0) for op in Op),
+        float(view.last_moved),
+        math.log(view.parameter_ratio),
+        view.rent * 100,
+    ]
+
+
+def _slot(slot: Slot, view: EnvView) -> list[float]:
+    if slot.stage is Stage.DORMANT:
+        return [0.0] * SLOT_FEATURES
+    schedule = slot.schedule
+    left = schedule.steps - schedule.done if schedule else 0
+    norm = slot.grad_norm
+    return [
+        *(float(slot.stage is stage) for stage in STAGES),
+        slot.alpha,
+        schedule.target if schedule else 0.0,
+        float(left > 0),
+        left / SPEEDS[-1],
+        float(slot.contribution is not None),
+        10 * (slot.contribution or 0.0),
+        10 * (slot.contribution_velocity or 0.0),
+        float(norm is not None),
+        math.log1p(norm) if norm is not None and math.isfinite(norm) else 0.0,
+        float(norm is not None and not math.isfinite(norm)),
+        slot.age / view.steps,
+        slot.epochs_in_stage / view.steps,
+        slot.parameter_count / (slot.parameter_count + 1000),
+        float(slot.may_advance or slot.may_fossilize),
+    ]
+
+
+def _recent(values: Sequence[float]) -> list[float]:
+    """The last `HISTORY` values, the newest first; the oldest known stands in for those before it."""
+    newest = list(values[: -HISTORY - 1 : -1])
+    return newest + [newest[-1]] * (HISTORY - len(newest))
+
+
+def _finite(value: float, limit: float = 5.0) -> float:
+    """Clamp, so that a diverged env stays one bad feature and does not become a NaN in the policy."""
+    return min(value, limit) if math.isfinite(value) else limit

@@ -1,0 +1,148 @@
+"""The learning agent: policy network, experience and learner behind the same face as the baselines.
+
+Shapes: E envs, T steps, F features, S slots, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from esper.config import PPOConfig
+from esper.named_tensors import below
+from esper.policy.actions import Action, Choice
+from esper.policy.masks import write_masks
+from esper.policy.network import PolicyNetwork
+from esper.policy.observation import observation_size, write_observation
+from esper.policy.view import EnvView
+from esper.ppo.learner import Learned, Learner
+from esper.ppo.normalise import RunningMeanStd
+from esper.ppo.rollout import Rollout
+
+
+class PPOAgent:
+    """Decides with the policy network, remembers the round, and learns at its end.
+
+    Args:
+        envs: number of envs.
+        steps: steps of an episode.
+        slots: slots of an env.
+        blueprints: names of those on offer.
+        config: hyperparameters.
+        rounds: rounds of the run, for the schedules.
+        generator: of the initial weights.
+    """
+
+    def __init__(
+        self,
+        *,
+        envs: int,
+        steps: int,
+        slots: int,
+        blueprints: Sequence[str],
+        config: PPOConfig,
+        rounds: int,
+        generator: torch.Generator,
+    ) -> None:
+        features = observation_size(slots)
+        self._blueprints = blueprints
+        self.network = PolicyNetwork(slots, len(blueprints), config.hidden)
+        self.network.initialise(generator)
+        self.observations = RunningMeanStd(features)
+        self.returns = RunningMeanStd(1)
+        self.learner = Learner(self.network, self.returns, config, rounds)
+        self.rollout = Rollout(envs, steps, features, slots)
+        self._final_obs_EF = torch.zeros(envs, features)
+        self._final_blueprint_ES = torch.zeros(envs, slots, dtype=torch.int64)
+        self.hidden = self.network.start(envs)
+        self._uniform_ETH = torch.empty(0)
+
+    def begin_round(self, uniform_ETH: Tensor) -> None:
+        """Every env was reset: forget the experience and the LSTM state."""
+        self._uniform_ETH = uniform_ETH
+        self.rollout.clear()
+        self.hidden = self.network.start(len(uniform_ETH))
+
+    @torch.no_grad()
+    def act(self, views: Sequence[EnvView]) -> list[Choice]:
+        """One batched forward for all envs."""
+        rollout, step = self.rollout, views[0].step
+        obs_EF, blueprint_ES = rollout.obs_ETF[:, step], rollout.blueprint_ETS[:, step]
+        write_observation(views, obs_EF, blueprint_ES, self._blueprints)
+        masks = rollout.masks.at_step(step)
+        write_masks(views, masks)
+        features_ED = self._features(obs_EF, blueprint_ES)
+        actions_EH, probability_E, evaluation = self.network.act(features_ED, masks, self._uniform_ETH[:, step])
+        values_E = self.returns.restore_scale(evaluation.value)
+        rollout.actions_ETH[:, step] = actions_EH
+        rollout.log_prob_ETH[:, step] = evaluation.log_prob_H
+        rollout.value_ET[:, step] = values_E
+        return [
+            Choice(Action(*action), probability, value)
+            for action, probability, value in zip(
+                actions_EH.tolist(), probability_E.tolist(), values_E.tolist(), strict=True
+            )
+        ]
+
+    def reward(self, step: int, rewards: Sequence[float]) -> None:
+        """Take in the rewards of a step, one for each env."""
+        self.rollout.reward_ET[:, step] = torch.tensor(rewards)
+        self.rollout.counts_ET[:, step] = True
+
+    @torch.no_grad()
+    def _bootstrap(self, views: Sequence[EnvView]) -> Tensor:
+        """V(s_T) of the truncated episodes, [E]: the LSTM goes on from the last step's state."""
+        write_observation(views, self._final_obs_EF, self._final_blueprint_ES, self._blueprints)
+        features_ED = self._features(self._final_obs_EF, self._final_blueprint_ES)
+        return self.returns.restore_scale(self.network.value(features_ED))
+
+    def learn(self, views: Sequence[EnvView], round_index: int, generator: torch.Generator) -> Learned:
+        """Update the policy from the round, then let the normalisers take its observations in."""
+        obs_ETF = self.observations.normalise(self.rollout.obs_ETF)
+        learned = self.learner.update(self.rollout, obs_ETF, self._bootstrap(views), round_index, generator)
+        self.observations.update(self.rollout.obs_ETF)
+        return learned
+
+    def _features(self, obs_EF: Tensor, blueprint_ES: Tensor) -> Tensor:
+        normalised = self.observations.normalise(obs_EF)
+        features, self.hidden = self.network.encode(normalised.unsqueeze(1), blueprint_ES.unsqueeze(1), self.hidden)
+        return features.squeeze(1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that a checkpoint keeps, by name; the optimizer's moments included."""
+        named = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        named |= {f"observations.{name}": value for name, value in self.observations.state_dict().items()}
+        named |= {f"returns.{name}": value for name, value in self.returns.state_dict().items()}
+        named |= {f"rollout.{name}": value for name, value in self.rollout.tensors().items()}
+        named |= {"hidden.h": self.hidden[0], "hidden.c": self.hidden[1]}
+        for index, moments in self.learner.optimizer.state_dict()["state"].items():
+            named |= {f"adam.{index}.{name}": value for name, value in moments.items()}
+        return named
+
+    def snapshot(self) -> dict[str, Any]:
+        """Nothing: all that PPO keeps is tensors."""
+        return {}
+
+    def restore(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniform_ETH: Tensor) -> None:
+        """Take over what `tensors` gave.
+
+        Raises:
+            KeyError: a tensor is missing.
+            RuntimeError: a tensor has another shape.
+        """
+        named, self._uniform_ETH = tensors, uniform_ETH
+        self.network.load_state_dict(below("network.", named))
+        self.observations.load_state_dict(below("observations.", named))
+        self.returns.load_state_dict(below("returns.", named))
+        for name, value in self.rollout.tensors().items():
+            value.copy_(named[f"rollout.{name}"])
+        self.hidden = (named["hidden.h"].clone(), named["hidden.c"].clone())
+        state = self.learner.optimizer.state_dict()
+        state["state"] = {}
+        for name, value in below("adam.", named).items():
+            index, _, moment = name.partition(".")
+            state["state"].setdefault(int(index), {})[moment] = value.clone()
+        self.learner.optimizer.load_state_dict(state)

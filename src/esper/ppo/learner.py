@@ -1,0 +1,181 @@
+"""The update: K epochs of clipped policy gradient over a round of whole episodes.
+
+Shapes: E envs, T steps, H heads, M minibatch updates.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from esper.config import PPOConfig
+from esper.policy.actions import HEADS
+from esper.policy.network import PolicyNetwork
+from esper.ppo.advantages import gae
+from esper.ppo.loss import Loss, ppo_loss
+from esper.ppo.normalise import RunningMeanStd
+from esper.ppo.rollout import Rollout, Sequences
+
+FINAL_SHARE = 0.1
+"""Share of the learning rate and of the entropy bonus that is left in the last round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """What one update did; means over its minibatches."""
+
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    kl: float
+    """Of the last epoch."""
+    clip_fraction: float
+    explained_variance: float | None
+    grad_norm: float
+    learning_rate: float
+    minibatches: int
+    stopped_early: bool
+    head_grad_norms: dict[str, float | None]
+    head_entropies: dict[str, float | None]
+
+
+class Learner:
+    """Adam on the policy network, in float32 whatever the precision of the hosts.
+
+    Args:
+        network: the policy.
+        returns: scale of the values.
+        config: hyperparameters.
+        rounds: rounds of the run, for the linear schedules.
+    """
+
+    def __init__(self, network: PolicyNetwork, returns: RunningMeanStd, config: PPOConfig, rounds: int) -> None:
+        self.network = network
+        self.returns = returns
+        self.config = config
+        self.rounds = rounds
+        self.optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=1e-5)
+
+    def update(
+        self, rollout: Rollout, obs_ETF: Tensor, bootstrap_E: Tensor, round_index: int, generator: torch.Generator
+    ) -> Learned:
+        """Learn from a round.
+
+        Args:
+            rollout: the experience, complete.
+            obs_ETF: its observations, normalised as they were when the policy acted.
+            bootstrap_E: V(s_T), in units of return.
+            round_index: from 0, for the schedules.
+            generator: of the order of the minibatches.
+        """
+        config = self.config
+        share = 1.0 - (1.0 - FINAL_SHARE) * round_index / max(self.rounds - 1, 1)
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.learning_rate * share
+        advantage_ET = gae(
+            rollout.reward_ET, rollout.value_ET, bootstrap_E, rollout.terminal_ET, config.gamma, config.gae_lambda
+        )
+        return_ET = advantage_ET + rollout.value_ET
+        explained = explained_variance(rollout.value_ET, return_ET, rollout.counts_ET)
+        self.returns.update(return_ET[rollout.counts_ET].unsqueeze(-1))
+        target_ET = (return_ET - self.returns.mean) / self.returns.std
+        advantage_ET = _standardise(advantage_ET, rollout.counts_ET)
+
+        taken: list[_Step] = []
+        kl, epochs = 0.0, 0
+        while epochs < config.epochs and kl <= config.target_kl:
+            batches = rollout.minibatches(obs_ETF, advantage_ET, target_ET, config.minibatches, generator)
+            steps = [self._step(batch, config.entropy_coef * share) for batch in batches]
+            taken += steps
+            epochs += 1
+            kl = float(torch.stack([step.loss.kl for step in steps]).mean())
+        return self._report(taken, kl, explained, stopped_early=epochs < config.epochs)
+
+    def evaluate(self, batch: Sequences, entropy_coef: float) -> Loss:
+        """Loss of a minibatch of whole sequences, from the start of their episodes."""
+        with torch.autocast(batch.obs_ETF.device.type, enabled=False):
+            features, _ = self.network.encode(
+                batch.obs_ETF, batch.blueprint_ETS, self.network.start(len(batch.obs_ETF))
+            )
+            evaluation = self.network.evaluate(features, batch.actions_ETH, batch.masks)
+            return ppo_loss(
+                evaluation,
+                batch,
+                clip=self.config.clip,
+                value_coef=self.config.value_coef,
+                entropy_coef=entropy_coef,
+            )
+
+    def _step(self, batch: Sequences, entropy_coef: float) -> _Step:
+        loss = self.evaluate(batch, entropy_coef)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.total.backward()
+        step = _Step(loss, *self._head_norms())
+        nn.utils.clip_grad_norm_(self.network.parameters(), self.config.max_grad_norm)
+        self.optimizer.step()
+        return step
+
+    def _head_norms(self) -> tuple[Tensor, tuple[bool, ...]]:
+        """L2 norm of each head's gradient and of all gradients together, [H + 1]; and which heads got one at all."""
+        grads_H = [_grads(self.network.heads[name]) for name in HEADS]
+        norms = torch.stack([nn.utils.get_total_norm(grads) for grads in [*grads_H, _grads(self.network)]])
+        return norms, tuple(bool(grads) for grads in grads_H)
+
+    def _report(self, taken: list[_Step], kl: float, explained: Tensor, *, stopped_early: bool) -> Learned:
+        """Means over the minibatches; one copy to the host for the whole update."""
+        losses = [step.loss for step in taken]
+        scalars = torch.stack([torch.stack((x.policy, x.value, x.entropy, x.clip_fraction)) for x in losses]).mean(0)
+        choices_MH = torch.stack([loss.choices_H for loss in losses])
+        entropy_H = torch.stack([loss.entropy_sum_H for loss in losses]).sum(0) / choices_MH.sum(0)
+        # A minibatch in which a head had no choice says nothing of it; a head that never had one is 0/0 here.
+        norms = torch.stack([step.norms for step in taken])
+        norm_H = torch.where(choices_MH > 0, norms[:, :-1], 0.0).sum(0) / (choices_MH > 0).sum(0)
+        parts = (scalars, norm_H, entropy_H, choices_MH.sum(0), norms[:, -1].mean(0, keepdim=True), explained[None])
+        sizes = [part.numel() for part in parts]
+        means, norms_H, entropies_H, choices_H, grad_norm, variance = (
+            part.tolist() for part in torch.cat([part.double() for part in parts]).cpu().split(sizes)
+        )
+        reached = [count > 0 and all(step.reached[i] for step in taken) for i, count in enumerate(choices_H)]
+        return Learned(
+            policy_loss=means[0],
+            value_loss=means[1],
+            entropy=means[2],
+            clip_fraction=means[3],
+            kl=kl,
+            explained_variance=None if math.isinf(variance[0]) else variance[0],
+            grad_norm=grad_norm[0],
+            learning_rate=self.optimizer.param_groups[0]["lr"],
+            minibatches=len(taken),
+            stopped_early=stopped_early,
+            head_grad_norms={name: norms_H[i] if reached[i] else None for i, name in enumerate(HEADS)},
+            head_entropies={name: entropies_H[i] if choices_H[i] > 0 else None for i, name in enumerate(HEADS)},
+        )
+
+
+class _Step(NamedTuple):
+    """One minibatch update."""
+
+    loss: Loss
+    norms: Tensor
+    reached: tuple[bool, ...]
+
+
+def explained_variance(value_ET: Tensor, return_ET: Tensor, counts_ET: Tensor) -> Tensor:
+    """1 − var(return − value) / var(return), scalar; −inf where the returns do not vary."""
+    returns = return_ET[counts_ET]
+    variance = returns.var(unbiased=False)
+    residual = (returns - value_ET[counts_ET]).var(unbiased=False)
+    return torch.where(variance > 1e-12, 1 - residual / variance, -torch.inf)
+
+
+def _standardise(advantage_ET: Tensor, counts_ET: Tensor) -> Tensor:
+    counted = advantage_ET[counts_ET]
+    return (advantage_ET - counted.mean()) / counted.std(unbiased=False).clamp(min=1e-8)
+
+
+def _grads(module: nn.Module) -> list[Tensor]:
+    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]

@@ -1,0 +1,74 @@
+"""The PPO loss over factored heads (Schulman et al., 2017).
+
+Each head that an op uses has its own ratio and its own clipped surrogate; at ratio 1 the gradient of their sum is that
+of the joint log-probability. Steps that do not count enter nowhere.
+
+Shapes: E envs, T steps, H heads.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from esper.policy.network import Evaluation
+from esper.ppo.rollout import Sequences
+
+
+class Loss(NamedTuple):
+    """Terms of the loss and what telemetry says of them; all scalar tensors unless said otherwise."""
+
+    total: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    """Mean normalised entropy over the heads with a choice."""
+    kl: Tensor
+    clip_fraction: Tensor
+    """Share of the head decisions with a choice whose ratio left [1 − ε, 1 + ε]."""
+    entropy_sum_H: Tensor
+    choices_H: Tensor
+    """Decisions with a choice, by head."""
+
+
+def ppo_loss(evaluation: Evaluation, batch: Sequences, *, clip: float, value_coef: float, entropy_coef: float) -> Loss:
+    """Clipped surrogate + value_coef · ½ MSE − entropy_coef · normalised entropy.
+
+    Args:
+        evaluation: of the batch's actions by the policy being trained, leading dimensions [E, T].
+        batch: the experience.
+        clip: ε.
+        value_coef: weight of the value loss.
+        entropy_coef: weight of the entropy bonus.
+    """
+    counts_ET = batch.counts_ET
+    steps = counts_ET.sum().clamp(min=1)
+    choice_ETH = evaluation.choice_H & counts_ET.unsqueeze(-1)
+    choices = choice_ETH.sum().clamp(min=1)
+
+    # Where a step does not count its values may be anything: they are replaced, not multiplied by 0.
+    log_ratio_ETH = torch.where(choice_ETH, evaluation.log_prob_H - batch.log_prob_ETH, 0.0)
+    advantage_ET = torch.where(counts_ET, batch.advantage_ET, 0.0)
+    ratio_ETH = log_ratio_ETH.exp()
+    gain_ETH = advantage_ET.unsqueeze(-1)
+    surrogate_ETH = torch.minimum(ratio_ETH * gain_ETH, ratio_ETH.clamp(1 - clip, 1 + clip) * gain_ETH)
+    policy = -(surrogate_ETH * choice_ETH).sum() / steps
+
+    error_ET = torch.where(counts_ET, evaluation.value - batch.return_ET, 0.0)
+    value = 0.5 * error_ET.square().sum() / steps
+
+    entropy_ETH = torch.where(choice_ETH, evaluation.entropy_H, 0.0)
+    bonus = entropy_ETH.sum() / steps
+
+    with torch.no_grad():
+        joint_ET = log_ratio_ETH.sum(dim=-1)
+        kl = (joint_ET.exp() - 1 - joint_ET).sum() / steps
+        clipped = (((ratio_ETH - 1).abs() > clip) & choice_ETH).sum() / choices
+        entropy_sum_H = entropy_ETH.sum(dim=(0, 1))
+        choices_H = choice_ETH.sum(dim=(0, 1))
+    total = policy + value_coef * value - entropy_coef * bonus
+    return Loss(
+        total, policy.detach(), value.detach(), entropy_sum_H.sum() / choices, kl, clipped, entropy_sum_H, choices_H
+    )

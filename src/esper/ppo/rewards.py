@@ -1,0 +1,96 @@
+"""The reward of a step, r(s, a, s'): measured after the action has had its effect.
+
+    shaped      Δ accuracy + w·(γ·Φ(s') − Φ(s)) − rent
+    simplified  Δ accuracy − rent
+    sparse      at the last step only: the simplified rewards of the whole episode
+
+Φ is the sum of the contributions of all seeds, so that the shaping telescopes over every slot and leaves the optimal
+policy as it is (Ng, Harada and Russell, 1999). A seed whose contribution was not measured adds nothing to Φ: it is not
+in the forward pass, and so its contribution is 0 by definition. All in units of validation accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from esper.config import RewardConfig, RewardName
+
+
+def rent(parameter_ratio: float, host_parameters: int, weights: RewardConfig) -> float:
+    """Charge of one step for the parameters that were grown: weight · ln(1 + grown / host).
+
+    Every grown parameter counts once, whether its seed is still live or was made permanent.
+
+    Args:
+        parameter_ratio: parameters of host and seeds over those of the bare host.
+        host_parameters: of the bare host.
+        weights: the weight, and the floor that keeps a tiny host from making every seed look enormous.
+    """
+    grown = (parameter_ratio - 1.0) * host_parameters
+    return weights.rent * math.log1p(grown / max(host_parameters, weights.rent_floor))
+
+
+def potential(contributions: Iterable[float | None]) -> float:
+    """Φ(s): the sum of the measured contributions of an env's seeds."""
+    return sum(value for value in contributions if value is not None)
+
+
+class Reward:
+    """Rewards of one env over one episode.
+
+    Args:
+        mode: shaped, simplified or sparse.
+        weights: of the components.
+        gamma: discount of the learner, for the shaping.
+        steps: steps of an episode.
+    """
+
+    def __init__(self, mode: RewardName, weights: RewardConfig, gamma: float, steps: int) -> None:
+        self._mode = mode
+        self._weights = weights
+        self._gamma = gamma
+        self._steps = steps
+        self.begin(0.0)
+
+    def begin(self, accuracy: float) -> None:
+        """Start an episode from a fresh host of this accuracy."""
+        self._taken = 0
+        self._accuracy = accuracy
+        self._potential = 0.0
+        self._unpaid = {"accuracy": 0.0, "rent": 0.0}
+
+    def step(self, accuracy: float, potential_now: float, rent_now: float) -> dict[str, float]:
+        """Components of this step's reward; their sum is the reward.
+
+        Args:
+            accuracy: on the validation split, after the step.
+            potential_now: Φ after the step.
+            rent_now: charge of the step.
+        """
+        self._taken += 1
+        parts = {"accuracy": accuracy - self._accuracy, "rent": -rent_now}
+        self._accuracy = accuracy
+        if self._mode == "shaped":
+            parts["contribution"] = self._weights.contribution * (self._gamma * potential_now - self._potential)
+            self._potential = potential_now
+        if self._mode == "sparse":
+            self._unpaid = {name: self._unpaid[name] + value for name, value in parts.items()}
+            parts = self._unpaid if self._taken == self._steps else dict.fromkeys(parts, 0.0)
+        return parts
+
+    def snapshot(self) -> dict[str, object]:
+        """What a checkpoint keeps."""
+        return {
+            "taken": self._taken,
+            "accuracy": self._accuracy,
+            "potential": self._potential,
+            "unpaid": dict(self._unpaid),
+        }
+
+    def restore(self, saved: dict) -> None:
+        """Continue from a snapshot."""
+        self._taken = saved["taken"]
+        self._accuracy = saved["accuracy"]
+        self._potential = saved["potential"]
+        self._unpaid = dict(saved["unpaid"])

@@ -1,0 +1,291 @@
+"""The dashboard: ticks, keys and requests. What is drawn where stands in screens/ and widgets/."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import FrameType
+from typing import ClassVar, TypeAlias
+
+from textual.app import App, SystemCommand
+from textual.binding import BindingType
+from textual.screen import Screen
+
+from esper.control import Kind
+from esper.sanctum.bindings import APP, KEYS, bindings, shown
+from esper.sanctum.requests import Requests
+from esper.sanctum.screens.base import RunScreen
+from esper.sanctum.screens.checkpoints import CheckpointPicker
+from esper.sanctum.screens.help import Help
+from esper.sanctum.screens.overview import Overview
+from esper.sanctum.screens.quit_dialog import QuitDialog
+from esper.sanctum.source import ENDED, Source
+from esper.sanctum.symbols import plain
+from esper.sanctum.theme import find_theme, load_themes
+from esper.sanctum.widgets.panel import View
+from esper.sanctum.widgets.too_small import HEIGHT, WIDTH
+
+TICK = 0.2
+"""Seconds between two looks at the source."""
+SPEEDS = tuple(2.0**power for power in range(-2, 11))
+"""Speeds of a replay."""
+_WIDTHS = [(0, "-tiny"), (WIDTH, "-narrow"), (110, "-normal"), (160, "-wide")]
+_HEIGHTS = [(0, "-flat"), (HEIGHT, "-short"), (34, "-medium"), (50, "-tall")]
+"""From which size on a screen has a class; sanctum.tcss says what follows from it."""
+SignalHandler: TypeAlias = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class SanctumApp(App[None]):
+    """Shows a source until the user leaves, or the run that the user ended is over.
+
+    Raises:
+        ThemeError: the theme is unknown, or a theme file is broken.
+    """
+
+    TITLE = "Esper Sanctum"
+    CSS_PATH = "sanctum.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(*APP)]
+    HORIZONTAL_BREAKPOINTS = _WIDTHS
+    VERTICAL_BREAKPOINTS = _HEIGHTS
+
+    def __init__(self, source: Source, *, theme: str) -> None:
+        super().__init__()
+        self.source = source
+        self.palettes = load_themes()
+        palette = find_theme(theme, self.palettes)
+        for name in list(self.available_themes):
+            self.unregister_theme(name)  # Textual's own have no colours for stages
+        for known in self.palettes.values():
+            self.register_theme(known.theme)
+        self.view = View(source, palette)
+        self._ticked = 0.0
+        self._state = source.state
+        self._handlers: dict[signal.Signals, SignalHandler] = {}
+        self.set_reactive(SanctumApp.theme, palette.name)
+        self.stylesheet.set_variables(self.get_css_variables())  # the first frame is in these colours already
+
+    def get_default_screen(self) -> Screen[None]:
+        """The overview."""
+        return Overview(self.view)
+
+    def on_ready(self) -> None:
+        """The first frame comes before the engine, whose imports take seconds."""
+        self.call_after_refresh(self._begin)
+        self._listen()
+
+    def _begin(self) -> None:
+        self.source.start()
+        self._ticked = time.monotonic()
+        self.set_interval(TICK, self._tick)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        elapsed, self._ticked = now - self._ticked, now
+        changed = self.source.tick(elapsed)
+        if self.source.failure is not None or self._left():
+            self.exit()
+        elif changed or not self.source.alive:
+            self.look()
+
+    def _left(self) -> bool:
+        """Whether the run was asked to end, and has."""
+        requests = self.source.requests
+        return requests is not None and requests.leaving and self._over
+
+    @property
+    def _over(self) -> bool:
+        """Whether nothing more will come from an engine."""
+        return self.source.state.status in ENDED or not self.source.alive
+
+    def look(self) -> None:
+        """Let the screens show what is true now."""
+        if self.source.state is not self._state:
+            self._state = self.source.state
+            self.view.generation += 1
+        for screen in self.screen_stack:
+            if isinstance(screen, RunScreen):
+                screen.update()
+
+    def watch_theme(self, name: str) -> None:
+        """Draw everything in the colours of another theme."""
+        self.view.palette = self.palettes[name]
+        self.look()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The keys of a replay are silent in a live run."""
+        if action in {"play", "replay_step", "replay_round", "replay_speed", "replay_start", "replay_end"}:
+            return self.source.playback is not None
+        return super().check_action(action, parameters)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
+        """Commands of the palette: the keys of the app, and every theme by name."""
+        for key in KEYS:
+            if key.category in APP and shown(key, live=self.source.live) and not key.priority:
+                yield SystemCommand(key.name.capitalize(), key.description, partial(self.run_action, key.action))
+        for name in self.palettes:
+            yield SystemCommand(f"Theme {name}", "change the colours", partial(setattr, self, "theme", name))
+
+    # The run
+
+    def _engine(self) -> Requests | None:
+        """The way to the engine; without one, or after its end, says so."""
+        if self.source.requests is None:
+            self.notify("This is a recording: it cannot be controlled.", severity="warning")
+        elif self._over:
+            self.notify("The run has ended: there is nothing to control.", severity="warning")
+        else:
+            return self.source.requests
+        return None
+
+    def _ask(self, kind: Kind, path: str | None = None) -> None:
+        requests = self._engine()
+        if requests is not None:
+            requests.ask(kind, path)
+            self.look()
+
+    def action_pause(self) -> None:
+        """Pause, or go on."""
+        self._ask(Kind.RESUME if self.source.state.status == "paused" else Kind.PAUSE)
+
+    def action_step(self) -> None:
+        """One step of a paused run."""
+        if self._engine() is not None and self.source.state.status != "paused":
+            self.notify("Single steps need a paused run: p pauses.", severity="warning")
+        elif self._engine() is not None:
+            self._ask(Kind.STEP)
+
+    def action_checkpoint(self) -> None:
+        """Write a checkpoint."""
+        self._ask(Kind.CHECKPOINT)
+
+    def action_restore(self) -> None:
+        """Pick a checkpoint to go back to."""
+        if self._engine() is None:
+            return
+        if not self.source.state.checkpoints:
+            self.notify("There is no checkpoint yet: c writes one.", severity="warning")
+            return
+
+        def restore(path: str | None) -> None:
+            if path is not None:
+                self._ask(Kind.RESTORE, path)
+
+        self.push_screen(CheckpointPicker(self.source.state.checkpoints), restore)
+
+    async def action_quit(self) -> None:
+        """Leave at once if nothing is lost by it; else ask."""
+        if self.source.requests is None or self._over:
+            self.exit()
+        elif self.source.state.status == "starting":
+            self._ask(Kind.ABANDON)
+        elif not isinstance(self.screen, QuitDialog):
+            self.push_screen(QuitDialog(), self._end)
+
+    def _end(self, kind: Kind | None) -> None:
+        if kind is not None:
+            self._ask(kind)
+
+    # Replay
+
+    def action_play(self) -> None:
+        """Play, or hold; at the end, from the start."""
+        if (playback := self.source.playback) is not None:
+            if not playback.playing and playback.position >= playback.length:
+                playback.to_start()
+            playback.playing = not playback.playing
+            self.look()
+
+    def action_replay_step(self, delta: int) -> None:
+        """Hold, one step away."""
+        if (playback := self.source.playback) is not None:
+            playback.playing = False
+            playback.step(delta)
+            self.look()
+
+    def action_replay_round(self, delta: int) -> None:
+        """Hold, one round away."""
+        if (playback := self.source.playback) is not None:
+            playback.playing = False
+            playback.step_round(delta)
+            self.look()
+
+    def action_replay_speed(self, delta: int) -> None:
+        """Half or twice the speed."""
+        if (playback := self.source.playback) is not None:
+            playback.speed = min(max(playback.speed * 2.0**delta, SPEEDS[0]), SPEEDS[-1])
+            self.look()
+
+    def action_replay_start(self) -> None:
+        """To the start."""
+        if (playback := self.source.playback) is not None:
+            playback.to_start()
+            self.look()
+
+    def action_replay_end(self) -> None:
+        """To the end."""
+        if (playback := self.source.playback) is not None:
+            playback.to_end()
+            self.look()
+
+    # View
+
+    def action_help(self) -> None:
+        """The page of keys and symbols."""
+        self.push_screen(Help(self.view.palette, live=self.source.live))
+
+    def action_next_theme(self) -> None:
+        """The next theme by name."""
+        names = list(self.palettes)
+        self.theme = names[(names.index(self.theme) + 1) % len(names)]
+        self.notify(f"theme {self.theme}", timeout=2)
+
+    def action_save_svg(self) -> None:
+        """Write the screen as SVG into the working directory."""
+        state = self.source.state
+        name = plain(state.started.run) if state.started else "sanctum"
+        try:
+            path = self.save_screenshot(f"{name}-round{state.round:03d}-step{state.step:03d}.svg")
+        except OSError as error:
+            self.notify(f"The screenshot cannot be written: {error}", severity="error")
+        else:
+            self.notify(f"Written: {path}")
+
+    # Signals
+
+    def _listen(self) -> None:
+        """A first TERM or INT ends the run as `q`, checkpoint and quit; a second leaves at once."""
+        if threading.current_thread() is threading.main_thread():
+            loop = asyncio.get_running_loop()
+            self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+            for number in _SIGNALS:
+                loop.add_signal_handler(number, self._on_signal)
+
+    def on_unmount(self) -> None:
+        """Give the signals back to those who had them."""
+        for number, handler in self._handlers.items():
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, handler)
+
+    def _on_signal(self) -> None:
+        requests = self.source.requests
+        if requests is None or self._over or requests.leaving:
+            if requests is not None and not self._over:
+                requests.ask(Kind.ABANDON, origin="signal")
+            self.exit()
+        else:
+            requests.ask(Kind.STOP, origin="signal")
+            self.look()
+
+
+def run_dashboard(source: Source, *, theme: str) -> None:
+    """Show a source until the user leaves. The terminal is restored however it ends.
+
+    Raises:
+        ThemeError: the theme is unknown, or a theme file is broken.
+    """
+    SanctumApp(source, theme=theme).run()

@@ -1,0 +1,117 @@
+"""The keys, as data: what is bound, what the footer shows and what the help screen lists come from this one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from textual.binding import Binding
+
+
+class Category(Enum):
+    """Heading under which the help screen lists a key."""
+
+    RUN = "The run"
+    REPLAY = "Replay"
+    TABLE = "Env table"
+    DETAIL = "Env detail"
+    SCRUBBER = "Time line of a replay (tab moves to it)"
+    VIEW = "View"
+
+
+class When(Enum):
+    """Where a key means something, and the footer shows it."""
+
+    LIVE = "live"
+    REPLAY = "replay"
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key, or a few with one meaning."""
+
+    category: Category
+    keys: str
+    """As Textual names them, separated by commas."""
+    label: str
+    """As people write them."""
+    name: str
+    """One or two words for the footer."""
+    description: str
+    """For the help screen and the palette."""
+    action: str
+    footer: bool = False
+    when: When = When.ALWAYS
+    priority: bool = False
+    """Reaches the app whatever has the focus."""
+
+
+KEYS: tuple[Key, ...] = (
+    Key(Category.RUN, "p", "p", "pause", "pause between two steps, or go on", "pause", True, When.LIVE),
+    Key(Category.RUN, "s", "s", "step", "while paused: one step, then hold again", "step", False, When.LIVE),
+    Key(Category.RUN, "c", "c", "checkpoint", "write a checkpoint now", "checkpoint", True, When.LIVE),
+    Key(Category.RUN, "r", "r", "restore", "go back to a checkpoint and go on from it", "restore", True, When.LIVE),
+    Key(Category.REPLAY, "space", "space", "play", "play, or hold", "play", True, When.REPLAY),
+    Key(Category.REPLAY, "left", "←", "step back", "one step back", "replay_step(-1)", False, When.REPLAY),
+    Key(Category.REPLAY, "right", "→", "step", "one step on", "replay_step(1)", True, When.REPLAY),
+    Key(Category.REPLAY, "shift+left", "⇧←", "round back", "one round back", "replay_round(-1)", False, When.REPLAY),
+    Key(Category.REPLAY, "shift+right", "⇧→", "round", "one round on", "replay_round(1)", True, When.REPLAY),
+    Key(
+        Category.REPLAY, "less_than_sign,comma", "<", "slower", "half the speed", "replay_speed(-1)", False, When.REPLAY
+    ),
+    Key(
+        Category.REPLAY,
+        "greater_than_sign,full_stop",
+        ">",
+        "faster",
+        "twice the speed",
+        "replay_speed(1)",
+        True,
+        When.REPLAY,
+    ),
+    Key(Category.REPLAY, "left_curly_bracket", "{", "start", "to the start", "replay_start", False, When.REPLAY),
+    Key(Category.REPLAY, "right_curly_bracket", "}", "end", "to the end", "replay_end", False, When.REPLAY),
+    Key(Category.SCRUBBER, "home", "Home", "start", "to the start", "start", False, When.REPLAY),
+    Key(Category.SCRUBBER, "end", "End", "end", "to the end", "end", False, When.REPLAY),
+    Key(Category.TABLE, "up,k", "↑ k", "up", "the env above", "move(-1)"),
+    Key(Category.TABLE, "down,j", "↓ j", "down", "the env below", "move(1)"),
+    Key(Category.TABLE, "pageup", "PgUp", "page up", "a page up", "page(-1)"),
+    Key(Category.TABLE, "pagedown", "PgDn", "page down", "a page down", "page(1)"),
+    Key(Category.TABLE, "home", "Home", "first", "the first env", "first"),
+    Key(Category.TABLE, "end", "End", "last", "the last env", "last"),
+    Key(Category.TABLE, "enter", "↵", "env", "open the env", "open", True),
+    Key(Category.DETAIL, "up,k", "↑ k", "previous", "the env above", "move(-1)"),
+    Key(Category.DETAIL, "down,j", "↓ j", "next", "the env below", "move(1)"),
+    Key(Category.DETAIL, "escape", "Esc", "back", "back to the overview", "back"),
+    Key(Category.VIEW, "t", "t", "theme", "next theme", "next_theme", True),
+    Key(Category.VIEW, "S", "S", "screenshot", "write the screen to an SVG file here", "save_svg"),
+    Key(Category.VIEW, "ctrl+p", "ctrl+p", "commands", "all commands by name", "command_palette"),
+    Key(Category.VIEW, "question_mark,f1", "?", "help", "this page", "help", True),
+    Key(Category.VIEW, "q", "q", "quit", "quit; asks first while the run is live", "quit", True),
+    Key(Category.VIEW, "ctrl+c,ctrl+q", "ctrl+c", "quit", "as q", "quit", priority=True),
+)
+
+APP = (Category.RUN, Category.REPLAY, Category.VIEW)
+"""What the app itself binds; the other categories belong to one widget or screen each."""
+
+
+def bindings(*categories: Category) -> list[Binding]:
+    """Textual bindings for the keys of these categories."""
+    return [
+        Binding(
+            key.keys,
+            key.action,
+            key.description,
+            id=f"{key.category.name}.{key.action}".lower(),
+            show=False,
+            priority=key.priority,
+        )
+        for key in KEYS
+        if key.category in categories
+    ]
+
+
+def shown(key: Key, *, live: bool) -> bool:
+    """Whether a key means something for this kind of source."""
+    return key.when is When.ALWAYS or (key.when is When.LIVE) == live

@@ -1,0 +1,53 @@
+"""Which checkpoint to go back to."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Static
+
+from esper.sanctum.symbols import number, plain, time_of_day
+from esper.telemetry.events import CheckpointSaved
+
+
+class CheckpointPicker(ModalScreen[str | None]):
+    """Gives the directory of the chosen checkpoint, or None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,r", "cancel", "cancel")]
+
+    def __init__(self, checkpoints: list[CheckpointSaved]) -> None:
+        super().__init__()
+        self._checkpoints = checkpoints[::-1]
+
+    def compose(self) -> ComposeResult:
+        """The list, the newest first."""
+        with Vertical(id="dialog"):
+            yield Static("Go back to a checkpoint, and go on from it", id="question")
+            table: DataTable[Text] = DataTable(cursor_type="row")
+            for heading in ("round", "step", "at", "MiB", "asked by", "name"):
+                table.add_column(heading)
+            for saved in self._checkpoints:
+                table.add_row(
+                    Text(str(saved.round), justify="right"),
+                    Text(str(saved.step), justify="right"),
+                    Text(time_of_day(saved.time)),
+                    Text(number(saved.bytes / 2**20, 4, 2).text),
+                    Text(plain(saved.origin)),
+                    Text(plain(PurePath(saved.path).name)),
+                )
+            yield table
+            yield Static("↵ restore   Esc cancel", id="hint")
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Enter, or a click."""
+        self.dismiss(self._checkpoints[event.cursor_row].path)
+
+    def action_cancel(self) -> None:
+        """Close without a choice."""
+        self.dismiss(None)

@@ -1,0 +1,87 @@
+"""Every key, glyph and colour by name, generated from the tables that the screens are drawn from."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from esper.sanctum.bindings import KEYS, Category, shown
+from esper.sanctum.symbols import HEADS, SEVERITIES, STAGES, STATUSES, Symbol, number, power_of_two
+from esper.sanctum.theme import Palette
+
+_NUMBERS = (
+    (number(0.0, 3, 2), "zero was measured"),
+    (number(None, 3, 2), "not measured, or not yet"),
+    (number(float("nan"), 3, 2), "not a number: something broke"),
+    (number(float("inf"), 3, 2), "infinite: something broke"),
+    (power_of_two(32768.0), "a loss scale, as a power of two"),
+)
+_COLUMNS = (
+    ("acc %", "accuracy on the validation split after the last step, per cent; the curve is this episode, 0 to 100 %"),
+    ("reward", "reward of the last step"),
+    ("early…", "a slot: stage, blueprint, alpha (how much of the seed is blended in, 0 to 1)"),
+    ("|g|", "mean L2 norm of the host's gradient over the last epoch, before clipping"),
+    ("scale", "loss scale of the env's scaler, where there is one"),
+    ("lane", "the device that trains the env"),
+    ("worth %", "accuracy with every seed, less that without this one, in points, ± its standard error"),
+    ("med", "median over the envs that have stepped; under a slot, how many are at each stage"),
+    ("░", "from the least to the greatest env"),
+    ("KL", "how far the last update moved the policy, nats"),
+    ("clip", "share of decisions that the update clipped"),
+    ("EV", "explained variance: how well the critic foresaw the returns, 1 is perfectly"),
+    ("busy", "share of the step that the lane spent working"),
+)
+
+
+class Help(ModalScreen[None]):
+    """A page to scroll."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,f1", "dismiss_help", "back")]
+
+    def __init__(self, palette: Palette, *, live: bool) -> None:
+        super().__init__()
+        self._palette = palette
+        self._live = live
+
+    def compose(self) -> ComposeResult:
+        """One text."""
+        with VerticalScroll(id="dialog"):
+            yield Static(self._page())
+
+    def _page(self) -> Text:
+        page = Text()
+        for category in Category:
+            keys = [key for key in KEYS if key.category is category and shown(key, live=self._live)]
+            self._section(page, category.value, [(key.label, "key", key.description) for key in keys])
+        self._section(page, "Stages of a seed", [(s.glyph, s.name, f"{s.name}: {s.meaning}") for s in STAGES.values()])
+        self._section(page, "Severities", [(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
+        self._section(page, "State of the run", [(s.glyph, "bright", _named(s)) for s in STATUSES.values()])
+        self._section(page, "Numbers", [(cell.text.strip(), cell.role, text) for cell, text in _NUMBERS])
+        self._section(page, "Columns and figures", [(name, "head", text) for name, text in _COLUMNS])
+        heads = [(short, "head", long) for long, short in HEADS.values()]
+        self._section(page, "Heads of the policy", heads)
+        page.append("Esc back", style=self._palette["dim"])
+        return page
+
+    def _section(self, page: Text, heading: str, entries: list[tuple[str, str, str]]) -> None:
+        if not entries:
+            return
+        page.append(f"{heading}\n", style=self._palette["title"])
+        for glyph, role, text in entries:
+            page.append("  ").append(glyph, style=self._palette[role])
+            page.append(" " * max(9 - len(glyph), 1)).append(f"{text}\n", style=self._palette["normal"])
+        page.append("\n")
+
+    def action_dismiss_help(self) -> None:
+        """Back to the screen below."""
+        self.dismiss()
+
+
+def _named(symbol: Symbol) -> str:
+    return f"{symbol.name}: {symbol.meaning}"

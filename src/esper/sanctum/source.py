@@ -1,0 +1,144 @@
+"""Where the dashboard's RunState comes from: a run in progress, or a recording of one."""
+
+from __future__ import annotations
+
+import queue
+from typing import Protocol
+
+from esper.control import Control
+from esper.sanctum.requests import Requests
+from esper.telemetry.playback import Playback
+from esper.telemetry.state import Keyframe, Record, RunState
+
+ENDED = frozenset({"done", "stopped", "failed"})
+"""Values of `RunState.status` after which nothing more comes."""
+
+
+class Source(Protocol):
+    """What the dashboard shows. Read `state` anew each time: it may be replaced by another object."""
+
+    live: bool
+    """Whether the run goes on without us, as against a recording."""
+
+    @property
+    def state(self) -> RunState:
+        """What is true now."""
+        ...
+
+    @property
+    def requests(self) -> Requests | None:
+        """The way to the engine; None where there is none to ask."""
+        ...
+
+    @property
+    def playback(self) -> Playback | None:
+        """The play head of a recording; None for a live run."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether an engine is at work."""
+        ...
+
+    @property
+    def failure(self) -> str | None:
+        """Why the run could not even be set up; the caller prints it once the terminal is restored."""
+        ...
+
+    def start(self) -> None:
+        """Begin; called once, when the first frame is on the screen."""
+        ...
+
+    def tick(self, seconds: float) -> bool:
+        """Fold what has come in the last `seconds`; True if there is anything new to see."""
+        ...
+
+
+class Session(Protocol):
+    """A run in this process, with the engine in a thread of its own."""
+
+    records: queue.SimpleQueue[Record]
+    control: Control
+    failure: str | None
+    """Set when the run could not be set up."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine's thread runs."""
+        ...
+
+    def start(self) -> None:
+        """Start the engine's thread. Torch is imported in there."""
+        ...
+
+
+class LiveSource:
+    """A run in this process."""
+
+    live = True
+    playback = None
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.state = RunState()
+        self.requests = Requests(session.control)
+        self._started = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine is at work, or will be once started."""
+        return not self._started or self._session.alive
+
+    @property
+    def failure(self) -> str | None:
+        """Why the run could not be set up."""
+        return self._session.failure
+
+    def start(self) -> None:
+        """Start the engine's thread."""
+        self._session.start()
+        self._started = True
+
+    def tick(self, seconds: float) -> bool:  # noqa: ARG002 (a live run keeps its own time)
+        """Fold what has come; only that, so that a fast engine cannot hold the screen."""
+        records = self._session.records
+        count = records.qsize()
+        for _ in range(count):
+            record = records.get_nowait()
+            if isinstance(record, Keyframe):
+                self.state = record.open()
+            else:
+                self.state.apply(record)
+            self.requests.hear(record)
+        return count > 0
+
+
+class ReplaySource:
+    """A recording."""
+
+    live = False
+    requests = None
+    alive = False
+    failure = None
+
+    def __init__(self, playback: Playback) -> None:
+        self.playback = playback
+        self._seen: tuple[object, ...] = ()
+
+    @property
+    def state(self) -> RunState:
+        """What was true at the play head."""
+        return self.playback.state
+
+    def start(self) -> None:
+        """Let it play."""
+        self.playback.playing = True
+
+    def tick(self, seconds: float) -> bool:
+        """Move the play head on, if it plays."""
+        playback = self.playback
+        if playback.playing:
+            playback.advance(seconds)
+        seen = (playback.position, playback.playing, playback.speed)
+        changed, self._seen = seen != self._seen, seen
+        return changed

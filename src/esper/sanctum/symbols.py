@@ -1,0 +1,171 @@
+"""Every glyph that the dashboard draws, and how it writes numbers.
+
+The help screen is generated from the tables here, so that what it says is what the screens show. Three cases never
+look alike: not measured is a dash, zero is a bare 0, and not a number is NaN, reversed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A glyph and what it stands for."""
+
+    name: str
+    glyph: str
+    meaning: str
+
+
+STAGES: dict[str, Symbol] = {
+    symbol.name: symbol
+    for symbol in (
+        Symbol("dormant", "·", "nothing is planted in the slot"),
+        Symbol("germinated", "g", "a seed is planted, and is not called yet"),
+        Symbol("training", "t", "the seed learns behind the host, which does not feel it"),
+        Symbol("blending", "b", "its output is being blended in, alpha on the way to its target"),
+        Symbol("probationary", "p", "blended at its target, on trial"),
+        Symbol("fossilized", "F", "a permanent part of the host"),
+        Symbol("culled", "x", "removed"),
+        Symbol("embargoed", "z", "the slot rests after a cull"),
+    )
+}
+"""In the order of the lifecycle."""
+
+SEVERITIES: dict[str, Symbol] = {
+    symbol.name: symbol
+    for symbol in (
+        Symbol("info", "✓", "fine"),
+        Symbol("warning", "▲", "look at it"),
+        Symbol("error", "✖", "act"),
+    )
+}
+
+STATUSES: dict[str, Symbol] = {
+    symbol.name: symbol
+    for symbol in (
+        Symbol("STARTING", "○", "torch is being loaded and the envs are being built"),
+        Symbol("RUNNING", "●", "the engine trains"),
+        Symbol("PAUSED", "❚❚", "the engine holds between two steps"),
+        Symbol("REPLAY", "▶", "this is a recording"),
+        Symbol("DONE", "✓", "the run came to its end"),
+        Symbol("STOPPED", "■", "the run was ended before its last round, as asked"),
+        Symbol("FAILED", "✖", "the run ended by an error; the log says which"),
+    )
+}
+
+NOT_MEASURED = "–"
+NOT_A_NUMBER = "NaN"
+
+HEADS: dict[str, tuple[str, str]] = {
+    "op": ("op", "op"),
+    "slot": ("slot", "slot"),
+    "blueprint": ("blueprint", "bp"),
+    "style": ("style", "style"),
+    "tempo": ("tempo", "tempo"),
+    "alpha_target": ("α target", "αt"),
+    "alpha_speed": ("α speed", "αs"),
+    "alpha_curve": ("α curve", "αc"),
+}
+"""Long and short label of each policy head."""
+
+
+def head_label(head: str, *, short: bool = False) -> str:
+    """Label of a policy head; one that is not in the table goes by its own name."""
+    return HEADS.get(head, (head, head))[short]
+
+
+class Cell(NamedTuple):
+    """A text of fixed width, and the role of its style (see `theme.Palette`)."""
+
+    text: str
+    role: str = "normal"
+
+
+def number(value: float | None, before: int, after: int, *, signed: bool = False) -> Cell:
+    """Three significant digits, the decimal point always in the same column.
+
+    The text is `before` columns, the point, and `after` columns. A value that is too small or too large for them is
+    written as 4e-5. `signed` marks positive values with a plus.
+    """
+    width = before + 1 + after
+    if value is None:
+        return Cell(NOT_MEASURED.rjust(before).ljust(width), "absent")
+    if not math.isfinite(value):
+        text = NOT_A_NUMBER if math.isnan(value) else "inf" if value > 0 else "−inf"
+        return Cell(text.rjust(before).ljust(width), "bad")
+    if value == 0:
+        return Cell("0".rjust(before).ljust(width), "dim")
+    decimals = min(max(2 - math.floor(math.log10(abs(value))), 0), after)
+    sign = "−" if value < 0 else "+" if signed else ""
+    digits = f"{abs(value):.{decimals}f}"
+    whole, point, fraction = digits.partition(".")
+    if float(digits) == 0 or len(sign + whole) > before:
+        mantissa, _, exponent = f"{abs(value):.0e}".partition("e")
+        return Cell(f"{(sign + mantissa).rjust(before)}e{int(exponent)}".ljust(width))
+    return Cell(((sign + whole).rjust(before) + point + fraction).ljust(width))
+
+
+def percent(value: float | None) -> Cell:
+    """A share as per cent with one decimal, 5 columns."""
+    return number(None if value is None else value * 100, 3, 1)
+
+
+def brief(value: float | None) -> Cell:
+    """A number where no column has to be kept: three significant digits at most, no padding, no zeros around it."""
+    cell = number(value, 4, 4)
+    text = cell.text.strip()
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return Cell(text[1:] if text.startswith("0.") else text, cell.role)
+
+
+def power_of_two(value: float | None) -> Cell:
+    """A loss scale as 2^15, 5 columns, the exponents below each other."""
+    if value is None:
+        return Cell(f"  {NOT_MEASURED}  ", "absent")
+    if math.isnan(value):
+        return Cell(f"{NOT_A_NUMBER:<5}", "bad")
+    if value <= 0 or math.isinf(value):
+        return Cell(f"{value:<5.2g}", "bad")
+    exponent = math.log2(value)
+    return Cell(f"2^{exponent:.0f}".ljust(5) if exponent.is_integer() else f"2^{exponent:.1f}".ljust(5))
+
+
+def span(seconds: float | None) -> str:
+    """A duration in one or two units: 38s, 14m, 2h05m, 3d04h."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOT_MEASURED
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def clock(seconds: float) -> str:
+    """A duration as 01:12:40."""
+    whole = int(seconds)
+    return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+
+
+def time_of_day(when: float) -> str:
+    """Local time of an instant, as 21:14:07."""
+    return time.strftime("%H:%M:%S", time.localtime(when))
+
+
+def plain(text: str) -> str:
+    """The text without the control characters that would tear the screen."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def shorten(text: str, width: int) -> str:
+    """The text, or as much of it as fits, with an ellipsis."""
+    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"

@@ -1,0 +1,201 @@
+"""Themes: one TOML file each, the fields of a Textual theme plus the colours that mean something here.
+
+A file is shipped with the package, or is the user's own; the user's wins where both have the name. The name of a
+theme is the name of its file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import platformdirs
+from rich.style import Style
+from textual.color import Color, ColorParseError
+from textual.theme import Theme
+
+from esper.sanctum.symbols import STAGES
+
+DEFAULT = "sanctum-dark"
+
+
+class ThemeError(ValueError):
+    """A theme cannot be had; the message is one sentence that says which, where, and what to do."""
+
+
+class TextColours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Four degrees of attention, from what moves to what only holds the place."""
+
+    bright: str
+    normal: str
+    dim: str
+    faint: str
+
+
+class StageColours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One colour for each stage of a seed's life."""
+
+    dormant: str
+    germinated: str
+    training: str
+    blending: str
+    probationary: str
+    fossilized: str
+    culled: str
+    embargoed: str
+
+
+class SeverityColours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is fine, what wants a look, what wants an act."""
+
+    info: str
+    warning: str
+    error: str
+
+
+class ThemeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of a theme file."""
+
+    dark: bool
+    background: str
+    surface: str
+    panel: str
+    """Also the background of the selected row."""
+    foreground: str
+    primary: str
+    """Curves, bars and keys."""
+    secondary: str
+    accent: str
+    text: TextColours
+    stages: StageColours
+    severities: SeverityColours
+    variables: dict[str, str] = {}
+    """CSS variables of Textual."""
+
+
+@dataclass(frozen=True)
+class Palette:
+    """The styles of a theme, by the role that a text plays on the screen."""
+
+    name: str
+    styles: dict[str, Style]
+    here: dict[str, Style]
+    """The same roles on the selected row."""
+    theme: Theme
+    """What Textual draws its own widgets with."""
+
+    def __getitem__(self, role: str) -> Style:
+        return self.styles[role]
+
+
+def load_themes() -> dict[str, Palette]:
+    """All themes by name, the default first, then by name.
+
+    Raises:
+        ThemeError: a file cannot be read, or a key of it is wrong.
+    """
+    files = {path.stem: path for folder in _folders() for path in sorted(folder.glob("*.toml"))}
+    names = sorted(files, key=lambda name: (name != DEFAULT, name))
+    return {name: _load(files[name]) for name in names}
+
+
+def find_theme(name: str, themes: dict[str, Palette]) -> Palette:
+    """The theme of that name.
+
+    Raises:
+        ThemeError: there is none.
+    """
+    if name in themes:
+        return themes[name]
+    near = difflib.get_close_matches(name, themes, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ThemeError(f"unknown theme {name!r}: {hint}there are {', '.join(themes)}")
+
+
+def user_folder() -> Path:
+    """Where a user's own theme files are looked for."""
+    return platformdirs.user_config_path("esper-sanctum") / "themes"
+
+
+def _folders() -> list[Path]:
+    """Folders with theme files; a later one wins. An installed package has them inside, a checkout at its root."""
+    package = Path(__file__).resolve().parents[1]
+    return [package / "themes", package.parents[1] / "themes", user_folder()]
+
+
+def _load(path: Path) -> Palette:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        file = msgspec.convert(values, ThemeFile)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ThemeError(f"theme file {path} cannot be read: {error}") from error
+    except msgspec.ValidationError as error:
+        reason, _, where = str(error).partition(" - at `$.")
+        key = f"{where.rstrip('`')}: " if where else ""
+        raise ThemeError(f"theme file {path}: {key}{reason[0].lower()}{reason[1:]}") from error
+    for key, colour in _colours(file):
+        try:
+            Color.parse(colour)
+        except ColorParseError as error:
+            raise ThemeError(f"theme file {path}: {key}: {colour!r} is no colour; write it as '#7aa2f7'") from error
+    return _palette(path.stem, file)
+
+
+def _colours(file: ThemeFile) -> list[tuple[str, str]]:
+    """Every colour of a file, with its key."""
+    found: list[tuple[str, str]] = []
+    for key, value in msgspec.structs.asdict(file).items():
+        if isinstance(value, str):
+            found.append((key, value))
+        elif isinstance(value, msgspec.Struct):
+            found += [(f"{key}.{name}", colour) for name, colour in msgspec.structs.asdict(value).items()]
+    return found
+
+
+def _palette(name: str, file: ThemeFile) -> Palette:
+    background = Color.parse(file.background)
+
+    def style(colour: str | Color, *, bold: bool | None = None, reverse: bool | None = None) -> Style:
+        parsed = Color.parse(colour).rich_color
+        return Style(color=parsed, bgcolor=background.rich_color, bold=bold, reverse=reverse)
+
+    text, severities = file.text, file.severities
+    styles = {
+        "bright": style(text.bright),
+        "normal": style(text.normal),
+        "dim": style(text.dim),
+        "faint": style(text.faint),
+        "absent": style(text.faint),
+        "title": style(text.bright, bold=True),
+        "head": style(text.dim),
+        "curve": style(file.primary),
+        "spark": style(background.blend(Color.parse(file.primary), 0.5)),
+        "band": style(file.secondary),
+        "key": style(file.primary, bold=True),
+        "info": style(severities.info),
+        "warning": style(severities.warning, bold=True),
+        "error": style(severities.error, bold=True, reverse=True),
+        "bad": style(severities.error, bold=True, reverse=True),
+    }
+    for stage in STAGES:
+        styles[stage] = style(getattr(file.stages, stage), bold=stage == "fossilized" or None)
+    theme = Theme(
+        name=name,
+        primary=file.primary,
+        secondary=file.secondary,
+        accent=file.accent,
+        foreground=file.foreground,
+        background=file.background,
+        surface=file.surface,
+        panel=file.panel,
+        success=severities.info,
+        warning=severities.warning,
+        error=severities.error,
+        dark=file.dark,
+        variables={"rule": text.faint, "heading": text.dim, **file.variables},
+    )
+    selected = Style(bgcolor=Color.parse(file.panel).rich_color)
+    return Palette(name, styles, {role: style + selected for role, style in styles.items()}, theme)

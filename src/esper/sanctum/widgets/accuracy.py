@@ -1,0 +1,69 @@
+"""The population's accuracy: over the rounds of the run, or over the steps of the first round."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from statistics import median
+
+from textual.geometry import Size
+
+from esper.sanctum.symbols import percent
+from esper.sanctum.widgets.chart import Chart
+from esper.sanctum.widgets.panel import Line, Panel
+
+PERCENT = ((0.0, "0"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100"))
+
+
+def percent_ticks(height: int) -> Sequence[tuple[float, str]]:
+    """Labels of an axis of per cent, as many as look calm."""
+    return PERCENT if height >= 10 else PERCENT[::2] if height >= 5 else PERCENT[::4]
+
+
+class PopulationAccuracy(Panel):
+    """Median over the envs as a curve, from the least to the greatest as a band."""
+
+    def key(self) -> Hashable:
+        """Changes with each round, and with each step of the first."""
+        state = self.state
+        return len(state.accuracy), state.round, (state.seq if len(state.accuracy) < 2 else 0)
+
+    def draw(self, size: Size) -> list[Line]:
+        """The chart, once there are two points."""
+        by_round = len(self.state.accuracy) >= 2
+        points = self.state.accuracy if by_round else self._this_round()
+        by = "round" if by_round else f"step of round {self.state.round}"
+        self.border_title = f"validation accuracy % ─ by {by}"
+        if len(points) < 2 or self.state.started is None:
+            self.border_subtitle = None
+            return [self.line().add(" a curve needs two points", "dim")] if self.state.started else []
+        lows, middles, highs = (list(column) for column in zip(*points, strict=True))
+        self.border_subtitle = (
+            f"median {percent(middles[-1]).text.strip()}  min {percent(lows[-1]).text.strip()}"
+            f"  max {percent(highs[-1]).text.strip()}"
+        )
+        rounds, steps = self.state.started.rounds, self.state.started.steps
+        chart = Chart(
+            values=middles,
+            band=(lows, highs),
+            extent=_extent(len(points), rounds) if by_round else steps,
+            low=0.0,
+            high=1.0,
+            ticks=percent_ticks(size.height),
+            first=max(self._rounds_finished() - len(points), 0) + 1 if by_round else 1,
+        )
+        return chart.lines(self.view.palette, *size)
+
+    def _rounds_finished(self) -> int:
+        state = self.state
+        return state.round if state.finals and len(state.finals) == len(state.envs) else state.round - 1
+
+    def _this_round(self) -> list[tuple[float, float, float]]:
+        """Least, median and greatest accuracy of each step that every env has done."""
+        courses = [env.accuracy for env in self.state.envs]
+        return [(min(step), median(step), max(step)) for step in zip(*courses, strict=False)]
+
+
+def _extent(points: int, rounds: int) -> int:
+    """Length of the axis: a round number of rounds, so that it is stretched only now and then."""
+    nice = next((size for size in (10, 25, 50, 100, 150, 200) if size >= points), points)
+    return max(min(nice, rounds), points)

@@ -1,0 +1,44 @@
+"""The lifecycle of one env's seeds: each move with its reason, and the gates that hold one back now."""
+
+from __future__ import annotations
+
+from textual.geometry import Size
+
+from esper.sanctum.symbols import SEVERITIES, STAGES, brief, plain, shorten
+from esper.sanctum.widgets.env_charts import EnvPanel
+from esper.sanctum.widgets.panel import Line
+from esper.telemetry.events import GateCheck, GateRefused, SeedMoved
+from esper.telemetry.state import EnvState
+
+
+class EnvMoves(EnvPanel):
+    """The last moves that fit, and below them the refusals."""
+
+    HEADING = "lifecycle"
+
+    def draw_env(self, env: EnvState, size: Size) -> list[Line]:
+        """A line per move and per refusing gate."""
+        refusals = [self._refusal(refusal, size.width) for refusal in env.refusals.values()]
+        room = max(size.height - len(refusals), 0)
+        moves = [self._move(move, size.width) for move in env.moves[-room:]] if room else []
+        if not moves and not refusals:
+            return [self.line().add(" nothing was planted in this episode", "dim")]
+        return moves + refusals
+
+    def _move(self, move: SeedMoved, width: int) -> Line:
+        line = self.line().add(f" {move.step:>3} ", "faint").add(f"{plain(move.slot)} ", "dim")
+        line.add(STAGES[move.before].glyph, move.before).add(" → ", "faint").add(STAGES[move.after].glyph, move.after)
+        text = f" {move.blueprint or ''}".rstrip() + f"  {move.reason}"
+        return line.add(shorten(plain(text), max(width - line.width, 0)))
+
+    def _refusal(self, refusal: GateRefused, width: int) -> Line:
+        line = self.line().add(f" {SEVERITIES['warning'].glyph} ", "warning")
+        line.add(f"{refusal.gate} holds {plain(refusal.slot)}", "bright")
+        failed = ", ".join(_check(check) for check in refusal.checks if not check.passed)
+        return line.add(shorten(f": {failed}", max(width - line.width, 0)))
+
+
+def _check(check: GateCheck) -> str:
+    """A failed check: name, value, and what it was held against."""
+    threshold = "" if check.threshold is None else f", needs {brief(check.threshold).text}"
+    return plain(f"{check.name} {brief(check.value).text}{threshold}")

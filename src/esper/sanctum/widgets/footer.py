@@ -1,0 +1,62 @@
+"""The last line: the keys that mean something now."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from textual.events import Click
+from textual.geometry import Size
+
+from esper.sanctum.bindings import APP, KEYS, Category, Key, shown
+from esper.sanctum.widgets.panel import Line, Panel, View
+
+_WHILE_PAUSED = {"pause": "go on"}
+"""Other names of keys while the run is paused."""
+
+
+class Footer(Panel):
+    """Generated from the table of keys. A click on a key is that key."""
+
+    DEFAULT_CSS = """
+    Footer { height: 1; padding: 0 1; }
+    """
+
+    def __init__(self, view: View, *categories: Category) -> None:
+        super().__init__(view)
+        self._categories = categories
+        self._places: list[tuple[range, Key]] = []
+
+    def key(self) -> Hashable:
+        """Whether it is paused."""
+        return self.state.status
+
+    def draw(self, size: Size) -> list[Line]:
+        """As many keys as fit; help and quit always."""
+        live = self.view.source.live
+        keys = [key for key in KEYS if key.category in (*APP, *self._categories) and self._wanted(key, live=live)]
+        keys.sort(key=lambda key: key.category is Category.VIEW)
+        while len(keys) > 2 and sum(len(key.label) + len(self._caption(key)) + 3 for key in keys) - 2 > size.width:
+            keys.pop(-3)
+        line = self.line()
+        self._places = []
+        for key in keys:
+            start = line.width
+            line.add(key.label, "key").add(f" {self._caption(key)}", "dim")
+            self._places.append((range(start, line.width), key))
+            line.add("  ")
+        return [line]
+
+    def _wanted(self, key: Key, *, live: bool) -> bool:
+        paused = self.state.status == "paused"
+        return shown(key, live=live) and (key.footer or (key.action == "step" and paused))
+
+    def _caption(self, key: Key) -> str:
+        return _WHILE_PAUSED.get(key.action, key.name) if self.state.status == "paused" else key.name
+
+    async def on_click(self, event: Click) -> None:
+        """Do what the key under the pointer does."""
+        offset = event.get_content_offset(self)
+        for places, key in self._places:
+            if offset is not None and offset.x in places:
+                owner = "app" if key.category in APP else "focused"
+                await self.run_action(f"{owner}.{key.action}")

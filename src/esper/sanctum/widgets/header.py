@@ -1,0 +1,94 @@
+"""The first line: what runs, whether it is alive, how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from textual.geometry import Size
+
+from esper.sanctum.source import ENDED, Source
+from esper.sanctum.symbols import STATUSES, brief, plain, shorten, span
+from esper.sanctum.widgets.panel import Line, Panel
+
+
+class Status(NamedTuple):
+    """The word that says how the run is."""
+
+    name: str
+    """A key of `symbols.STATUSES`."""
+    role: str
+    note: str = ""
+    """What was asked for and not answered, or why the run ended."""
+
+
+def status(source: Source) -> Status:
+    """How the run is, from its events; never from what was merely asked for."""
+    state = source.state
+    if not source.live:
+        return Status("REPLAY", "curve", {"paused": "of a pause", "failed": "of a failed run"}.get(state.status, ""))
+    note = source.requests.text if source.requests else ""
+    match state.status:
+        case "failed":
+            return Status("FAILED", "error", state.reason or "")
+        case "done" | "stopped" as ended:
+            return Status(ended.upper(), "bright", state.reason or "")
+    if not source.alive:
+        return Status("FAILED", "error", "the engine ended without a word")
+    match state.status:
+        case "paused":
+            return Status("PAUSED", "warning", note)
+        case "starting":
+            return Status("STARTING", "bright", note)
+        case _:
+            return Status("RUNNING", "info", note)
+
+
+class Header(Panel):
+    """Task, policy, envs and lanes; status; progress; throughput; time left."""
+
+    DEFAULT_CSS = """
+    Header { height: 1; padding: 0 1; }
+    """
+
+    def key(self) -> Hashable:
+        """The state, and what only the source knows."""
+        return self.state.seq, status(self.view.source)
+
+    def draw(self, size: Size) -> list[Line]:
+        """One line: the identity to the left, status and progress to the right."""
+        width = size.width
+        right = self._right(width)
+        left = self.line()
+        started = self.state.started
+        if started is None:
+            left.add("Esper Sanctum", "title")
+        else:
+            room = width - right.width - 2
+            lanes = " ".join(plain(lane) for lane in dict.fromkeys(started.lanes))
+            left.add(shorten(plain(started.task), max(room, 0)), "title")
+            for text in (plain(started.policy), f"{len(started.lanes)} envs", f"on {lanes}"):
+                if left.width + 2 + len(text) <= room:
+                    left.add("  " if width >= 100 else " ").add(text, "dim")
+        return [left.to(width - right.width).join(right)]
+
+    def _right(self, width: int) -> Line:
+        wide = width >= 100
+        line = self.line()
+        name, role, note = status(self.view.source)
+        line.add(f"{STATUSES[name].glyph} {name}", role)
+        if note:
+            line.add(f" {shorten(plain(note), width // 3)}", "bright")
+        started, state = self.state.started, self.state
+        if started is None:
+            return line
+        done = state.steps_done / state.steps_total if state.steps_total else 0.0
+        line.add("  round " if wide else "  ", "dim").add(str(state.round), "bright").add(f"/{started.rounds} ", "dim")
+        line.gauge(done, (14 if wide else 8) if width < 160 else 28)
+        line.add("  step " if wide else "  ", "dim").add(f"{state.step:>{len(str(started.steps))}}", "bright")
+        line.add(f"/{started.steps}", "dim")
+        rate = state.steps_per_second
+        line.add("  ").cell(brief(rate)).add("/s", "dim")
+        if state.status not in ENDED:
+            line.add(f"  {span(state.seconds_left)}").add(" left" if wide else "", "dim")
+        return line

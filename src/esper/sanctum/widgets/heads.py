@@ -1,0 +1,65 @@
+"""The policy's heads: how strong a gradient reaches each, and how open its choice still is."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from textual.geometry import Size
+
+from esper.sanctum.symbols import brief, head_label, number
+from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.plot import span_of, sparkline
+from esper.telemetry.state import HeadState
+
+
+class Heads(Panel):
+    """A line per head: gradient norm, its course over the updates, entropy as a bar and a number."""
+
+    HEADING = "heads ─ |g|, entropy"
+
+    def key(self) -> Hashable:
+        """Changes with every update of the policy."""
+        return self.state.updates[-1].seq if self.state.updates else 0
+
+    def wanted_height(self) -> int:
+        """One line a head."""
+        return max(len(self.state.heads), 1)
+
+    def draw(self, size: Size) -> list[Line]:
+        """All heads on one line where there is only one; else a table."""
+        if not self.state.heads:
+            self.border_subtitle = None
+            return [
+                self.line()
+                .add("heads" if size.height == 1 and not self.styles.border_top[0] else "", "head")
+                .add(" no update yet", "dim")
+            ]
+        self.border_subtitle = self._summary()
+        if size.height == 1 and len(self.state.heads) > 1:
+            return [self._compact(size.width)]
+        return [self._row(name, head, size.width) for name, head in self.state.heads.items()]
+
+    def _row(self, name: str, head: HeadState, width: int) -> Line:
+        room = max(width - 25, 6)
+        graph, gauge = room * 3 // 5, room - room * 3 // 5
+        line = self.line().add(" ").fit(head_label(name), 10, "dim")
+        line.cell(number(head.grad_norm[-1], 2, 3)).add(" ")
+        recent = head.grad_norm[-graph:]
+        extent = span_of(recent)
+        line.add(sparkline(recent, 0.0, extent[1] if extent else 1.0).ljust(graph), "spark").add(" ")
+        entropy = head.entropy[-1]
+        line.gauge(entropy, gauge, "spark").add(" ")
+        return line.cell(number(entropy, 2, 2))
+
+    def _compact(self, width: int) -> Line:
+        line = self.line().add("heads", "head")
+        gap = "  " if width >= 78 else " "
+        for name, head in self.state.heads.items():
+            line.add(gap).add(head_label(name, short=True), "dim").add(" ").cell(brief(head.grad_norm[-1]))
+        return line
+
+    def _summary(self) -> str:
+        """KL, clipped share and explained variance of the last update, for the border."""
+        update = self.state.updates[-1]
+        values = (update.kl, update.clip_fraction, update.explained_variance)
+        return "KL {}  clip {}  EV {}".format(*(brief(value).text for value in values))

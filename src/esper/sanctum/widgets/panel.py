@@ -1,0 +1,167 @@
+"""The base of every panel: lines drawn by hand, and only those that changed are painted again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+from esper.sanctum.source import Source
+from esper.sanctum.symbols import Cell
+from esper.sanctum.theme import Palette
+from esper.telemetry.state import RunState
+
+
+@dataclass
+class View:
+    """What all panels look at."""
+
+    source: Source
+    palette: Palette
+    env: int = 0
+    """The env under the cursor."""
+    generation: int = 0
+    """Counts the times that the state was replaced, by a seek or a restore: nothing drawn before still holds."""
+
+
+class Line:
+    """One line of a panel in the making."""
+
+    def __init__(self, palette: Palette, *, here: bool = False) -> None:
+        self._styles = palette.here if here else palette.styles
+        self._segments: list[Segment] = []
+        self.width = 0
+
+    def add(self, text: str, role: str = "normal") -> Line:
+        """Append a text in the style of a role."""
+        if text:
+            self._segments.append(Segment(text, self._styles[role]))
+            self.width += cell_len(text)
+        return self
+
+    def cell(self, cell: Cell, role: str | None = None) -> Line:
+        """Append a formatted value; a given role replaces the ordinary one, never that of a missing or bad value."""
+        chosen = role if role is not None and cell.role == "normal" else cell.role
+        if chosen != "bad":
+            return self.add(cell.text, chosen)
+        text = cell.text.strip()  # reversed, so only the word
+        before = len(cell.text) - len(cell.text.lstrip())
+        return self.add(" " * before).add(text, "bad").add(" " * (len(cell.text) - before - len(text)))
+
+    def to(self, column: int) -> Line:
+        """Pad with spaces up to a column."""
+        return self.add(" " * (column - self.width))
+
+    def fit(self, text: str, width: int, role: str = "normal") -> Line:
+        """Append a text cut or padded to exactly `width` columns."""
+        return self.add(set_cell_size(text, max(width, 0)), role)
+
+    def join(self, other: Line) -> Line:
+        """Append another line."""
+        self._segments += other._segments
+        self.width += other.width
+        return self
+
+    def gauge(self, share: float | None, width: int, role: str = "curve") -> Line:
+        """Append a share of 1 as a line over a fainter one; blank where it was not measured."""
+        if share is None or not math.isfinite(share):
+            return self.add(" " * max(width, 0))
+        halves = round(min(max(share, 0.0), 1.0) * width * 2)
+        done = "━" * (halves // 2) + ("╸" if halves % 2 else "")
+        return self.add(done, role).add("─" * (width - len(done)), "faint")
+
+    def strip(self, width: int) -> Strip:
+        """The line, cut or padded to `width`."""
+        return Strip(self._segments, self.width).adjust_cell_length(width, self._styles["normal"])
+
+
+class Panel(Widget):
+    """Draws the state as lines. `update` is called once a tick, and repaints the lines that differ."""
+
+    DEFAULT_CSS = """
+    Panel { height: auto; }
+    """
+    HEADING: ClassVar[str] = ""
+    """Title in the border."""
+
+    def __init__(self, view: View, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.view = view
+        self.border_title = self.HEADING or None
+        self._strips: list[Strip] = []
+        self._drawn: Hashable = None
+        self._lines_wanted = -1
+
+    @property
+    def state(self) -> RunState:
+        """What is true now."""
+        return self.view.source.state
+
+    def draw(self, size: Size) -> list[Line] | list[Strip]:
+        """The lines, from the top; those that do not fit are not shown."""
+        raise NotImplementedError
+
+    def key(self) -> Hashable:
+        """What `draw` depends on besides size and theme; while it stays the same, nothing is drawn."""
+        return self.state.seq
+
+    def wanted_height(self) -> int:
+        """Lines that the content would like to have, where the height is left to it."""
+        raise NotImplementedError
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002 (Textual's signature)
+        """Textual asks this where the style says `height: auto`."""
+        self._lines_wanted = self.wanted_height()
+        return self._lines_wanted
+
+    def update(self) -> None:
+        """Draw again if anything changed; repaint the lines that differ."""
+        if not self.size:
+            return
+        drawn = (self.size, self.view.palette.name, self.view.generation, self.key())
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
+        if self.styles.is_auto_height and self.wanted_height() != self._lines_wanted:
+            self.refresh(layout=True)
+        before, self._strips = self._strips, self._draw()
+        changed = _changed(before, self._strips)
+        if changed:
+            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+
+    def _draw(self) -> list[Strip]:
+        width, height = self.size
+        lines = self.draw(self.size)[:height]
+        strips = [line.strip(width) if isinstance(line, Line) else line for line in lines]
+        return strips + [self.line().strip(width)] * (height - len(strips))
+
+    def line(self) -> Line:
+        """An empty line in the colours of the theme."""
+        return Line(self.view.palette)
+
+    def render_line(self, y: int) -> Strip:
+        """Textual's Line API: the line at `y` of the content."""
+        return self._strips[y] if y < len(self._strips) else self.line().strip(self.size.width)
+
+    def on_resize(self) -> None:
+        """A new size is a new drawing."""
+        self.update()
+
+    @property
+    def text(self) -> str:
+        """What stands in the panel, without its colours."""
+        return "\n".join(strip.text.rstrip() for strip in self._strips)
+
+
+def _changed(before: Sequence[Strip], after: Sequence[Strip]) -> list[int]:
+    """Indices of the lines that differ."""
+    if len(before) != len(after):
+        return list(range(len(after)))
+    return [y for y, (old, new) in enumerate(zip(before, after, strict=True)) if old is not new and old != new]

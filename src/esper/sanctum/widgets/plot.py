@@ -1,0 +1,123 @@
+"""Curves and sparklines as plain text, in block and braille characters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+GAP = " "
+UNSOUND = "×"
+"""Stands in a sparkline for a value that is not finite."""
+
+_BRAILLE = 0x2800
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+"""Bit of each dot of a braille cell, by column and row."""
+
+
+def sparkline(values: Sequence[float | None], low: float, high: float) -> str:
+    """One character a value. None is a gap, a value that is not finite a cross."""
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(
+        GAP
+        if value is None
+        else UNSOUND
+        if not math.isfinite(value)
+        else BLOCKS[min(max(round((value - low) * scale), 0), len(BLOCKS) - 1)]
+        for value in values
+    )
+
+
+def timeline(values: Sequence[float], total: int, width: int) -> list[float | None]:
+    """Spread the first of `total` values over `width` places, each place the last value of its share of the time.
+
+    A place keeps its meaning while the values come in, so that nothing jumps.
+    """
+    places: list[float | None] = []
+    for place in range(width):
+        first, after = place * total // width, (place + 1) * total // width
+        last = min(max(first, after - 1), len(values) - 1)
+        places.append(values[last] if first < len(values) else None)
+    return places
+
+
+class Canvas:
+    """A grid of braille dots, two by four to a character."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        self._cells = [[0] * width for _ in range(height)]
+
+    def dot(self, x: int, y: int) -> None:
+        """Set a dot; y counts from the bottom."""
+        row = self.height * 4 - 1 - y
+        self._cells[row // 4][x // 2] |= _DOTS[x % 2][row % 4]
+
+    def run(self, x: int, y0: int, y1: int) -> None:
+        """Set all dots of a column between two heights."""
+        for y in range(min(y0, y1), max(y0, y1) + 1):
+            self.dot(x, y)
+
+    def lines(self) -> list[str]:
+        """The characters, from the top; a cell without dots is a space."""
+        return ["".join(chr(_BRAILLE + cell) if cell else " " for cell in row) for row in self._cells]
+
+
+def curve(values: Sequence[float | None], extent: int, low: float, high: float, width: int, height: int) -> list[str]:
+    """A line through the values over an x axis `extent` values long. Nothing is drawn through a gap."""
+    canvas = Canvas(width, height)
+    right, top = width * 2 - 1, height * 4 - 1
+    scale = top / (high - low) if high > low else 0.0
+    before: tuple[int, int] | None = None
+    for index, value in enumerate(values):
+        if value is None or not math.isfinite(value):
+            before = None
+            continue
+        x = round(index / max(extent - 1, 1) * right)
+        y = round((min(max(value, low), high) - low) * scale)
+        if before is None:
+            canvas.dot(x, y)
+        else:
+            _connect(canvas, before, (x, y))
+        before = (x, y)
+    return canvas.lines()
+
+
+def _connect(canvas: Canvas, start: tuple[int, int], end: tuple[int, int]) -> None:
+    (x0, y0), (x1, y1) = start, end
+    if x1 == x0:
+        canvas.run(x0, y0, y1)
+        return
+    last = y0
+    for x in range(x0 + 1, x1 + 1):
+        y = round(y0 + (y1 - y0) * (x - x0) / (x1 - x0))
+        canvas.run(x, last + (y > last) - (y < last), y)
+        last = y
+
+
+def column_spread(
+    lows: Sequence[float], highs: Sequence[float], extent: int, width: int
+) -> list[tuple[float, float] | None]:
+    """For each column of a chart, the least and greatest of what falls into it, carried on between the points."""
+    spread: list[tuple[float, float] | None] = [None] * width
+    last = len(lows) - 1
+    for column in range(width):
+        position = column / max(width - 1, 1) * max(extent - 1, 1)
+        if last >= 0 and position <= last:
+            index = round(position)
+            spread[column] = (lows[index], highs[index])
+    return spread
+
+
+def span_of(values: Sequence[float | None]) -> tuple[float, float] | None:
+    """Least and greatest finite value; None if there is none."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return (min(finite), max(finite)) if finite else None
+
+
+def round_up(value: float) -> float:
+    """The next of 1, 2, 5 times a power of ten: an axis that ends there changes seldom."""
+    if value <= 0:
+        return 1.0
+    base = 10 ** math.floor(math.log10(value))
+    return next(step * base for step in (1, 2, 5, 10) if step * base >= value * (1 - 1e-9))

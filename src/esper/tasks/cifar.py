@@ -1,0 +1,94 @@
+"""CIFAR-10 (Krizhevsky, 2009), read by torchvision from the user's cache directory.
+
+Nothing is downloaded unasked: `python -m esper.tasks.cifar [DIRECTORY]` does it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+import torch
+from torch import Tensor
+
+from esper.growth.host import ConvHost
+from esper.tasks.names import TaskError
+from esper.tasks.task import Splits, Task, standardised
+
+if TYPE_CHECKING:
+    from torchvision.datasets import CIFAR10
+
+VALIDATION_SHARE = 0.1
+"""Of the training pictures, from the end of the files, in which their order is random."""
+
+
+def default_dir() -> Path:
+    """Where CIFAR-10 is looked for unless a directory is given."""
+    return Path(platformdirs.user_cache_dir("esper-sanctum")) / "cifar10"
+
+
+def load(data_dir: Path | None = None) -> Splits:
+    """Read CIFAR-10: 45,000 pictures for training, 5,000 for validation, 10,000 for test.
+
+    Raises:
+        TaskError: it is not there, or its checksums are wrong; it names the command that downloads it.
+    """
+    directory = data_dir or default_dir()
+    train, test = _open(directory, train=True), _open(directory, train=False)
+    pictures, labels = _tensors(train)
+    split = len(labels) - round(VALIDATION_SHARE * len(labels))
+    return standardised((pictures[:split], labels[:split]), (pictures[split:], labels[split:]), _tensors(test))
+
+
+def _open(directory: Path, *, train: bool) -> CIFAR10:
+    from torchvision.datasets import CIFAR10  # slow to import, and most tasks do without
+
+    try:
+        return CIFAR10(directory, train=train)
+    except (OSError, RuntimeError) as error:
+        raise TaskError(
+            f'CIFAR-10 in {directory} is missing or damaged: run {sys.executable} -m esper.tasks.cifar "{directory}"'
+        ) from error
+
+
+def _tensors(data: CIFAR10) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(data.data).permute(0, 3, 1, 2), torch.tensor(data.targets)
+
+
+def _task(name: str, widths: tuple[int, int, int], kernel_size: int) -> Task:
+    return Task(
+        name=name,
+        classes=10,
+        input_shape=(3, 32, 32),
+        build_host=partial(ConvHost, in_channels=3, widths=widths, kernel_size=kernel_size, pools=2, classes=10),
+        load=load,
+        batch_size=128,
+        samples_per_epoch=12_800,
+        host_learning_rate=0.1,
+        seed_learning_rate=0.1,
+    )
+
+
+CIFAR10_TASK = _task("cifar10", widths=(8, 16, 32), kernel_size=3)
+CIFAR_IMPAIRED = _task("cifar_impaired", widths=(1, 2, 4), kernel_size=1)
+
+
+def main() -> None:
+    """Download CIFAR-10."""
+    from torchvision.datasets import CIFAR10
+
+    parser = argparse.ArgumentParser(prog="python -m esper.tasks.cifar", description="Download CIFAR-10 (170 MB).")
+    parser.add_argument("directory", nargs="?", type=Path, default=default_dir(), help="default: %(default)s")
+    directory = parser.parse_args().directory
+    try:
+        CIFAR10(directory, download=True)
+    except (OSError, RuntimeError) as error:
+        sys.exit(f"CIFAR-10 could not be downloaded to {directory}: {error}")
+
+
+if __name__ == "__main__":
+    main()

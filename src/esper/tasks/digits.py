@@ -1,0 +1,57 @@
+"""The 1,797 handwritten digits that ship with the package (data/LICENCE.txt says where they come from)."""
+
+from __future__ import annotations
+
+import zipfile
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from esper.growth.host import ConvHost
+from esper.tasks.names import TaskError
+from esper.tasks.task import Splits, Task, standardised
+
+TRAIN, VALIDATION, TEST = 0, 1, 2
+
+
+def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (the digits are in the package)
+    """Read the digits: 1,079 for training, 359 for validation, 359 for test, stratified by class.
+
+    Raises:
+        TaskError: the installed file is missing or damaged.
+    """
+    source = files("esper.tasks") / "data" / "digits.npz"
+    try:
+        with source.open("rb") as file, np.load(file) as arrays:
+            images, labels, split = (torch.from_numpy(arrays[key]) for key in ("images", "labels", "split"))
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise TaskError(
+            f"the digits in {source} cannot be read ({error}): mend it with pip install --force-reinstall esper-sanctum"
+        ) from error
+    train, validation, test = (
+        (images[split == part][:, None], labels[split == part]) for part in (TRAIN, VALIDATION, TEST)
+    )
+    return standardised(train, validation, test)
+
+
+def _task(name: str, kernel_size: int) -> Task:
+    return Task(
+        name=name,
+        classes=10,
+        input_shape=(1, 8, 8),
+        build_host=partial(ConvHost, in_channels=1, widths=(4, 8, 16), kernel_size=kernel_size, pools=2, classes=10),
+        load=load,
+        batch_size=128,
+        samples_per_epoch=1024,
+        host_learning_rate=0.05,
+        seed_learning_rate=0.2,
+    )
+
+
+DIGITS = _task("digits", kernel_size=3)
+"""A host that can do it alone: what counts is to know when not to grow."""
+DIGITS_IMPAIRED = _task("digits_impaired", kernel_size=1)
+"""A host that sees each pixel by itself: growth is what wins."""

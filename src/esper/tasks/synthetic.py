@@ -1,0 +1,56 @@
+"""Pictures made from a seed, in the shape of CIFAR: for benchmarks and smoke tests."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from esper.growth.host import ConvHost
+from esper.tasks.task import Splits, Task, standardised
+
+CLASSES = 10
+SHAPE = (3, 32, 32)
+SIZES = (2048, 512, 512)
+"""Samples for training, validation and test."""
+NOISE = 2.0
+"""Deviation of the noise on each pixel; that of the pattern under it is about 1."""
+SHIFT = 8
+"""Each picture is moved by up to this many pixels, cyclically, so that a template does not suffice."""
+
+
+def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (nothing is read)
+    """Draw the pictures: a smooth random pattern for each class, moved and covered with noise."""
+    generator = torch.Generator().manual_seed(0)
+    coarse_KCHW = torch.randn(CLASSES, SHAPE[0], 8, 8, generator=generator)
+    patterns_KCHW = F.interpolate(coarse_KCHW, size=SHAPE[1:], mode="bicubic", align_corners=False)
+    train, validation, test = (_draw(patterns_KCHW, size, generator) for size in SIZES)
+    return standardised(train, validation, test)
+
+
+def _draw(patterns_KCHW: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    labels_N = torch.randint(CLASSES, (size,), generator=generator)
+    shifts_N2 = torch.randint(SHIFT, (size, 2), generator=generator)
+    pictures_NCHW = torch.stack(
+        [
+            patterns_KCHW[label].roll((down, right), dims=(1, 2))
+            for label, (down, right) in zip(labels_N.tolist(), shifts_N2.tolist(), strict=True)
+        ]
+    )
+    return pictures_NCHW + NOISE * torch.randn(pictures_NCHW.shape, generator=generator), labels_N
+
+
+SYNTHETIC = Task(
+    name="synthetic",
+    classes=CLASSES,
+    input_shape=SHAPE,
+    build_host=partial(ConvHost, in_channels=3, widths=(8, 16, 32), kernel_size=3, pools=2, classes=CLASSES),
+    load=load,
+    batch_size=128,
+    samples_per_epoch=1024,
+    host_learning_rate=0.1,
+    seed_learning_rate=0.1,
+)

@@ -1,0 +1,175 @@
+"""A run without the dashboard: a progress bar and a line for each round on a terminal, plain log lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import queue
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from queue import SimpleQueue
+from typing import TextIO
+
+from esper.telemetry import events as ev
+from esper.telemetry.narrate import sentence
+from esper.telemetry.state import Keyframe, Record, RunState
+
+IDLE = 0.2
+"""Seconds between looks at whether the run is still alive."""
+NOT_MEASURED = "–"
+_ROUTINE = frozenset({ev.SeedMoved, ev.PolicyUpdated})
+"""Too many for a log, or told by the line of the round."""
+
+Show = Callable[[float, str, str], None]
+"""Takes the time, severity and text of a line."""
+
+
+class Console:
+    """Prints a run as it happens. On a terminal it draws with rich; else it writes lines fit for a log file."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._state = RunState()
+        self._finished: int | None = None
+        """The round whose line is due, once what follows its episodes has come."""
+
+    def run(self, records: SimpleQueue[Record], alive: Callable[[], bool]) -> RunState:
+        """Print what comes until nothing more does. Returns the state at the end.
+
+        `alive` tells whether more may come; once it does not, what is in the queue is still printed.
+        """
+        with self._bar() if self._terminal else self._log() as (show, refresh):
+            while True:
+                over = not alive()
+                try:
+                    record = records.get(timeout=None if over else IDLE, block=not over)
+                except queue.Empty:
+                    if over:
+                        return self._state
+                else:
+                    for time, severity, text in self._hear(record):
+                        show(time, severity, text)
+                refresh()
+
+    def _hear(self, record: Record) -> Iterator[tuple[float, str, str]]:
+        """Fold a record in; the lines that it gives rise to."""
+        if isinstance(record, Keyframe):
+            self._state = record.open()
+            self._finished = None
+            return
+        state = self._state
+        state.apply(record)
+        if self._finished is not None and type(record) is not ev.EpisodeEnded:
+            pace = "" if self._terminal else f", {_pace(state)}"  # the bar has it
+            yield record.time, "info", _round_line(state, self._finished) + pace
+            self._finished = None
+        elif isinstance(record, ev.EpisodeEnded) and len(state.finals) == len(state.envs):
+            self._finished = record.round
+        line = sentence(record)
+        if line is None or type(record) in _ROUTINE:
+            return
+        severity, text = line
+        if isinstance(record, ev.AnomalyFound):
+            count = state.anomalies[f"{record.rule} {record.where}"].count
+            if count > 1 and not math.log10(count).is_integer():  # the 1st, 10th, 100th tell enough
+                return
+            text += f" (×{count})" if count > 1 else ""
+        yield record.time, severity, text
+
+    @contextmanager
+    def _log(self) -> Iterator[tuple[Show, Callable[[], None]]]:
+        """Plain lines."""
+
+        def show(time: float, severity: str, text: str) -> None:
+            stamp = datetime.fromtimestamp(time).strftime("%Y-%m-%d %H:%M:%S")
+            print(f"{stamp} {severity.upper():7} {text}", file=self._stream, flush=True)
+
+        yield show, lambda: None
+
+    @contextmanager
+    def _bar(self) -> Iterator[tuple[Show, Callable[[], None]]]:
+        """Lines above a bar."""
+        from rich.console import Console as Terminal
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.text import Text
+
+        terminal = Terminal(file=self._stream, highlight=False, markup=False)
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rest]}"))
+        with Progress(*columns, console=terminal, transient=True) as progress:
+            task = progress.add_task("starting", total=None, rest="")
+            styles = {"warning": "yellow", "error": "bold red"}
+
+            def show(time: float, severity: str, text: str) -> None:
+                mark = "" if severity == "info" else f"{severity}: "
+                clock = datetime.fromtimestamp(time).strftime("%H:%M:%S")
+                terminal.print(Text(f"{clock} {mark}{text}", style=styles.get(severity, "")))
+
+            def refresh() -> None:
+                state = self._state
+                if state.started is None:
+                    return
+                where = f"{state.status} · round {state.round}/{state.started.rounds} step {state.step}"
+                done, total = state.steps_done, state.steps_total
+                progress.update(task, description=where, completed=done, total=total, rest=_pace(state))
+
+            yield show, refresh
+
+
+def summary(state: RunState) -> str:
+    """What a run came to, in a few lines for people."""
+    started = state.started
+    if started is None:
+        return "the run has not started: nothing was recorded"
+    reason = f" ({state.reason})" if state.reason else ""
+    bests = [(env.best_accuracy, env.env) for env in state.envs if env.best_accuracy is not None]
+    lines = [
+        f"run {started.run}: {state.status}{reason}",
+        f"{started.policy} on {started.task}, {len(started.lanes)} envs, seed {started.seed}",
+        f"{state.steps_done} of {state.steps_total} steps, at round {state.round} of {started.rounds}; "
+        f"{_duration(state.time - state.start_time)}, {_number(state.steps_per_second, '.0f')} env-steps/s",
+    ]
+    if state.accuracy:
+        least, median, greatest = state.accuracy[-1]
+        lines.append(f"last finished round: accuracy {median:.1%} in the median, {least:.1%} to {greatest:.1%}")
+    if bests:
+        best, env = max(bests)
+        lines.append(f"best accuracy {best:.1%}, env {env:02d}")
+    if state.checkpoints:
+        last = state.checkpoints[-1]
+        lines.append(f"last checkpoint at round {last.round} step {last.step}: {last.path}")
+    lines.append(f"anomalies: {len(state.anomalies) or 'none'}")
+    lines += [f"  {anomaly.found.text} (×{anomaly.count})" for anomaly in state.anomalies.values()]
+    return "\n".join(lines)
+
+
+def _round_line(state: RunState, number: int) -> str:
+    """What a round came to."""
+    total = state.started.rounds if state.started else NOT_MEASURED
+    least, median, greatest = state.accuracy[-1]
+    mean_return = statistics.fmean(env.returns[-1] for env in state.envs)
+    text = f"round {number}/{total}: accuracy {median:.1%} ({least:.1%} to {greatest:.1%}), return {mean_return:+.3f}"
+    if state.updates and state.updates[-1].round == number:
+        update = state.updates[-1]
+        text += f", KL {update.kl:.4f}, entropy {update.entropy:.2f}"
+    return text
+
+
+def _pace(state: RunState) -> str:
+    return f"{_number(state.steps_per_second, '.0f')} env-steps/s, {_duration(state.seconds_left)} left"
+
+
+def _number(value: float | None, form: str) -> str:
+    return NOT_MEASURED if value is None else f"{value:{form}}"
+
+
+def _duration(seconds: float | None) -> str:
+    """Hours, minutes and seconds, as few as say it."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOT_MEASURED
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

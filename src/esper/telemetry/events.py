@@ -1,0 +1,309 @@
+"""The events of a run: everything that a run says about itself.
+
+Every event is one line of JSON with a `type`, a sequence number `seq` (from 1, without gaps) and a wall-clock `time`
+in seconds since the epoch. Rounds and steps are counted from 1, as people count them; envs and slots from 0, as they
+index arrays. Accuracies, shares and alphas are fractions of 1; durations are seconds; sizes are bytes.
+
+*Absent* and *not finite* are two different things. What was not measured is `None`, and is left out of the JSON.
+A measured value that is not finite is written as the string "NaN", "Infinity" or "-Infinity", as protobuf's JSON does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+SCHEMA = 1
+"""Raised when a field or an event is removed or changes its meaning; new ones do not need it."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_field="type"):
+    """One telemetry record. The hub numbers and dates it when it is emitted."""
+
+    seq: int = 0
+    time: float = 0.0
+
+
+class RunStarted(Event, frozen=True, kw_only=True, tag=True):
+    """The first event of a run: what it is, and how it is laid out over this machine."""
+
+    run: str
+    """Name of the run: its directory under the telemetry directory."""
+    task: str
+    policy: str
+    rounds: int
+    steps: int
+    """Steps in an episode."""
+    slots: list[str]
+    """Names of the slots, in the order of the forward pass."""
+    lanes: list[str]
+    """For each env, the device of its lane: `lanes[3] == "cuda:1"`."""
+    seed: int
+    host_parameters: int
+    """Parameters of a host before it grows."""
+    versions: dict[str, str]
+    """Versions of esper-sanctum, Python and torch."""
+    config: dict[str, Any] = {}
+    """The resolved configuration, as in `run.json`."""
+
+
+class RoundStarted(Event, frozen=True, kw_only=True, tag=True):
+    """Every env was reset to a fresh host."""
+
+    round: int
+
+
+class SlotReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One slot of one env at the end of a step."""
+
+    stage: str
+    """dormant, germinated, training, blending, probationary, fossilized, culled or embargoed."""
+    blueprint: str | None = None
+    alpha: float | None = None
+    """Absent while nothing is blended: before BLENDING and in an empty slot."""
+    age: int = 0
+    """Steps since germination."""
+    parameters: int = 0
+    grad_norm: float | None = None
+    """Mean L2 norm of the seed's gradient over the epoch, before clipping."""
+    contribution: float | None = None
+    """Validation accuracy with every seed, less that without this one."""
+    contribution_se: float | None = None
+    """Standard error of the contribution over the samples of the validation split (paired)."""
+
+
+class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
+    """One env trained one epoch and was validated."""
+
+    round: int
+    step: int
+    env: int
+    op: str
+    """What the policy chose: wait, germinate, advance, set_alpha, cull or fossilize."""
+    target: str | None = None
+    """Name of the slot that the op was applied to."""
+    train_loss: float
+    train_accuracy: float
+    loss: float
+    """Mean cross-entropy on the validation split, nats."""
+    accuracy: float
+    """On the validation split."""
+    reward: float
+    reward_parts: dict[str, float]
+    """Components of the reward; they sum to it."""
+    value: float | None = None
+    """The critic's estimate before the step, in units of return; absent for policies without a critic."""
+    op_probability: float | None = None
+    """Probability that the policy gave to the op; absent for policies that are not stochastic."""
+    grad_norm: float
+    """Mean L2 norm of the host's gradient over the epoch, before clipping."""
+    parameter_ratio: float
+    """Parameters of host and seeds over those of the bare host."""
+    loss_scale: float | None = None
+    """The loss scaler's scale; absent where there is no scaler."""
+    skipped: dict[str, int] = {}
+    """Optimizer steps skipped for non-finite gradients in this epoch, by owner (host or slot); only those with any."""
+    slots: list[SlotReading]
+
+
+class SeedMoved(Event, frozen=True, kw_only=True, tag=True):
+    """A seed went from one stage of its lifecycle to another."""
+
+    round: int
+    step: int
+    env: int
+    slot: str
+    before: str
+    after: str
+    blueprint: str | None = None
+    reason: str
+    """Why: the op that asked for it, or the timer or gate that let it through."""
+
+
+class GateCheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One condition of a gate."""
+
+    name: str
+    passed: bool
+    value: float | None = None
+    threshold: float | None = None
+
+
+class GateRefused(Event, frozen=True, kw_only=True, tag=True):
+    """A gate began to hold a seed back, or holds it back for another reason than before."""
+
+    round: int
+    step: int
+    env: int
+    slot: str
+    gate: str
+    """G2, G3 or G5."""
+    checks: list[GateCheck]
+
+
+class HeadReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One head of the policy over one update."""
+
+    grad_norm: float | None = None
+    """L2 norm of the head's gradient, mean over the minibatches, before clipping; absent when none reached it."""
+    entropy: float | None = None
+    """Entropy over log(number of legal actions), mean over the decisions with a choice; absent when there were none."""
+
+
+class PolicyUpdated(Event, frozen=True, kw_only=True, tag=True):
+    """The policy learned from a round."""
+
+    round: int
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    """Mean normalised entropy over the relevant heads."""
+    kl: float
+    """Estimate of KL(old || new), mean(ratio − 1 − log ratio), nats."""
+    clip_fraction: float
+    explained_variance: float | None = None
+    """1 − var(returns − values) / var(returns); absent when the returns do not vary."""
+    grad_norm: float
+    """Global L2 norm, mean over the minibatches, before clipping."""
+    learning_rate: float
+    minibatches: int
+    """Optimizer steps taken."""
+    stopped_early: bool
+    """The KL limit ended the update before its last epoch."""
+    episode_return: float
+    """Mean over the envs, undiscounted."""
+    heads: dict[str, HeadReading]
+
+
+class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
+    """State of one device. For a CPU lane, memory is that of the whole process and of the machine."""
+
+    device: str
+    envs: int
+    busy: float | None = None
+    """Share of the step that the lane spent working."""
+    allocated: int | None = None
+    """CUDA: held by live tensors. CPU: resident set of the process."""
+    reserved: int | None = None
+    """CUDA: held by the caching allocator."""
+    used: int | None = None
+    """In use on the device or machine, by anyone."""
+    total: int | None = None
+    utilisation: float | None = None
+    temperature: float | None = None
+    """Degrees Celsius."""
+    power: float | None = None
+    """Watts."""
+
+
+class PhaseTimed(Event, frozen=True, kw_only=True, tag=True):
+    """Where the time of one step went. The update and checkpoint of a round count to its last step."""
+
+    round: int
+    step: int
+    wall: float
+    phases: dict[str, float]
+
+
+class AnomalyFound(Event, frozen=True, kw_only=True, tag=True):
+    """A value left the range that the rule table in `anomalies.py` allows."""
+
+    rule: str
+    severity: str
+    """warning or error."""
+    where: str
+    """What it happened to: `env 7`, `head op`, `cuda:1`."""
+    env: int | None = None
+    value: float
+    threshold: float | None = None
+    text: str
+    """One sentence for people."""
+
+
+class GovernorRolledBack(Event, frozen=True, kw_only=True, tag=True):
+    """The governor took an env back to its last good snapshot; the env sits out the rest of the round."""
+
+    round: int
+    step: int
+    env: int
+    reason: str
+
+
+class EpisodeEnded(Event, frozen=True, kw_only=True, tag=True):
+    """One env finished its episode."""
+
+    round: int
+    env: int
+    accuracy: float
+    best_accuracy: float
+    episode_return: float
+    parameter_ratio: float
+    fossilized: int
+    culled: int
+
+
+class CheckpointSaved(Event, frozen=True, kw_only=True, tag=True):
+    """A checkpoint is on disk, whole and verified. `round` and `step` are the last that were completed."""
+
+    round: int
+    step: int
+    path: str
+    bytes: int
+    seconds: float | None = None
+    """What it took to write; absent where it was found on disk, by a run that goes on from it."""
+    origin: str
+    """Who asked: schedule, end, keyboard, signal, command line."""
+
+
+class Paused(Event, frozen=True, kw_only=True, tag=True):
+    """The engine holds at a step boundary."""
+
+    round: int
+    step: int
+    origin: str
+
+
+class Resumed(Event, frozen=True, kw_only=True, tag=True):
+    """The engine goes on: from a pause, or, where `checkpoint` is given, from that checkpoint."""
+
+    round: int
+    step: int
+    origin: str
+    checkpoint: str | None = None
+
+
+class Logged(Event, frozen=True, kw_only=True, tag=True):
+    """A message for people."""
+
+    severity: str
+    """info, warning or error."""
+    text: str
+
+
+class RunEnded(Event, frozen=True, kw_only=True, tag=True):
+    """The last event of a run, unless it was killed."""
+
+    outcome: str
+    """done, stopped or failed."""
+    reason: str | None = None
+
+
+AnyEvent: TypeAlias = (
+    RunStarted
+    | RoundStarted
+    | EnvStepped
+    | SeedMoved
+    | GateRefused
+    | PolicyUpdated
+    | DeviceSampled
+    | PhaseTimed
+    | AnomalyFound
+    | GovernorRolledBack
+    | EpisodeEnded
+    | CheckpointSaved
+    | Paused
+    | Resumed
+    | Logged
+    | RunEnded
+)

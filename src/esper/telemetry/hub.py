@@ -1,0 +1,95 @@
+"""Where events come in, are numbered, dated and looked at, and go out to whoever listens."""
+
+from __future__ import annotations
+
+import time
+from queue import SimpleQueue
+from typing import Protocol
+
+from msgspec.structs import force_setattr
+
+from esper.telemetry.anomalies import inspect
+from esper.telemetry.events import AnyEvent, Logged
+from esper.telemetry.state import Keyframe, Record
+
+
+class Sink(Protocol):
+    """What keeps every record, and holds the engine up rather than lose one. The Recorder is one."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be kept just now: a sentence for people."""
+        ...
+
+    def put(self, record: Record) -> None:
+        """Take a record in; wait while there is no room."""
+        ...
+
+    def flush(self) -> bool:
+        """Return once all that was put is safe; False if it cannot be made so."""
+        ...
+
+    def snapshot(self) -> Keyframe:
+        """The state after all that was put."""
+        ...
+
+
+class Hub:
+    """The one way from the engine to its listeners. Only the engine's thread emits; any thread may subscribe."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.seq = 0
+        """Number of the last event."""
+        self._sink = sink
+        self._put = sink.put
+        self._queues: tuple[SimpleQueue[Record], ...] = ()
+        self._told: str | None = None
+        """The sink's failure that listeners have heard of."""
+
+    def subscribe(self, queue: SimpleQueue[Record] | None = None) -> SimpleQueue[Record]:
+        """Put every later record into a queue, a new one unless it is given. It never makes `emit` wait: drain it."""
+        queue = SimpleQueue() if queue is None else queue
+        self._queues = (*self._queues, queue)
+        return queue
+
+    def emit(self, event: AnyEvent) -> None:
+        """Number and date a new event, give it out, and after it the anomalies that the rules find in it."""
+        self._send(event)
+        for found in inspect(event):
+            self._send(found)
+        if self._sink.failure != self._told:
+            self._tell(self._sink.failure)
+
+    def restore(self, keyframe: Keyframe) -> None:
+        """Go back to the state of a checkpoint: listeners get it as it is, and the next event follows its number."""
+        self.seq = keyframe.seq
+        self._give(keyframe)
+
+    def flush(self) -> bool:
+        """Return once everything emitted is on disk, for good; False, and a Logged event, if it cannot be."""
+        flushed = self._sink.flush()
+        if self._sink.failure != self._told:
+            self._tell(self._sink.failure)
+        return flushed
+
+    def snapshot(self) -> Keyframe:
+        """The state after everything emitted so far: what a checkpoint keeps."""
+        return self._sink.snapshot()
+
+    def _send(self, event: AnyEvent) -> None:
+        self.seq += 1
+        # The event was made for this call and nobody else has it yet, so it may still be written to.
+        force_setattr(event, "seq", self.seq)
+        force_setattr(event, "time", time.time())
+        self._give(event)
+
+    def _give(self, record: Record) -> None:
+        for queue in self._queues:
+            queue.put(record)
+        self._put(record)
+
+    def _tell(self, failure: str | None) -> None:
+        self._told = failure
+        self._send(
+            Logged(severity="error", text=failure) if failure else Logged(severity="info", text="recording goes on")
+        )

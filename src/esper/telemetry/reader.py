@@ -1,0 +1,345 @@
+"""Reads what the recorder wrote, or is still writing, as one history in which any moment is near.
+
+Two rules make one history out of several files. Every segment opens with a Keyframe, the state from which it goes on.
+Where a Keyframe goes back (a resumed run, a restored checkpoint), the events that it leaves behind were undone.
+
+Memory stays bounded: events stay in the files. What is kept is a packed RunState for every few thousand of them, and
+the positions of the steps.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import zstandard
+
+from esper.telemetry import events as ev
+from esper.telemetry.scan import KINDS, Unreadable, scan, unknown_fields
+from esper.telemetry.segments import ReadError, Segment, list_segments, packed_path, plain_path
+from esper.telemetry.state import Keyframe, RunState
+
+__all__ = ["History", "ReadError", "open_history"]
+
+BLOCK = 2_048
+"""Events from one kept state to the next, until there are BLOCKS of them; then twice as many."""
+BLOCKS = 512
+NOTICES = 20
+"""Damaged lines told one by one."""
+STRANGERS = 50
+"""Unreadable lines at its beginning after which a file is no recording."""
+
+_state_encode = msgspec.msgpack.Encoder().encode
+_state_decode = msgspec.msgpack.Decoder(RunState).decode
+_pack = zstandard.ZstdCompressor(level=1).compress
+_unpack = zstandard.ZstdDecompressor().decompress
+
+
+class _Block(NamedTuple):
+    """A place from which to read on, and the state there."""
+
+    position: int
+    seq: int
+    elapsed: float
+    segment: Segment
+    offset: int
+    envs: int
+    opens: bool
+    """A file begins here, or a Keyframe, and what is read before it does not reach across."""
+    state: bytes
+
+    def open(self) -> RunState:
+        return _state_decode(_unpack(self.state))
+
+
+def open_history(path: Path) -> History:
+    """Read a run directory, or one file of events, plain or packed.
+
+    Raises ReadError if there is nothing there, or something else, or events that this version cannot read.
+    """
+    if not path.exists() and not packed_path(path).exists():
+        raise ReadError(f"there is no recording at {path}")
+    history = History(path)
+    history.poll()
+    return history
+
+
+class History:
+    """The events of a run in order, without those that were undone. Position n is the moment after the first n."""
+
+    def __init__(self, path: Path) -> None:
+        """Made by `open_history`."""
+        self.path = path
+        self.length = 0
+        """Number of events."""
+        self.duration = 0.0
+        """Recorded seconds to the last event."""
+        self.steps = array("Q")
+        """Positions at which a step has just ended: after its PhaseTimed."""
+        self.rounds = array("Q")
+        """Positions at which a round is about to start: before its RoundStarted."""
+        self._segment = Segment(plain_path(path))
+        """The last that was begun."""
+        self._offset = 0
+        """Bytes of it that were read."""
+        self._complete = False
+        """It was read to its end, after it was packed."""
+        self._state = RunState()
+        """At the end."""
+        self._interval = BLOCK
+        self._blocks: list[_Block] = []
+        self._shifts: list[tuple[int, float]] = [(0, 0.0)]
+        """From each of these positions on, what wall-clock time is ahead of recorded time."""
+        self._resuming = True
+        """The next event is the first after a Keyframe, or of all."""
+        self._notices: dict[object, str] = {}
+        self._damaged = 0
+        self._seen: set[str] = set()
+        """Types of which an event has come."""
+        self._mark(opens=True)
+
+    @property
+    def notices(self) -> list[str]:
+        """What could not be read, or was skipped: sentences for people."""
+        more = [f"{self._damaged - NOTICES} more lines are damaged"] if self._damaged > NOTICES else []
+        return [*self._notices.values(), *more]
+
+    def poll(self) -> int:
+        """Read what was appended since. Returns the position up to which the history is as it was.
+
+        That is the old length, or less where events were undone. Raises ReadError as `open_history` does.
+        """
+        kept = self.length
+        for path in self._paths():
+            if path > self._segment.path:
+                self._begin(path)
+            if path == self._segment.path:
+                kept = min(kept, self._read_on())
+        return kept
+
+    def state_at(self, position: int) -> RunState:
+        """The state after the first `position` events: a fresh one that the caller owns."""
+        index = self._block_of(position)
+        state = self._blocks[index].open()
+        for event in self._block_events(index, position):
+            state.apply(event)
+        return state
+
+    def events(self, start: int = 0, stop: int | None = None) -> Iterator[ev.AnyEvent]:
+        """The events from position `start` to `stop`, or to what is the end now."""
+        stop = self.length if stop is None else min(stop, self.length)
+        for index in range(self._block_of(start), len(self._blocks)):
+            position = self._blocks[index].position
+            if position >= stop:
+                return
+            for event in self._block_events(index, stop):
+                if position >= start:
+                    yield event
+                position += 1
+
+    def elapsed(self, index: int, time: float) -> float:
+        """Recorded seconds to event number `index` (from 0), which carries that wall-clock time.
+
+        While nothing was recorded, between a run and its resumption, recorded time stands still.
+        """
+        return time - self._shifts[bisect_right(self._shifts, index, key=itemgetter(0)) - 1][1]
+
+    def position_at(self, seconds: float) -> int:
+        """The last position that is reached within so many recorded seconds."""
+        index = max(bisect_right(self._blocks, seconds, key=attrgetter("elapsed")) - 1, 0)
+        position = self._blocks[index].position
+        for event in self._block_events(index, self.length):
+            if self.elapsed(position, event.time) > seconds:
+                break
+            position += 1
+        return position
+
+    def _block_of(self, position: int) -> int:
+        """Index of the block in which a position lies."""
+        return max(bisect_right(self._blocks, position, key=attrgetter("position")) - 1, 0)
+
+    def _block_events(self, index: int, stop: int) -> Iterator[ev.AnyEvent]:
+        """The events of one block, up to a position."""
+        block = self._blocks[index]
+        end = self._blocks[index + 1].position if index + 1 < len(self._blocks) else self.length
+        count = min(stop, end) - block.position
+        if count <= 0:
+            return
+        for _, _, record in scan(block.segment, block.offset, block.envs):
+            if not isinstance(record, (Unreadable, Keyframe)):
+                yield record
+                count -= 1
+                if count == 0:
+                    return
+
+    # Loading. Positions, states and times are kept as the events come.
+
+    def _paths(self) -> list[Path]:
+        """The plain paths of the segments that are there now."""
+        try:
+            if not self.path.is_dir():
+                return [plain_path(self.path)]
+            paths = list_segments(self.path)
+        except OSError as error:
+            raise ReadError(f"cannot read {self.path}: {error.strerror}") from error
+        if not paths and not (self.path / "run.json").exists():
+            raise ReadError(f"{self.path} is not a run: it holds neither run.json nor events-00001.jsonl")
+        return paths
+
+    def _begin(self, path: Path) -> None:
+        """Go on with another file."""
+        if self._offset and self._segment.tail(self._offset):
+            torn = self._segment.path
+            self._notices["torn", torn] = f"{torn} ends in the middle of a line: that event is lost"
+        self._segment, self._offset, self._complete = Segment(path), 0, False
+        self._resuming = True
+        self._mark(opens=True)
+
+    def _read_on(self) -> int:
+        """Read the segment to its end. Returns the position up to which the history is as it was."""
+        kept = self.length
+        if self._complete:
+            return kept
+        packed = self._segment.packed
+        going = True
+        while going:
+            going = False
+            for end, text, record in scan(self._segment, self._offset, len(self._state.envs)):
+                if isinstance(record, Unreadable):
+                    self._skip(end, record)
+                    self._offset = end
+                elif isinstance(record, Keyframe):
+                    self._offset = end
+                    kept = min(kept, self._rebase(end, text, record))
+                    going = True  # with as many envs as the Keyframe has
+                    break
+                else:
+                    kept = min(kept, self._append(text, record))
+                    self._offset = end
+        self._complete = packed
+        self._check_end()
+        return kept
+
+    def _append(self, text: bytes, event: ev.AnyEvent) -> int:
+        """Take one event in. Returns the position up to which the history is as it was."""
+        kept = self.length
+        if self._resuming and event.seq <= self._state.seq:  # the Keyframe that should have said so was unreadable
+            kept = self._undo(event.seq - 1)
+            self._state = self.state_at(kept)
+            self._mark(opens=True)
+        if self._resuming or event.time < self._state.time:
+            self._shifts.append((self.length, event.time - self.duration))
+            self._resuming = False
+        if self.length - self._blocks[-1].position >= self._interval:
+            self._mark(opens=False)
+        kind = type(event)
+        if kind.__name__ not in self._seen:
+            self._meet(text, kind)
+        if kind is ev.RoundStarted:
+            self.rounds.append(self.length)
+        self._state.apply(event)
+        self.length += 1
+        self.duration = event.time - self._shifts[-1][1]
+        if kind is ev.PhaseTimed:
+            self.steps.append(self.length)
+        return kept
+
+    def _rebase(self, end: int, text: bytes, keyframe: Keyframe) -> int:
+        """Go on from a Keyframe. Returns the position up to which the history is as it was."""
+        try:
+            state = keyframe.open()
+        except msgspec.DecodeError as error:
+            self._skip(end, Unreadable(None, str(error)))
+            return self.length
+        if self.length and keyframe.seq > self._state.seq:
+            lost = f"events {self._state.seq + 1} to {keyframe.seq} are missing"
+            self._notices["gap", self._segment.path] = f"{lost} before {self._segment.path}"
+        self._meet(text, Keyframe)
+        kept = self._undo(keyframe.seq)
+        self._state = state
+        self._resuming = True
+        self._mark(opens=True)
+        return kept
+
+    def _undo(self, seq: int) -> int:
+        """Forget the events after number `seq`. Returns the length that is left."""
+        index = max(bisect_right(self._blocks, seq, key=attrgetter("seq")) - 1, 0)
+        position, duration = self._blocks[index].position, self._blocks[index].elapsed
+        for event in self._block_events(index, self.length):
+            if event.seq > seq:
+                break
+            duration = self.elapsed(position, event.time)
+            position += 1
+        if position < self.length:
+            del self._blocks[index + 1 :]
+            del self.steps[bisect_right(self.steps, position) :]
+            del self.rounds[bisect_left(self.rounds, position) :]
+            while len(self._shifts) > 1 and self._shifts[-1][0] >= position:
+                self._shifts.pop()
+            self.length, self.duration = position, duration
+        return position
+
+    def _mark(self, opens: bool) -> None:
+        """Keep the state here, and in the long run every second of those kept."""
+        if self._blocks and self._blocks[-1].position == self.length:
+            self._blocks.pop()
+        self._blocks.append(
+            _Block(
+                position=self.length,
+                seq=self._state.seq,
+                elapsed=self.duration,
+                segment=self._segment,
+                offset=self._offset,
+                envs=len(self._state.envs),
+                opens=opens,
+                state=_pack(_state_encode(self._state)),
+            )
+        )
+        if len(self._blocks) > BLOCKS and not opens:
+            self._blocks = [block for i, block in enumerate(self._blocks) if block.opens or i % 2 == 0]
+            self._interval *= 2
+
+    def _meet(self, text: bytes, kind: type[ev.Event]) -> None:
+        """Look at a record that is the first of its type for signs of a newer version."""
+        name = kind.__name__
+        if name not in self._seen and (fields := unknown_fields(text, kind)):
+            self._notices[name] = f"fields of {name} that a newer version wrote were skipped: {', '.join(fields)}"
+        self._seen.add(name)
+
+    def _skip(self, end: int, bad: Unreadable) -> None:
+        """Say what cannot be read. Raises ReadError where it cannot be damage."""
+        path = self._segment.path
+        if bad.kind is not None and bad.kind not in KINDS:
+            self._notices[bad.kind] = f"events of the unknown type {bad.kind} were skipped; a newer version wrote them"
+            self._seen.add(bad.kind)
+            return
+        if bad.kind is not None and bad.kind not in self._seen:  # so it is not this line, but this type, that differs
+            line = self._segment.line_number(end)
+            raise ReadError(f"{path}, line {line}: this version cannot read {bad.kind}: {bad.reason}")
+        self._damaged += 1
+        if self._damaged <= NOTICES:
+            line = self._segment.line_number(end)
+            self._notices[path, end] = f"{path}, line {line} is damaged and was skipped: {bad.reason}"
+        if self._damaged >= STRANGERS and not self._seen:
+            raise self._foreign()
+
+    def _check_end(self) -> None:
+        """Raise ReadError if the file that was read to its end is no recording."""
+        segment = self._segment
+        packed = packed_path(segment.path)
+        if segment.corrupt or segment.cut:
+            self._notices["packed", packed] = f"{packed} is damaged: it cannot be unpacked to its end"
+        beginning = b'{"type":"'
+        tail = segment.tail(self._offset)[: len(beginning)]
+        if not self._seen and (self._damaged or segment.corrupt or not beginning.startswith(tail)):
+            raise self._foreign()
+
+    def _foreign(self) -> ReadError:
+        return ReadError(
+            f"{self.path} is not a recording of esper-sanctum; expected the directory of a run, or JSON Lines of events"
+        )

@@ -1,0 +1,275 @@
+"""Writes every record of a run to its directory, in a thread of its own, and never drops one.
+
+What is on disk is valid at any moment but for its last line. While the disk refuses, records wait in memory; when too
+many wait, the engine waits as well.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from esper.telemetry.codec import encode
+from esper.telemetry.events import SCHEMA
+from esper.telemetry.segment_writer import SegmentWriter, pack
+from esper.telemetry.segments import list_segments, segment_number, segment_path
+from esper.telemetry.state import Keyframe, Record, RunState
+
+SEGMENT_BYTES = 64 << 20
+"""Size at which a segment is finished."""
+WAITING = 20_000
+"""Records in memory at which the engine waits."""
+BATCH = 2_000
+"""Records written at once; when so many wait, the thread does not sleep on."""
+PERIOD = 0.25
+"""Seconds between writes."""
+RETRY = 1.0
+"""Seconds between attempts while the disk refuses."""
+
+
+class RecordingError(Exception):
+    """A run that cannot be recorded. One sentence for people."""
+
+
+def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
+    """Write `run.json`, whole or not at all, and the directory if need be; the schema number of the events is added.
+
+    Raises RecordingError if it cannot be written.
+    """
+    path = directory / "run.json"
+    partial = path.with_name("run.json.part")
+    text = msgspec.json.format(encode({"schema": SCHEMA, **manifest}), indent=2)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(text + b"\n")
+        partial.replace(path)
+    except OSError as error:
+        raise RecordingError(_cannot(directory, error)) from error
+
+
+class Recorder:
+    """Records a run, new or resumed, in a new segment after those that are there.
+
+    A resumed run puts the Keyframe of its checkpoint first; a new one begins with the empty RunState.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Raises RecordingError if the directory cannot be made, or not be written to."""
+        self.directory = directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            segments = list_segments(directory)
+            (directory / "events.part").touch()
+            (directory / "events.part").unlink()
+        except OSError as error:
+            raise RecordingError(_cannot(directory, error)) from error
+        self._number = segment_number(segments[-1]) if segments else 0
+        self._finished = [path for path in segments if path.exists()]
+        """Segments to pack: those that a killed run left are among them."""
+        self._failure: str | None = None
+        self._incoming: deque[Record] = deque()
+        self._alert = BATCH
+        self._requests: deque[_Request] = deque()
+        self._wake = threading.Event()
+        self._closing = False
+        self._broken: Exception | None = None
+        self._state = RunState()
+        """As of the last record written."""
+        self._segment: SegmentWriter | None = None
+        self._taken: list[Record] = []
+        """Records on their way to the disk."""
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be written just now: one sentence for people. None while all is well."""
+        return self._failure
+
+    def put(self, record: Record) -> None:
+        """Take a record in; waits while too many wait already.
+
+        Raises RecordingError when the recorder has ended: closed, or by a fault in the program.
+        """
+        self._incoming.append(record)
+        if len(self._incoming) >= self._alert:
+            self._wake.set()
+            while len(self._incoming) >= WAITING and self._thread.is_alive():
+                time.sleep(0.002)
+            self._check_alive()
+
+    def flush(self) -> bool:
+        """Return once everything put so far would survive a loss of power; False if it cannot be written now.
+
+        Raises RecordingError as `put` does.
+        """
+        return self._ask(_Request(sync=True)).written
+
+    def snapshot(self) -> Keyframe:
+        """The state after everything put so far, whether it could be written or not. Raises as `put` does."""
+        keyframe = self._ask(_Request(snapshot=True)).keyframe
+        assert keyframe is not None
+        return keyframe
+
+    def close(self) -> None:
+        """Write what is left, pack the segment, and end. If that cannot be, `failure` says what was lost."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+
+    def _ask(self, request: _Request) -> _Request:
+        self._requests.append(request)
+        self._wake.set()
+        while not request.done.wait(timeout=0.1):
+            self._check_alive()
+        return request
+
+    def _check_alive(self) -> None:
+        if not self._thread.is_alive():
+            raise RecordingError(f"the recorder of {self.directory} has ended") from self._broken
+
+    # What follows runs in the recorder's thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._wake.wait(PERIOD if self._failure is None else RETRY)
+                self._wake.clear()
+                self._catch_up()
+                self._answer()
+            self._end()
+        except Exception as error:  # noqa: BLE001 - it is raised again in the engine's thread, by the next call
+            self._broken = error
+            self._failure = f"the recorder of {self.directory} has broken down: {error!r}"
+        finally:
+            self._alert = 0
+
+    def _catch_up(self) -> bool:
+        """Write everything that has come. False while the disk refuses."""
+        try:
+            while self._taken or self._incoming:
+                self._take()
+                self._write()
+            self._pack()
+        except OSError as error:
+            self._failure = _cannot(self.directory, error)
+            return False
+        self._failure = None
+        return True
+
+    def _take(self) -> None:
+        """Take what comes next, unless something is still on its way: a batch of events, or one Keyframe."""
+        if self._taken:
+            return
+        while self._incoming and len(self._taken) < BATCH:
+            if isinstance(self._incoming[0], Keyframe) and self._taken:
+                return
+            self._taken.append(self._incoming.popleft())
+            if isinstance(self._taken[-1], Keyframe):
+                return
+
+    def _write(self) -> None:
+        """Write what was taken, and fold it. Raises OSError; then it is still taken."""
+        if self._segment is not None and self._segment.vanished:
+            self._segment.close()
+            self._segment = None
+        first = self._taken[0]
+        if isinstance(first, Keyframe):
+            self._begin_segment(first)
+        else:
+            segment = self._segment or self._begin_segment(Keyframe.of(self._state))
+            lines = [encode(record) for record in self._taken]
+            segment.append(b"\n".join([*lines, b""]))
+        self._state = _fold(self._state, self._taken)
+        self._taken = []
+        if self._segment is not None and self._segment.size >= SEGMENT_BYTES:
+            self._begin_segment(Keyframe.of(self._state))
+
+    def _begin_segment(self, keyframe: Keyframe) -> SegmentWriter:
+        """Finish the segment, and begin the next with a Keyframe. Raises OSError; then nothing has changed."""
+        begun = SegmentWriter(segment_path(self.directory, self._number + 1), encode(keyframe) + b"\n")
+        self._number += 1
+        self._finish_segment()
+        self._segment = begun
+        return begun
+
+    def _finish_segment(self) -> None:
+        if self._segment is not None:
+            self._segment.close()
+            self._finished.append(self._segment.path)
+            self._segment = None
+
+    def _pack(self) -> None:
+        while self._finished:
+            path = self._finished.pop(0)
+            # Where there is no room for it, the plain file stays: it reads as well, and the next recorder packs it.
+            with suppress(OSError):
+                pack(path)
+
+    def _answer(self) -> None:
+        while self._requests:
+            request = self._requests.popleft()
+            request.written = self._catch_up()
+            if request.sync and request.written:
+                request.written = self._sync()
+            if request.snapshot:
+                # No event can have come since: the one who asks is the one who emits.
+                waiting = [*self._taken, *self._incoming.copy()]
+                request.keyframe = Keyframe.of(
+                    _fold(Keyframe.of(self._state).open(), waiting) if waiting else self._state
+                )
+            request.done.set()
+
+    def _sync(self) -> bool:
+        try:
+            if self._segment is not None:
+                self._segment.sync()
+        except OSError as error:
+            self._failure = _cannot(self.directory, error)
+            return False
+        return True
+
+    def _end(self) -> None:
+        self._catch_up()
+        if self._failure:
+            time.sleep(RETRY)
+            self._catch_up()
+        if self._failure:
+            lost = len(self._taken) + len(self._incoming)
+            self._failure = f"{self._failure}; the last {lost} events are lost"
+        self._answer()
+        self._sync()
+        self._finish_segment()
+        self._pack()
+
+
+class _Request:
+    """A question to the recorder's thread, and its answer."""
+
+    def __init__(self, *, sync: bool = False, snapshot: bool = False) -> None:
+        self.sync = sync
+        self.snapshot = snapshot
+        self.done = threading.Event()
+        self.written = False
+        self.keyframe: Keyframe | None = None
+
+
+def _fold(state: RunState, records: Iterable[Record]) -> RunState:
+    """The state after the records; the one given is used up."""
+    for record in records:
+        if isinstance(record, Keyframe):
+            state = record.open()
+        else:
+            state.apply(record)
+    return state
+
+
+def _cannot(directory: Path, error: OSError) -> str:
+    return f"cannot record to {directory}: {error.strerror}"

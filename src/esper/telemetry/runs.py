@@ -1,0 +1,60 @@
+"""Names of runs, and how to find one by what a person types."""
+
+from __future__ import annotations
+
+import difflib
+from datetime import datetime
+from pathlib import Path
+
+from esper.telemetry.segments import ReadError, list_segments, packed_path
+
+LAST = "last"
+"""Stands for the run that was written to last."""
+NEAREST = 3
+"""Names offered in place of one that is not there."""
+
+
+def new_run_id(task: str, now: datetime, telemetry_dir: Path) -> str:
+    """A name that no run in the directory has: the task and the time, and a number where that is taken."""
+    name = f"{task}-{now:%Y%m%d-%H%M%S}"
+    number = 2
+    candidate = name
+    while (telemetry_dir / candidate).exists():
+        candidate = f"{name}-{number}"
+        number += 1
+    return candidate
+
+
+def list_runs(telemetry_dir: Path) -> list[Path]:
+    """The run directories, the one written to last first; none if there is no such directory."""
+    if not telemetry_dir.is_dir():
+        return []
+    written = {path: _last_written(path) for path in telemetry_dir.iterdir() if path.is_dir()}
+    runs = [(when, path) for path, when in written.items() if when is not None]
+    return [path for _, path in sorted(runs, reverse=True)]
+
+
+def resolve_run(text: str, telemetry_dir: Path) -> Path:
+    """The recording that is meant: a path, the name of a run under the telemetry directory, or `last`.
+
+    Raises ReadError if there is none, with the nearest names.
+    """
+    runs = list_runs(telemetry_dir)
+    if text == LAST:
+        if not runs:
+            raise ReadError(f"there is no last run: {telemetry_dir} holds none yet")
+        return runs[0]
+    for path in (Path(text), telemetry_dir / text):
+        if path.exists():
+            return path
+    names = [run.name for run in runs]
+    nearest = difflib.get_close_matches(text, names, n=NEAREST, cutoff=0.4) or names[:NEAREST]
+    offer = f"did you mean {' or '.join(nearest)}" if nearest else "it holds no runs yet"
+    raise ReadError(f"there is no file {text!r}, nor a run of that name in {telemetry_dir}: {offer}")
+
+
+def _last_written(run: Path) -> float | None:
+    """When a run's events, or its manifest, last changed; None for a directory that is no run."""
+    segments = [path if path.exists() else packed_path(path) for path in list_segments(run)]
+    files = [path for path in (*segments, run / "run.json") if path.exists()]
+    return max((path.stat().st_mtime for path in files), default=None)

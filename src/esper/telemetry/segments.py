@@ -1,0 +1,140 @@
+"""The files of a recording: one line of JSON for each record, plain while it is written, zstd once it is finished."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
+
+CHUNK = 1 << 20
+PACKED_CHUNK = 1 << 16
+"""Bytes of a packed file read at a time: they grow up to thirtyfold."""
+LONGEST_LINE = 1 << 28
+"""Bytes without a line's end after which a file cannot be a recording."""
+
+_NAME = re.compile(r"events-(\d+)\.jsonl(\.zst)?")
+
+
+class ReadError(Exception):
+    """A recording that cannot be read. One sentence: which file, where in it, and what would be right."""
+
+
+def segment_path(directory: Path, number: int) -> Path:
+    """Where a segment of a run is written. Segments are numbered from 1."""
+    return directory / f"events-{number:05d}.jsonl"
+
+
+def packed_path(plain: Path) -> Path:
+    """Where a segment is once it is packed."""
+    return plain.with_name(plain.name + ".zst")
+
+
+def list_segments(directory: Path) -> list[Path]:
+    """The segments of a run in order, each by its plain path, whether it is packed or not. Raises OSError."""
+    found = (_NAME.fullmatch(path.name) for path in directory.iterdir())
+    return [segment_path(directory, number) for number in sorted({int(match[1]) for match in found if match})]
+
+
+def plain_path(path: Path) -> Path:
+    """Where a segment was before it was packed: the name by which it is known."""
+    return path.with_suffix("") if path.suffix == ".zst" else path
+
+
+def segment_number(path: Path) -> int:
+    """The number in a segment's name, which `list_segments` gave."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
+
+
+class Segment:
+    """One file of a recording, read as a stream of lines from any byte on.
+
+    Offsets are those of the plain text, so they stay right when the recorder packs the file under a reader.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """`path` is that of the plain file; where there is none, the packed one beside it is read."""
+        self.path = path
+        self.cut = False
+        """The packed file ends too early."""
+        self.corrupt = False
+        """The packed file cannot be unpacked beyond some byte."""
+        self._frames = [(0, 0)]
+        """Where zstd frames are known to start: offset in the plain text, and in the packed file."""
+
+    @property
+    def packed(self) -> bool:
+        """Finished and packed: nothing will be appended."""
+        return not self.path.exists() and packed_path(self.path).exists()
+
+    def lines(self, offset: int) -> Iterator[tuple[int, bytes]]:
+        """Every whole line from a byte on, with the offset after its end. What follows the last line's end is left.
+
+        Raises ReadError when the file cannot be opened, or has no lines.
+        """
+        rest = b""
+        for chunk in self._chunks(offset):
+            pieces = (rest + chunk).split(b"\n")
+            rest = pieces.pop()
+            for line in pieces:
+                offset += len(line) + 1
+                yield offset, line
+            if len(rest) > LONGEST_LINE:
+                raise ReadError(f"{self.path} is not a recording: it has no lines; expected JSON Lines of events")
+
+    def tail(self, offset: int) -> bytes:
+        """The beginning of what follows a byte; nothing at the end of the file."""
+        return next(self._chunks(offset), b"")
+
+    def line_number(self, offset: int) -> int:
+        """Number of the line that ends before a byte, from 1."""
+        return sum(1 for end, _ in self.lines(0) if end <= offset)
+
+    def _chunks(self, offset: int) -> Iterator[bytes]:
+        try:
+            file, packed = self._open()
+            with file:
+                yield from self._unpack(file, offset) if packed else _read(file, offset)
+        except OSError as error:
+            raise ReadError(f"cannot read {self.path}: {error.strerror}") from error
+
+    def _open(self) -> tuple[BinaryIO, bool]:
+        """The file that is there now, and whether it is the packed one."""
+        try:
+            return self.path.open("rb"), False
+        except FileNotFoundError:
+            return packed_path(self.path).open("rb"), True
+
+    def _unpack(self, file: BinaryIO, offset: int) -> Iterator[bytes]:
+        """Unpack from the nearest known frame on, and note every further frame on the way."""
+        at, packed = self._frames[bisect_right(self._frames, offset, key=lambda frame: frame[0]) - 1]
+        file.seek(packed)
+        frame = None
+        while data := file.read(PACKED_CHUNK):
+            while data:
+                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                try:
+                    chunk = frame.decompress(data)
+                except zstandard.ZstdError:
+                    self.corrupt = True
+                    return
+                if at + len(chunk) > offset:
+                    yield chunk[max(offset - at, 0) :]
+                at += len(chunk)
+                data = frame.unused_data
+                if frame.eof:
+                    frame = None
+                    if at > self._frames[-1][0]:
+                        self._frames.append((at, file.tell() - len(data)))
+        self.cut = frame is not None
+
+
+def _read(file: BinaryIO, offset: int) -> Iterator[bytes]:
+    file.seek(offset)
+    while chunk := file.read(CHUNK):
+        yield chunk

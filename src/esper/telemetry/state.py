@@ -1,0 +1,295 @@
+"""RunState: what is true now. The one fold over events that every reader of a run shares.
+
+The live dashboard, the replay, the headless lines and the tests all read this, and nothing else. `apply` is a pure
+function of the state and the event: no clock, no randomness, no files. Memory is bounded whatever the run's length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from esper.telemetry import events as ev
+from esper.telemetry.codec import decoder, encode
+from esper.telemetry.narrate import sentence
+
+HISTORY = 240
+"""Points kept of each curve."""
+LOG_LINES = 500
+ANOMALIES = 200
+
+T = TypeVar("T")
+
+
+def _push(ring: list[T], value: T, limit: int = HISTORY) -> None:
+    """Append to a ring that keeps its last `limit` values."""
+    ring.append(value)
+    if len(ring) > limit:
+        del ring[0]
+
+
+class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One env as of its last step. `revision` is the sequence number of the last event that changed it."""
+
+    env: int
+    lane: str
+    revision: int = 0
+    stepped: ev.EnvStepped | None = None
+    """Its last step: the numbers of a table row. None before the first."""
+    episode_return: float = 0.0
+    accuracy: list[float] = msgspec.field(default_factory=list)
+    """Validation accuracy of each step of this episode."""
+    rewards: list[float] = msgspec.field(default_factory=list)
+    returns: list[float] = msgspec.field(default_factory=list)
+    """Return of each finished episode."""
+    best_accuracy: float | None = None
+    """Over all episodes."""
+    moves: list[ev.SeedMoved] = msgspec.field(default_factory=list)
+    """Lifecycle of this episode's seeds."""
+    refusals: dict[str, ev.GateRefused] = msgspec.field(default_factory=dict)
+    """By slot: the gate that holds its seed back."""
+
+
+class HeadState(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One head of the policy. A None in a curve is an update that no gradient, or no choice, reached."""
+
+    grad_norm: list[float | None] = msgspec.field(default_factory=list)
+    entropy: list[float | None] = msgspec.field(default_factory=list)
+
+
+class Anomaly(msgspec.Struct, kw_only=True):
+    """One rule broken in one place, however often."""
+
+    found: ev.AnomalyFound
+    """The latest."""
+    first_time: float
+    first_round: int
+    first_step: int
+    last_round: int
+    count: int = 1
+
+
+class LogLine(msgspec.Struct, kw_only=True, frozen=True):
+    """One line of the event log."""
+
+    seq: int
+    time: float
+    severity: str
+    kind: str
+    text: str
+    env: int | None = None
+
+
+class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Everything that a screen can show, as of event `seq`."""
+
+    seq: int = 0
+    time: float = 0.0
+    started: ev.RunStarted | None = None
+    start_time: float = 0.0
+    status: str = "starting"
+    """starting, running, paused, done, stopped or failed."""
+    reason: str | None = None
+    """Why it failed or stopped."""
+    round: int = 0
+    """Round in progress, from 1; 0 before the first."""
+    step: int = 0
+    """Last step of it that every env has completed."""
+    envs: list[EnvState] = msgspec.field(default_factory=list)
+    heads: dict[str, HeadState] = msgspec.field(default_factory=dict)
+    updates: list[ev.PolicyUpdated] = msgspec.field(default_factory=list)
+    accuracy: list[tuple[float, float, float]] = msgspec.field(default_factory=list)
+    """For each round: least, median and greatest final accuracy of its episodes."""
+    finals: list[float] = msgspec.field(default_factory=list)
+    """Final accuracies of the round in progress."""
+    devices: dict[str, ev.DeviceSampled] = msgspec.field(default_factory=dict)
+    walls: list[float] = msgspec.field(default_factory=list)
+    """Wall time of each step, seconds."""
+    phases: dict[str, float] = msgspec.field(default_factory=dict)
+    """Seconds spent in each phase since the run began."""
+    anomalies: dict[str, Anomaly] = msgspec.field(default_factory=dict)
+    checkpoints: list[ev.CheckpointSaved] = msgspec.field(default_factory=list)
+    log: list[LogLine] = msgspec.field(default_factory=list)
+
+    def apply(self, event: ev.AnyEvent) -> None:
+        """Fold one event in. Events must come in the order of their sequence numbers."""
+        self.seq = event.seq
+        self.time = event.time
+        _FOLDS[type(event)](self, event)
+        line = sentence(event)
+        if line is not None:
+            severity, text = line
+            env = getattr(event, "env", None)
+            kind = type(event).__name__
+            _push(
+                self.log,
+                LogLine(seq=event.seq, time=event.time, severity=severity, kind=kind, text=text, env=env),
+                LOG_LINES,
+            )
+
+    @property
+    def steps_done(self) -> int:
+        """Steps completed since the run began, over all rounds."""
+        per_round = self.started.steps if self.started else 0
+        return max(self.round - 1, 0) * per_round + self.step
+
+    @property
+    def steps_total(self) -> int:
+        """Steps of the whole run; 0 before it has started."""
+        return self.started.rounds * self.started.steps if self.started else 0
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Env-steps a second over the last steps; None before the first."""
+        recent = self.walls[-50:]
+        return len(self.envs) * len(recent) / sum(recent) if recent and sum(recent) > 0 else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate from the recent steps; None before the first."""
+        recent = self.walls[-50:]
+        return sum(recent) / len(recent) * (self.steps_total - self.steps_done) if recent else None
+
+    def active_anomalies(self) -> list[Anomaly]:
+        """Those seen in this round or the one before, errors first, then the newest."""
+        seen = [anomaly for anomaly in self.anomalies.values() if anomaly.last_round >= self.round - 1]
+        return sorted(seen, key=lambda a: (a.found.severity != "error", -a.found.seq))
+
+    def _run_started(self, event: ev.RunStarted) -> None:
+        self.started = event
+        self.start_time = event.time
+        self.status = "running"
+        self.envs = [EnvState(env=i, lane=lane, revision=event.seq) for i, lane in enumerate(event.lanes)]
+
+    def _round_started(self, event: ev.RoundStarted) -> None:
+        self.round, self.step = event.round, 0
+        self.finals = []
+        for env in self.envs:
+            env.revision = event.seq
+            env.episode_return = 0.0
+            env.stepped = None
+            env.accuracy, env.rewards, env.moves, env.refusals = [], [], [], {}
+
+    def _env_stepped(self, event: ev.EnvStepped) -> None:
+        env = self.envs[event.env]
+        env.revision = event.seq
+        env.stepped = event
+        env.episode_return += event.reward
+        _push(env.accuracy, event.accuracy)
+        _push(env.rewards, event.reward)
+        env.best_accuracy = max(event.accuracy, env.best_accuracy or 0.0)
+
+    def _seed_moved(self, event: ev.SeedMoved) -> None:
+        env = self.envs[event.env]
+        env.revision = event.seq
+        env.refusals.pop(event.slot, None)
+        _push(env.moves, event)
+
+    def _gate_refused(self, event: ev.GateRefused) -> None:
+        env = self.envs[event.env]
+        env.revision = event.seq
+        env.refusals[event.slot] = event
+
+    def _policy_updated(self, event: ev.PolicyUpdated) -> None:
+        _push(self.updates, event)
+        for name, reading in event.heads.items():
+            head = self.heads.setdefault(name, HeadState())
+            _push(head.grad_norm, reading.grad_norm)
+            _push(head.entropy, reading.entropy)
+
+    def _device_sampled(self, event: ev.DeviceSampled) -> None:
+        self.devices[event.device] = event
+
+    def _phase_timed(self, event: ev.PhaseTimed) -> None:
+        self.round, self.step = event.round, event.step
+        _push(self.walls, event.wall)
+        for name, seconds in event.phases.items():
+            self.phases[name] = self.phases.get(name, 0.0) + seconds
+
+    def _anomaly_found(self, event: ev.AnomalyFound) -> None:
+        key = f"{event.rule} {event.where}"
+        known = self.anomalies.pop(key, None)
+        if known is None:
+            known = Anomaly(
+                found=event,
+                first_time=event.time,
+                first_round=self.round,
+                first_step=self.step,
+                last_round=self.round,
+            )
+        else:
+            known.found, known.last_round, known.count = event, self.round, known.count + 1
+        self.anomalies[key] = known  # last again: the oldest is the first of the dict
+        if len(self.anomalies) > ANOMALIES:
+            del self.anomalies[next(iter(self.anomalies))]
+
+    def _governor_rolled_back(self, event: ev.GovernorRolledBack) -> None:
+        self.envs[event.env].revision = event.seq
+
+    def _episode_ended(self, event: ev.EpisodeEnded) -> None:
+        env = self.envs[event.env]
+        env.revision = event.seq
+        _push(env.returns, event.episode_return)
+        self.finals.append(event.accuracy)
+        if len(self.finals) == len(self.envs):
+            ordered = sorted(self.finals)
+            _push(self.accuracy, (ordered[0], ordered[len(ordered) // 2], ordered[-1]))
+
+    def _checkpoint_saved(self, event: ev.CheckpointSaved) -> None:
+        _push(self.checkpoints, event)
+
+    def _paused(self, _event: ev.Paused) -> None:
+        self.status = "paused"
+
+    def _resumed(self, _event: ev.Resumed) -> None:
+        self.status = "running"
+
+    def _logged(self, event: ev.Logged) -> None:
+        """Its line goes to the log, as that of any event does."""
+
+    def _run_ended(self, event: ev.RunEnded) -> None:
+        self.status, self.reason = event.outcome, event.reason
+
+
+_FOLDS: dict[type[ev.Event], Callable[[RunState, Any], None]] = {
+    ev.RunStarted: RunState._run_started,
+    ev.RoundStarted: RunState._round_started,
+    ev.EnvStepped: RunState._env_stepped,
+    ev.SeedMoved: RunState._seed_moved,
+    ev.GateRefused: RunState._gate_refused,
+    ev.PolicyUpdated: RunState._policy_updated,
+    ev.DeviceSampled: RunState._device_sampled,
+    ev.PhaseTimed: RunState._phase_timed,
+    ev.AnomalyFound: RunState._anomaly_found,
+    ev.GovernorRolledBack: RunState._governor_rolled_back,
+    ev.EpisodeEnded: RunState._episode_ended,
+    ev.CheckpointSaved: RunState._checkpoint_saved,
+    ev.Paused: RunState._paused,
+    ev.Resumed: RunState._resumed,
+    ev.Logged: RunState._logged,
+    ev.RunEnded: RunState._run_ended,
+}
+
+
+class Keyframe(ev.Event, frozen=True, kw_only=True, tag=True):
+    """A whole RunState as of event `seq`: what opens a segment, and what a restored checkpoint goes back to."""
+
+    state: msgspec.Raw
+    """The JSON of the RunState; `open` it only where it is needed."""
+
+    @classmethod
+    def of(cls, state: RunState) -> Keyframe:
+        """Freeze a state."""
+        return cls(seq=state.seq, time=state.time, state=msgspec.Raw(encode(state)))
+
+    def open(self) -> RunState:
+        """A fresh RunState that the caller owns."""
+        return _STATE.decode(self.state)
+
+
+_STATE: msgspec.json.Decoder[RunState] = decoder(RunState)
+
+Record: TypeAlias = ev.AnyEvent | Keyframe
+"""A line of a recording, and what the hub's listeners receive."""

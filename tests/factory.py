@@ -1,0 +1,159 @@
+"""A small run made of events, as an engine would emit them: for tests of whatever reads a run."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable
+
+import msgspec
+
+from esper.telemetry import events as ev
+from esper.telemetry.anomalies import inspect
+
+START = 1_790_000_000.0
+"""Wall-clock time of the first event."""
+SLOTS = ["early", "mid", "late"]
+HEADS = ["op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve"]
+BLUEPRINTS = ["conv_small", "conv_light", "norm"]
+
+
+def example_run(envs: int = 4, rounds: int = 2, steps: int = 5) -> list[ev.AnyEvent]:
+    """A whole run, numbered and dated, the same every time: a gate refuses, a gradient is NaN, a head is dead."""
+    draw = random.Random(0)
+    run: list[ev.AnyEvent] = [run_started(envs, rounds, steps)]
+    for round_ in range(1, rounds + 1):
+        run.append(ev.RoundStarted(round=round_))
+        for step in range(1, steps + 1):
+            run += _step(draw, envs, round_, step)
+            if step == steps:
+                run += [_episode(draw, round_, env) for env in range(envs)]
+                run.append(policy_updated(round_))
+                run.append(_checkpoint(round_, step))
+            run.append(
+                ev.PhaseTimed(round=round_, step=step, wall=0.2, phases={"train": 0.12, "validate": 0.05, "act": 0.01})
+            )
+    run.append(ev.RunEnded(outcome="done"))
+    return stamp(found for event in run for found in (event, *inspect(event)))
+
+
+def stamp(run: Iterable[ev.AnyEvent], first: int = 1, start: float = START) -> list[ev.AnyEvent]:
+    """Number and date events as the hub does, a hundredth of a second apart."""
+    return [msgspec.structs.replace(event, seq=first + i, time=start + i / 100) for i, event in enumerate(run)]
+
+
+def run_started(envs: int = 4, rounds: int = 2, steps: int = 5) -> ev.RunStarted:
+    """The first event of a run on two CPU lanes."""
+    return ev.RunStarted(
+        run="digits_impaired-20261121-015300",
+        task="digits_impaired",
+        policy="ppo",
+        rounds=rounds,
+        steps=steps,
+        slots=SLOTS,
+        lanes=[f"cpu:{env % 2}" for env in range(envs)],
+        seed=0,
+        host_parameters=370,
+        versions={"esper-sanctum": "0.1.0", "python": "3.11.7", "torch": "2.15.0"},
+        config={"envs": envs, "rounds": rounds, "steps": steps},
+    )
+
+
+def env_stepped(env: int = 0, round: int = 1, step: int = 1, **changes: object) -> ev.EnvStepped:
+    """An ordinary step of one env, with one blending seed, but for the fields given."""
+    event = ev.EnvStepped(
+        round=round,
+        step=step,
+        env=env,
+        op="wait",
+        train_loss=2.1,
+        train_accuracy=0.3,
+        loss=2.0,
+        accuracy=0.35,
+        reward=0.125,
+        reward_parts={"accuracy": 0.15, "rent": -0.025},
+        value=0.2,
+        op_probability=0.4,
+        grad_norm=0.8,
+        parameter_ratio=1.4,
+        slots=[
+            ev.SlotReading(stage="dormant"),
+            ev.SlotReading(
+                stage="blending", blueprint="conv_small", alpha=0.5, age=3, parameters=148, grad_norm=0.2,
+                contribution=0.04, contribution_se=0.01,
+            ),
+            ev.SlotReading(stage="embargoed", age=4),
+        ],
+    )  # fmt: skip
+    return msgspec.structs.replace(event, **changes)
+
+
+def policy_updated(round: int = 1, **changes: object) -> ev.PolicyUpdated:
+    """An ordinary update but for the fields given: `alpha_curve` had no choice, and `tempo` got no gradient."""
+    heads = {name: ev.HeadReading(grad_norm=0.1 + i / 50, entropy=0.9) for i, name in enumerate(HEADS)}
+    heads["tempo"] = ev.HeadReading(entropy=0.8)
+    heads["alpha_curve"] = ev.HeadReading()
+    event = ev.PolicyUpdated(
+        round=round,
+        policy_loss=-0.01,
+        value_loss=0.4,
+        entropy=0.9,
+        kl=0.012,
+        clip_fraction=0.08,
+        explained_variance=0.1,
+        grad_norm=0.6,
+        learning_rate=3e-4,
+        minibatches=16,
+        stopped_early=False,
+        episode_return=0.7,
+        heads=heads,
+    )
+    return msgspec.structs.replace(event, **changes)
+
+
+def device_sampled(device: str = "cpu:0", **changes: object) -> ev.DeviceSampled:
+    """A CPU lane that keeps well within its memory, but for the fields given."""
+    event = ev.DeviceSampled(device=device, envs=2, busy=0.8, allocated=2**29, used=2**32, total=2**34)
+    return msgspec.structs.replace(event, **changes)
+
+
+def _step(draw: random.Random, envs: int, round_: int, step: int) -> list[ev.AnyEvent]:
+    events: list[ev.AnyEvent] = []
+    for env in range(envs):
+        accuracy = min(0.1 + 0.1 * step + draw.random() / 10, 1.0)
+        if step == 2:
+            events.append(_move(round_, step, env, SLOTS[env % 3], "dormant", "germinated", "op germinate"))
+        if step == 3 and env == 0:
+            check = ev.GateCheck(name="age", passed=False, value=1.0, threshold=2.0)
+            events.append(ev.GateRefused(round=round_, step=step, env=env, slot=SLOTS[0], gate="G2", checks=[check]))
+        if step == 4:
+            events.append(_move(round_, step, env, SLOTS[env % 3], "germinated", "training", "G1 open"))
+        broken = round_ == 1 and step == 3 and env == 1
+        grad_norm = math.nan if broken else draw.random()
+        reward = draw.uniform(-0.1, 0.3)
+        parts = {"accuracy": reward + 0.05, "rent": -0.05}
+        events.append(
+            env_stepped(env, round_, step, accuracy=accuracy, grad_norm=grad_norm, reward=reward, reward_parts=parts)
+        )
+    events += [device_sampled(f"cpu:{lane}", used=2**32 + step * 2**20) for lane in range(2)]
+    return events
+
+
+def _move(round_: int, step: int, env: int, slot: str, before: str, after: str, reason: str) -> ev.SeedMoved:
+    blueprint = BLUEPRINTS[env % 3]
+    return ev.SeedMoved(
+        round=round_, step=step, env=env, slot=slot, before=before, after=after, blueprint=blueprint, reason=reason
+    )
+
+
+def _episode(draw: random.Random, round_: int, env: int) -> ev.EpisodeEnded:
+    accuracy = 0.5 + draw.random() / 3
+    return ev.EpisodeEnded(
+        round=round_, env=env, accuracy=accuracy, best_accuracy=accuracy, episode_return=0.6, parameter_ratio=1.4,
+        fossilized=0, culled=0,
+    )  # fmt: skip
+
+
+def _checkpoint(round_: int, step: int) -> ev.CheckpointSaved:
+    path = f"checkpoints/{round_:05d}-{step:03d}"
+    return ev.CheckpointSaved(round=round_, step=step, path=path, bytes=3_000_000, seconds=0.05, origin="schedule")

@@ -1,0 +1,60 @@
+"""What the tests of growth share: networks, seeds in a wanted stage, generators."""
+
+from __future__ import annotations
+
+import torch
+
+from esper.growth.alpha import Curve
+from esper.growth.blend import Blend
+from esper.growth.gates import GateConfig
+from esper.growth.host import ConvHost, GrowingNetwork
+from esper.growth.slot import Slot
+from esper.growth.stages import Stage
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def network(
+    slots: tuple[str, ...] = ("early", "mid", "late"), widths: tuple[int, ...] | None = None, seed: int = 0
+) -> GrowingNetwork:
+    """A host for 1×8×8 pictures and 10 classes, with one block to a slot."""
+    widths = widths or tuple(4 * 2**i for i in range(len(slots)))
+    host = ConvHost(in_channels=1, widths=widths, kernel_size=1, pools=2, classes=10, slots=slots)
+    net = GrowingNetwork(host, slots, GateConfig())
+    net.reset(generator(seed))
+    return net
+
+
+def pictures(count: int = 6, seed: int = 1) -> torch.Tensor:
+    return torch.randn(count, 1, 8, 8, generator=generator(seed))
+
+
+def grow(
+    slot: Slot,
+    stage: Stage,
+    blueprint: str = "conv_light",
+    blend: Blend = Blend.ADD,
+    target: float = 1.0,
+    seed: int = 2,
+    scramble: bool = True,
+) -> None:
+    """Take a dormant slot to a stage along the legal way; scrambled, its seed is no longer the identity."""
+    slot.germinate(blueprint, blend, Curve.LINEAR, 3, target, generator(seed))
+    if scramble:
+        noise = generator(seed + 1)
+        with torch.no_grad():
+            for parameter in slot.parameters():
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=noise))
+    while slot.stage is not stage:
+        if slot.stage is Stage.TRAINING:
+            slot.grad_norm = 1.0
+            if slot.may_advance:
+                slot.advance()
+                continue
+        if slot.stage is Stage.PROBATIONARY:
+            slot.measure(0.1, 0.01)
+            slot.fossilize()
+            continue
+        slot.tick()

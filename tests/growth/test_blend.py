@@ -1,0 +1,63 @@
+import pytest
+import torch
+
+from esper.growth.blend import STYLES, Blend, Gate, blend, straight_through
+from tests.growth.hosts import generator
+
+SHAPE = (3, 4, 5, 5)
+
+
+def two() -> tuple[torch.Tensor, torch.Tensor]:
+    g = generator()
+    return torch.randn(SHAPE, generator=g, dtype=torch.float64), torch.randn(SHAPE, generator=g, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("alpha", [0.25, 0.7, 1.0])
+def test_blends_against_closed_form(alpha: float) -> None:
+    h, s = two()
+    g = torch.rand(3, 1, 1, 1, dtype=torch.float64, generator=generator(1))
+    torch.testing.assert_close(blend(Blend.ADD, h, s, alpha), (1 - alpha) * h + alpha * s)
+    torch.testing.assert_close(blend(Blend.MULTIPLY, h, s, alpha), h * (1 + alpha * torch.tanh(s - h)))
+    torch.testing.assert_close(blend(Blend.GATE, h, s, alpha, g), h + alpha * g * (s - h))
+
+
+@pytest.mark.parametrize("kind", Blend)
+def test_alpha_zero_is_the_host_exactly(kind: Blend) -> None:
+    h, s = two()
+    assert torch.equal(blend(kind, h, s, 0.0, torch.ones(3, 1, 1, 1)), h)
+
+
+def test_gate_blend_without_a_gate_is_refused() -> None:
+    with pytest.raises(ValueError, match="GATE"):
+        blend(Blend.GATE, *two(), alpha=0.5)
+
+
+def test_gate_opens_each_sample_by_itself() -> None:
+    gate = Gate(4)
+    with torch.no_grad():
+        gate.out.weight.copy_(torch.randn(gate.out.weight.shape, generator=generator(5)))
+    x = torch.randn(SHAPE, generator=generator(3))
+    together = gate(x)
+    assert together.shape == (3, 1, 1, 1)
+    assert torch.all((together > 0) & (together < 1))
+    torch.testing.assert_close(together[1:2], gate(x[1:2]))
+    assert together.std() > 0
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), 0.1])
+def test_straight_through_has_the_hosts_value_and_gives_both_the_gradient(poison: float) -> None:
+    h, s = two()
+    h.requires_grad_()
+    s = torch.full_like(s, poison).requires_grad_()
+    weights = torch.randn(SHAPE, dtype=torch.float64, generator=generator(4))
+    value = straight_through(h, s)
+    assert torch.equal(value, h)
+    (value * weights).sum().backward()
+    assert h.grad is not None
+    assert s.grad is not None
+    assert torch.equal(h.grad, weights)
+    assert torch.equal(s.grad, weights)
+
+
+def test_style_names_are_what_telemetry_shows() -> None:
+    assert [style.name for style in STYLES] == ["linear_add", "linear_multiply", "sigmoid_add", "linear_gate"]

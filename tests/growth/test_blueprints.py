@@ -1,0 +1,80 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from esper.growth.blueprints import BLUEPRINTS, blueprint, build
+from esper.growth.initialise import initialise
+from esper.growth.layers import Pointwise
+from tests.growth.hosts import generator
+
+WIDTHS = [1, 2, 4, 16, 48, 64]
+
+PARAMETERS = {
+    "norm": lambda c: 2 * c,
+    "attention": lambda c: 2 * c * max(1, c // 4) + max(1, c // 4) + c,
+    "depthwise": lambda c: 9 * c + c * c + 2 * c,
+    "bottleneck": lambda c: 2 * c * max(4, c // 4) + 9 * max(4, c // 4) ** 2 + 2 * max(4, c // 4) + c,
+    "conv_small": lambda c: c * c + 2 * c,
+    "conv_light": lambda c: 9 * c * c + 2 * c,
+    "conv_heavy": lambda c: 18 * c * c + 4 * c,
+}
+
+
+def seed_of(name: str, channels: int) -> nn.Module:
+    module = build(name, channels)
+    initialise(module, generator(channels))
+    return module
+
+
+def test_all_seven_are_there() -> None:
+    assert set(BLUEPRINTS) == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("channels", WIDTHS)
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_fresh_seed_is_the_identity_exactly(name: str, channels: int) -> None:
+    x = torch.randn(3, channels, 6, 6, generator=generator())
+    assert torch.equal(seed_of(name, channels)(x), x)
+
+
+@pytest.mark.parametrize("channels", WIDTHS)
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameter_count_against_closed_form(name: str, channels: int) -> None:
+    count = sum(parameter.numel() for parameter in build(name, channels).parameters())
+    assert count == PARAMETERS[name](channels)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_every_parameter_learns_although_the_seed_starts_as_identity(name: str) -> None:
+    """The first gradient reaches only the layer that starts at zero; once that has moved, all of them."""
+    seed = seed_of(name, 8)
+    x = torch.randn(16, 8, 6, 6, generator=generator())
+    wanted = torch.randn(16, 8, 6, 6, generator=generator(1))
+    before = [parameter.detach().clone() for parameter in seed.parameters()]
+    optimizer = torch.optim.SGD(seed.parameters(), lr=0.1)
+    losses = []
+    for _ in range(3):
+        loss = F.mse_loss(seed(x), wanted)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses[2] < losses[1] < losses[0]
+    for old, new in zip(before, seed.parameters(), strict=True):
+        assert not torch.equal(old, new)
+
+
+def test_unknown_and_doubled_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="did you mean 'conv_light'"):
+        build("conv_lite", 4)
+    with pytest.raises(ValueError, match="already"):
+        blueprint("norm")(lambda channels: nn.Identity())
+
+
+def test_pointwise_is_a_1x1_convolution() -> None:
+    layer = Pointwise(3, 5, bias=True)
+    x = torch.randn(2, 3, 4, 4, generator=generator())
+    torch.testing.assert_close(layer(x), F.conv2d(x, layer.weight, layer.bias))
+    x = x.contiguous(memory_format=torch.channels_last)
+    assert layer(x).is_contiguous(memory_format=torch.channels_last)

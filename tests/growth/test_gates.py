@@ -1,0 +1,63 @@
+import math
+
+import pytest
+
+from esper.growth.gates import GateConfig, GateResult, g1, g2, g3, g5
+
+CONFIG = GateConfig(training_epochs=2, max_grad_norm=10.0)
+
+
+def failed(result: GateResult) -> list[str]:
+    assert result.passed == (not [check for check in result.checks if not check.passed])
+    return [check.name for check in result.checks if not check.passed]
+
+
+def test_g1_waits_for_an_epoch() -> None:
+    assert failed(g1(0)) == ["epochs germinated"]
+    assert not failed(g1(1))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "grad_norm", "expected"),
+    [
+        (2, 0.5, []),
+        (2, 0.0, []),
+        (1, 0.5, ["epochs in training"]),
+        (2, None, ["gradient measured"]),
+        (2, math.nan, ["gradient finite", "gradient not exploding"]),
+        (2, math.inf, ["gradient finite", "gradient not exploding"]),
+        (2, 10.1, ["gradient not exploding"]),
+        (0, None, ["epochs in training", "gradient measured"]),
+    ],
+)
+def test_g2_names_what_fails(epochs: int, grad_norm: float | None, expected: list[str]) -> None:
+    assert failed(g2(epochs, grad_norm, CONFIG)) == expected
+
+
+def test_g2_reports_the_checks_that_passed_too() -> None:
+    checks = {check.name: check for check in g2(1, 3.0, CONFIG).checks}
+    assert checks["gradient not exploding"].passed
+    assert checks["gradient not exploding"].value == 3.0
+    assert checks["gradient not exploding"].threshold == 10.0
+
+
+def test_g3_is_exact() -> None:
+    assert not failed(g3(0.7, 0.7))
+    assert failed(g3(0.6999999, 0.7)) == ["alpha at target"]
+
+
+def test_g5_asks_for_a_measurement_and_if_strict_for_a_contribution() -> None:
+    strict = GateConfig(strict=True, min_contribution=0.02)
+    assert failed(g5(None, CONFIG)) == ["contribution measured"]
+    assert not failed(g5(-0.5, CONFIG))
+    assert failed(g5(0.019, strict)) == ["contribution suffices"]
+    assert not failed(g5(0.02, strict))
+    assert failed(g5(None, strict)) == ["contribution measured"]
+
+
+@pytest.mark.parametrize(
+    "bad", [{"training_epochs": 0}, {"cull_age": 0}, {"embargo_epochs": 0}, {"max_grad_norm": math.nan}]
+)
+def test_senseless_thresholds_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        GateConfig(**bad)  # type: ignore[arg-type]

@@ -1,0 +1,171 @@
+import itertools
+
+import pytest
+import torch
+
+from esper.growth.blend import Blend
+from esper.growth.gates import GateConfig
+from esper.growth.host import ConvHost, GrowingNetwork
+from esper.growth.stages import Stage
+from tests.growth.hosts import generator, grow, network, pictures
+
+
+def warmed(net: GrowingNetwork) -> GrowingNetwork:
+    """With batch-norm statistics that are not the initial ones, in evaluation mode."""
+    net.train()
+    with torch.no_grad():
+        net(pictures(32, seed=9), net.alphas())
+    return net.eval()
+
+
+def test_bare_host_has_the_documented_size() -> None:
+    host = ConvHost(in_channels=3, widths=(8, 16, 32), kernel_size=3, pools=2, classes=10)
+    net = GrowingNetwork(host, ("early", "mid", "late"), GateConfig())
+    assert net.host_parameter_count == 6418
+    assert net.parameter_ratio == 1.0
+
+
+@pytest.mark.parametrize("slots", [("only",), ("early", "mid", "late"), ("a", "b", "c", "d", "e")])
+def test_hosts_with_any_number_of_slots(slots: tuple[str, ...]) -> None:
+    net = network(slots)
+    assert [slot.name for slot in net.slots] == list(slots)
+    for slot in net.slots:
+        grow(slot, Stage.PROBATIONARY)
+    net = warmed(net)
+    logits = net(pictures(), net.alphas())
+    assert logits.shape == (6, 10)
+    assert not torch.equal(logits, net(pictures(), [0.0] * len(slots)))
+
+
+def test_chosen_slots_come_in_forward_order_and_typos_are_refused() -> None:
+    host = ConvHost(in_channels=1, widths=(4, 8, 16), kernel_size=1, pools=2, classes=10)
+    net = GrowingNetwork(host, ("late", "early"), GateConfig())
+    assert [slot.name for slot in net.slots] == ["early", "late"]
+    assert [slot.channels for slot in net.slots] == [4, 16]
+    with pytest.raises(ValueError, match="did you mean 'early'"):
+        GrowingNetwork(host, ("earley",), GateConfig())
+    with pytest.raises(ValueError, match="twice"):
+        GrowingNetwork(host, ("mid", "mid"), GateConfig())
+
+
+@pytest.mark.parametrize("slots", [("early", "mid", "late"), ("a", "b", "c", "d", "e")])
+def test_shared_prefix_equals_the_naive_way(slots: tuple[str, ...]) -> None:
+    net = network(slots)
+    blends = itertools.cycle(Blend)
+    stages = itertools.cycle((Stage.PROBATIONARY, Stage.FOSSILIZED, Stage.BLENDING))
+    for i, slot in enumerate(net.slots):
+        grow(slot, next(stages), blend=next(blends), target=0.7, seed=10 * i)
+    net = warmed(net).double()
+    x, alphas = pictures().double(), net.alphas()
+    indices = range(len(slots))
+    with torch.no_grad():
+        for size in range(len(slots) + 1):
+            for ablate in itertools.combinations(indices, size):
+                shared = net.forward_ablations(x, alphas, ablate)
+                assert shared.shape == (1 + size, 6, 10)
+                torch.testing.assert_close(shared[0], net(x, alphas))
+                for v, i in enumerate(ablate, start=1):
+                    without = [0.0 if j == i else alpha for j, alpha in enumerate(alphas)]
+                    naive = net(x, without)
+                    assert not torch.allclose(naive, shared[0])
+                    torch.testing.assert_close(shared[v], naive)
+
+
+def test_prefix_is_computed_once() -> None:
+    net = network()
+    for slot in net.slots:
+        grow(slot, Stage.PROBATIONARY)
+    net = warmed(net)
+    rows: list[int] = []
+    for segment in net.host.segments:
+        segment.register_forward_hook(lambda module, args, output: rows.append(len(output)))
+    net.forward_ablations(pictures(), net.alphas(), [1, 2])
+    assert rows == [6, 6, 12]
+
+
+def test_ablations_are_refused_where_they_would_be_wrong() -> None:
+    net = network()
+    with pytest.raises(RuntimeError, match="eval"):
+        net.train().forward_ablations(pictures(), net.alphas(), [0])
+    with pytest.raises(ValueError, match="ascend"):
+        net.eval().forward_ablations(pictures(), net.alphas(), [1, 0])
+
+
+@pytest.mark.parametrize("blend", Blend)
+@pytest.mark.parametrize("poison", [None, float("nan")])
+def test_training_seed_leaves_the_host_as_it_would_be_without(blend: Blend, poison: float | None) -> None:
+    """Values and gradients of the host are bit-equal with and without a seed in TRAINING, even a broken one."""
+    plain, seeded = network(), network()
+    for i in (0, 2):
+        grow(seeded.slots[i], Stage.TRAINING, blend=blend)
+        if poison is not None:
+            with torch.no_grad():
+                seeded.slot_parameters(i)[0].fill_(poison)
+    x = pictures(16)
+    results = []
+    for net in (plain.train(), seeded.train()):
+        logits = net(x, [0.0, 0.0, 0.0])
+        logits.square().sum().backward()
+        results.append(logits)
+    assert torch.equal(*results)
+    for mine, other in zip(plain.host_parameters(), seeded.host_parameters(), strict=True):
+        assert mine.grad is not None
+        assert other.grad is not None
+        assert torch.equal(mine.grad, other.grad)
+    for key, value in plain.state_dict().items():
+        assert torch.equal(value, seeded.state_dict()[key]), key
+
+
+@pytest.mark.parametrize("blend", Blend)
+def test_training_seed_gets_the_gradient_and_its_input_is_detached(blend: Blend) -> None:
+    net = network()
+    slot = net.slots[1]
+    grow(slot, Stage.TRAINING, blend=blend, scramble=False)
+    slot.train()
+    features = torch.randn(5, 8, 4, 4, generator=generator(), requires_grad=True)
+    slot(features, 0.0).square().sum().backward()
+    assert features.grad is not None
+    assert torch.equal(features.grad, 2 * features.detach())
+    gradients = [parameter.grad for parameter in slot.parameters()]
+    assert any(gradient is not None and gradient.any() for gradient in gradients)
+
+
+@pytest.mark.parametrize("stage", [Stage.GERMINATED, Stage.TRAINING])
+def test_unblended_seeds_are_not_called_in_evaluation(stage: Stage) -> None:
+    net = network()
+    plain = warmed(net)(pictures(), net.alphas())
+    grow(net.slots[0], stage)
+    assert net.slots[0].seed is not None
+    net.slots[0].seed.register_forward_pre_hook(lambda module, args: pytest.fail("the seed was called"))
+    assert torch.equal(net(pictures(), [1.0, 1.0, 1.0]), plain)
+
+
+def test_blended_seed_and_host_are_both_trained() -> None:
+    net = network().train()
+    grow(net.slots[0], Stage.BLENDING)
+    net(pictures(16), net.alphas()).square().sum().backward()
+    for parameter in (*net.host_parameters(), *net.slot_parameters(0)):
+        assert parameter.grad is not None
+
+
+def test_germination_changes_nothing_that_is_seen_when_blending_begins() -> None:
+    for blend in Blend:
+        net = network()
+        plain = warmed(net)(pictures(), net.alphas())
+        grow(net.slots[1], Stage.BLENDING, blend=blend, scramble=False)
+        assert net.alphas()[1] > 0
+        torch.testing.assert_close(net(pictures(), net.alphas()), plain)
+
+
+def test_parameters_belong_to_the_host_or_to_one_slot() -> None:
+    net = network()
+    grow(net.slots[0], Stage.FOSSILIZED, "conv_light")
+    grow(net.slots[2], Stage.TRAINING, "conv_small", Blend.GATE)
+    groups = [net.host_parameters(), *(net.slot_parameters(i) for i in range(3))]
+    identities = [id(parameter) for group in groups for parameter in group]
+    assert len(identities) == len(set(identities)) == len(list(net.parameters()))
+    seeds = (9 * 4 * 4 + 2 * 4) + (16 * 16 + 2 * 16) + (16 * 8 + 8 + 8 + 1)
+    assert net.parameter_ratio == (net.host_parameter_count + seeds) / net.host_parameter_count
+    net.reset(generator())
+    assert net.parameter_ratio == 1.0
+    assert len(list(net.parameters())) == len(net.host_parameters())

@@ -1,0 +1,259 @@
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from esper.growth.alpha import SPEEDS, TARGETS, TEMPOS, Curve
+from esper.growth.blend import Blend
+from esper.growth.blueprints import BLUEPRINTS
+from esper.growth.gates import GateConfig
+from esper.growth.slot import Move, Slot
+from esper.growth.stages import TRANSITIONS, IllegalTransition, Stage
+from tests.growth.hosts import generator, grow, network, pictures
+
+
+def empty(config: GateConfig | None = None) -> Slot:
+    return Slot("mid", 8, config or GateConfig())
+
+
+OPS = ("germinate", "advance", "set_alpha", "cull", "fossilize", "measure", "gradient", *4 * ("tick",))
+
+
+@st.composite
+def operations(draw: st.DrawFn) -> tuple:
+    op = draw(st.sampled_from(OPS))
+    if op == "germinate":
+        return (
+            op,
+            draw(st.sampled_from(sorted(BLUEPRINTS))),
+            draw(st.sampled_from(Blend)),
+            draw(st.sampled_from(Curve)),
+            draw(st.sampled_from(TEMPOS)),
+            draw(st.sampled_from(TARGETS)),
+            draw(st.integers(0, 99)),
+        )
+    if op == "set_alpha":
+        return (
+            op,
+            draw(st.sampled_from(TARGETS)),
+            draw(st.sampled_from(SPEEDS)),
+            draw(st.sampled_from(Curve)),
+            draw(st.none() | st.sampled_from(Blend)),
+        )
+    if op == "cull":
+        return op, draw(st.sampled_from(SPEEDS)), draw(st.sampled_from(Curve)), "policy"
+    if op == "gradient":
+        return op, draw(st.sampled_from((0.5, 0.5, 0.5, None, math.nan, math.inf)))
+    return (op,)
+
+
+def perform(slot: Slot, op: str, *args: Any) -> list[Move]:
+    """Do it; raises what the slot raises."""
+    if op == "tick":
+        return slot.tick()
+    if op == "measure":
+        slot.measure(0.01, 0.002)
+        return []
+    if op == "gradient":
+        slot.grad_norm = args[0]
+        return []
+    if op == "germinate":
+        return [slot.germinate(*args[:-1], generator=generator(args[-1]))]
+    move = getattr(slot, op)(*args)
+    return [] if move is None else [move]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(operations(), min_size=30, max_size=80))
+def test_only_legal_transitions_and_queries_that_tell_the_truth(sequence: list[tuple]) -> None:
+    slot = empty()
+    features = torch.randn(2, 8, 4, 4, generator=generator())
+    for op, *args in sequence:
+        before = slot.stage
+        allowed = getattr(slot, f"may_{op}", True)
+        try:
+            moves = perform(slot, op, *args)
+        except IllegalTransition:
+            assert not allowed
+            assert slot.stage is before
+            continue
+        assert allowed
+        for move in moves:
+            assert move.before is before
+            assert move.after in TRANSITIONS[before]
+            before = move.after
+        assert slot.stage is before
+        occupied = slot.stage not in (Stage.DORMANT, Stage.CULLED, Stage.EMBARGOED)
+        assert (slot.seed is not None) == (slot.blueprint is not None) == (slot.schedule is not None) == occupied
+        assert (slot.gate is not None) == (occupied and slot.blend is Blend.GATE)
+        assert 0.0 <= slot.alpha <= 1.0
+        assert slot.alpha == 0.0 or slot.stage.blended
+        assert slot.parameter_count == sum(parameter.numel() for parameter in slot.parameters())
+        assert slot(features, slot.alpha).shape == features.shape
+        gate = slot.waiting_gate()
+        assert gate is None or not gate.passed
+
+
+def test_a_whole_life_tick_by_tick() -> None:
+    slot = empty()
+    assert slot.germinate("conv_light", Blend.ADD, Curve.LINEAR, 3, 0.7, generator()).reason == "germinate"
+    assert slot.tick() == [Move("mid", Stage.GERMINATED, Stage.TRAINING, "conv_light", "G1")]
+    slot.grad_norm = 0.5
+    for _ in range(2):
+        assert not slot.may_advance
+        assert slot.tick() == []
+    slot.advance()
+    alphas, moves = [], []
+    while slot.stage is Stage.BLENDING:
+        alphas.append(slot.alpha)
+        moves = slot.tick()
+    assert alphas == pytest.approx([0.7 / 3, 1.4 / 3, 0.7])
+    assert [move.reason for move in moves] == ["G3"]
+    assert not slot.may_fossilize
+    slot.measure(0.2, 0.01)
+    assert slot.fossilize().after is Stage.FOSSILIZED
+    assert slot.tick() == []
+    assert slot.alpha == 0.7
+    assert slot.age == 7
+    assert not any(getattr(slot, f"may_{op}") for op in ("germinate", "advance", "set_alpha", "cull", "fossilize"))
+    with pytest.raises(IllegalTransition):
+        slot.remove("governor")
+
+
+def test_a_scheduled_cull_goes_down_and_then_rests() -> None:
+    slot = empty()
+    grow(slot, Stage.PROBATIONARY)
+    move = slot.cull(3, Curve.LINEAR, "hurts")
+    assert move is not None
+    assert (move.before, move.after) == (Stage.PROBATIONARY, Stage.BLENDING)
+    alphas, moves = [slot.alpha], []
+    while not (moves := slot.tick()):
+        assert slot.culling
+        assert not slot.may_cull
+        assert not slot.may_set_alpha
+        assert slot.waiting_gate() is None
+        alphas.append(slot.alpha)
+    assert alphas == pytest.approx([2 / 3, 1 / 3])
+    assert moves == [Move("mid", Stage.BLENDING, Stage.CULLED, "conv_light", "hurts")]
+    assert slot.seed is None
+    assert slot.contribution is None
+    history = [slot.tick() for _ in range(6)]
+    assert [move.after for moves in history for move in moves] == [Stage.EMBARGOED, Stage.DORMANT]
+    assert history[-1][0].after is Stage.DORMANT
+    assert slot.may_germinate
+
+
+def test_a_cull_at_once_from_every_stage_that_allows_it() -> None:
+    for stage in (Stage.TRAINING, Stage.PROBATIONARY):
+        slot = empty(GateConfig(cull_age=1))
+        grow(slot, stage)
+        move = slot.cull(0 if stage.blended else 5, Curve.COSINE, "policy")
+        assert move is not None
+        assert move.after is Stage.CULLED
+
+
+def test_a_young_seed_is_not_culled_by_the_policy_and_is_by_the_governor() -> None:
+    slot = empty(GateConfig(cull_age=3))
+    grow(slot, Stage.TRAINING)
+    slot.tick()
+    assert slot.age == 2
+    with pytest.raises(IllegalTransition, match="cull"):
+        slot.cull(0, Curve.LINEAR, "policy")
+    assert slot.remove("governor").reason == "governor"
+
+
+def test_retarget_at_once_and_by_ramp() -> None:
+    slot = empty()
+    grow(slot, Stage.PROBATIONARY, target=0.5)
+    move = slot.set_alpha(1.0, 0, Curve.COSINE)
+    assert move is not None
+    assert move.after is Stage.BLENDING
+    assert slot.alpha == 1.0
+    assert slot.tick()[0].after is Stage.PROBATIONARY
+    slot.set_alpha(0.5, 3, Curve.LINEAR)
+    with pytest.raises(IllegalTransition, match="alpha at target"):
+        slot.set_alpha(0.7, 0, Curve.LINEAR)
+    slot.tick()
+    slot.tick()
+    assert slot.alpha == 0.5
+    assert slot.set_alpha(0.7, 0, Curve.LINEAR) is None
+
+
+def test_change_of_blend_brings_and_takes_the_gate() -> None:
+    slot = empty()
+    grow(slot, Stage.PROBATIONARY)
+    seed_only = slot.parameter_count
+    slot.set_alpha(1.0, 0, Curve.LINEAR, Blend.GATE)
+    assert slot.gate is not None
+    assert slot.parameter_count == seed_only + 8 * 8 + 8 + 8 + 1
+    slot.tick()
+    slot.set_alpha(1.0, 0, Curve.LINEAR, Blend.MULTIPLY)
+    assert slot.gate is None
+    assert slot.parameter_count == seed_only
+
+
+def test_refusals_name_the_gate_and_its_failed_checks() -> None:
+    slot = empty()
+    grow(slot, Stage.TRAINING)
+    with pytest.raises(IllegalTransition, match="advance is illegal in stage training; G2 refuses: epochs in training"):
+        slot.advance()
+    gate = slot.waiting_gate()
+    assert gate is not None
+    assert gate.gate == "G2"
+
+
+def test_what_was_not_measured_is_none() -> None:
+    slot = empty()
+    grow(slot, Stage.BLENDING)
+    assert slot.contribution is slot.contribution_se is slot.contribution_velocity is None
+    slot.measure(0.1, 0.02)
+    assert slot.contribution_velocity is None
+    slot.measure(0.3, 0.02)
+    assert slot.contribution_velocity == pytest.approx(0.2)
+    slot.measure(0.3, 0.02)
+    assert slot.contribution_velocity == pytest.approx(0.14)
+
+
+@pytest.mark.parametrize("blend", Blend)
+@pytest.mark.parametrize(
+    "stage", [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED]
+)
+def test_snapshot_and_restore_continue_identically(stage: Stage, blend: Blend) -> None:
+    original, copy = network(), network(seed=5)
+    for i, blueprint in enumerate(("attention", "conv_heavy")):
+        grow(original.slots[i], stage, blueprint, blend)
+    original.slots[0].grad_norm = 0.25
+    for ours, theirs in zip(original.slots, copy.slots, strict=True):
+        theirs.restore(json.loads(json.dumps(ours.snapshot())))
+    copy.load_state_dict(original.state_dict())
+    for _ in range(4):
+        assert [slot.snapshot() for slot in original.slots] == [slot.snapshot() for slot in copy.slots]
+        assert original.parameter_ratio == copy.parameter_ratio
+        outputs = [net.train()(pictures(8), net.alphas()) for net in (original, copy)]
+        assert torch.equal(*outputs)
+        assert [slot.tick() for slot in original.slots] == [slot.tick() for slot in copy.slots]
+
+
+def test_snapshot_of_a_cull_under_way_ends_in_the_cull() -> None:
+    slot, copy = empty(), empty()
+    grow(slot, Stage.PROBATIONARY)
+    slot.cull(3, Curve.LINEAR, "hurts")
+    copy.restore(json.loads(json.dumps(slot.snapshot())))
+    while slot.stage is not Stage.DORMANT:
+        assert slot.tick() == copy.tick()
+    assert copy.stage is Stage.DORMANT
+
+
+def test_a_late_gate_is_the_same_after_a_restore() -> None:
+    slot, copy = empty(), empty()
+    grow(slot, Stage.PROBATIONARY)
+    copy.restore(slot.snapshot())
+    for one in (slot, copy):
+        one.set_alpha(1.0, 0, Curve.LINEAR, Blend.GATE)
+    assert slot.gate is not None
+    assert copy.gate is not None
+    assert torch.equal(slot.gate.hidden.weight, copy.gate.hidden.weight)

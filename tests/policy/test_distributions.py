@@ -1,0 +1,81 @@
+"""Masked distributions against torch.distributions in float64, and where masks make them delicate."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import Categorical
+
+from esper.policy import distributions
+
+
+@st.composite
+def logits_and_masks(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
+    actions = draw(st.integers(1, 7))
+    logits = draw(st.lists(st.floats(-20, 20), min_size=actions, max_size=actions))
+    legal = draw(st.lists(st.booleans(), min_size=actions, max_size=actions).filter(any))
+    return torch.tensor(logits), torch.tensor(legal)
+
+
+@given(logits_and_masks())
+def test_log_probs_and_entropy_equal_torchs_over_the_legal_actions(case: tuple[torch.Tensor, torch.Tensor]) -> None:
+    logits, legal = case
+    log_probs = distributions.masked_log_probs(logits, legal)
+    reference = Categorical(logits=logits[legal].double())
+    assert torch.allclose(log_probs[legal].double(), reference.logits, atol=1e-5)
+    assert torch.allclose(distributions.entropy(log_probs, legal).double(), reference.entropy(), atol=1e-5)
+
+
+@given(logits_and_masks(), st.floats(0, 1, exclude_max=True))
+def test_a_sample_is_always_legal(case: tuple[torch.Tensor, torch.Tensor], uniform: float) -> None:
+    logits, legal = case
+    log_probs = distributions.masked_log_probs(logits, legal)
+    assert legal[distributions.sample(log_probs, torch.tensor(uniform))]
+
+
+def test_samples_follow_the_probabilities() -> None:
+    log_probs = distributions.masked_log_probs(
+        torch.tensor([1.0, 9.0, 0.0, 2.0]), torch.tensor([True, False, True, True])
+    )
+    uniform = (torch.arange(10_000) + 0.5) / 10_000
+    drawn = distributions.sample(log_probs.expand(10_000, 4), uniform)
+    assert torch.allclose(torch.bincount(drawn, minlength=4) / 10_000, log_probs.exp(), atol=2e-4)
+
+
+@settings(max_examples=30)
+@given(logits_and_masks())
+def test_gradients_are_finite_however_few_actions_are_legal(case: tuple[torch.Tensor, torch.Tensor]) -> None:
+    logits, legal = case
+    logits = logits.requires_grad_()
+    log_probs = distributions.masked_log_probs(logits, legal)
+    action = legal.int().argmax()
+    (distributions.log_prob_of(log_probs, action) + distributions.normalised_entropy(log_probs, legal)).backward()
+    assert logits.grad is not None
+    assert torch.isfinite(logits.grad).all()
+
+
+def test_one_legal_action_is_certain() -> None:
+    legal = torch.tensor([False, True, False])
+    log_probs = distributions.masked_log_probs(torch.randn(3), legal)
+    assert log_probs[1] == 0.0
+    assert distributions.normalised_entropy(log_probs, legal) == 0.0
+
+
+def test_even_odds_have_normalised_entropy_one() -> None:
+    legal = torch.tensor([True, True, False, True])
+    log_probs = distributions.masked_log_probs(torch.zeros(4), legal)
+    assert math.isclose(distributions.normalised_entropy(log_probs, legal).item(), 1.0, abs_tol=1e-6)
+
+
+def test_half_precision_logits_are_upcast_before_masking() -> None:
+    logits = torch.randn(5, dtype=torch.float16)
+    log_probs = distributions.masked_log_probs(logits, torch.ones(5, dtype=torch.bool))
+    assert log_probs.dtype is torch.float32
+    assert torch.equal(log_probs, torch.log_softmax(logits.float(), dim=-1))
+
+
+def test_a_mask_without_a_legal_action_is_refused() -> None:
+    with pytest.raises(ValueError, match="no legal action"):
+        distributions.masked_log_probs(torch.zeros(2, 3), torch.tensor([[True, False, True], [False, False, False]]))

@@ -1,0 +1,207 @@
+"""The update: exact where it can be, and able to learn what has a known optimum."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from esper.config import PPOConfig
+from esper.policy.actions import HEADS, Op
+from esper.policy.masks import Masks
+from esper.policy.network import PolicyNetwork
+from esper.policy.observation import observation_size
+from esper.ppo.learner import Learner, explained_variance
+from esper.ppo.loss import ppo_loss
+from esper.ppo.normalise import RunningMeanStd
+from esper.ppo.rollout import Rollout, Sequences
+
+SLOTS, BLUEPRINTS = 2, 3
+
+
+def build(envs: int, steps: int, config: PPOConfig) -> tuple[PolicyNetwork, Rollout, Learner]:
+    network = PolicyNetwork(SLOTS, BLUEPRINTS, config.hidden)
+    network.initialise(torch.Generator().manual_seed(1))
+    rollout = Rollout(envs, steps, observation_size(SLOTS), SLOTS)
+    return network, rollout, Learner(network, RunningMeanStd(1), config, rounds=1)
+
+
+def legal(envs: int, *ops: Op) -> Masks:
+    masks = Masks.empty(envs, slots=SLOTS)
+    masks.op_EO[:, list(ops)] = True
+    masks.slot_EOS[:] = True
+    masks.style_ESY[:] = True
+    return masks
+
+
+def play(network: PolicyNetwork, rollout: Rollout, masks: Masks, obs_ETF: Tensor, generator: torch.Generator) -> None:
+    """Fill a rollout with the policy's own decisions."""
+    envs, steps, _ = obs_ETF.shape
+    state = network.start(envs)
+    rollout.clear()
+    with torch.no_grad():
+        for step in range(steps):
+            features, state = network.encode(
+                obs_ETF[:, step : step + 1], rollout.blueprint_ETS[:, step : step + 1], state
+            )
+            uniform = torch.rand(envs, len(HEADS), generator=generator)
+            actions, _, evaluation = network.act(features.squeeze(1), masks, uniform)
+            rollout.actions_ETH[:, step] = actions
+            rollout.log_prob_ETH[:, step] = evaluation.log_prob_H
+            rollout.value_ET[:, step] = evaluation.value
+            for stored, mask in zip(rollout.masks, masks, strict=True):
+                stored[:, step] = mask
+    rollout.counts_ET[:] = True
+
+
+def batch_of(rollout: Rollout, obs_ETF: Tensor) -> Sequences:
+    ones = torch.ones_like(rollout.reward_ET)
+    return next(rollout.minibatches(obs_ETF, ones, ones, 1, torch.Generator().manual_seed(0)))
+
+
+def test_the_first_minibatch_has_ratio_one_and_no_kl() -> None:
+    network, rollout, learner = build(8, 6, PPOConfig(hidden=32))
+    obs = torch.randn(8, 6, observation_size(SLOTS))
+    play(network, rollout, legal(8, *Op), obs, torch.Generator().manual_seed(2))
+    for minibatch in rollout.minibatches(
+        obs, rollout.reward_ET, rollout.reward_ET, 4, torch.Generator().manual_seed(3)
+    ):
+        features, _ = network.encode(minibatch.obs_ETF, minibatch.blueprint_ETS, network.start(2))
+        evaluation = network.evaluate(features, minibatch.actions_ETH, minibatch.masks)
+        ratio = (evaluation.log_prob_H - minibatch.log_prob_ETH).exp()
+        assert torch.allclose(ratio, torch.ones_like(ratio), rtol=0, atol=2e-6)  # float32's last bits, nothing more
+        assert learner.evaluate(minibatch, 0.0).kl.abs() < 1e-6
+        assert learner.evaluate(minibatch, 0.0).clip_fraction == 0.0
+
+
+def test_the_lstm_over_whole_episodes_equals_stepping() -> None:
+    network, rollout, _ = build(4, 9, PPOConfig(hidden=16))
+    obs, state = torch.randn(4, 9, observation_size(SLOTS)), network.start(4)
+    whole, _ = network.encode(obs, rollout.blueprint_ETS, state)
+    stepped = []
+    for step in range(9):
+        features, state = network.encode(obs[:, step : step + 1], rollout.blueprint_ETS[:, step : step + 1], state)
+        stepped.append(features)
+    assert torch.allclose(whole, torch.cat(stepped, dim=1), atol=1e-6)
+
+
+def test_garbage_in_steps_that_do_not_count_changes_nothing() -> None:
+    network, rollout, _ = build(3, 5, PPOConfig(hidden=16))
+    obs = torch.randn(3, 5, observation_size(SLOTS))
+    play(network, rollout, legal(3, *Op), obs, torch.Generator().manual_seed(2))
+    rollout.counts_ET[1, 3:] = False
+    batch = batch_of(rollout, obs)
+    features, _ = network.encode(batch.obs_ETF, batch.blueprint_ETS, network.start(3))
+    evaluation = network.evaluate(features, batch.actions_ETH, batch.masks)
+    options = {"clip": 0.2, "value_coef": 0.5, "entropy_coef": 0.01}
+    clean = ppo_loss(evaluation, batch, **options)
+    idle = ~batch.counts_ET
+    garbage = batch._replace(
+        advantage_ET=batch.advantage_ET.masked_fill(idle, math.nan),
+        return_ET=batch.return_ET.masked_fill(idle, math.inf),
+        log_prob_ETH=batch.log_prob_ETH.masked_fill(idle.unsqueeze(-1), -1e30),
+    )
+    for wanted, got in zip(clean, ppo_loss(evaluation, garbage, **options), strict=True):
+        assert torch.equal(wanted, got)
+
+
+def test_the_gradient_at_ratio_one_is_the_policy_gradient() -> None:
+    network, rollout, _ = build(4, 5, PPOConfig(hidden=16))
+    obs = torch.randn(4, 5, observation_size(SLOTS))
+    play(network, rollout, legal(4, *Op), obs, torch.Generator().manual_seed(2))
+    batch = batch_of(rollout, obs)._replace(advantage_ET=torch.randn(4, 5))
+    features, _ = network.encode(batch.obs_ETF, batch.blueprint_ETS, network.start(4))
+    evaluation = network.evaluate(features, batch.actions_ETH, batch.masks)
+    loss = ppo_loss(evaluation, batch, clip=0.2, value_coef=0.0, entropy_coef=0.0).total
+    parameter = network.heads["op"][2].weight  # pyright: ignore[reportIndexIssue]
+    (got,) = torch.autograd.grad(loss, parameter, retain_graph=True)
+    reinforce = -(evaluation.log_prob_H.sum(-1) * batch.advantage_ET).mean()
+    (wanted,) = torch.autograd.grad(reinforce, parameter)
+    assert torch.allclose(got, wanted, atol=1e-7)
+
+
+def test_an_unused_head_reports_no_gradient_and_a_used_one_does() -> None:
+    network, rollout, learner = build(6, 4, PPOConfig(hidden=16))
+    obs = torch.randn(6, 4, observation_size(SLOTS))
+    generator = torch.Generator().manual_seed(2)
+    play(network, rollout, legal(6, Op.WAIT, Op.FOSSILIZE), obs, generator)
+    rollout.reward_ET.normal_(generator=generator)
+    learned = learner.update(rollout, obs, torch.zeros(6), 0, generator)
+    for head in ("op", "slot"):
+        norm = learned.head_grad_norms[head]
+        assert norm is not None
+        assert norm > 0
+    assert learned.head_grad_norms["blueprint"] is None
+    assert learned.head_entropies["tempo"] is None
+
+
+def test_a_non_finite_gradient_is_reported_as_such() -> None:
+    network, rollout, learner = build(6, 4, PPOConfig(hidden=16, epochs=1, minibatches=1))
+    obs = torch.randn(6, 4, observation_size(SLOTS))
+    generator = torch.Generator().manual_seed(2)
+    play(network, rollout, legal(6, *Op), obs, generator)
+    rollout.reward_ET[0, 0] = math.nan
+    assert math.isnan(learner.update(rollout, obs, torch.zeros(6), 0, generator).head_grad_norms["op"] or 0.0)
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+def test_every_head_has_a_finite_gradient_under_autocast(precision: torch.dtype) -> None:
+    network, rollout, learner = build(8, 6, PPOConfig(hidden=16))
+    obs = torch.randn(8, 6, observation_size(SLOTS))
+    generator = torch.Generator().manual_seed(2)
+    with torch.autocast("cpu", dtype=precision):
+        play(network, rollout, legal(8, Op.GERMINATE, Op.SET_ALPHA), obs, generator)
+        rollout.reward_ET.normal_(generator=generator)
+        learned = learner.update(rollout, obs, torch.zeros(8), 0, generator)
+    for head, norm in learned.head_grad_norms.items():
+        assert norm is not None, head
+        assert math.isfinite(norm), head
+        assert norm > 0, head
+
+
+def test_a_large_step_stops_the_update_early() -> None:
+    network, rollout, learner = build(8, 6, PPOConfig(hidden=16, learning_rate=0.1, target_kl=0.001, epochs=8))
+    obs = torch.randn(8, 6, observation_size(SLOTS))
+    generator = torch.Generator().manual_seed(2)
+    play(network, rollout, legal(8, *Op), obs, generator)
+    rollout.reward_ET.normal_(generator=generator)
+    learned = learner.update(rollout, obs, torch.zeros(8), 0, generator)
+    assert learned.stopped_early
+    assert learned.minibatches < 8 * 4
+
+
+def test_explained_variance_has_its_closed_form() -> None:
+    returns, counts = torch.tensor([[0.0, 1.0, 2.0, 9.0]]), torch.tensor([[True, True, True, False]])
+    assert explained_variance(returns, returns, counts) == 1.0
+    assert explained_variance(torch.zeros(1, 4), returns, counts) == 0.0
+    assert math.isinf(explained_variance(returns, torch.ones(1, 4), counts))
+
+
+def learn_to(reward_of, steps: int, cue_steps: int, rounds: int = 25) -> float:
+    """Mean reward of the last round: op GERMINATE is forced, the blueprint is to be that of the cue."""
+    envs = 48
+    network, rollout, learner = build(envs, steps, PPOConfig(hidden=32, learning_rate=3e-3, entropy_coef=0.01))
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(rounds):
+        cue = torch.randint(BLUEPRINTS, (envs,), generator=generator)
+        obs = torch.zeros(envs, steps, observation_size(SLOTS))
+        obs[:, :cue_steps, :BLUEPRINTS] = torch.nn.functional.one_hot(cue, BLUEPRINTS).float().unsqueeze(1)
+        obs[:, :, BLUEPRINTS] = torch.linspace(0, 1, steps)
+        play(network, rollout, legal(envs, Op.GERMINATE), obs, generator)
+        rollout.reward_ET[:] = reward_of(rollout.actions_ETH[:, :, HEADS.index("blueprint")], cue)
+        learner.update(rollout, obs, torch.zeros(envs), 0, generator)
+    return rollout.reward_ET.sum(dim=1).mean().item()
+
+
+def test_it_learns_to_answer_what_it_sees() -> None:
+    score = learn_to(lambda chosen, cue: (chosen == cue.unsqueeze(-1)).float(), steps=3, cue_steps=3)
+    assert score > 2.7  # of 3; chance is 1
+
+
+def test_it_learns_to_remember() -> None:
+    def at_the_end(chosen: Tensor, cue: Tensor) -> Tensor:
+        reward = torch.zeros(chosen.shape)
+        reward[:, -1] = (chosen[:, -1] == cue).float()
+        return reward
+
+    assert learn_to(at_the_end, steps=4, cue_steps=1, rounds=60) > 0.9  # chance is one third

@@ -1,0 +1,33 @@
+"""Recordings made by hand, for tests of what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from esper.telemetry.codec import encode
+from esper.telemetry.events import AnyEvent
+from esper.telemetry.state import Keyframe, Record, RunState
+
+
+def fold(events: Iterable[AnyEvent], state: RunState | None = None) -> RunState:
+    state = state or RunState()
+    for event in events:
+        state.apply(event)
+    return state
+
+
+def lines(records: Iterable[Record]) -> bytes:
+    return b"".join(encode(record) + b"\n" for record in records)
+
+
+def recording(events: Sequence[AnyEvent], state: RunState | None = None) -> bytes:
+    """A segment: the Keyframe of a state, the empty one unless it is given, and the events after it."""
+    return lines([Keyframe.of(state or RunState()), *events])
+
+
+def write_segment(directory: Path, number: int, content: bytes) -> Path:
+    directory.mkdir(exist_ok=True)
+    path = directory / f"events-{number:05d}.jsonl"
+    path.write_bytes(content)
+    return path

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import math
+import typing
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.telemetry import events as ev
+from esper.telemetry.codec import decoder, encode
+from esper.telemetry.state import Keyframe, Record, RunState
+from tests.factory import env_stepped, example_run
+from tests.telemetry.recordings import fold
+
+KINDS = typing.get_args(ev.AnyEvent)
+DECODER: msgspec.json.Decoder[Record] = decoder(Record)
+
+text = st.text(st.characters(exclude_categories=["Cs"]))
+integers = st.integers(-(2**63), 2**63 - 1)
+
+
+def values(kind: Any) -> st.SearchStrategy[Any]:
+    """Any value of a field's type, with NaN, the infinities and None where they are allowed."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        fields = {field.name: values(field.type) for field in msgspec.structs.fields(kind)}
+        return st.builds(kind, **fields)
+    if kind is Any:
+        return st.none() | st.booleans() | integers | text | st.floats(allow_nan=False, allow_infinity=False)
+    if origin is dict:
+        return st.dictionaries(text, values(arguments[1]), max_size=3)
+    if origin is list:
+        return st.lists(values(arguments[0]), max_size=3)
+    if arguments:
+        return st.one_of([values(argument) for argument in arguments])
+    return {int: integers, float: st.floats(), str: text, bool: st.booleans(), type(None): st.none()}[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_every_event_comes_back_as_it_was(kind: type[ev.Event], data: st.DataObject) -> None:
+    event = data.draw(values(kind))
+
+    line = encode(event)
+
+    assert b"\n" not in line
+    assert repr(DECODER.decode(line)) == repr(event)  # repr tells NaN from None, and -0.0 from 0.0
+
+
+def test_the_json_says_what_is_not_finite_and_leaves_out_what_was_not_measured() -> None:
+    event = env_stepped(loss=math.nan, grad_norm=math.inf, reward=-math.inf, value=None)
+
+    written = msgspec.json.decode(encode(event))
+
+    assert (written["loss"], written["grad_norm"], written["reward"]) == ("NaN", "Infinity", "-Infinity")
+    assert "value" not in written
+
+
+def test_text_that_no_file_can_hold_does_not_stop_a_recording() -> None:
+    event = ev.Logged(severity="info", text="a path \udcff with a byte that is not UTF-8")
+
+    assert DECODER.decode(encode(event)) == ev.Logged(severity="info", text=event.text.replace("\udcff", "?"))
+
+
+def test_a_keyframe_holds_its_state_exactly() -> None:
+    state = fold(example_run())
+    assert None in state.heads["tempo"].grad_norm
+    state.walls.append(math.nan)
+    state.envs[0].returns.append(-math.inf)
+
+    line = encode(Keyframe.of(state))
+
+    keyframe = DECODER.decode(line)
+    assert isinstance(keyframe, Keyframe)
+    assert (keyframe.seq, keyframe.time) == (state.seq, state.time)
+    assert repr(keyframe.open()) == repr(state)
+
+
+def test_a_keyframe_opens_to_a_state_of_its_own() -> None:
+    keyframe = Keyframe.of(fold(example_run()))
+
+    keyframe.open().envs[0].accuracy.append(1.0)
+
+    assert repr(keyframe.open()) == repr(fold(example_run()))
+    assert isinstance(keyframe.open(), RunState)

@@ -1,0 +1,333 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from esper.telemetry import events as ev
+from esper.telemetry import reader
+from esper.telemetry.codec import encode
+from esper.telemetry.reader import History, ReadError, open_history
+from esper.telemetry.segment_writer import pack
+from esper.telemetry.state import Keyframe
+from tests.factory import example_run, policy_updated, stamp
+from tests.telemetry.recordings import fold, lines, recording, write_segment
+
+RUN = example_run()
+SHORT = example_run(envs=1, rounds=1, steps=1)
+SHORT_BYTES = recording(SHORT)
+
+
+def same(history: History, run: list[ev.AnyEvent]) -> bool:
+    """Whether a history is these events, and the state at its end theirs."""
+    return repr(list(history.events())) == repr(run) and repr(history.state_at(len(run))) == repr(fold(run))
+
+
+@pytest.fixture(params=["file", "packed file", "directory", "packed directory"])
+def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """RUN in each of the forms in which a recording comes."""
+    path = write_segment(tmp_path / "run", 1, recording(RUN))
+    if "packed" in request.param:
+        pack(path)
+        path = path.with_name(path.name + ".zst")
+    return path.parent if "directory" in request.param else path
+
+
+def test_every_form_of_a_recording_reads_the_same(recorded: Path) -> None:
+    history = open_history(recorded)
+
+    assert same(history, RUN)
+    assert history.length == len(RUN)
+    assert history.duration == pytest.approx(RUN[-1].time - RUN[0].time)
+    assert history.notices == []
+
+
+def test_any_stretch_of_events_and_any_state_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "BLOCK", 3)
+    monkeypatch.setattr(reader, "BLOCKS", 4)  # so that every second kept state is thrown away, again and again
+    history = open_history(write_segment(tmp_path, 1, recording(RUN)))
+
+    for start in range(0, len(RUN), 11):
+        assert repr(list(history.events(start, start + 7))) == repr(RUN[start : start + 7])
+        assert repr(history.state_at(start)) == repr(fold(RUN[:start]))
+    assert list(history.events(len(RUN))) == []
+    assert len(history._blocks) <= 6
+
+
+def test_steps_and_rounds_are_known_by_position(tmp_path: Path) -> None:
+    history = open_history(write_segment(tmp_path, 1, recording(RUN)))
+
+    assert [type(RUN[position - 1]) for position in history.steps] == [ev.PhaseTimed] * 10
+    assert [type(RUN[position]) for position in history.rounds] == [ev.RoundStarted] * 2
+
+
+def test_truncated_anywhere_it_opens_and_loses_at_most_the_last_line(tmp_path: Path) -> None:
+    path = tmp_path / "short.jsonl"
+    for size in range(len(SHORT_BYTES) + 1):
+        path.write_bytes(SHORT_BYTES[:size])
+
+        history = open_history(path)
+
+        whole = max(SHORT_BYTES[:size].count(b"\n") - 1, 0)
+        assert history.length == whole, size
+        assert repr(history.state_at(whole)) == repr(fold(SHORT[:whole]))
+
+
+def test_a_packed_file_truncated_anywhere_opens_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "short.jsonl.zst"
+    whole = zstandard.compress(SHORT_BYTES[:2000]) + zstandard.compress(SHORT_BYTES[2000:])
+    for size in range(4, len(whole)):
+        path.write_bytes(whole[:size])
+
+        history = open_history(path)
+
+        assert history.length < len(SHORT)
+        assert repr(list(history.events())) == repr(SHORT[: history.length])
+        second = len(zstandard.compress(SHORT_BYTES[:2000]))
+        assert size == second or "cannot be unpacked to its end" in history.notices[0]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(offset=st.integers(0, len(SHORT_BYTES) - 2), value=st.integers(0, 255))
+def test_a_flipped_byte_costs_its_line_and_is_told(tmp_path: Path, offset: int, value: int) -> None:
+    damaged = bytearray(SHORT_BYTES)
+    damaged[offset] = value
+    path = tmp_path / "short.jsonl"
+    path.write_bytes(damaged)
+
+    try:
+        history = open_history(path)
+    except ReadError:  # it struck the name of a field, in the first event of its type
+        return
+
+    assert history.length == len(SHORT) or history.notices
+    assert history.state_at(history.length).seq == history._state.seq
+    assert len(list(history.events())) == history.length
+
+
+def test_a_damaged_line_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    content = recording(RUN).split(b"\n")
+    content[40] = content[40].replace(b":", b";", 1)
+    path = write_segment(tmp_path, 1, b"\n".join(content))
+
+    history = open_history(path)
+
+    assert same(history, RUN[:39] + RUN[40:])
+    [notice] = history.notices
+    assert notice.startswith(f"{path}, line 41 is damaged and was skipped")
+
+
+def test_an_event_that_the_fold_has_no_place_for_is_damage(tmp_path: Path) -> None:
+    strange = stamp([ev.SeedMoved(round=1, step=1, env=9, slot="mid", before="a", after="b", reason="c")], first=20)
+    history = open_history(write_segment(tmp_path, 1, recording(RUN[:19]) + lines([*strange, *RUN[19:]])))
+
+    assert same(history, RUN)
+    assert "it is about env 9, and the run has 4" in history.notices[0]
+
+
+def test_many_damaged_lines_are_told_in_short(tmp_path: Path) -> None:
+    history = open_history(write_segment(tmp_path, 1, recording(RUN) + b"{}\n" * 1000))
+
+    assert history.length == len(RUN)
+    assert len(history.notices) == reader.NOTICES + 1
+    assert history.notices[-1] == f"{1000 - reader.NOTICES} more lines are damaged"
+
+
+def test_a_newer_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+    content = recording(RUN).replace(b'"round":1,"step":1,', b'"round":1,"step":1,"mood":"good",')
+    content += b'{"type":"SlotSang","seq":900,"time":1,"song":"la"}\n' * 3
+    history = open_history(write_segment(tmp_path, 1, content))
+
+    assert same(history, RUN)
+    assert history.notices == [
+        "fields of EnvStepped that a newer version wrote were skipped: mood",
+        "fields of PhaseTimed that a newer version wrote were skipped: mood",
+        "events of the unknown type SlotSang were skipped; a newer version wrote them",
+    ]
+
+
+def test_a_type_of_which_a_field_is_missing_is_refused_by_name(tmp_path: Path) -> None:
+    content = re.sub(rb'"train_loss":[^,]*,', b"", recording(RUN))
+    path = write_segment(tmp_path, 1, content)
+
+    with pytest.raises(ReadError, match=r"line 4: this version cannot read EnvStepped: .*`train_loss`") as error:
+        open_history(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"a diary\nof some length\n",
+        b"no line end at all",
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\n\xff\xfe\n",
+        b'{"type":"Feature","geometry":null}\n',
+        b'{"accuracy": 0.5}\n' * 1000,
+        b"{}",
+    ],
+)
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.zst"])
+def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+
+    with pytest.raises(ReadError, match="is not a recording of esper-sanctum; expected"):
+        open_history(path)
+
+
+def test_a_foreign_directory_and_a_missing_path_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match=r"is not a run: it holds neither run\.json nor events"):
+        open_history(tmp_path)
+    with pytest.raises(ReadError, match="there is no recording at"):
+        open_history(tmp_path / "nowhere")
+
+
+def test_a_run_that_has_just_begun_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    history = open_history(tmp_path)
+
+    assert (history.length, history.duration, history.state_at(0).status) == (0, 0.0, "starting")
+
+    write_segment(tmp_path, 1, recording(RUN))
+    assert history.poll() == 0
+    assert same(history, RUN)
+
+
+def resumed(directory: Path, *, until: int, at: int, torn: bytes = b"") -> list[ev.AnyEvent]:
+    """A run killed after `until` events, and resumed from a checkpoint at event `at`. Returns what it amounts to."""
+    write_segment(directory, 1, recording(RUN[:until]) + torn)
+    anew = stamp([ev.Resumed(round=1, step=2, origin="start", checkpoint="c"), *RUN[at:]], at + 1, RUN[0].time + 9000)
+    write_segment(directory, 2, recording(anew, fold(RUN[:at])))
+    return RUN[:at] + anew
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"type":"EnvStep'])
+def test_a_resumed_run_reads_as_one_history(tmp_path: Path, torn: bytes) -> None:
+    whole = resumed(tmp_path, until=60, at=31, torn=torn)
+
+    history = open_history(tmp_path)
+
+    assert same(history, whole)
+    assert repr(history.state_at(31)) == repr(fold(RUN[:31]))
+    assert repr(history.state_at(32)) == repr(fold(whole[:32]))
+    assert [type(whole[position - 1]) for position in history.steps] == [ev.PhaseTimed] * 10
+    assert [type(whole[position]) for position in history.rounds] == [ev.RoundStarted] * 2
+    assert [note.split("/")[-1] for note in history.notices] == (
+        ["events-00001.jsonl ends in the middle of a line: that event is lost"] if torn else []
+    )
+
+
+def test_while_nothing_is_recorded_recorded_time_stands_still(tmp_path: Path) -> None:
+    whole = resumed(tmp_path, until=60, at=31)
+    history = open_history(tmp_path)
+
+    assert history.duration == pytest.approx((len(whole) - 2) / 100)
+    assert history.elapsed(30, whole[30].time) == pytest.approx(0.30)
+    assert history.elapsed(31, whole[31].time) == pytest.approx(0.30)
+    assert history.elapsed(40, whole[40].time) == pytest.approx(0.39)
+    assert history.position_at(0.395) == 41
+    assert history.position_at(-1) == 0
+    assert history.position_at(1e9) == len(whole)
+
+
+def test_the_undo_holds_where_the_keyframe_is_damaged(tmp_path: Path) -> None:
+    whole = resumed(tmp_path, until=60, at=31)
+    second = tmp_path / "events-00002.jsonl"
+    second.write_bytes(second.read_bytes().replace(b"{", b"[", 1))
+
+    history = open_history(tmp_path)
+
+    assert same(history, whole)
+    assert "events-00002.jsonl, line 1 is damaged" in history.notices[0]
+
+
+def test_events_that_a_torn_file_lost_are_told(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, recording(RUN[:20]))
+    write_segment(tmp_path, 2, recording(RUN[31:], fold(RUN[:31])))
+
+    history = open_history(tmp_path)
+
+    assert history.notices == [f"events 21 to 31 are missing before {tmp_path / 'events-00002.jsonl'}"]
+    assert repr(list(history.events())) == repr(RUN[:20] + RUN[31:])
+    assert repr(history.state_at(history.length)) == repr(fold(RUN))
+
+
+def test_a_later_segment_alone_begins_with_its_keyframe(tmp_path: Path) -> None:
+    history = open_history(write_segment(tmp_path, 7, recording(RUN[31:], fold(RUN[:31]))))
+
+    assert repr(history.state_at(0)) == repr(fold(RUN[:31]))
+    assert repr(history.state_at(history.length)) == repr(fold(RUN))
+    assert history.notices == []
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(cuts=st.lists(st.integers(0, len(recording(RUN))), max_size=6))
+def test_a_growing_file_is_followed(tmp_path: Path, cuts: list[int]) -> None:
+    content = recording(RUN)
+    path = tmp_path / "growing.jsonl"
+    path.write_bytes(b"")
+    history = open_history(path)
+
+    for cut in [*sorted(cuts), len(content)]:
+        path.write_bytes(content[:cut])
+        before = history.length
+        assert history.poll() == before
+        assert history.length == max(content[:cut].count(b"\n") - 1, 0)
+
+    assert same(history, RUN)
+    assert history.notices == []
+
+
+def test_following_goes_on_into_new_segments_and_sees_what_was_undone(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, recording(RUN[:60]))
+    history = open_history(tmp_path)
+    assert history.length == 60
+
+    whole = resumed(tmp_path, until=60, at=31)
+
+    assert history.poll() == 31
+    assert same(history, whole)
+    assert history.poll() == len(whole)
+
+
+def test_a_file_may_be_packed_under_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "BLOCK", 10)
+    path = write_segment(tmp_path, 1, recording(RUN[:50]))
+    history = open_history(tmp_path)
+    with path.open("ab") as file:
+        file.write(lines(RUN[50:]))
+    pack(path)
+
+    assert history.poll() == 50
+    assert same(history, RUN)
+    assert repr(history.state_at(33)) == repr(fold(RUN[:33]))
+
+
+def test_many_frames_are_read_from_the_one_that_is_needed(tmp_path: Path) -> None:
+    path = tmp_path / "framed.jsonl.zst"
+    content = recording(RUN)
+    path.write_bytes(b"".join(zstandard.compress(content[i : i + 500]) for i in range(0, len(content), 500)))
+    history = open_history(path)
+
+    for position in (100, 3, 57):
+        assert repr(history.state_at(position)) == repr(fold(RUN[:position]))
+
+
+def test_time_that_goes_back_does_not_take_recorded_time_back(tmp_path: Path) -> None:
+    shifted = [msgspec.structs.replace(event, time=event.time - 3600) for event in RUN[50:]]
+    history = open_history(write_segment(tmp_path, 1, recording([*RUN[:50], *shifted])))
+
+    assert history.duration == pytest.approx((len(RUN) - 2) / 100)
+
+
+def test_events_without_a_beginning_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    update = stamp([policy_updated()], first=7)
+    history = open_history(write_segment(tmp_path, 1, lines(update)))
+
+    assert repr(list(history.events())) == repr(update)
+    assert encode(Keyframe.of(history.state_at(1))) == encode(Keyframe.of(fold(update)))
