@@ -36,6 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command(arguments[1:]) if command else train(arguments)
     except (ConfigError, CheckpointError) as error:
         return _refuse(str(error))
+    except BrokenPipeError:
+        # Who reads our output has seen enough. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
 
 
 # Training

@@ -72,9 +72,9 @@ class RewardConfig(_Section, frozen=True, kw_only=True):
 class TrainingConfig(_Section, frozen=True, kw_only=True):
     """`[training]`: how the hosts and seeds are trained, beyond what their task says."""
 
-    host_clip: Positive = 5.0
+    host_clip: Positive = 1.0
     """Limit of the L2 norm of a host's gradient."""
-    seed_clip: Positive = 5.0
+    seed_clip: Positive = 1.0
     """The same for each seed, by itself."""
 
 

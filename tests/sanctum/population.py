@@ -32,7 +32,12 @@ def population(envs: int = 16, rounds: int = 14, steps: int = 25, stop: int = 17
             path = f"telemetry/{started.run}/checkpoints/{round_:05d}-{steps:03d}"
             run.append(
                 ev.CheckpointSaved(
-                    round=round_, step=steps, path=path, bytes=3_400_000 + round_ * 1000, seconds=0.05, origin="schedule"
+                    round=round_,
+                    step=steps,
+                    path=path,
+                    bytes=3_400_000 + round_ * 1000,
+                    seconds=0.05,
+                    origin="schedule",
                 )
             )
         run.append(ev.PhaseTimed(round=round_, step=steps, wall=0.136, phases={"train": 0.1}))
@@ -130,7 +135,12 @@ def _reading(env: int, slot: int, step: int) -> ev.SlotReading:
 
 def _moves(env: int, round_: int, step: int) -> list[ev.AnyEvent]:
     events: list[ev.AnyEvent] = []
-    reasons = {"germinated": "op germinate", "training": "G1 open", "blending": "op advance", "fossilized": "op fossilize"}
+    reasons = {
+        "germinated": "op germinate",
+        "training": "G1 open",
+        "blending": "op advance",
+        "fossilized": "op fossilize",
+    }
     for slot, name in enumerate(("early", "mid", "late")):
         before, after = stage_of(env, slot, step - 1)[0], stage_of(env, slot, step)[0]
         if before != after and step > 1:
@@ -162,7 +172,8 @@ def _episode(round_: int, env: int) -> ev.EpisodeEnded:
 def _update(round_: int) -> ev.PolicyUpdated:
     heads = {
         name: ev.HeadReading(
-            grad_norm=(0.9 - 0.1 * i) * (1 + 0.5 * math.sin(round_ * 0.7 + i)), entropy=max(0.95 - 0.02 * round_ - 0.05 * i, 0)
+            grad_norm=(0.9 - 0.1 * i) * (1 + 0.5 * math.sin(round_ * 0.7 + i)),
+            entropy=max(0.95 - 0.02 * round_ - 0.05 * i, 0),
         )
         for i, name in enumerate(HEADS)
     }

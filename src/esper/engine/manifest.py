@@ -89,7 +89,7 @@ def check_compatible(saved: Mapping[str, Any], config: Config, path: Path) -> No
     Raises:
         CheckpointError: naming the option that differs.
     """
-    wanted = msgspec.to_builtins(config)
+    wanted = msgspec.json.decode(msgspec.json.encode(config))  # lists for tuples, as the manifest has them
     for key in FIXED:
         if saved.get(key) != wanted[key]:
             before, now = _plain(saved.get(key)), _plain(wanted[key])

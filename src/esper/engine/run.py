@@ -70,23 +70,21 @@ class Run:
         write_manifest(self.directory, {"run": self.directory.name, "config": builtins, "versions": report.versions()})
         if resume:
             self.trainer.restore(resume, "command line")
-            return
         network = self.pool.envs[0].network
-        self.hub.emit(
-            ev.RunStarted(
-                run=self.directory.name,
-                task=config.task,
-                policy=config.policy,
-                rounds=config.rounds,
-                steps=config.steps,
-                slots=[slot.name for slot in network.slots],
-                lanes=self.pool.assignment,
-                seed=config.seed,
-                host_parameters=network.host_parameter_count,
-                versions=report.versions(),
-                config=builtins,
-            )
+        started = ev.RunStarted(
+            run=self.directory.name,
+            task=config.task,
+            policy=config.policy,
+            rounds=config.rounds,
+            steps=config.steps,
+            slots=[slot.name for slot in network.slots],
+            lanes=self.pool.assignment,
+            seed=config.seed,
+            host_parameters=network.host_parameter_count,
+            versions=report.versions(),
+            config=builtins,
         )
+        self.hub.emit(started)
 
     def train(self) -> None:
         """Run to the end, or until told to stop; then close everything. What goes wrong is told, and raised."""

@@ -47,11 +47,13 @@ class Console:
                     record = records.get(timeout=None if over else IDLE, block=not over)
                 except queue.Empty:
                     if over:
+                        refresh()
                         return self._state
-                else:
-                    for time, severity, text in self._hear(record):
-                        show(time, severity, text)
-                refresh()
+                    continue
+                for time, severity, text in self._hear(record):
+                    show(time, severity, text)
+                if type(record) is ev.PhaseTimed:  # a step has ended
+                    refresh()
 
     def _hear(self, record: Record) -> Iterator[tuple[float, str, str]]:
         """Fold a record in; the lines that it gives rise to."""

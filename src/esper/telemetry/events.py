@@ -26,7 +26,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag=True):
-    """The first event of a run: what it is, and how it is laid out over this machine."""
+    """The first event of a run, and of each process that goes on with it: what it is, and how it is laid out."""
 
     run: str
     """Name of the run: its directory under the telemetry directory."""

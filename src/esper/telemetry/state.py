@@ -158,10 +158,13 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         return sorted(seen, key=lambda a: (a.found.severity != "error", -a.found.seq))
 
     def _run_started(self, event: ev.RunStarted) -> None:
+        if self.started is None:
+            self.start_time = event.time
+            self.envs = [EnvState(env=i, lane=lane) for i, lane in enumerate(event.lanes)]
         self.started = event
-        self.start_time = event.time
         self.status = "running"
-        self.envs = [EnvState(env=i, lane=lane, revision=event.seq) for i, lane in enumerate(event.lanes)]
+        for env, lane in zip(self.envs, event.lanes, strict=True):
+            env.lane, env.revision = lane, event.seq
 
     def _round_started(self, event: ev.RoundStarted) -> None:
         self.round, self.step = event.round, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import ClassVar
 
 from rich.text import Text
@@ -15,6 +16,7 @@ from esper.sanctum.bindings import KEYS, Category, shown
 from esper.sanctum.symbols import HEADS, SEVERITIES, STAGES, STATUSES, Symbol, number, power_of_two
 from esper.sanctum.theme import Palette
 
+_INDENT, _WIDTH = 11, 52
 _NUMBERS = (
     (number(0.0, 3, 2), "zero was measured"),
     (number(None, 3, 2), "not measured, or not yet"),
@@ -52,9 +54,10 @@ class Help(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """One text."""
         with VerticalScroll(id="dialog"):
-            yield Static(self._page())
+            yield Static(self.page())
 
-    def _page(self) -> Text:
+    def page(self) -> Text:
+        """All sections, wrapped to what the smallest terminal holds."""
         page = Text()
         for category in Category:
             keys = [key for key in KEYS if key.category is category and shown(key, live=self._live)]
@@ -75,7 +78,8 @@ class Help(ModalScreen[None]):
         page.append(f"{heading}\n", style=self._palette["title"])
         for glyph, role, text in entries:
             page.append("  ").append(glyph, style=self._palette[role])
-            page.append(" " * max(9 - len(glyph), 1)).append(f"{text}\n", style=self._palette["normal"])
+            wrapped = f"\n{' ' * _INDENT}".join(wrap(text, _WIDTH))
+            page.append(" " * (_INDENT - 2 - len(glyph))).append(f"{wrapped}\n", style=self._palette["normal"])
         page.append("\n")
 
     def action_dismiss_help(self) -> None:

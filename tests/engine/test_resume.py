@@ -1,0 +1,82 @@
+"""A resumed run computes what the uninterrupted one would have, bit for bit."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from esper.control import Kind
+from esper.engine.manifest import list_checkpoints
+from esper.telemetry import events as ev
+from tests.runs import LiveRun, computed, recorded, tiny
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[ev.AnyEvent]:
+    """What the uninterrupted run computes."""
+    live = LiveRun(tmp_path_factory.mktemp("whole"))
+    live.start().finish()
+    return computed(recorded(live.run.directory))
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(stop_after=st.integers(1, 11), lanes=st.sampled_from([("cpu:0",), ("cpu:0", "cpu:1")]))
+def test_a_run_stopped_at_any_step_goes_on_as_if_nothing_had_been(
+    whole: list[ev.AnyEvent], tmp_path_factory: pytest.TempPathFactory, stop_after: int, lanes: tuple[str, ...]
+) -> None:
+    directory = tmp_path_factory.mktemp("stopped")
+    first = LiveRun(directory)
+    first.control.ask(Kind.PAUSE, "test")
+    first.start()
+    for _ in range(stop_after - 1):
+        first.wait_for(ev.Paused)
+        first.control.ask(Kind.STEP, "test")
+    first.wait_for(ev.Paused)
+    first.control.ask(Kind.STOP, "test")
+    assert first.finish().status == "stopped"
+
+    second = LiveRun(directory, resume=list_checkpoints(first.run.directory)[-1], devices=lanes)
+    state = second.start().finish()
+    assert state.status == "done"
+    assert computed(recorded(first.run.directory)) == whole
+
+
+def test_restoring_in_a_live_run_undoes_what_came_after(whole: list[ev.AnyEvent], tmp_path: Path) -> None:
+    live = LiveRun(tmp_path)
+    live.start()
+    saved = live.wait_for(ev.CheckpointSaved)
+    assert isinstance(saved, ev.CheckpointSaved)
+    live.control.ask(Kind.PAUSE, "test")
+    live.wait_for(ev.Paused)
+    live.control.ask(Kind.RESTORE, "test", saved.path)
+    live.wait_for(ev.Resumed)
+    assert (live.state.round, live.state.step) == (saved.round, saved.step)
+    live.finish()
+    assert computed(recorded(live.run.directory)) == whole
+
+
+@pytest.mark.parametrize("policy", ["heuristic", "random", "static"])
+def test_policies_that_do_not_learn_resume_too(policy: str, tmp_path: Path) -> None:
+    options = {"policy": policy, "rounds": 1, "steps": 8}
+    whole = LiveRun(tmp_path / "whole", **options)
+    whole.start().finish()
+    first = LiveRun(tmp_path / "parts", **options)
+    first.control.ask(Kind.PAUSE, "test")
+    first.start()
+    for _ in range(4):
+        first.wait_for(ev.Paused)
+        first.control.ask(Kind.STEP, "test")
+    first.wait_for(ev.Paused)
+    first.control.ask(Kind.STOP, "test")
+    first.finish()
+    second = LiveRun(tmp_path / "parts", resume=list_checkpoints(first.run.directory)[-1], **options)
+    second.start().finish()
+    assert computed(recorded(first.run.directory)) == computed(recorded(whole.run.directory))
+
+
+def test_tiny_runs_do_grow(whole: list[ev.AnyEvent]) -> None:
+    """Or the tests above would compare very little."""
+    moved = {event.after for event in whole if isinstance(event, ev.SeedMoved)}
+    assert {"germinated", "training"} <= moved
+    assert tiny(Path())["steps"] == 4

@@ -1,0 +1,90 @@
+"""Small real runs, and what of them must not depend on when, where or how often they were interrupted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import msgspec
+
+from esper.config import resolve
+from esper.control import Control
+from esper.engine.run import Run
+from esper.telemetry import events as ev
+from esper.telemetry.reader import open_history
+from esper.telemetry.state import Keyframe, Record, RunState
+
+OF_THE_MOMENT = (
+    ev.RunStarted,
+    ev.DeviceSampled,
+    ev.PhaseTimed,
+    ev.Paused,
+    ev.Resumed,
+    ev.CheckpointSaved,
+    ev.Logged,
+    ev.RunEnded,
+)
+"""Events that say when, where and at whose wish: not what was computed."""
+
+
+def tiny(telemetry_dir: Path, **options: Any) -> dict[str, Any]:
+    """Options of a run that takes a second or two."""
+    return {
+        "envs": 3,
+        "rounds": 3,
+        "steps": 4,
+        "devices": ("cpu:0",),
+        "checkpoint_every": 1,
+        "telemetry_dir": str(telemetry_dir),
+        **options,
+    }
+
+
+class LiveRun:
+    """A run in a thread of its own, with its records folded as they come."""
+
+    def __init__(self, telemetry_dir: Path, *, resume: Path | None = None, **options: Any) -> None:
+        self.records: SimpleQueue[Record] = SimpleQueue()
+        self.control = Control()
+        self.run = Run(resolve(None, tiny(telemetry_dir, **options)), self.control, self.records, resume)
+        self.state = RunState()
+        self._thread = threading.Thread(target=self.run.train, daemon=True)
+
+    def start(self) -> LiveRun:
+        self._thread.start()
+        return self
+
+    def wait_for(self, *kinds: type[ev.Event]) -> ev.Event:
+        """Fold records until one of these kinds has come."""
+        while True:
+            record = self.records.get(timeout=60)
+            if isinstance(record, Keyframe):
+                self.state = record.open()
+                continue
+            self.state.apply(record)
+            if isinstance(record, kinds):
+                return record
+
+    def finish(self) -> RunState:
+        """Wait for the end."""
+        if self.state.status not in ("done", "stopped", "failed"):
+            self.wait_for(ev.RunEnded)
+        self._thread.join(timeout=60)
+        assert not self._thread.is_alive()
+        return self.state
+
+
+def computed(events: Iterable[ev.AnyEvent]) -> list[ev.AnyEvent]:
+    """What a run computed, event by event, without numbers and dates."""
+    return [
+        msgspec.structs.replace(event, seq=0, time=0.0) for event in events if not isinstance(event, OF_THE_MOMENT)
+    ]
+
+
+def recorded(run: Path) -> list[ev.AnyEvent]:
+    """The one history of a recorded run."""
+    history = open_history(run)
+    return list(history.events(0, history.length))

@@ -1,0 +1,24 @@
+"""Every test of the screen runs in UTC, without the user's own themes."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.fixture(autouse=True)
+def user_themes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty folder in place of the user's."""
+    monkeypatch.setattr("esper.sanctum.theme.user_folder", lambda: tmp_path / "themes")
+    (tmp_path / "themes").mkdir()
+    return tmp_path / "themes"

@@ -1,0 +1,434 @@
+"""Every key, live and in replay."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from textual.app import App
+from textual.widgets import DataTable
+
+from esper.control import Kind
+from esper.sanctum.bindings import KEYS, Category
+from esper.sanctum.screens.checkpoints import CheckpointPicker
+from esper.sanctum.screens.env_detail import EnvDetail
+from esper.sanctum.screens.help import Help
+from esper.sanctum.screens.overview import Overview
+from esper.sanctum.screens.quit_dialog import QuitDialog
+from esper.sanctum.symbols import SEVERITIES, STAGES
+from esper.sanctum.widgets.env_table import EnvTable
+from esper.sanctum.widgets.footer import Footer
+from esper.sanctum.widgets.scrubber import Scrubber
+from esper.telemetry import events as ev
+from tests.factory import example_run, stamp
+from tests.sanctum.driving import header, live, replay, screen_text, settle, shown
+from tests.sanctum.population import population
+from tests.sanctum.sessions import FakeSession
+
+SIZE = (120, 40)
+RUN = population(envs=64, rounds=12, stop=5)
+
+
+def say(session: FakeSession, *events: ev.AnyEvent) -> None:
+    session.say(*stamp(events, first=10_000))
+
+
+def kinds(session: FakeSession) -> list[Kind]:
+    return [request.kind for request in session.asked()]
+
+
+def notices(app: App[None]) -> str:
+    return " ".join(notification.message for notification in app._notifications)
+
+
+async def test_pause_step_and_resume_show_what_is_true() -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("s")
+        assert kinds(session) == []
+        assert "need a paused run" in notices(app)
+        await pilot.press("p")
+        assert kinds(session) == [Kind.PAUSE]
+        await settle(pilot)
+        assert "● RUNNING pausing…" in header(app)
+        say(session, ev.Paused(round=12, step=6, origin="keyboard"))
+        await settle(pilot)
+        assert "❚❚ PAUSED round" in header(app)
+        assert shown(app, Footer).startswith("p go on s step")
+        await pilot.press("s")
+        assert kinds(session) == [Kind.STEP]
+        await settle(pilot)
+        assert "PAUSED one step…" in header(app)
+        say(
+            session,
+            ev.PhaseTimed(round=12, step=7, wall=0.1, phases={}),
+            ev.Paused(round=12, step=7, origin="keyboard"),
+        )
+        await settle(pilot)
+        assert "step 7/25" in header(app)
+        assert "…" not in header(app)
+        await pilot.press("p")
+        assert kinds(session) == [Kind.RESUME]
+        assert "PAUSED" in header(app)
+        say(session, ev.Resumed(round=12, step=7, origin="keyboard"))
+        await settle(pilot)
+        assert "● RUNNING round" in header(app)
+
+
+async def test_checkpoint() -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("c")
+        request = session.asked()
+        assert [(r.kind, r.origin) for r in request] == [(Kind.CHECKPOINT, "keyboard")]
+        assert "checkpointing…" in header(app)
+        say(session, ev.CheckpointSaved(round=12, step=5, path="x", bytes=1, seconds=0.1, origin="keyboard"))
+        await settle(pilot)
+        assert "checkpointing…" not in header(app)
+
+
+async def test_restore_picks_a_checkpoint() -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("r")
+        assert isinstance(app.screen, CheckpointPicker)
+        table = app.screen.query_one(DataTable)
+        newest = [str(cell).strip() for cell in table.get_row_at(0)]
+        assert newest == ["10", "25", "14:13:26", "3.25", "schedule", "00010-025"]
+        await pilot.press("escape")
+        assert kinds(session) == []
+        await pilot.press("r", "down", "enter")
+        (request,) = session.asked()
+        assert request.kind is Kind.RESTORE
+        assert request.path is not None
+        assert request.path.endswith("checkpoints/00005-025")
+        assert "restoring…" in header(app)
+
+
+async def test_restore_without_checkpoints_says_how_to_make_one() -> None:
+    app, session = live(example_run()[:5])
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("r")
+        assert isinstance(app.screen, Overview)
+        assert "no checkpoint yet" in notices(app)
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind"),
+    [(("c",), Kind.STOP), (("enter",), Kind.STOP), (("w",), Kind.ABANDON), (("down", "enter"), Kind.ABANDON)],
+)
+async def test_quit_waits_for_the_end(keys: tuple[str, ...], kind: Kind) -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("q", *keys)
+        assert kinds(session) == [kind]
+        assert "leaving…" in header(app)
+        app._tick()
+        assert not app._exit
+        say(session, ev.RunEnded(outcome="stopped", reason="asked to"))
+        app._tick()
+        assert app._exit
+
+
+async def test_quit_leaves_when_the_engine_is_gone() -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("q", "w")
+        session.alive = False
+        app._tick()
+        assert app._exit
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
+async def test_quit_can_be_taken_back(key: str) -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press(key)
+        assert isinstance(app.screen, QuitDialog)
+        await pilot.press("ctrl+c")
+        assert len(app.screen_stack) == 2
+        await pilot.press("escape")
+        assert isinstance(app.screen, Overview)
+        assert kinds(session) == []
+        assert not app._exit
+
+
+async def test_quit_does_not_ask_before_anything_was_trained() -> None:
+    app, session = live([])
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        assert "○ STARTING" in header(app)
+        assert "starting: loading torch…" in screen_text(app)
+        await pilot.press("q")
+        assert kinds(session) == [Kind.ABANDON]
+
+
+@pytest.mark.parametrize(("outcome", "says"), [("done", "✓ DONE"), ("failed", "✖ FAILED the lane cpu:0 died")])
+async def test_the_end_stays_on_the_screen_until_q(outcome: str, says: str) -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        say(session, ev.RunEnded(outcome=outcome, reason="the lane cpu:0 died" if outcome == "failed" else None))
+        session.alive = False
+        app._tick()
+        await pilot.pause()
+        assert says in header(app)
+        assert not app._exit
+        await pilot.press("p")
+        assert kinds(session) == []
+        assert "has ended" in notices(app)
+        await pilot.press("q")
+        assert app._exit
+
+
+async def test_an_engine_that_dies_without_a_word_is_a_failure() -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        session.alive = False
+        app._tick()
+        await pilot.pause()
+        assert "✖ FAILED the engine ended without a word" in header(app)
+
+
+async def test_a_failed_set_up_ends_the_app() -> None:
+    app, session = live([])
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.pause()
+        assert session.started
+        session.failure = "there is no device cuda:7"
+        app._tick()
+        assert app._exit
+
+
+async def test_signals_checkpoint_and_leave_and_a_second_one_leaves_now() -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        signal.raise_signal(signal.SIGTERM)
+        await pilot.pause(0.05)
+        assert [(r.kind, r.origin) for r in session.asked()] == [(Kind.STOP, "signal")]
+        assert not app._exit
+        signal.raise_signal(signal.SIGTERM)
+        await pilot.pause(0.05)
+        assert kinds(session) == [Kind.ABANDON]
+        assert app._exit
+
+
+async def test_the_cursor_of_the_table() -> None:
+    app, _ = live(RUN)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        table = app.screen.query_one(EnvTable)
+        page = table.size.height - 3
+        moves = [("down", 1), ("j", 2), ("up", 1), ("k", 0), ("k", 0), ("pagedown", page), ("end", 63), ("j", 63)]
+        moves += [("pageup", 63 - page), ("home", 0)]
+        for key, env in moves:
+            await pilot.press(key)
+            assert app.view.env == env, key
+            assert f"▸{env:02d}" in table.text
+            assert table.text.splitlines()[-1].startswith("med")
+
+
+async def test_enter_opens_an_env_and_escape_comes_back() -> None:
+    app, _ = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("j", "enter")
+        await settle(pilot)
+        assert isinstance(app.screen, EnvDetail)
+        assert "env 01 on cpu:1" in screen_text(app)
+        await pilot.press("j")
+        assert "env 02 on cpu:0" in screen_text(app)
+        await pilot.press("up", "up", "up")
+        assert "env 00 on cpu:0" in screen_text(app)
+        await pilot.press("escape")
+        assert isinstance(app.screen, Overview)
+        assert app.view.env == 0
+
+
+async def test_the_mouse() -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.click(EnvTable, offset=(10, 5))
+        assert app.view.env == 3
+        await pilot.click(Footer, offset=(2, 0))
+        assert kinds(session) == [Kind.PAUSE]
+        await pilot.double_click(EnvTable, offset=(10, 6))
+        await pilot.pause()
+        assert isinstance(app.screen, EnvDetail)
+        assert app.view.env == 4
+
+
+async def test_help_names_every_key_and_symbol() -> None:
+    app, _ = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert isinstance(app.screen, Help)
+        assert "The run" in screen_text(app)
+        text = " ".join(app.screen.page().plain.split())
+        for key in KEYS:
+            if key.category not in {Category.REPLAY, Category.SCRUBBER}:
+                assert key.description in text
+        for symbol in (*STAGES.values(), *SEVERITIES.values()):
+            assert f"{symbol.glyph} " in text
+            assert symbol.meaning in text
+        await pilot.press("escape")
+        assert isinstance(app.screen, Overview)
+
+
+async def test_themes_go_round() -> None:
+    app, _ = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        names = [app.theme]
+        for _ in range(4):
+            await pilot.press("t")
+            names.append(app.theme)
+            await pilot.pause()
+            style = app.screen.query_one(EnvTable).render_line(3)._segments[0].style
+            assert style is not None
+            assert style.bgcolor == app.palettes[app.theme].styles["normal"].bgcolor
+        assert names == [*app.palettes, names[0]]
+
+
+async def test_the_palette_has_the_actions_and_the_themes() -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        commands = {command.title: command for command in app.get_system_commands(app.screen)}
+        assert {"Pause", "Checkpoint", "Restore", "Quit", "Theme high-contrast"} <= set(commands)
+        assert "Play" not in commands
+        await pilot.press("ctrl+p", *"checkp", "down", "enter")
+        await pilot.pause(0.5)
+        assert kinds(session) == [Kind.CHECKPOINT]
+
+
+async def test_screenshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    app, _ = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("S")
+        (svg,) = tmp_path.glob("*.svg")
+        assert svg.name == "digits_impaired-20261121-015300-round012-step005.svg"
+        assert "<svg" in svg.read_text()
+
+
+@pytest.mark.parametrize("key", ["p", "s", "c", "r"])
+async def test_a_recording_cannot_be_controlled(key: str, tmp_path: Path) -> None:
+    app, _ = replay(example_run(), tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press(key)
+        assert "cannot be controlled" in notices(app)
+        assert isinstance(app.screen, Overview)
+
+
+async def test_replay_steps_and_rounds(tmp_path: Path) -> None:
+    app, playback = replay(example_run(rounds=3), tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        assert "▶ REPLAY" in header(app)
+        seen: list[tuple[int, int]] = []
+        for key in (
+            "right",
+            "right",
+            "left",
+            "shift+right",
+            "right",
+            "shift+right",
+            "shift+left",
+            "right_curly_bracket",
+            "left_curly_bracket",
+        ):
+            await pilot.press(key)
+            seen.append((app.source.state.round, app.source.state.step))
+        assert seen == [(1, 1), (1, 2), (1, 1), (1, 5), (2, 1), (2, 5), (1, 5), (3, 5), (0, 0)]
+        assert not playback.playing
+        await pilot.press("right_curly_bracket")
+        assert "round 3/3" in header(app)
+
+
+async def test_replay_plays_at_any_speed(tmp_path: Path) -> None:
+    app, playback = replay(example_run(), tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("space")
+        assert playback.playing
+        await pilot.press("greater_than_sign", "full_stop", "less_than_sign")
+        assert playback.speed == 2.0
+        assert "▶ 2×" in shown(app, Scrubber)
+        await pilot.press("space")
+        assert not playback.playing
+        assert "❚❚ 2×" in shown(app, Scrubber)
+        await pilot.press(*["comma"] * 12)
+        assert playback.speed == 0.25
+        await pilot.press("right_curly_bracket", "space")
+        assert playback.position < playback.length  # from the start again
+        assert playback.playing
+
+
+async def test_home_and_end_belong_to_what_has_the_focus(tmp_path: Path) -> None:
+    app, playback = replay(example_run(envs=8), tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("right")
+        await settle(pilot)
+        at = playback.position
+        await pilot.press("end")
+        assert (app.view.env, playback.position) == (7, at)
+        await pilot.press("tab", "end")
+        assert (app.view.env, playback.position) == (7, playback.length)
+        await pilot.press("home")
+        assert (app.view.env, playback.position) == (7, 0)
+
+
+async def test_the_scrubber_shows_the_time_and_what_was_passed(tmp_path: Path) -> None:
+    app, playback = replay(example_run(), tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("right_curly_bracket")
+        text = shown(app, Scrubber)
+        assert text.endswith("00:00:01 of 00:00:01")
+        assert text.count("C") == 2
+        assert "✖" in text
+        await pilot.click(Scrubber, offset=(60, 0))
+        assert 0 < playback.position < playback.length
+
+
+async def test_keys_of_a_replay_are_silent_in_a_live_run() -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        before = header(app)
+        await pilot.press("space", "left", "right", "shift+left", "comma", "left_curly_bracket")
+        assert kinds(session) == []
+        assert header(app) == before
+        assert not app.screen.query_one(Scrubber).display
+
+
+async def test_leaving_a_replay_asks_nothing(tmp_path: Path) -> None:
+    app, _ = replay(example_run(), tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("q")
+        assert app._exit
+
+
+def test_no_key_means_two_things() -> None:
+    for category in (Category.TABLE, Category.DETAIL, Category.SCRUBBER):
+        keys = [
+            name
+            for key in KEYS
+            if key.category in {category, Category.RUN, Category.REPLAY, Category.VIEW}
+            for name in key.keys.split(",")
+        ]
+        assert len(keys) == len(set(keys))

@@ -1,0 +1,132 @@
+"""What must be on the screen at every size, and what a terminal without colour shows."""
+
+import pytest
+from rich.color import ColorType
+
+from esper.sanctum.app import SanctumApp
+from esper.sanctum.widgets.env_table import EnvTable
+from tests.factory import example_run
+from tests.sanctum.driving import live, screen_text, settle
+from tests.sanctum.population import population
+
+SIZES = [(80, 24), (120, 40), (200, 60), (80, 60), (200, 24), (110, 34)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_overview_shows_the_essentials(size: tuple[int, int]) -> None:
+    app, _ = live(population())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        text = screen_text(app)
+    lines = text.splitlines()
+    assert len(lines) == size[1]
+    assert all(len(line) == size[0] for line in lines)
+    for essential in (
+        "digits_impaired",
+        "● RUNNING",
+        "14/100",
+        "17/25",
+        "118/s",
+        "✖ 3",
+        "reward",
+        "cpu:0",
+        "94.5 %",
+        "1.31",
+    ):
+        assert essential in text, essential
+    for env in range(16):
+        assert f" {env:02d}" in text or f"▸{env:02d}" in text
+    for slot in ("early", "mid", "late"):
+        assert slot in text
+    assert any(line.lstrip("│ ").startswith("med") for line in lines)
+    assert "p pause" in lines[-1]
+    assert "q quit" in lines[-1]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_env_detail_shows_the_essentials(size: tuple[int, int]) -> None:
+    app, _ = live(population())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        await pilot.press("down", "down", "down", "enter")
+        await settle(pilot)
+        text = screen_text(app)
+    for essential in (
+        "env 03 on cpu:1",
+        "F fossilized",
+        "+12.4",
+        "±",
+        "1.1",
+        "592",
+        "contribution",
+        "+0.113",
+        "G2 holds late",
+    ):
+        assert essential in text, essential
+    assert "100 ┤" in text
+    assert "return +0.924" in text
+
+
+@pytest.mark.parametrize("size", [(79, 24), (80, 23), (20, 5), (1, 1)])
+async def test_a_terminal_too_small_says_so(size: tuple[int, int]) -> None:
+    app, _ = live(population())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        await pilot.press("down", "enter", "escape")
+        text = " ".join(screen_text(app).split())
+        if size[0] >= 79:
+            assert f"Sanctum needs 80 × 24, this terminal is {size[0]} × {size[1]}. The run goes on." in text
+        assert "reward" not in text
+        await pilot.resize_terminal(80, 24)
+        await settle(pilot)
+        assert "reward" in screen_text(app)
+        assert "Sanctum needs" not in screen_text(app)
+
+
+async def test_more_envs_than_lines_scroll_and_say_so() -> None:
+    app, _ = live(population(envs=64, rounds=2, stop=2))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        lines = app.screen.query_one(EnvTable).text.splitlines()
+        assert lines[-2].endswith("↓")
+        assert lines[-1].startswith("med")
+        await pilot.press("end")
+        lines = app.screen.query_one(EnvTable).text.splitlines()
+        assert lines[1].endswith("↑")
+        assert "▸63" in lines[-2]
+
+
+async def test_the_first_frame_says_what_is_being_waited_for() -> None:
+    app, session = live([])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert "starting: loading torch…" in screen_text(app)
+        assert "○ STARTING" in screen_text(app)
+        session.say(*example_run()[:6])
+        await settle(pilot)
+        assert "● RUNNING" in screen_text(app)
+
+
+def colours(app: SanctumApp) -> set[tuple[int, int, int]]:
+    """All colours on the screen that are no greys."""
+    found: set[tuple[int, int, int]] = set()
+    for strip in app.screen._compositor.render_strips():
+        for segment in strip.apply_filter(app._filters[-1], app.screen.background_colors[1]):
+            for colour in (segment.style.color, segment.style.bgcolor) if segment.style else ():
+                if colour is not None and colour.type is ColorType.TRUECOLOR and len(set(colour.get_truecolor())) > 1:
+                    found.add(tuple(colour.get_truecolor()))
+    return found
+
+
+async def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, _ = live(population())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert len(colours(app)) > 5
+        text = screen_text(app)
+    monkeypatch.setenv("NO_COLOR", "1")
+    app, _ = live(population())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert colours(app) == set()
+        assert screen_text(app) == text  # glyphs and words say it all

@@ -1,0 +1,278 @@
+"""From the event to the widget: what was measured is what is shown."""
+
+import math
+
+import msgspec
+import pytest
+from textual.geometry import Region
+
+from esper.sanctum.screens.env_detail import EnvDetail
+from esper.sanctum.widgets.accuracy import PopulationAccuracy
+from esper.sanctum.widgets.anomalies import AnomalyStrip
+from esper.sanctum.widgets.devices import Devices
+from esper.sanctum.widgets.env_charts import EnvAccuracy, EnvRewards
+from esper.sanctum.widgets.env_moves import EnvMoves
+from esper.sanctum.widgets.env_slots import EnvSlots
+from esper.sanctum.widgets.env_step import EnvReward, EnvStep
+from esper.sanctum.widgets.env_table import EnvTable
+from esper.sanctum.widgets.heads import Heads
+from esper.sanctum.widgets.log import Log
+from esper.telemetry import events as ev
+from esper.telemetry.state import Keyframe
+from tests.factory import device_sampled, env_stepped, policy_updated, run_started, stamp
+from tests.sanctum.driving import ROOMY, header, live, settle, shown
+from tests.sanctum.population import population
+
+SLOTS = [
+    ev.SlotReading(stage="fossilized", blueprint="norm", alpha=0.7, age=9, parameters=1234),
+    ev.SlotReading(
+        stage="blending", blueprint="conv_small", alpha=0.25, age=3, parameters=148, grad_norm=0.2,
+        contribution=0.042, contribution_se=0.011,
+    ),
+    ev.SlotReading(stage="training", blueprint="conv_light", age=1, parameters=90, grad_norm=0.0),
+]  # fmt: skip
+
+
+def beginning(envs: int = 3) -> list[ev.AnyEvent]:
+    return [run_started(envs, 100, 25), ev.RoundStarted(round=1)]
+
+
+def row(text: str, env: int) -> list[str]:
+    """The words of an env's row."""
+    return next(line for line in text.splitlines() if line.lstrip(" ▸").startswith(f"{env:02d}")).split()
+
+
+async def test_header() -> None:
+    run = [
+        *beginning(),
+        *(env_stepped(env) for env in range(3)),
+        ev.PhaseTimed(round=14, step=11, wall=0.25, phases={}),
+    ]
+    app, _ = live(stamp(run))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        text = header(app)
+    assert "digits_impaired ppo 3 envs on cpu:0 cpu:1" in text
+    assert "● RUNNING round 14/100" in text
+    assert "step 11/25 12/s 9m left" in text  # 3 envs in a quarter of a second; 2164 such steps to go
+
+
+async def test_env_row() -> None:
+    step = env_stepped(1, accuracy=0.8764, reward=-0.1234, grad_norm=4.314, loss_scale=32768.0, slots=SLOTS)
+    app, _ = live(stamp([*beginning(), step]))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        words = row(app.screen.query_one(EnvTable).text, 1)
+    assert words[:2] == ["01", "87.6"]
+    line = " ".join(words)
+    assert "−0.123 F norm" in line
+    assert "0.70 b conv_small" in line
+    assert "0.25 t conv_light – 4.31 2^15 cpu:1" in line
+
+
+async def test_env_row_tells_missing_zero_and_nan_apart() -> None:
+    run = [
+        *beginning(),
+        env_stepped(1, grad_norm=0.0, reward=0.0),
+        env_stepped(2, grad_norm=math.nan, loss_scale=math.nan),
+    ]
+    app, _ = live(stamp(run))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        text = app.screen.query_one(EnvTable).text
+    assert row(text, 0) == ["▸00", "–", "–", "–", "–", "–", "–", "–", "cpu:0"]
+    assert row(text, 1)[-3:] == ["0", "–", "cpu:1"]
+    assert row(text, 2)[-3:] == ["NaN", "NaN", "cpu:0"]
+
+
+async def test_medians_are_of_what_was_measured() -> None:
+    steps = [env_stepped(0, accuracy=0.2), env_stepped(1, accuracy=0.4, grad_norm=math.nan)]
+    app, _ = live(stamp([*beginning(), *steps]))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        words = app.screen.query_one(EnvTable).text.splitlines()[-1].split()
+    assert words == ["med", "30.0", "+0.125", "2·", "2b", "2z", "0.80", "–"]
+
+
+async def test_rows_are_marked_with_their_worst_anomaly() -> None:
+    anomalies = [
+        ev.AnomalyFound(rule="a", severity="error", where="env 1", env=1, value=1.0, text="env 01 is broken"),
+        ev.AnomalyFound(rule="b", severity="warning", where="env 1", env=1, value=1.0, text="env 01 is odd"),
+        ev.AnomalyFound(rule="b", severity="warning", where="env 2", env=2, value=1.0, text="env 02 is odd"),
+    ]
+    app, _ = live(stamp([*beginning(), *(env_stepped(env) for env in range(3)), *anomalies]))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        text = app.screen.query_one(EnvTable).text
+        strip = shown(app, AnomalyStrip)
+    assert row(text, 0)[0] == "▸00"
+    assert row(text, 1)[0] == "01✖"
+    assert row(text, 2)[0] == "02▲"
+    assert strip == "✖ 3 env 01 is broken · env 02 is odd · env 01 is odd"
+
+
+async def test_a_healthy_run_has_no_anomalies() -> None:
+    app, _ = live(stamp(beginning()))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        assert shown(app, AnomalyStrip) == "✓ no anomalies"
+
+
+@pytest.mark.parametrize("slots", [["only"], ["a", "b", "c", "d", "e", "f"]])
+async def test_any_number_of_slots(slots: list[str]) -> None:
+    started = msgspec.structs.replace(run_started(2, 5, 5), slots=slots)
+    readings = [ev.SlotReading(stage="blending", blueprint="norm", alpha=0.5) for _ in slots]
+    app, _ = live(stamp([started, ev.RoundStarted(round=1), env_stepped(0, slots=readings)]))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        text = app.screen.query_one(EnvTable).text
+    heading = text.splitlines()[0].split()
+    assert [word for word in heading if word in slots] == slots
+    assert row(text, 0).count("b") == len(slots)
+
+
+async def test_heads() -> None:
+    app, _ = live(stamp([*beginning(), policy_updated(1), policy_updated(2, kl=0.5, explained_variance=None)]))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        panel = app.screen.query_one(Heads)
+        lines = {line.split()[0]: line.split() for line in panel.text.splitlines() if not line.startswith(" α")}
+        assert lines["slot"][1] == "0.120"
+        assert lines["slot"][-1] == "0.90"
+        assert lines["tempo"][1] == "–"  # no gradient
+        assert lines["tempo"][-1] == "0.80"
+        assert panel.text.splitlines()[-1].split() == ["α", "curve", "–", "–"]
+        assert str(panel.border_subtitle) == "KL .5  clip .08  EV –"
+
+
+async def test_devices() -> None:
+    run = [
+        *beginning(),
+        device_sampled("cpu:0", busy=0.962, allocated=int(1.31 * 2**30), used=6 * 2**30, total=24 * 2**30),
+        device_sampled("cpu:1", busy=None, allocated=int(1.31 * 2**30), used=6 * 2**30, total=24 * 2**30),
+        device_sampled("cuda:0", envs=8, allocated=3 * 2**30, reserved=5 * 2**30, used=75 * 2**30, total=80 * 2**30),
+    ]
+    app, _ = live(stamp(run))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        lines = [" ".join(line.split()) for line in app.screen.query_one(Devices).text.splitlines()]
+    assert lines[0].startswith("cpu:0 2 envs ━")
+    assert lines[0].endswith("96.2 %")
+    assert lines[1] == "cpu:1 2 envs – %"
+    assert lines[2].startswith("cuda:0 8 envs")
+    assert lines[3] == "allocated 3.00 reserved 5.00 of 80.0 GiB"
+    assert lines[4] == "process 1.31 machine 6.00 of 24.0 GiB"
+
+
+async def test_log() -> None:
+    run = [
+        *beginning(),
+        ev.Logged(severity="warning", text="the disk is nearly full"),
+        ev.Logged(severity="info", text="\x1b[2J"),
+    ]
+    app, _ = live(stamp(run))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        lines = app.screen.query_one(Log).text.rstrip().splitlines()
+    assert lines[-2].split() == ["14:13:20", "▲", "the", "disk", "is", "nearly", "full"]
+    assert "\x1b" not in lines[-1]
+
+
+async def test_population_accuracy() -> None:
+    ended = [
+        ev.EpisodeEnded(
+            round=round_, env=env, accuracy=0.1 * round_ + env / 10, best_accuracy=1.0, episode_return=0.0,
+            parameter_ratio=1.0, fossilized=0, culled=0,
+        )
+        for round_ in (1, 2)
+        for env in range(3)
+    ]  # fmt: skip
+    first = [*beginning(), *ended[:3], ev.RoundStarted(round=2)]
+    app, session = live(stamp(first))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        panel = app.screen.query_one(PopulationAccuracy)
+        assert "two points" in panel.text
+        session.say(*stamp(ended[3:], first=len(first) + 1))
+        await settle(pilot)
+        assert str(panel.border_subtitle) == "median 30.0  min 20.0  max 40.0"
+        assert "100 ┤" in panel.text
+
+
+async def test_env_detail() -> None:
+    checks = [
+        ev.GateCheck(name="age", passed=False, value=1, threshold=3),
+        ev.GateCheck(name="gradient measured", passed=True),
+        ev.GateCheck(name="gradient finite", passed=False, value=math.nan),
+    ]
+    run = [
+        *beginning(),
+        ev.SeedMoved(
+            round=1, step=1, env=2, slot="late", before="germinated", after="training", blueprint="conv_light",
+            reason="G1 open",
+        ),
+        ev.GateRefused(round=1, step=1, env=2, slot="late", gate="G2", checks=checks),
+        env_stepped(
+            2, op="germinate", target="late", accuracy=0.61, reward=0.125, slots=SLOTS, loss=1.234, op_probability=None,
+            skipped={"mid": 4},
+        ),
+    ]  # fmt: skip
+    app, _ = live(stamp(run))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        await pilot.press("end", "enter")
+        await settle(pilot)
+        assert isinstance(app.screen, EnvDetail)
+        assert "env 02 on cpu:0" in str(app.screen.query_one(EnvAccuracy).border_title)
+        assert str(app.screen.query_one(EnvAccuracy).border_subtitle) == "best 61.0"
+        assert str(app.screen.query_one(EnvRewards).border_subtitle) == "return +0.125"
+        slots = app.screen.query_one(EnvSlots).text.splitlines()
+        assert slots[1].split()[:4] == ["early", "F", "fossilized", "norm"]
+        assert slots[1].split()[-5:] == ["0.70", "–", "–", "1,234", "9"]
+        assert slots[2].split()[-7:] == ["0.25", "+4.2", "±", "1.1", "0.20", "148", "3"]
+        assert slots[3].split()[-5:] == ["–", "–", "0", "90", "1"]
+        step = shown(app, EnvStep)
+        assert step.startswith("op germinate late loss 1.23")
+        assert "p(op) –" in step
+        assert "skip mid 4" in step
+        assert shown(app, EnvReward) == "accuracy +0.150 rent −0.025 sum +0.125"
+        moves = shown(app, EnvMoves)
+        assert "1 late g → t conv_light G1 open" in moves
+        assert "▲ G2 holds late: age 1, needs 3, gradient finite NaN" in moves
+        assert "gradient measured" not in moves
+
+
+async def test_only_changed_lines_are_painted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = stamp([*beginning(8), *(env_stepped(env) for env in range(8))])
+    app, session = live(run)
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        table = app.screen.query_one(EnvTable)
+        painted: list[int] = []
+        refresh = table.refresh
+
+        def note(*regions: Region) -> object:
+            painted.extend(region.y for region in regions)
+            return refresh(*regions)
+
+        monkeypatch.setattr(table, "refresh", note)
+        session.say(*stamp([env_stepped(5, accuracy=0.9)], first=len(run) + 1))
+        app.source.tick(0.0)
+        app.look()
+    assert painted == [6]  # row of env 5; the medians stay as they are
+
+
+async def test_a_restored_state_is_drawn_anew() -> None:
+    run = population(envs=4, stop=3)
+    app, session = live(run)
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        before = app.screen.query_one(EnvTable).text
+        changed = app.source.state.envs[0].stepped
+        assert changed is not None
+        app.source.state.envs[0].stepped = msgspec.structs.replace(changed, accuracy=0.99)  # same seq, another history
+        session.say(Keyframe.of(app.source.state))
+        await settle(pilot)
+        after = app.screen.query_one(EnvTable).text
+    assert row(before, 0)[1] != "99.0"
+    assert row(after, 0)[1] == "99.0"

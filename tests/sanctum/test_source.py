@@ -1,0 +1,110 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from esper.control import Kind
+from esper.sanctum.source import LiveSource, ReplaySource
+from esper.telemetry import events as ev
+from esper.telemetry.state import Keyframe, RunState
+from tests.factory import example_run, stamp
+from tests.sanctum.driving import replay
+from tests.sanctum.sessions import FakeSession
+
+
+def test_nothing_heavy_is_imported_before_the_first_frame() -> None:
+    code = "import sys, esper.sanctum.app; print([m for m in ('torch', 'numpy', 'msgspec') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['msgspec']"
+
+
+def test_a_live_source_folds_what_has_come() -> None:
+    run = example_run()
+    session = FakeSession(run[:10])
+    source = LiveSource(session)
+    assert source.tick(0.2)
+    assert source.state.seq == 10
+    assert not source.tick(0.2)
+    session.say(*run[10:])
+    assert source.tick(0.2)
+    assert source.state.status == "done"
+
+
+def test_a_keyframe_replaces_the_state() -> None:
+    run = example_run()
+    early, late = RunState(), RunState()
+    for event in run[:20]:
+        early.apply(event)
+    for event in run:
+        late.apply(event)
+    source = LiveSource(FakeSession([*run, Keyframe.of(early)]))
+    source.tick(0.2)
+    assert source.state.seq == 20
+    assert source.state == early
+
+
+def test_a_session_counts_as_alive_until_it_had_its_chance() -> None:
+    session = FakeSession()
+    session.alive = False
+    source = LiveSource(session)
+    assert source.alive
+    source.start()
+    assert session.started
+    assert not source.alive
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers"),
+    [
+        (Kind.PAUSE, ev.Paused(round=1, step=1, origin="keyboard")),
+        (Kind.RESUME, ev.Resumed(round=1, step=1, origin="keyboard")),
+        (Kind.STEP, ev.PhaseTimed(round=1, step=1, wall=0.1, phases={})),
+        (Kind.CHECKPOINT, ev.CheckpointSaved(round=1, step=1, path="x", bytes=1, seconds=0.1, origin="keyboard")),
+        (Kind.CHECKPOINT, ev.Logged(severity="error", text="the disk is full")),
+        (Kind.RESTORE, ev.Resumed(round=1, step=1, origin="keyboard", checkpoint="x")),
+    ],
+)
+def test_a_request_is_shown_until_its_answer(kind: Kind, answers: ev.AnyEvent) -> None:
+    session = FakeSession(example_run()[:5])
+    source = LiveSource(session)
+    source.tick(0.0)
+    source.requests.ask(kind, "x" if kind is Kind.RESTORE else None)
+    assert source.requests.text.endswith("…")
+    session.say(*stamp([ev.Logged(severity="info", text="unrelated")], first=6))
+    source.tick(0.2)
+    assert source.requests.text
+    session.say(*stamp([answers], first=7))
+    source.tick(0.2)
+    assert not source.requests.text
+
+
+def test_a_scheduled_checkpoint_does_not_answer_the_keyboard() -> None:
+    session = FakeSession()
+    source = LiveSource(session)
+    source.requests.ask(Kind.CHECKPOINT)
+    session.say(ev.CheckpointSaved(round=1, step=1, path="x", bytes=1, seconds=0.1, origin="schedule"))
+    source.tick(0.2)
+    assert source.requests.text == "checkpointing…"
+
+
+def test_the_same_request_is_not_sent_twice() -> None:
+    session = FakeSession()
+    source = LiveSource(session)
+    for _ in range(3):
+        source.requests.ask(Kind.PAUSE)
+    assert [request.kind for request in session.asked()] == [Kind.PAUSE]
+
+
+def test_a_replay_plays_once_started(tmp_path: Path) -> None:
+    _, playback = replay(example_run(), tmp_path)
+    source = ReplaySource(playback)
+    source.tick(0.2)
+    assert not source.tick(5.0)
+    source.start()
+    assert source.tick(0.5)
+    assert 0 < playback.position < playback.length
+    assert source.state is playback.state
+    source.tick(1e6)
+    assert source.state.status == "done"
+    assert not playback.playing

@@ -1,0 +1,67 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.sanctum.symbols import brief, clock, number, percent, plain, power_of_two, shorten, span
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.8123, "  0.812"),
+        (4.314, "  4.31 "),
+        (12.34, " 12.3  "),
+        (123.4, "123    "),
+        (-4.314, " −4.31 "),
+        (0.00004, "  4e-5 "),
+        (12345.0, "  1e4  "),
+    ],
+)
+def test_three_digits_and_the_point_in_one_column(value: float, text: str) -> None:
+    assert number(value, 3, 3).text == text
+
+
+@given(st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True)))
+def test_a_number_keeps_its_width_and_its_point(value: float | None) -> None:
+    for before, after in ((3, 1), (3, 2), (2, 3), (4, 3)):
+        text = number(value, before, after).text
+        if value is None or not math.isfinite(value) or 0.01 <= abs(value) < 10:
+            assert len(text) == before + 1 + after
+        if "." in text:
+            assert text.index(".") == before
+
+
+def test_missing_zero_and_nan_look_different() -> None:
+    for write in (lambda value: number(value, 3, 2), percent, brief):
+        cells = [write(value) for value in (None, 0.0, math.nan)]
+        assert [cell.text.strip() for cell in cells] == ["–", "0", "NaN"]
+        assert len({cell.role for cell in cells}) == 3
+    assert [power_of_two(value).text.strip() for value in (None, 32768.0, 3000.0, math.nan)] == [
+        "–",
+        "2^15",
+        "2^11.6",
+        "NaN",
+    ]
+    assert power_of_two(0.0).role == "bad"
+
+
+def test_signs() -> None:
+    assert number(0.25, 2, 3, signed=True).text == "+0.250"
+    assert number(-0.25, 2, 3, signed=True).text == "−0.250"
+    assert number(0.0, 2, 3, signed=True).text.strip() == "0"
+
+
+def test_brief_has_no_idle_zeros() -> None:
+    assert [brief(value).text for value in (0.0083, 0.5, 24.0, 117.6, 100.0)] == [".0083", ".5", "24", "118", "100"]
+
+
+def test_durations() -> None:
+    assert [span(value) for value in (None, 38.2, 840, 7500, 273600)] == ["–", "38s", "14m", "2h05m", "3d04h"]
+    assert clock(4360) == "01:12:40"
+
+
+def test_text_from_outside_cannot_tear_the_screen() -> None:
+    assert plain("a\x1b[2Jb\nc\td") == "a [2Jb c d"
+    assert shorten("abcdef", 4) == "abc…"

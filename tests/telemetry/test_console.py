@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import io
+import re
+from queue import SimpleQueue
+
+import pytest
+
+from esper.telemetry import events as ev
+from esper.telemetry.console import Console, summary
+from esper.telemetry.state import Keyframe, Record, RunState
+from tests.factory import example_run, run_started, stamp
+from tests.telemetry.recordings import fold
+
+RUN = example_run()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def print_run(records: list[Record], stream: io.StringIO) -> RunState:
+    waiting: SimpleQueue[Record] = SimpleQueue()
+    for record in records:
+        waiting.put(record)
+    return Console(stream).run(waiting, lambda: False)
+
+
+def printed(records: list[Record]) -> list[str]:
+    stream = io.StringIO()
+    print_run(records, stream)
+    return stream.getvalue().splitlines()
+
+
+def test_a_log_has_a_dated_line_for_each_round_and_notable_event() -> None:
+    log = printed([*RUN])
+
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (INFO|WARNING|ERROR) +\S", line) for line in log)
+    assert [re.sub(r"\d+\.\d.*", "…", line[20:]) for line in log] == [
+        "INFO    run digits_impaired-20261121-015300: ppo on digits_impaired, 4 envs",
+        "ERROR   env 01: the gradient of the host is NaN at round 1 step 3",
+        "INFO    round 1/2: accuracy …",
+        "WARNING head tempo had choices in round 1, yet no gradient reached it",
+        "INFO    checkpoint at round 1 step 5 (schedule), …",
+        "INFO    round 2/2: accuracy …",
+        "INFO    checkpoint at round 2 step 5 (schedule), …",
+        "INFO    run done",
+    ]
+
+
+def test_the_line_of_a_round_tells_its_accuracies_its_update_and_the_pace() -> None:
+    state = fold(RUN)
+    least, median, greatest = state.accuracy[-1]
+
+    [line] = [line for line in printed([*RUN]) if "round 2/2: " in line]
+
+    assert f"accuracy {median:.1%} ({least:.1%} to {greatest:.1%}), return +0.600, KL 0.0120, entropy 0.90" in line
+    assert line.endswith("20 env-steps/s, 0 s left")
+
+
+def test_a_round_without_learning_has_its_line_too() -> None:
+    run = [event for event in RUN if not isinstance(event, ev.PolicyUpdated)]
+
+    [first, second] = [line for line in printed([*run]) if "/2: accuracy" in line]
+
+    assert "KL" not in first + second
+
+
+def test_nothing_in_a_log_moves_a_cursor() -> None:
+    stream = io.StringIO()
+    print_run([*RUN], stream)
+
+    assert "\x1b" not in stream.getvalue()
+    assert "\r" not in stream.getvalue()
+
+
+def test_an_anomaly_that_repeats_is_told_ever_more_rarely() -> None:
+    anomaly = ev.AnomalyFound(rule="r", severity="warning", where="w", value=1.0, text="it happened")
+    log = printed([*stamp([run_started(), *[anomaly] * 250])])
+
+    assert [line[20:] for line in log[1:]] == [
+        "WARNING it happened",
+        "WARNING it happened (×10)",
+        "WARNING it happened (×100)",
+    ]
+
+
+def test_on_a_terminal_there_is_a_bar_and_the_same_lines() -> None:
+    stream = Terminal()
+    print_run([*RUN], stream)
+
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    assert "error: env 01: the gradient of the host is NaN" in text
+    assert "done · round 2/2 step 5" in text
+    assert "━" in text
+    assert stream.getvalue().rstrip().endswith("\x1b[2K")  # the bar is gone at the end
+
+
+def test_a_restored_run_is_told_from_its_keyframe_on() -> None:
+    keyframe = Keyframe.of(fold(RUN[:31]))
+
+    log = printed([keyframe, *RUN[31:]])
+
+    assert "round 1/2" in log[0]
+    assert print_run([keyframe, *RUN[31:]], io.StringIO()).seq == len(RUN)
+
+
+def test_it_goes_on_until_the_run_is_over_and_the_queue_empty() -> None:
+    waiting: SimpleQueue[Record] = SimpleQueue()
+    looks = 0
+
+    def alive() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 2:  # after it has found nothing for a while, the run's last events, all at once
+            for event in RUN:
+                waiting.put(event)
+        return looks < 3
+
+    assert Console(io.StringIO()).run(waiting, alive).status == "done"
+
+
+def test_the_summary_of_a_run() -> None:
+    state = fold(RUN)
+
+    lines = summary(state).splitlines()
+
+    assert lines[0] == "run digits_impaired-20261121-015300: done"
+    assert lines[1] == "ppo on digits_impaired, 4 envs, seed 0"
+    assert lines[2] == "10 of 10 steps, at round 2 of 2; 1 s, 20 env-steps/s"
+    assert "last checkpoint at round 2 step 5: checkpoints/00002-005" in lines
+    assert lines[-3:] == [
+        "anomalies: 2",
+        "  env 01: the gradient of the host is NaN at round 1 step 3 (×1)",
+        "  head tempo had choices in round 2, yet no gradient reached it (×2)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (RunState(), "the run has not started: nothing was recorded"),
+        (fold(RUN[:1]), "– env-steps/s"),
+        (fold([*RUN[:5], ev.RunEnded(outcome="failed", reason="out of memory")]), "failed (out of memory)"),
+    ],
+)
+def test_the_summary_says_what_is_not_known(state: RunState, says: str) -> None:
+    assert says in summary(state)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import math
+import queue
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from esper.telemetry import events as ev
+from esper.telemetry.hub import Hub
+from esper.telemetry.recorder import Recorder
+from esper.telemetry.state import Keyframe, Record, RunState
+from tests.factory import env_stepped, run_started
+
+
+class Memory:
+    """A sink that keeps what it gets, in memory."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.failure: str | None = None
+
+    def put(self, record: Record) -> None:
+        self.records.append(record)
+
+    def flush(self) -> bool:
+        return self.failure is None
+
+    def snapshot(self) -> Keyframe:
+        return Keyframe.of(RunState())
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+def hub(memory: Memory) -> Hub:
+    return Hub(memory)
+
+
+def drained(records: queue.SimpleQueue[Record]) -> Iterator[Record]:
+    while not records.empty():
+        yield records.get()
+
+
+def test_events_are_numbered_from_one_and_dated(hub: Hub, memory: Memory) -> None:
+    before = time.time()
+    for step in (1, 2, 3):
+        hub.emit(ev.PhaseTimed(round=1, step=step, wall=0.1, phases={}))
+
+    assert [record.seq for record in memory.records] == [1, 2, 3]
+    assert before <= memory.records[0].time <= memory.records[2].time <= time.time()
+
+
+def test_every_listener_hears_every_event_from_then_on(hub: Hub, memory: Memory) -> None:
+    first, given = hub.subscribe(), queue.SimpleQueue[Record]()
+    hub.emit(run_started())
+    assert hub.subscribe(given) is given
+    hub.emit(ev.RoundStarted(round=1))
+
+    assert list(drained(first)) == memory.records
+    assert list(drained(given)) == memory.records[1:]
+
+
+def test_an_anomaly_follows_the_event_it_was_found_in(hub: Hub, memory: Memory) -> None:
+    hub.emit(env_stepped(env=3, grad_norm=math.nan))
+    hub.emit(env_stepped(env=3))
+
+    assert [type(record) for record in memory.records] == [ev.EnvStepped, ev.AnomalyFound, ev.EnvStepped]
+    assert [record.seq for record in memory.records] == [1, 2, 3]
+
+
+def test_after_a_restore_the_numbers_go_on_from_the_checkpoint(hub: Hub, memory: Memory) -> None:
+    heard = hub.subscribe()
+    for _ in range(9):
+        hub.emit(run_started())
+    keyframe = Keyframe.of(RunState(seq=4, time=1.0))
+    hub.restore(keyframe)
+    hub.emit(ev.RoundStarted(round=1))
+
+    assert [record.seq for record in memory.records[-2:]] == [4, 5]
+    assert list(drained(heard)) == memory.records
+    assert memory.records[-2] is keyframe
+
+
+def test_listeners_hear_once_that_recording_fails_and_that_it_goes_on(hub: Hub, memory: Memory) -> None:
+    heard = hub.subscribe()
+    hub.emit(run_started())
+    memory.failure = "cannot record: no space"
+    hub.emit(run_started())
+    hub.emit(run_started())
+    assert not hub.flush()
+    memory.failure = None
+    assert hub.flush()
+
+    logged = [record for record in drained(heard) if isinstance(record, ev.Logged)]
+    assert [(log.severity, log.text) for log in logged] == [
+        ("error", "cannot record: no space"),
+        ("info", "recording goes on"),
+    ]
+
+
+def test_with_the_recorder_a_snapshot_is_what_a_listener_knows(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "run")
+    hub = Hub(recorder)
+    heard = hub.subscribe()
+    hub.emit(run_started())
+    hub.emit(env_stepped(loss=math.inf))
+    state = RunState()
+    for record in drained(heard):
+        assert not isinstance(record, Keyframe)
+        state.apply(record)
+
+    assert repr(hub.snapshot().open()) == repr(state)
+    assert hub.seq == state.seq == 3
+    assert hub.flush()
+    recorder.close()

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.telemetry import events as ev
+from esper.telemetry import recorder as module
+from esper.telemetry import segment_writer
+from esper.telemetry.reader import open_history
+from esper.telemetry.recorder import Recorder, RecordingError, write_manifest
+from esper.telemetry.segment_writer import SegmentWriter
+from esper.telemetry.state import Keyframe
+from tests.factory import example_run, stamp
+from tests.telemetry.recordings import fold, recording, write_segment
+
+RUN = example_run()
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PERIOD", 0.01)
+    monkeypatch.setattr(module, "RETRY", 0.02)
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    recorder = Recorder(tmp_path / "run")
+    yield recorder
+    recorder.close()
+
+
+def put_all(recorder: Recorder, events: list[ev.AnyEvent]) -> None:
+    for event in events:
+        recorder.put(event)
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def read(directory: Path) -> list[ev.AnyEvent]:
+    history = open_history(directory)
+    assert history.notices == []
+    events = list(history.events())
+    assert repr(history.state_at(len(events))) == repr(fold(events))
+    return events
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        time.sleep(0.01)
+    pytest.fail("it has not come about")
+
+
+def test_what_was_put_is_on_disk_after_a_flush_and_packed_at_the_end(recorder: Recorder) -> None:
+    put_all(recorder, RUN[:50])
+    assert recorder.flush()
+    assert files(recorder.directory) == ["events-00001.jsonl"]
+    assert repr(read(recorder.directory)) == repr(RUN[:50])
+
+    put_all(recorder, RUN[50:])
+    recorder.close()
+    assert files(recorder.directory) == ["events-00001.jsonl.zst"]
+    assert repr(read(recorder.directory)) == repr(RUN)
+    assert recorder.failure is None
+
+
+def test_it_writes_without_being_asked(recorder: Recorder) -> None:
+    put_all(recorder, RUN)
+
+    eventually(
+        lambda: (recorder.directory / "events-00001.jsonl").exists() and len(read(recorder.directory)) == len(RUN)
+    )
+
+
+def test_the_snapshot_is_as_of_the_last_event_put(recorder: Recorder) -> None:
+    assert repr(recorder.snapshot().open()) == repr(fold([]))
+    for start, stop in ((0, 1), (1, 47)):
+        put_all(recorder, RUN[start:stop])
+        assert repr(recorder.snapshot().open()) == repr(fold(RUN[:stop]))
+
+
+def test_segments_are_finished_packed_and_open_with_a_keyframe(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SEGMENT_BYTES", 4000)
+    monkeypatch.setattr(module, "BATCH", 5)
+    put_all(recorder, RUN)
+    recorder.flush()
+
+    names = files(recorder.directory)
+    assert len(names) > 3
+    assert [name.endswith(".zst") for name in names] == [True] * (len(names) - 1) + [False]
+    assert repr(read(recorder.directory)) == repr(RUN)
+    last = recorder.directory / names[-1]
+    assert last.read_bytes().startswith(b'{"type":"Keyframe"')
+    assert repr(read(recorder.directory)[-1]) == repr(RUN[-1])
+
+
+def test_a_restored_state_begins_a_segment_and_undoes_what_came_after_it(recorder: Recorder) -> None:
+    anew = stamp(RUN[31:40], first=32, start=RUN[-1].time)
+    put_all(recorder, RUN[:60])
+    recorder.put(Keyframe.of(fold(RUN[:31])))
+    put_all(recorder, anew)
+
+    assert repr(recorder.snapshot().open()) == repr(fold(RUN[:31] + anew))
+    recorder.close()
+    assert files(recorder.directory) == ["events-00001.jsonl.zst", "events-00002.jsonl.zst"]
+    assert repr(read(recorder.directory)) == repr(RUN[:31] + anew)
+
+
+def test_a_resumed_run_goes_on_after_what_a_killed_one_left(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, recording(RUN[:60]) + b'{"type":"EnvSt')
+    recorder = Recorder(tmp_path)
+    recorder.put(Keyframe.of(fold(RUN[:31])))
+    put_all(recorder, RUN[31:])
+    recorder.close()
+
+    history = open_history(tmp_path)
+    assert files(tmp_path) == ["events-00001.jsonl.zst", "events-00002.jsonl.zst"]
+    assert repr(list(history.events())) == repr(RUN)
+    assert "ends in the middle of a line" in history.notices[0]
+
+
+def test_nothing_is_dropped_when_the_disk_is_slower_than_the_engine(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WAITING", 20)
+    monkeypatch.setattr(module, "BATCH", 10)
+    append = SegmentWriter.append
+    waited = []
+
+    def slowly(writer: SegmentWriter, lines: bytes) -> None:
+        time.sleep(0.005)
+        waited.append(len(recorder._incoming))
+        append(writer, lines)
+
+    monkeypatch.setattr(SegmentWriter, "append", slowly)
+    recorder._alert = 10
+    put_all(recorder, RUN)
+    recorder.flush()
+
+    assert repr(read(recorder.directory)) == repr(RUN)
+    assert max(waited) <= 20
+
+
+class FullDisk:
+    """Stands in for os.write: takes `room` bytes, and then no more until `room` grows."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self._write = os.write
+
+    def __call__(self, file: int, data: memoryview) -> int:
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = self._write(file, data[: self.room])
+        self.room -= written
+        return written
+
+
+@pytest.mark.parametrize("room", [0, 10, 2500, 9001])
+def test_on_a_full_disk_nothing_is_lost_and_recording_goes_on(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    disk = FullDisk(room)
+    monkeypatch.setattr(segment_writer.os, "write", disk)
+    monkeypatch.setattr(module, "BATCH", 10)
+    put_all(recorder, RUN[:90])
+
+    assert not recorder.flush()
+    assert recorder.failure == f"cannot record to {recorder.directory}: No space left on device"
+    assert repr(recorder.snapshot().open()) == repr(fold(RUN[:90]))
+    if files(recorder.directory):
+        held = open_history(recorder.directory)  # what is there is valid
+        assert repr(list(held.events())) == repr(RUN[: held.length])
+
+    disk.room = 10**9
+    eventually(lambda: recorder.failure is None)
+    put_all(recorder, RUN[90:])
+    assert recorder.flush()
+    assert repr(read(recorder.directory)) == repr(RUN)
+
+
+def test_closing_on_a_full_disk_says_how_much_was_lost(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_all(recorder, RUN[:90])
+    recorder.flush()
+    monkeypatch.setattr(segment_writer.os, "write", FullDisk(0))
+    put_all(recorder, RUN[90:])
+    recorder.close()
+
+    lost = len(RUN) - 90
+    assert recorder.failure is not None
+    assert recorder.failure.endswith(f"No space left on device; the last {lost} events are lost")
+    assert repr(read(recorder.directory)) == repr(RUN[:90])
+
+
+def test_a_vanished_directory_is_noticed_and_recording_goes_on_when_it_is_back(recorder: Recorder) -> None:
+    put_all(recorder, RUN[:50])
+    assert recorder.flush()
+    shutil.rmtree(recorder.directory)
+    put_all(recorder, RUN[50:60])
+    assert not recorder.flush()
+    assert recorder.failure == f"cannot record to {recorder.directory}: No such file or directory"
+
+    recorder.directory.mkdir()
+    put_all(recorder, RUN[60:])
+    assert recorder.flush()
+
+    history = open_history(recorder.directory)
+    assert repr(list(history.events())) == repr(RUN[50:])
+    assert repr(history.state_at(history.length)) == repr(fold(RUN))
+
+
+def test_a_fault_in_the_program_comes_back_to_the_engine(recorder: Recorder) -> None:
+    recorder.put(ev.Logged(severity="info", text=object()))  # pyright: ignore[reportArgumentType]
+
+    with pytest.raises(RecordingError, match="has ended") as error:
+        recorder.flush()
+    assert isinstance(error.value.__cause__, TypeError)
+    assert "has broken down" in str(recorder.failure)
+    with pytest.raises(RecordingError):
+        recorder.put(RUN[0])
+
+
+def test_after_its_end_it_takes_nothing_in(recorder: Recorder) -> None:
+    recorder.close()
+
+    for use in (lambda: recorder.put(RUN[0]), recorder.flush, recorder.snapshot):
+        with pytest.raises(RecordingError, match="has ended"):
+            use()
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for refuse in (lambda: Recorder(tmp_path / "file" / "run"), lambda: write_manifest(tmp_path / "file" / "run", {})):
+        with pytest.raises(RecordingError, match=r"cannot record to .*file/run: Not a directory"):
+            refuse()
+
+
+def test_the_manifest_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "run", {"seed": 1})
+    write_manifest(tmp_path / "run", {"seed": 2, "clip": float("inf")})
+
+    assert files(tmp_path / "run") == ["run.json"]
+    manifest = msgspec.json.decode((tmp_path / "run" / "run.json").read_bytes())
+    assert manifest == {"schema": ev.SCHEMA, "seed": 2, "clip": "Infinity"}

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from esper.telemetry.reader import ReadError
+from esper.telemetry.runs import list_runs, new_run_id, resolve_run
+
+NOW = datetime(2026, 11, 21, 1, 53, 0)
+
+
+def make_run(directory: Path, name: str, written: float, file: str = "events-00001.jsonl") -> Path:
+    run = directory / name
+    run.mkdir()
+    (run / file).write_text("")
+    os.utime(run / file, (written, written))
+    return run
+
+
+def test_a_new_name_is_the_task_and_the_time_and_never_one_that_is_taken(tmp_path: Path) -> None:
+    names = []
+    for _ in range(3):
+        names.append(new_run_id("digits_impaired", NOW, tmp_path))
+        (tmp_path / names[-1]).mkdir()
+
+    first = "digits_impaired-20261121-015300"
+    assert names == [first, f"{first}-2", f"{first}-3"]
+    assert new_run_id("digits", NOW, tmp_path / "nowhere") == "digits-20261121-015300"
+
+
+def test_the_last_run_is_the_one_written_to_last(tmp_path: Path) -> None:
+    early = make_run(tmp_path, "z", 100)
+    late = make_run(tmp_path, "a", 300, "events-00004.jsonl.zst")
+    just_begun = make_run(tmp_path, "m", 200, "run.json")
+    (tmp_path / "no run").mkdir()
+
+    assert list_runs(tmp_path) == [late, just_begun, early]
+    assert resolve_run("last", tmp_path) == late
+
+
+def test_a_path_or_a_name_finds_a_recording(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "digits-20261121-015300", 100)
+
+    assert resolve_run("digits-20261121-015300", tmp_path) == run
+    assert resolve_run(str(run), tmp_path / "elsewhere") == run
+    assert resolve_run(str(run / "events-00001.jsonl"), tmp_path) == run / "events-00001.jsonl"
+
+
+def test_what_is_not_there_is_refused_with_the_nearest_names(tmp_path: Path) -> None:
+    make_run(tmp_path, "digits-20261121-015300", 100)
+    make_run(tmp_path, "synthetic-1", 200)
+
+    with pytest.raises(ReadError, match=r"no file 'digits-20261121', nor .*: did you mean digits-20261121-015300$"):
+        resolve_run("digits-20261121", tmp_path)
+    with pytest.raises(ReadError, match="did you mean synthetic-1 or digits-20261121-015300"):
+        resolve_run("???", tmp_path)
+
+
+def test_where_there_are_no_runs_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match=r"there is no last run: .*nowhere holds none yet"):
+        resolve_run("last", tmp_path / "nowhere")
+    with pytest.raises(ReadError, match="it holds no runs yet"):
+        resolve_run("x", tmp_path)
