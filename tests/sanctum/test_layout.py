@@ -107,9 +107,9 @@ async def test_the_first_frame_says_what_is_being_waited_for() -> None:
         assert "● RUNNING" in screen_text(app)
 
 
-def colours(app: SanctumApp) -> set[tuple[int, int, int]]:
+def colours(app: SanctumApp) -> set[tuple[int, ...]]:
     """All colours on the screen that are no greys."""
-    found: set[tuple[int, int, int]] = set()
+    found: set[tuple[int, ...]] = set()
     for strip in app.screen._compositor.render_strips():
         for segment in strip.apply_filter(app._filters[-1], app.screen.background_colors[1]):
             for colour in (segment.style.color, segment.style.bgcolor) if segment.style else ():

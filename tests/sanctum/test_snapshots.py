@@ -1,4 +1,4 @@
-"""Pictures of the screens, from fixed events. `pytest --snapshot-update` after a change that was meant, and look at them."""
+"""Pictures of the screens, from fixed events. After a change that was meant: `--snapshot-update`, and look at them."""
 
 from collections.abc import Callable
 from pathlib import Path
