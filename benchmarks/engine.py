@@ -1,4 +1,4 @@
-"""Throughput, memory and the share of each phase: `python benchmarks/engine.py [--envs 16 64] [--rounds 2] [--task NAME]`.
+"""Throughput, memory and the share of each phase: `python benchmarks/engine.py [--envs 16 64] [--task NAME]`.
 
 Each setting runs in a process of its own, so that its memory is its own. The first round warms up and is not counted.
 """

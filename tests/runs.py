@@ -6,16 +6,18 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from esper.config import resolve
-from esper.control import Control
+from esper.control import Control, Kind
 from esper.engine.run import Run
 from esper.telemetry import events as ev
 from esper.telemetry.reader import open_history
 from esper.telemetry.state import Keyframe, Record, RunState
+
+E = TypeVar("E", bound=ev.Event)
 
 OF_THE_MOMENT = (
     ev.RunStarted,
@@ -51,21 +53,33 @@ class LiveRun:
         self.control = Control()
         self.run = Run(resolve(None, tiny(telemetry_dir, **options)), self.control, self.records, resume)
         self.state = RunState()
+        self.heard: list[ev.AnyEvent] = []
+        """Every event folded so far, those that were undone too."""
         self._thread = threading.Thread(target=self.run.train, daemon=True)
 
     def start(self) -> LiveRun:
         self._thread.start()
         return self
 
-    def wait_for(self, *kinds: type[ev.Event]) -> ev.Event:
-        """Fold records until one of these kinds has come."""
+    def start_paused(self, steps: int = 1) -> LiveRun:
+        """Start, and hold after so many steps."""
+        self.control.ask(Kind.PAUSE, "test")
+        self.start().wait_for(ev.Paused)
+        for _ in range(steps - 1):
+            self.control.ask(Kind.STEP, "test")
+            self.wait_for(ev.Paused)
+        return self
+
+    def wait_for(self, kind: type[E]) -> E:
+        """Fold records until one of this kind has come."""
         while True:
             record = self.records.get(timeout=60)
             if isinstance(record, Keyframe):
                 self.state = record.open()
                 continue
             self.state.apply(record)
-            if isinstance(record, kinds):
+            self.heard.append(record)
+            if isinstance(record, kind):
                 return record
 
     def finish(self) -> RunState:
@@ -79,9 +93,7 @@ class LiveRun:
 
 def computed(events: Iterable[ev.AnyEvent]) -> list[ev.AnyEvent]:
     """What a run computed, event by event, without numbers and dates."""
-    return [
-        msgspec.structs.replace(event, seq=0, time=0.0) for event in events if not isinstance(event, OF_THE_MOMENT)
-    ]
+    return [msgspec.structs.replace(event, seq=0, time=0.0) for event in events if not isinstance(event, OF_THE_MOMENT)]
 
 
 def recorded(run: Path) -> list[ev.AnyEvent]:

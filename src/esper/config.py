@@ -6,25 +6,21 @@ constraints cannot say is checked where the thing is resolved: devices by the en
 
 from __future__ import annotations
 
-import difflib
+import json
+import textwrap
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
+from esper.nearest import nearest
+
 
 class ConfigError(ValueError):
     """A request that cannot be carried out as it stands; its text is one sentence for the person who made it."""
-
-
-def nearest(word: str, names: Iterable[str]) -> str:
-    """`did you mean …` with the nearest valid name, or the list of all of them."""
-    names = list(names)
-    close = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {close[0]}?" if close else f"valid: {', '.join(sorted(names))}"
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
@@ -38,48 +34,54 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class PPOConfig(_Section, frozen=True, kw_only=True):
-    """`[ppo]`: recurrent PPO over whole episodes (Schulman et al., 2017; GAE: Schulman et al., 2016)."""
+    """Recurrent PPO over whole episodes (Schulman et al., 2017; GAE: Schulman et al., 2016)."""
 
-    learning_rate: Positive = 1e-3
-    """Adam's, at the start; it falls linearly to a tenth by the last round."""
-    gamma: Share = 0.99
-    gae_lambda: Share = 0.95
-    clip: Positive = 0.2
-    epochs: PositiveInt = 4
-    minibatches: PositiveInt = 4
-    """Minibatches of whole env sequences in an epoch; never more than there are envs."""
-    value_coef: NotNegative = 0.5
-    entropy_coef: NotNegative = 0.02
-    """At the start; it falls linearly to a tenth by the last round."""
-    max_grad_norm: Positive = 0.5
-    target_kl: Positive = 0.03
-    """An epoch that ends above it is the update's last."""
-    hidden: PositiveInt = 128
-    """Width of the LSTM."""
+    learning_rate: Annotated[
+        Positive, Meta(description="Adam's, at the start; it falls linearly to a tenth by the last round")
+    ] = 1e-3
+    gamma: Annotated[Share, Meta(description="discount of a step")] = 0.95
+    gae_lambda: Annotated[Share, Meta(description="decay of the generalised advantage estimate")] = 0.95
+    clip: Annotated[Positive, Meta(description="how far a probability ratio may leave 1")] = 0.2
+    epochs: Annotated[PositiveInt, Meta(description="passes over a round's experience, at most")] = 4
+    minibatches: Annotated[
+        PositiveInt,
+        Meta(description="minibatches of whole env sequences in an epoch; never more than there are envs"),
+    ] = 4
+    value_coef: Annotated[NotNegative, Meta(description="weight of the value loss")] = 0.5
+    entropy_coef: Annotated[
+        NotNegative,
+        Meta(description="entropy bonus at the start; it falls linearly to a tenth by the last round"),
+    ] = 0.03
+    max_grad_norm: Annotated[Positive, Meta(description="limit of the L2 norm of the whole gradient")] = 0.5
+    target_kl: Annotated[Positive, Meta(description="an epoch that ends above it is the update's last, nats")] = 0.03
+    hidden: Annotated[PositiveInt, Meta(description="width of the LSTM")] = 128
 
 
 class RewardConfig(_Section, frozen=True, kw_only=True):
-    """`[reward-weights]`: what a step is worth, in units of validation accuracy."""
+    """What a step is worth, in units of validation accuracy."""
 
-    rent: NotNegative = 0.002
-    """Per step, times ln(1 + grown parameters / host parameters)."""
-    rent_floor: PositiveInt = 200
-    """Host parameters below which a host is charged as if it had this many."""
-    contribution: NotNegative = 0.5
-    """Weight of the contribution potential; it changes the learning, not the optimum."""
+    rent: Annotated[NotNegative, Meta(description="of a step, times ln(1 + grown / host parameters)")] = 0.004
+    rent_floor: Annotated[
+        PositiveInt, Meta(description="a host with fewer parameters is charged as if it had this many")
+    ] = 200
+    contribution: Annotated[
+        NotNegative,
+        Meta(description="weight of the contribution potential; it changes the learning, not the optimum"),
+    ] = 0.1
 
 
 class TrainingConfig(_Section, frozen=True, kw_only=True):
-    """`[training]`: how the hosts and seeds are trained, beyond what their task says."""
+    """How the hosts and seeds are trained, beyond what their task says."""
 
-    host_clip: Positive = 1.0
-    """Limit of the L2 norm of a host's gradient."""
-    seed_clip: Positive = 1.0
-    """The same for each seed, by itself."""
+    host_clip: Annotated[Positive, Meta(description="limit of the L2 norm of a host's gradient")] = 1.0
+    seed_clip: Annotated[Positive, Meta(description="the same for each seed, by itself")] = 1.0
 
 
-PolicyName = Literal["ppo", "heuristic", "random", "static"]
+PolicyName = Literal["ppo", "heuristic", "periodic", "random", "static", "full"]
 RewardName = Literal["shaped", "simplified", "sparse"]
+AmpName = Literal["auto", "off", "bf16", "fp16"]
+ScalerName = Literal["env", "device"]
+CounterfactualName = Literal["ablation", "shapley", "off"]
 
 
 class Config(_Section, frozen=True, kw_only=True):
@@ -103,7 +105,24 @@ class Config(_Section, frozen=True, kw_only=True):
         tuple[str, ...], Meta(description="slots that the policy may use; default: all of the host's")
     ] = ()
     reward: Annotated[RewardName, Meta(description=f"reward of a step: {', '.join(get_args(RewardName))}")] = "shaped"
-    seed: Annotated[int, Meta(ge=0, description="everything random comes from it")] = 0
+    counterfactual: Annotated[
+        CounterfactualName,
+        Meta(
+            description="how contributions are measured: ablation; shapley: also Shapley values at the end of an "
+            "episode; off: not at all, so that seeds become permanent untried and the shaped reward has no such part"
+        ),
+    ] = "ablation"
+    amp: Annotated[
+        AmpName, Meta(description="autocast of the hosts' training; auto: bf16 on a GPU that is fast at it, else off")
+    ] = "auto"
+    scaler: Annotated[
+        ScalerName,
+        Meta(
+            description="whose loss scale under fp16; env: each env its own, so that an overflow costs nobody else "
+            "(scales may drift apart, which is shown); device: one for all envs of a lane, which every overflow halves"
+        ),
+    ] = "env"
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="everything random comes from it")] = 0
     telemetry_dir: Annotated[str, Meta(description="where runs are written")] = "telemetry"
     checkpoint_every: Annotated[
         int, Meta(ge=0, description="rounds between checkpoints; 0: only when asked and at the end")
@@ -131,20 +150,47 @@ def resolve(file: Path | None, options: Mapping[str, Any], base: Mapping[str, An
     table = _read(file) if file else {}
     _check_keys(table, Config, f"{file}")
     given = {name.replace("_", "-"): value for name, value in options.items()}
+    values = {**_merged(base or {}, table), **given}
     try:
-        return msgspec.convert({**(base or {}), **table, **given}, Config, strict=False)
+        return msgspec.convert(values, Config, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(_explain(str(error), given, file)) from None
+        raise ConfigError(_explain(str(error), values, given, file)) from None
 
 
-def check_name(what: str, name: str, names: Collection[str]) -> None:
-    """Refuse a name that is not one of `names`.
+def _merged(base: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """The base with what the file says in its place; a table of it replaces only the keys that it has."""
+    tables = {key: {**base.get(key, {}), **value} for key, value in table.items() if isinstance(value, dict)}
+    return {**base, **table, **tables}
 
-    Raises:
-        ConfigError: with the nearest valid name.
-    """
-    if name not in names:
-        raise ConfigError(f"unknown {what} {name!r}: {nearest(name, names)}")
+
+def as_toml(config: Config) -> str:
+    """TOML that `resolve` reads back as the same configuration, with what each field means as a comment."""
+    return "".join(_toml_lines(config))
+
+
+def _toml_lines(section: _Section) -> Iterator[str]:
+    hints = get_type_hints(type(section), include_extras=True)
+    for field in msgspec.structs.fields(section):
+        value = getattr(section, field.name)
+        if isinstance(value, _Section):
+            yield f"\n# {type(value).__doc__}\n[{field.encode_name}]\n"
+            yield from _toml_lines(value)
+            continue
+        notes = [note for note in get_args(hints[field.name]) if isinstance(note, Meta)]
+        described = "; ".join(note.description for note in notes if note.description)
+        yield textwrap.fill(described, 100, initial_indent="# ", subsequent_indent="# ") + "\n"
+        yield f"{field.encode_name} = {_toml_value(value)}\n"
+
+
+def _toml_value(value: str | float | tuple[str, ...]) -> str:
+    match value:
+        case str():
+            # A string of JSON is one of TOML, but for DEL, which TOML wants escaped.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case tuple():
+            return f"[{', '.join(map(_toml_value, value))}]"
+        case _:
+            return repr(value)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -169,14 +215,22 @@ def _check_keys(table: Mapping[str, Any], section: type[msgspec.Struct], where: 
             _check_keys(value, kind, f"[{key}] of {where}")
 
 
-def _explain(message: str, given: Mapping[str, Any], file: Path | None) -> str:
+def _explain(message: str, values: Mapping[str, Any], given: Mapping[str, Any], file: Path | None) -> str:
     """Turn msgspec's `Expected `int` >= 1 - at `$.envs`` into a sentence that names the option and its value."""
     complaint, _, path = message.partition(" - at `$.")
     key = path.rstrip("`").split("[")[0]
-    source = f"--{key}" if key in given else f"{key!r} in {file}"
-    value = f" {given[key]!r}" if key in given else ""
-    choices = {"policy": PolicyName, "reward": RewardName}
-    if key in choices and key in given:
-        complaint = nearest(str(given[key]), get_args(choices[key]))
+    value: Any = values
+    for part in key.split("."):
+        value = value[part]
+    source = f"--{key} {value!r}" if key in given else f"{key} = {value!r} in {file}"
+    choices = {
+        "policy": PolicyName,
+        "reward": RewardName,
+        "counterfactual": CounterfactualName,
+        "amp": AmpName,
+        "scaler": ScalerName,
+    }
+    if key in choices:
+        complaint = nearest(str(value), get_args(choices[key]))
     complaint = complaint.replace("Expected ", "it must be ").replace("`", "")
-    return f"{source}{value} is not valid: {complaint}"
+    return f"{source} is not valid: {complaint}"

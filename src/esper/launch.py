@@ -43,8 +43,9 @@ class EngineThread:
         return self._thread.is_alive()
 
     def join(self) -> None:
-        """Wait for the end of the run."""
-        self._thread.join()
+        """Wait for the end of the run, if it was started."""
+        if self.alive:
+            self._thread.join()
 
     def _main(self) -> None:
         from esper.engine.manifest import CheckpointError

@@ -26,13 +26,7 @@ def test_a_run_stopped_at_any_step_goes_on_as_if_nothing_had_been(
     whole: list[ev.AnyEvent], tmp_path_factory: pytest.TempPathFactory, stop_after: int, lanes: tuple[str, ...]
 ) -> None:
     directory = tmp_path_factory.mktemp("stopped")
-    first = LiveRun(directory)
-    first.control.ask(Kind.PAUSE, "test")
-    first.start()
-    for _ in range(stop_after - 1):
-        first.wait_for(ev.Paused)
-        first.control.ask(Kind.STEP, "test")
-    first.wait_for(ev.Paused)
+    first = LiveRun(directory).start_paused(stop_after)
     first.control.ask(Kind.STOP, "test")
     assert first.finish().status == "stopped"
 
@@ -46,7 +40,6 @@ def test_restoring_in_a_live_run_undoes_what_came_after(whole: list[ev.AnyEvent]
     live = LiveRun(tmp_path)
     live.start()
     saved = live.wait_for(ev.CheckpointSaved)
-    assert isinstance(saved, ev.CheckpointSaved)
     live.control.ask(Kind.PAUSE, "test")
     live.wait_for(ev.Paused)
     live.control.ask(Kind.RESTORE, "test", saved.path)
@@ -61,13 +54,7 @@ def test_policies_that_do_not_learn_resume_too(policy: str, tmp_path: Path) -> N
     options = {"policy": policy, "rounds": 1, "steps": 8}
     whole = LiveRun(tmp_path / "whole", **options)
     whole.start().finish()
-    first = LiveRun(tmp_path / "parts", **options)
-    first.control.ask(Kind.PAUSE, "test")
-    first.start()
-    for _ in range(4):
-        first.wait_for(ev.Paused)
-        first.control.ask(Kind.STEP, "test")
-    first.wait_for(ev.Paused)
+    first = LiveRun(tmp_path / "parts", **options).start_paused(5)
     first.control.ask(Kind.STOP, "test")
     first.finish()
     second = LiveRun(tmp_path / "parts", resume=list_checkpoints(first.run.directory)[-1], **options)

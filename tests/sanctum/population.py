@@ -21,7 +21,7 @@ HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_spe
 
 
 def population(envs: int = 16, rounds: int = 14, steps: int = 25, stop: int = 17) -> list[ev.AnyEvent]:
-    """A run that is in step `stop` of round `rounds`, and goes on to round 100. All rounds but the last are sketched."""
+    """A run in step `stop` of round `rounds`, of 100 rounds. All rounds but the last are sketched."""
     started = run_started(envs, 100, steps)
     run: list[ev.AnyEvent] = [started]
     for round_ in range(1, rounds):

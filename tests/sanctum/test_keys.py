@@ -108,7 +108,7 @@ async def test_restore_picks_a_checkpoint() -> None:
 
 
 async def test_restore_without_checkpoints_says_how_to_make_one() -> None:
-    app, session = live(example_run()[:5])
+    app, _ = live(example_run()[:5])
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("r")

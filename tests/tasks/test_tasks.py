@@ -21,7 +21,7 @@ def test_names_without_torch_are_those_of_the_registry() -> None:
 
 
 def test_unknown_task_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(TaskError, match="unknown task 'digits_impared': did you mean 'digits_impaired'"):
+    with pytest.raises(TaskError, match="unknown task 'digits_impared': did you mean digits_impaired"):
         get_task("digits_impared")
 
 

@@ -14,6 +14,7 @@ from esper.telemetry import reader
 from esper.telemetry.codec import encode
 from esper.telemetry.reader import History, ReadError, open_history
 from esper.telemetry.segment_writer import pack
+from esper.telemetry.segments import Segment
 from esper.telemetry.state import Keyframe
 from tests.factory import example_run, policy_updated, stamp
 from tests.telemetry.recordings import fold, lines, recording, write_segment
@@ -45,18 +46,6 @@ def test_every_form_of_a_recording_reads_the_same(recorded: Path) -> None:
     assert history.length == len(RUN)
     assert history.duration == pytest.approx(RUN[-1].time - RUN[0].time)
     assert history.notices == []
-
-
-def test_any_stretch_of_events_and_any_state_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "BLOCK", 3)
-    monkeypatch.setattr(reader, "BLOCKS", 4)  # so that every second kept state is thrown away, again and again
-    history = open_history(write_segment(tmp_path, 1, recording(RUN)))
-
-    for start in range(0, len(RUN), 11):
-        assert repr(list(history.events(start, start + 7))) == repr(RUN[start : start + 7])
-        assert repr(history.state_at(start)) == repr(fold(RUN[:start]))
-    assert list(history.events(len(RUN))) == []
-    assert len(history._blocks) <= 6
 
 
 def test_steps_and_rounds_are_known_by_position(tmp_path: Path) -> None:
@@ -222,6 +211,19 @@ def test_a_resumed_run_reads_as_one_history(tmp_path: Path, torn: bytes) -> None
     )
 
 
+def test_any_stretch_of_events_and_any_state_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "BLOCK", 3)
+    monkeypatch.setattr(reader, "BLOCKS", 9)  # so that every second kept state is thrown away, again and again
+    whole = resumed(tmp_path, until=60, at=31)
+    history = open_history(tmp_path)
+
+    for start in range(0, len(whole), 11):
+        assert repr(list(history.events(start, start + 7))) == repr(whole[start : start + 7])
+        assert repr(history.state_at(start)) == repr(fold(whole[:start]))
+    assert list(history.events(len(whole))) == []
+    assert len(history._blocks) <= 9
+
+
 def test_while_nothing_is_recorded_recorded_time_stands_still(tmp_path: Path) -> None:
     whole = resumed(tmp_path, until=60, at=31)
     history = open_history(tmp_path)
@@ -233,6 +235,17 @@ def test_while_nothing_is_recorded_recorded_time_stands_still(tmp_path: Path) ->
     assert history.position_at(0.395) == 41
     assert history.position_at(-1) == 0
     assert history.position_at(1e9) == len(whole)
+
+
+def test_recorded_time_is_right_after_a_second_undo(tmp_path: Path) -> None:
+    resumed(tmp_path, until=60, at=31)
+    again = stamp(RUN[20:], first=21, start=RUN[0].time + 20_000)
+    write_segment(tmp_path, 3, recording(again, fold(RUN[:20])))
+    history = open_history(tmp_path)
+
+    assert same(history, RUN[:20] + again)
+    for index, event in enumerate(RUN[:20] + again):
+        assert history.elapsed(index, event.time) == pytest.approx(max(index - (index >= 20), 0) / 100, abs=1e-5)
 
 
 def test_the_undo_holds_where_the_keyframe_is_damaged(tmp_path: Path) -> None:
@@ -305,6 +318,9 @@ def test_a_file_may_be_packed_under_its_reader(tmp_path: Path, monkeypatch: pyte
 
     assert history.poll() == 50
     assert same(history, RUN)
+    monkeypatch.setattr(Segment, "lines", None)  # from then on it is not unpacked again to see whether it has grown
+    assert history.poll() == len(RUN)
+    monkeypatch.undo()
     assert repr(history.state_at(33)) == repr(fold(RUN[:33]))
 
 
@@ -316,6 +332,7 @@ def test_many_frames_are_read_from_the_one_that_is_needed(tmp_path: Path) -> Non
 
     for position in (100, 3, 57):
         assert repr(history.state_at(position)) == repr(fold(RUN[:position]))
+    assert [plain for plain, _ in history._segment._frames] == [*range(0, len(content), 500), len(content)]
 
 
 def test_time_that_goes_back_does_not_take_recorded_time_back(tmp_path: Path) -> None:

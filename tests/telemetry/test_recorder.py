@@ -221,6 +221,19 @@ def test_a_vanished_directory_is_noticed_and_recording_goes_on_when_it_is_back(r
     assert repr(history.state_at(history.length)) == repr(fold(RUN))
 
 
+def test_a_file_that_was_replaced_is_not_written_to_in_vain(recorder: Recorder) -> None:
+    put_all(recorder, RUN[:50])
+    assert recorder.flush()
+    file = recorder.directory / "events-00001.jsonl"
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content)
+    put_all(recorder, RUN[50:])
+    assert recorder.flush()
+
+    assert repr(read(recorder.directory)) == repr(RUN)
+
+
 def test_a_fault_in_the_program_comes_back_to_the_engine(recorder: Recorder) -> None:
     recorder.put(ev.Logged(severity="info", text=object()))  # pyright: ignore[reportArgumentType]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from esper.config import Config
 from esper.engine.seeding import generator as seeded
 from esper.policy.actions import Choice
-from esper.policy.baselines import Random, Static
+from esper.policy.baselines import PERIOD, Periodic, Random, Static
 from esper.policy.heuristic import Heuristic
 from esper.policy.view import EnvView
 from esper.ppo.agent import PPOAgent
@@ -58,6 +58,15 @@ def build_agent(config: Config, slots: int, blueprints: Sequence[str]) -> Agent:
         return Random(len(blueprints))
     if config.policy == "heuristic":
         return Heuristic(blueprints)
+    if config.policy == "periodic":
+        return Periodic(blueprints, PERIOD)
+    if config.policy == "full":
+        return Periodic(blueprints, period=1)
+    return build_ppo(config, slots, blueprints)
+
+
+def build_ppo(config: Config, slots: int, blueprints: Sequence[str]) -> PPOAgent:
+    """The agent that learns, before it has."""
     return PPOAgent(
         envs=config.envs,
         steps=config.steps,

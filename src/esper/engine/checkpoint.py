@@ -7,7 +7,6 @@ temporary name and is never taken for a checkpoint.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -16,11 +15,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from esper.engine.manifest import FORMAT, MANIFEST, CheckpointError, read_manifest
+from esper.config import Config
+from esper.engine.manifest import (
+    FORMAT,
+    MANIFEST,
+    CheckpointError,
+    FileEntry,
+    Manifest,
+    digest,
+    read_manifest,
+    saved_config,
+    set_aside,
+)
+from esper.telemetry.codec import encode
 
 TENSORS = "tensors.safetensors"
 STATE = "state.json"
@@ -34,7 +46,7 @@ class Checkpoint:
     `state` is JSON for Python: a NaN that was measured is written as NaN.
     """
 
-    config: dict[str, Any]
+    config: Config
     round: int
     """Rounds completed."""
     step: int
@@ -66,20 +78,21 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:
     }
     for name, content in contents.items():
         _write(partial / name, content)
-    manifest = {
-        "format": FORMAT,
-        "round": checkpoint.round,
-        "step": checkpoint.step,
-        "config": checkpoint.config,
-        "files": {name: {"bytes": len(content), "blake2b": _digest(content)} for name, content in contents.items()},
-    }
-    encoded = json.dumps(manifest, indent=1).encode()
+    manifest = Manifest(
+        format=FORMAT,
+        round=checkpoint.round,
+        step=checkpoint.step,
+        config=msgspec.to_builtins(checkpoint.config),
+        files={name: FileEntry(len(content), digest(content)) for name, content in contents.items()},
+    )
+    encoded = msgspec.json.format(encode(manifest.signed()), indent=1)
     _write(partial / MANIFEST, encoded)
     _sync(partial)
-    if directory.exists():
-        shutil.rmtree(directory)
+    replaced = set_aside(directory) if directory.exists() else None
     partial.rename(directory)
     _sync(directory.parent)
+    if replaced:
+        shutil.rmtree(replaced)
     return len(encoded) + sum(map(len, contents.values()))
 
 
@@ -90,25 +103,21 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         CheckpointError: a file is missing, or is not what the manifest says.
     """
     manifest = read_manifest(directory)
+    config = saved_config(directory)
     contents: dict[str, bytes] = {}
     for name in (TENSORS, STATE, TELEMETRY):
         try:
             contents[name] = (directory / name).read_bytes()
         except OSError as error:
             raise CheckpointError(f"{directory / name} cannot be read: {error.strerror}") from None
-        listed = manifest["files"].get(name)
-        if not isinstance(listed, dict) or listed.get("blake2b") != _digest(contents[name]):
+        if manifest.files.get(name) != FileEntry(len(contents[name]), digest(contents[name])):
             raise CheckpointError(f"{directory / name} is damaged: its digest is not the one in {MANIFEST}")
     try:
         tensors = safetensors.torch.load(contents[TENSORS])
         state = json.loads(contents[STATE])
-    except (safetensors.SafetensorError, ValueError) as error:
+    except (safetensors.SafetensorError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{directory} is damaged: {error}") from None
-    return Checkpoint(manifest["config"], manifest["round"], manifest["step"], state, tensors, contents[TELEMETRY])
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=32).hexdigest()
+    return Checkpoint(config, manifest.round, manifest.step, state, tensors, contents[TELEMETRY])
 
 
 def _write(path: Path, content: bytes) -> None:

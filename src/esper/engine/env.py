@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.config import TrainingConfig
-from esper.engine.seeding import generator
+from esper.config import Config, CounterfactualName
+from esper.engine.counterfactual import contributions, shapley_values
+from esper.engine.precision import LossScaler, autocast, resolve_amp
+from esper.engine.seeding import generator as seeded
 from esper.growth.alpha import SPEEDS, TARGETS, TEMPOS
 from esper.growth.blend import STYLES
 from esper.growth.gates import GateConfig
@@ -37,8 +39,14 @@ class Measurement:
     grad_norm: float
     slot_grad_norms: dict[int, float]
     """By slot: only those that trained."""
+    loss_scale: float | None
+    """At the end of the epoch; None without loss scaling."""
+    skipped: dict[str, int]
+    """Batches that taught nothing since a gradient overflowed, by its owner, host or slot; with loss scaling only."""
     contributions: dict[int, tuple[float, float]]
     """By slot, for those that are blended: contribution to the accuracy and its standard error."""
+    shapley: dict[int, float]
+    """By slot, for the same, where Shapley values were asked for: at the end of an episode."""
 
 
 class Env:
@@ -49,27 +57,38 @@ class Env:
         task: what it learns.
         splits: the task's data, on the env's device.
         slots: names of the slots to use.
-        training: how it is trained.
-        seed: of the run.
+        config: of the run.
+        scaler: of its losses, its own or that of its lane; None unless autocast is to float16.
     """
 
     def __init__(
-        self, index: int, task: Task, splits: Splits, slots: Sequence[str], training: TrainingConfig, seed: int
+        self,
+        index: int,
+        task: Task,
+        splits: Splits,
+        slots: Sequence[str],
+        config: Config,
+        scaler: LossScaler | None,
     ) -> None:
         self.index = index
         self.task = task
         self.splits = splits
-        self.training = training
-        self.seed = seed
-        network = GrowingNetwork(task.build_host(), slots, GateConfig())
-        self.network = network.to(device=splits.train_x.device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        self.training = config.training
+        self.counterfactual: CounterfactualName = config.counterfactual
+        self.seed = config.seed
+        self.scaler = scaler
+        self._device = splits.train_x.device
+        self._dtype = resolve_amp(config.amp, self._device)
+        network = GrowingNetwork(task.build_host(), slots, GateConfig(measured=config.counterfactual != "off"))
+        self.network = network.to(device=self._device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.host_optimizer = self._optimizer(self.network.host_parameters(), task.host_learning_rate)
         self.slot_optimizers: dict[int, torch.optim.SGD] = {}
 
     def reset(self, round_index: int) -> None:
         """A fresh host with empty slots, in place."""
-        self.network.reset(generator(self.seed, "host", self.index, round_index))
-        self.host_optimizer.state.clear()
+        self.network.reset(seeded(self.seed, "host", self.index, round_index))
+        for state in self.host_optimizer.state.values():
+            state["momentum_buffer"].zero_()
         self.slot_optimizers.clear()
 
     def apply(self, action: Action, round_index: int, step: int) -> list[Move]:
@@ -88,7 +107,7 @@ class Env:
                 style.curve,
                 TEMPOS[action.tempo],
                 TARGETS[action.alpha_target],
-                generator(self.seed, "seed", self.index, round_index, step, action.slot),
+                seeded(self.seed, "seed", self.index, round_index, step, action.slot),
             )
         elif op is Op.ADVANCE:
             move = slot.advance()
@@ -120,7 +139,7 @@ class Env:
 
     def _optimizer(self, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.SGD:
         task = self.task
-        return torch.optim.SGD(
+        optimizer = torch.optim.SGD(
             parameters,
             lr=learning_rate,
             momentum=task.momentum,
@@ -128,68 +147,113 @@ class Env:
             weight_decay=task.weight_decay,
             fused=True,
         )
+        # Its first step would build these, and leave them uninitialised if it were skipped for an overflow.
+        for parameter in parameters:
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return optimizer
 
     def train(self, round_index: int, step: int) -> Tensor:
         """Train one epoch of `samples_per_epoch` samples in this env's own order.
 
         Returns:
-            [2 + 1 + trained slots] on the device: mean loss, accuracy, mean gradient norm of the host, then of each
-            slot that trains, in order.
+            [3 + 2 O] on the device for O owners of parameters, the host and then each slot that trains, in order: mean
+            loss, accuracy, loss scale (0 without one), mean gradient norm of each owner over the batches that were not
+            skipped, and number of batches that were, for a gradient of this owner.
         """
-        task, splits, network = self.task, self.splits, self.network
+        network, scaler = self.network, self.scaler
         network.train()
         alphas = network.alphas()
         owners = [(self.host_optimizer, network.host_parameters(), self.training.host_clip)]
         for index in self.trained_slots():
             owners.append((self.slot_optimizers[index], network.slot_parameters(index), self.training.seed_clip))
-        order = torch.randperm(
-            len(splits.train_y), generator=generator(self.seed, "order", self.index, round_index, step)
-        )
-        order = order[: task.samples_per_epoch].to(splits.train_x.device)
-        batches_x = splits.train_x[order].split(task.batch_size)
-        batches_y = splits.train_y[order].split(task.batch_size)
-        sums = torch.zeros(2 + len(owners), device=splits.train_x.device)
-        for x_BCHW, y_B in zip(batches_x, batches_y, strict=True):
-            logits_BK = network(x_BCHW, alphas)
-            loss = F.cross_entropy(logits_BK, y_B)
-            for optimizer, _, _ in owners:
+        optimizers = [optimizer for optimizer, _, _ in owners]
+        batches = self._batches(round_index, step)
+        loss_and_hits, taught = torch.zeros(2, device=self._device), torch.zeros((), device=self._device)
+        norms_O, lost_O = torch.zeros(2, len(owners), device=self._device)
+        for x_BCHW, y_B in batches:
+            with autocast(self._device, self._dtype):
+                logits_BK = network(x_BCHW, alphas)
+                loss = F.cross_entropy(logits_BK, y_B)
+            for optimizer in optimizers:
                 optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            norms = [nn.utils.clip_grad_norm_(parameters, clip) for _, parameters, clip in owners]
-            for optimizer, _, _ in owners:
-                optimizer.step()
+            (scaler.scale(loss) if scaler else loss).backward()
+            if scaler:
+                scaler.unscale(optimizers)
+            norm_O = torch.stack([nn.utils.clip_grad_norm_(parameters, clip) for _, parameters, clip in owners])
+            overflow_O = self._optimize(optimizers, norm_O)
             with torch.no_grad():
                 hits = (logits_BK.argmax(dim=-1) == y_B).sum()
-                share = len(y_B) / len(order)
-                sums += torch.stack([loss * share, hits / len(order), *(norm / len(batches_x) for norm in norms)])
-        return sums
+                loss_and_hits += torch.stack((loss * len(y_B), hits))
+                skipped = overflow_O.any()
+                taught += ~skipped
+                norms_O += norm_O.masked_fill(skipped, 0.0)
+                lost_O += overflow_O
+        samples = sum(len(y_B) for _, y_B in batches)
+        scale = scaler.current() if scaler else torch.zeros_like(taught)
+        return torch.cat((loss_and_hits / samples, scale[None], norms_O / taught, lost_O))
 
-    @torch.inference_mode()
-    def validate(self) -> Tensor:
-        """Measure loss and accuracy, and what each blended seed contributes to the latter.
+    def _batches(self, round_index: int, step: int) -> list[tuple[Tensor, Tensor]]:
+        """Pictures and labels of one epoch, in an order that belongs to this env, round and step."""
+        task, splits = self.task, self.splits
+        generator = seeded(self.seed, "order", self.index, round_index, step)
+        order = torch.randperm(len(splits.train_y), generator=generator)[: task.samples_per_epoch].to(self._device)
+        pictures, labels = splits.train_x[order], splits.train_y[order]
+        return list(zip(pictures.split(task.batch_size), labels.split(task.batch_size), strict=True))
+
+    def _optimize(self, optimizers: list[torch.optim.SGD], norm_O: Tensor) -> Tensor:
+        """Step every optimizer or, where loss scaling made a gradient overflow, none of them.
 
         Returns:
-            [2 + 2 V'] on the device, V' blended slots: mean loss, accuracy, then for each blended slot in order its
-            contribution and the standard error of that, paired over the samples.
+            [O] bool: whose gradient overflowed.
+        """
+        if self.scaler is None:
+            for optimizer in optimizers:
+                optimizer.step()
+            return torch.zeros_like(norm_O, dtype=torch.bool)
+        finite_O = norm_O.isfinite()
+        self.scaler.step(optimizers, finite_O.all())
+        return ~finite_O
+
+    @torch.inference_mode()
+    def validate(self, *, last: bool) -> Tensor:
+        """Measure loss and accuracy on the validation split, and what each blended seed contributes to the latter.
+
+        Args:
+            last: whether this ends the episode, and Shapley values are due where they were asked for.
+
+        Returns:
+            [2 + 2 V'] on the device, V' measured slots: mean loss, accuracy, then for each measured slot in order its
+            contribution and the standard error of that; then, where they are due, V' Shapley values.
         """
         network, splits = self.network, self.splits
         network.eval()
-        alphas, blended = network.alphas(), self.blended_slots()
+        alphas, slots = network.alphas(), self.measured_slots()
+        subsets = last and self.counterfactual == "shapley"
+        forward = network.forward_subsets if subsets else network.forward_ablations
         loss = torch.zeros((), device=splits.validation_x.device)
         hits_VN: list[Tensor] = []
         batches = zip(
             splits.validation_x.split(VALIDATION_BATCH), splits.validation_y.split(VALIDATION_BATCH), strict=True
         )
         for x_BCHW, y_B in batches:
-            logits_VBK = network.forward_ablations(x_BCHW, alphas, blended)
+            logits_VBK = forward(x_BCHW, alphas, slots)
             loss += F.cross_entropy(logits_VBK[0], y_B, reduction="sum")
             hits_VN.append((logits_VBK.argmax(dim=-1) == y_B).float())
         hits = torch.cat(hits_VN, dim=1)
-        gains = hits[0] - hits[1:]
-        means = gains.mean(dim=1)
-        errors = ((gains.square().mean(dim=1) - means.square()) / gains.shape[1]).sqrt()
-        contributions = torch.stack((means, errors), dim=1).flatten()
-        return torch.cat((torch.stack((loss / hits.shape[1], hits[0].mean())), contributions))
+        one_off = hits[[2**k for k in range(len(slots))]] if subsets else hits[1:]
+        parts = [torch.stack((loss / hits.shape[1], hits[0].mean())), contributions(hits[0], one_off).flatten()]
+        if subsets:
+            parts.append(shapley_values(hits.mean(dim=1)))
+        return torch.cat(parts)
+
+    @torch.inference_mode()
+    def test(self) -> Tensor:
+        """Accuracy on the test split, [1] on the device. For `evaluate` only."""
+        self.network.eval()
+        alphas, splits = self.network.alphas(), self.splits
+        batches = zip(splits.test_x.split(VALIDATION_BATCH), splits.test_y.split(VALIDATION_BATCH), strict=True)
+        hits = [(self.network(x_BCHW, alphas).argmax(dim=-1) == y_B).float() for x_BCHW, y_B in batches]
+        return torch.cat(hits).mean(dim=0, keepdim=True)
 
     def trained_slots(self) -> list[int]:
         """Slots whose seed gets a gradient this epoch."""
@@ -199,21 +263,32 @@ class Env:
         """Slots whose seed changes what the network says."""
         return [i for i, slot in enumerate(self.network.slots) if slot.stage.blended]
 
+    def measured_slots(self) -> list[int]:
+        """Slots whose seed has its contribution measured."""
+        return [] if self.counterfactual == "off" else self.blended_slots()
+
     def take(self, trained: list[float], validated: list[float]) -> Measurement:
         """Give the numbers of `train` and `validate`, once on the host, their names; note them in the slots."""
-        norms = dict(zip(self.trained_slots(), trained[3:], strict=True))
-        pairs = zip(validated[2::2], validated[3::2], strict=True)
-        contributions = dict(zip(self.blended_slots(), pairs, strict=True))
+        owners = self.trained_slots()
+        norms, lost = trained[3 : 4 + len(owners)], trained[4 + len(owners) :]
+        names = ["host", *(self.network.slots[index].name for index in owners)]
+        slot_norms = dict(zip(owners, norms[1:], strict=True))
+        slots = self.measured_slots()
+        gains, shapley = validated[2 : 2 + 2 * len(slots)], validated[2 + 2 * len(slots) :]
+        contributed = dict(zip(slots, zip(gains[::2], gains[1::2], strict=True), strict=True))
         for index, slot in enumerate(self.network.slots):
-            slot.grad_norm = norms.get(index)
-            if index in contributions:
-                slot.measure(*contributions[index])
+            slot.grad_norm = slot_norms.get(index)
+            if index in contributed:
+                slot.measure(*contributed[index])
         return Measurement(
             train_loss=trained[0],
             train_accuracy=trained[1],
             loss=validated[0],
             accuracy=validated[1],
-            grad_norm=trained[2],
-            slot_grad_norms=norms,
-            contributions=contributions,
+            grad_norm=norms[0],
+            slot_grad_norms=slot_norms,
+            loss_scale=trained[2] if self.scaler else None,
+            skipped={name: int(count) for name, count in zip(names, lost, strict=True) if count},
+            contributions=contributed,
+            shapley=dict(zip(slots, shapley, strict=True)) if shapley else {},
         )

@@ -37,6 +37,7 @@ class Episode:
         self.env = env
         self._weights = config.reward_weights
         self._steps = config.steps
+        self._measured = config.counterfactual != "off"
         self._chance_loss = math.log(env.task.classes)
         self.reward = Reward(config.reward, config.reward_weights, config.ppo.gamma, config.steps)
         self.begin(math.nan, math.nan)
@@ -67,8 +68,8 @@ class Episode:
         view.parameter_ratio = network.parameter_ratio
         view.rent = rent(network.parameter_ratio, network.host_parameter_count, self._weights)
         view.last_op, view.last_moved = action.op, moved
-        contributions = (gain for gain, _ in measured.contributions.values())
-        parts = self.reward.step(measured.accuracy, potential(contributions), view.rent)
+        gains = (gain for gain, _ in measured.contributions.values())
+        parts = self.reward.step(measured.accuracy, potential(gains) if self._measured else None, view.rent)
         self.episode_return += sum(parts.values())
         return parts
 

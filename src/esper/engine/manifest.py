@@ -5,20 +5,22 @@ Imports no torch: the command line asks before the engine is loaded.
 
 from __future__ import annotations
 
-import json
+import hashlib
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from esper.config import Config
+from esper.telemetry.codec import encode
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+CHECKPOINTS = "checkpoints"
+"""Where a run keeps its checkpoints, below its directory."""
 
-FIXED = ("task", "policy", "envs", "steps", "slots", "seed", "reward")
+FIXED = ("task", "policy", "envs", "steps", "slots", "seed", "reward", "counterfactual", "amp", "scaler")
 """What a checkpoint was made for: a run that goes on from it cannot change these."""
 
 
@@ -26,40 +28,103 @@ class CheckpointError(Exception):
     """A checkpoint that cannot be used; its text is one sentence: which, why, and what else there is."""
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
+class FileEntry(msgspec.Struct, frozen=True):
+    """What the manifest says of another file of the checkpoint."""
+
+    bytes: int
+    blake2b: str
+
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """`manifest.json`: what a checkpoint is of, and what its other files must be."""
+
+    format: int
+    round: Count
+    """Rounds completed."""
+    step: Count
+    """Steps completed of the round in progress."""
+    config: dict[str, Any]
+    files: dict[str, FileEntry]
+    blake2b: str = ""
+    """Of all the rest."""
+
+    def signed(self) -> Manifest:
+        """The same with its own digest, so that damage to it is found as well."""
+        unsigned = msgspec.structs.replace(self, blake2b="")
+        return msgspec.structs.replace(self, blake2b=digest(encode(unsigned)))
+
+
+class _AnyManifest(msgspec.Struct):
+    """What the manifest of any version has."""
+
+    format: int
+
+
+def digest(content: bytes) -> str:
+    """What a file is known by."""
+    return hashlib.blake2b(content, digest_size=32).hexdigest()
+
+
+def read_manifest(directory: Path) -> Manifest:
     """The manifest of a checkpoint, without reading the rest.
 
     Raises:
-        CheckpointError: there is none, or it is not one.
+        CheckpointError: there is none, or it is damaged, or of another version.
     """
     try:
-        manifest = json.loads((directory / MANIFEST).read_bytes())
+        content = (directory / MANIFEST).read_bytes()
     except OSError:
         raise CheckpointError(f"{directory} is not a checkpoint: it has no readable {MANIFEST}") from None
-    except ValueError:
+    try:
+        version = msgspec.json.decode(content, type=_AnyManifest).format
+        manifest = msgspec.json.decode(content, type=Manifest) if version == FORMAT else None
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"{directory / MANIFEST} is not the manifest of a checkpoint: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise CheckpointError(f"{directory / MANIFEST} is damaged: it is not JSON") from None
-    expected = {"format": int, "round": int, "step": int, "config": dict, "files": dict}
-    if not isinstance(manifest, dict) or not all(isinstance(manifest.get(k), t) for k, t in expected.items()):
-        raise CheckpointError(f"{directory / MANIFEST} is not the manifest of a checkpoint")
-    if manifest["format"] != FORMAT:
-        raise CheckpointError(f"{directory} has checkpoint format {manifest['format']}; this version reads {FORMAT}")
+    if manifest is None:
+        raise CheckpointError(f"{directory} has checkpoint format {version}; this version reads {FORMAT}")
+    if manifest.signed() != manifest:
+        raise CheckpointError(f"{directory / MANIFEST} is damaged: its digest is another")
     return manifest
+
+
+def saved_config(directory: Path) -> Config:
+    """The configuration of the run that a checkpoint is of.
+
+    Raises:
+        CheckpointError: as `read_manifest`; or it is none that this version knows.
+    """
+    try:
+        return msgspec.convert(read_manifest(directory).config, Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise CheckpointError(f"{directory} has a configuration that this version does not know: {error}") from None
 
 
 def checkpoint_path(run: Path, round_number: int, step: int) -> Path:
     """Where a run keeps the checkpoint of a moment: rounds completed, and steps of the next."""
-    return run / "checkpoints" / f"round-{round_number:05d}-step-{step:04d}"
+    return run / CHECKPOINTS / f"round-{round_number:05d}-step-{step:04d}"
 
 
 def run_of(checkpoint: Path) -> Path:
-    """The directory of the run that a checkpoint belongs to."""
-    return checkpoint.resolve().parent.parent
+    """The directory of the run that a checkpoint belongs to.
+
+    Raises:
+        CheckpointError: it was taken out of its run.
+    """
+    folder = checkpoint.resolve().parent
+    if folder.name != CHECKPOINTS:
+        raise CheckpointError(f"{checkpoint} is not in the {CHECKPOINTS}/ of a run; put it there to go on from it")
+    return folder.parent
 
 
 def list_checkpoints(run: Path) -> list[Path]:
     """Checkpoints of a run, the oldest first. Interrupted ones are not among them."""
     return sorted(
-        path.parent for path in (run / "checkpoints").glob(f"round-*-step-*/{MANIFEST}") if path.parent.suffix == ""
+        path.parent for path in (run / CHECKPOINTS).glob(f"round-*-step-*/{MANIFEST}") if path.parent.suffix == ""
     )
 
 
@@ -80,23 +145,33 @@ def find_checkpoint(path: Path) -> Path:
 def keep_newest(run: Path, count: int) -> None:
     """Remove all but the newest `count` checkpoints of a run."""
     for path in list_checkpoints(run)[:-count]:
-        shutil.rmtree(path)
+        shutil.rmtree(set_aside(path))
 
 
-def check_compatible(saved: Mapping[str, Any], config: Config, path: Path) -> None:
+def set_aside(checkpoint: Path) -> Path:
+    """Take its name from a checkpoint that is to be removed: a removal that is interrupted leaves none that is torn."""
+    aside = checkpoint.with_name(f"{checkpoint.name}.removed")
+    shutil.rmtree(aside, ignore_errors=True)
+    return checkpoint.rename(aside)
+
+
+def check_compatible(saved: Config, config: Config, path: Path) -> None:
     """Refuse to go on from a checkpoint under a configuration that it does not fit.
 
     Raises:
         CheckpointError: naming the option that differs.
     """
-    wanted = msgspec.json.decode(msgspec.json.encode(config))  # lists for tuples, as the manifest has them
-    for key in FIXED:
-        if saved.get(key) != wanted[key]:
-            before, now = _plain(saved.get(key)), _plain(wanted[key])
-            raise CheckpointError(f"{path} was made with --{key} {before}, not {now}; a run cannot change that")
-    if saved.get("ppo", {}).get("hidden") != wanted["ppo"]["hidden"]:
-        raise CheckpointError(f"{path} was made with another ppo.hidden; that cannot change in a run")
+    for name in FIXED:
+        before, now = getattr(saved, name), getattr(config, name)
+        if before != now:
+            raise CheckpointError(
+                f"{path} was made with --{name} {_plain(before)}, not {_plain(now)}; a run cannot change that"
+            )
+    if saved.ppo.hidden != config.ppo.hidden:
+        raise CheckpointError(
+            f"{path} was made with ppo.hidden {saved.ppo.hidden}, not {config.ppo.hidden}; a run cannot change that"
+        )
 
 
 def _plain(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -11,6 +11,7 @@ from torch import Tensor
 from esper.config import Config
 from esper.engine.env import Env, Measurement
 from esper.engine.lanes import Lane, open_lanes
+from esper.engine.precision import LossScaler, resolve_amp
 from esper.growth.slot import Move
 from esper.policy.actions import Action
 from esper.tasks.task import Splits, Task
@@ -37,10 +38,17 @@ class Pool:
 
     def __init__(self, task: Task, splits: Splits, lanes: Sequence[str], slots: Sequence[str], config: Config) -> None:
         self.lanes = open_lanes(lanes[: config.envs], splits)
-        self.envs = [
-            Env(index, task, self._lane_of(index).splits, slots, config.training, config.seed)
-            for index in range(config.envs)
-        ]
+        scalers = {lane.name: self._scaler(lane, config) for lane in self.lanes}
+        self.envs: list[Env] = []
+        for index in range(config.envs):
+            lane = self._lane_of(index)
+            scaler = scalers[lane.name] if config.scaler == "device" else self._scaler(lane, config)
+            self.envs.append(Env(index, task, lane.splits, slots, config, scaler))
+        self._steps = config.steps
+
+    @staticmethod
+    def _scaler(lane: Lane, config: Config) -> LossScaler | None:
+        return LossScaler(lane.device) if resolve_amp(config.amp, lane.device) is torch.float16 else None
 
     def _lane_of(self, env: int) -> Lane:
         """Round-robin."""
@@ -57,7 +65,7 @@ class Pool:
         def work(env: Env) -> list[Tensor]:
             with self._lane_of(env.index).stopwatch("reset"):
                 env.reset(round_index)
-                return [env.validate()]
+                return [env.validate(last=False)]
 
         return [(loss, accuracy) for [[loss, accuracy]] in self._everywhere(work)]
 
@@ -70,7 +78,7 @@ class Pool:
                 moves[env.index] = env.apply(actions[env.index], round_index, step)
                 trained = env.train(round_index, step)
             with self._lane_of(env.index).stopwatch("validate"):
-                return [trained, env.validate()]
+                return [trained, env.validate(last=step == self._steps - 1)]
 
         rows = self._everywhere(work)
         return [
@@ -81,6 +89,10 @@ class Pool:
     def tick(self) -> list[list[Move]]:
         """End the epoch in every env."""
         return [env.tick() for env in self.envs]
+
+    def test(self) -> list[float]:
+        """Accuracy of every env on the test split. For `evaluate` only."""
+        return [accuracy for [[accuracy]] in self._everywhere(lambda env: [env.test()])]
 
     def close(self) -> None:
         """End the lanes' threads."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import psutil
@@ -74,11 +75,13 @@ def env_stepped(
         op_probability=choice.op_probability,
         grad_norm=measured.grad_norm,
         parameter_ratio=episode.view.parameter_ratio,
-        slots=[_slot_reading(slot) for slot in slots],
+        loss_scale=measured.loss_scale,
+        skipped=measured.skipped,
+        slots=[_slot_reading(slot, measured.shapley.get(index)) for index, slot in enumerate(slots)],
     )
 
 
-def _slot_reading(slot: Slot) -> ev.SlotReading:
+def _slot_reading(slot: Slot, shapley: float | None) -> ev.SlotReading:
     return ev.SlotReading(
         stage=slot.stage.label,
         blueprint=slot.blueprint,
@@ -88,6 +91,7 @@ def _slot_reading(slot: Slot) -> ev.SlotReading:
         grad_norm=slot.grad_norm,
         contribution=slot.contribution,
         contribution_se=slot.contribution_se,
+        shapley=shapley,
     )
 
 
@@ -129,8 +133,9 @@ def policy_updated(learned: Learned, episode_return: float, round_number: int) -
     )
 
 
-def device_sampled(lane: Lane, envs: int, busy: float) -> ev.DeviceSampled:
-    """Memory of a lane's device, and the share of the step that its thread worked."""
+def device_sampled(lane: Lane, busy: float, measured: Sequence[Measurement]) -> ev.DeviceSampled:
+    """Memory of a lane's device, the share of the step that its thread worked, and the loss scales of its envs."""
+    scales = [m.loss_scale for m in measured if m.loss_scale is not None]
     memory: dict[str, Any]
     if lane.device.type == "cuda":
         free, total = torch.cuda.mem_get_info(lane.device)
@@ -147,4 +152,11 @@ def device_sampled(lane: Lane, envs: int, busy: float) -> ev.DeviceSampled:
             "used": machine.total - machine.available,
             "total": machine.total,
         }
-    return ev.DeviceSampled(device=lane.name, envs=envs, busy=busy, **memory)
+    return ev.DeviceSampled(
+        device=lane.name,
+        envs=len(measured),
+        busy=busy,
+        scale_min=min(scales, default=None),
+        scale_max=max(scales, default=None),
+        **memory,
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from queue import SimpleQueue
 
 import msgspec
 
-from esper.config import Config
+from esper.config import Config, ConfigError
 from esper.control import Control
 from esper.engine import report
 from esper.engine.agents import build_agent
@@ -17,6 +18,7 @@ from esper.engine.manifest import run_of
 from esper.engine.pool import Pool
 from esper.engine.saving import Saver
 from esper.engine.trainer import Trainer
+from esper.nearest import nearest
 from esper.tasks import get_task
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
@@ -45,13 +47,13 @@ class Run:
         lanes = resolve_devices(config.devices)
         task = get_task(config.task)
         splits = task.load(Path(config.data_dir) if config.data_dir else None)
-        slots = config.slots or tuple(injection.name for injection in task.build_host().injections)
+        slots = _slots(config, [injection.name for injection in task.build_host().injections])
+        config = msgspec.structs.replace(config, slots=slots)
+        telemetry_dir = Path(config.telemetry_dir)
+        new = telemetry_dir / new_run_id(task.name, datetime.now(), telemetry_dir)
+        self.directory = run_of(resume) if resume else new
         self.pool = Pool(task, splits, lanes, slots, config)
         agent = build_agent(config, len(slots), task.blueprints)
-        telemetry_dir = Path(config.telemetry_dir)
-        self.directory = (
-            run_of(resume) if resume else telemetry_dir / new_run_id(task.name, datetime.now(), telemetry_dir)
-        )
         self.recorder = Recorder(self.directory)
         self.hub = Hub(self.recorder)
         self.hub.subscribe(records)
@@ -63,13 +65,17 @@ class Run:
             control=control,
             saver=Saver(self.directory, config.keep),
         )
-        self._announce(config, resume)
+        try:
+            if resume:
+                self.trainer.restore(resume, "command line")
+            self._announce(config)
+        except Exception:
+            self._close()
+            raise
 
-    def _announce(self, config: Config, resume: Path | None) -> None:
+    def _announce(self, config: Config) -> None:
         builtins = msgspec.to_builtins(config)
         write_manifest(self.directory, {"run": self.directory.name, "config": builtins, "versions": report.versions()})
-        if resume:
-            self.trainer.restore(resume, "command line")
         network = self.pool.envs[0].network
         started = ev.RunStarted(
             run=self.directory.name,
@@ -96,5 +102,18 @@ class Run:
         else:
             self.hub.emit(ev.RunEnded(outcome=outcome))
         finally:
-            self.pool.close()
-            self.recorder.close()
+            self._close()
+
+    def _close(self) -> None:
+        self.pool.close()
+        self.recorder.close()
+
+
+def _slots(config: Config, known: Sequence[str]) -> tuple[str, ...]:
+    """Names of the slots that the run uses, in the order of the forward pass: those that were asked for, or all."""
+    for name in config.slots:
+        if name not in known:
+            raise ConfigError(f"--slots {name!r} is no slot of {config.task}'s host: {nearest(name, known)}")
+        if config.slots.count(name) > 1:
+            raise ConfigError(f"--slots names {name!r} more than once")
+    return tuple(name for name in known if not config.slots or name in config.slots)

@@ -27,6 +27,15 @@ def generator(seed: int, purpose: str, *where: int) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
 
 
+def evaluation_seed(seed: int) -> int:
+    """The seed in place of a run's, for episodes of which no run has seen any, whatever its own seed.
+
+    Args:
+        seed: tells one set of such episodes from another.
+    """
+    return generator(seed, "evaluation").initial_seed()
+
+
 def decision_noise(seed: int, envs: int, steps: int, round_index: int) -> Tensor:
     """Uniform numbers in [0, 1) for a round's decisions, [E, T, H]; those of an env do not depend on the others."""
     draws = [

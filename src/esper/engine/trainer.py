@@ -14,6 +14,7 @@ from esper.config import Config
 from esper.control import Control, Kind, Request
 from esper.engine import report
 from esper.engine.agents import Agent
+from esper.engine.env import Measurement
 from esper.engine.episode import Episode
 from esper.engine.manifest import CheckpointError
 from esper.engine.pool import Epoch, Pool
@@ -54,6 +55,8 @@ class Trainer:
         """Rounds completed; the index of the one in progress."""
         self.step = 0
         """Steps completed of the round in progress."""
+        self._single_step: str | None = None
+        """Who asked for one step and no more; None while nobody did."""
         self._stopwatch = Stopwatch()
         self._since = time.perf_counter()
 
@@ -109,7 +112,7 @@ class Trainer:
         if self.round == self.config.rounds:
             self._checkpoint("end")
         elif every and self.round % every == 0:
-            self._checkpoint("schedule")
+            self._attempt(self._checkpoint, "schedule")
 
     # Telemetry
 
@@ -138,19 +141,20 @@ class Trainer:
                 refusal = episode.new_refusal(number)
                 if refusal:
                     emit(report.gate_refused(*refusal, slot.name, index, at))
-        self._emit_timing()
+        self._emit_timing([epoch.measured for epoch in epochs])
 
-    def _emit_timing(self) -> None:
+    def _emit_timing(self, measured: Sequence[Measurement]) -> None:
         now = time.perf_counter()
         wall, self._since = now - self._since, now
         phases = self._stopwatch.take()
-        for lane in self.pool.lanes:
+        lanes = len(self.pool.lanes)
+        for index, lane in enumerate(self.pool.lanes):
             seconds = lane.stopwatch.take()
             busy = min(sum(seconds.values()) / wall, 1.0)
-            self.hub.emit(report.device_sampled(lane, self.pool.assignment.count(lane.name), busy))
+            self.hub.emit(report.device_sampled(lane, busy, measured[index::lanes]))
             for phase, spent in seconds.items():
                 # Lanes run side by side: the mean over them is a phase's part of the wall time.
-                phases[phase] = phases.get(phase, 0.0) + spent / len(self.pool.lanes)
+                phases[phase] = phases.get(phase, 0.0) + spent / lanes
         at = self._at
         self.hub.emit(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))
 
@@ -158,7 +162,10 @@ class Trainer:
 
     def _honour_requests(self) -> bool:
         """Do what was asked for since the last step; hold while paused. False if the run is to end."""
-        paused = False
+        paused = self._single_step is not None
+        if self._single_step is not None:
+            self._tell_paused(self._single_step)
+            self._single_step = None
         while True:
             request = self.control.take(timeout=0.2 if paused else 0.0)
             match request:
@@ -176,10 +183,9 @@ class Trainer:
                         return True
                 case Request(Kind.PAUSE, origin) if not paused:
                     paused = True
-                    self.hub.emit(ev.Paused(round=self._at.round, step=self._at.step, origin=origin))
-                    self.hub.flush()
+                    self._tell_paused(origin)
                 case Request(Kind.STEP, origin) if paused:
-                    self.control.ask(Kind.PAUSE, origin)
+                    self._single_step = origin
                     self._since = time.perf_counter()
                     return True
                 case Request(Kind.RESUME, origin) if paused:
@@ -189,8 +195,12 @@ class Trainer:
                 case _:
                     """Nothing to do: a pause while paused, a resume while running."""
 
+    def _tell_paused(self, origin: str) -> None:
+        self.hub.emit(ev.Paused(round=self._at.round, step=self._at.step, origin=origin))
+        self.hub.flush()
+
     def _attempt(self, work: Callable[P, None], *args: P.args, **options: P.kwargs) -> bool:
-        """Do what a person asked for; what stands in its way is told, and the run goes on as it was."""
+        """Do what the run can do without; what stands in its way is told, and the run goes on as it was."""
         try:
             work(*args, **options)
         except (OSError, CheckpointError) as error:

@@ -14,6 +14,8 @@ class GateConfig:
     """G2: least number of epochs in TRAINING."""
     max_grad_norm: float = 100.0
     """G2: mean gradient norm of the seed above which its training counts as exploding."""
+    measured: bool = True
+    """G5: whether the contribution must have been measured; it cannot be where counterfactuals are off."""
     strict: bool = False
     """G5: whether a seed must contribute, and not only be measured, to become permanent."""
     min_contribution: float = 0.01
@@ -84,8 +86,8 @@ def g3(alpha: float, target: float) -> GateResult:
 
 
 def g5(contribution: float | None, config: GateConfig) -> GateResult:
-    """To FOSSILIZED: the contribution was measured and, if strict, suffices."""
-    checks = [Check("contribution measured", contribution is not None, contribution)]
+    """To FOSSILIZED: the contribution was measured, where it can be, and, if strict, suffices."""
+    checks = [Check("contribution measured", contribution is not None, contribution)] if config.measured else []
     if config.strict and contribution is not None:
         enough = contribution >= config.min_contribution
         checks.append(Check("contribution suffices", enough, contribution, config.min_contribution))

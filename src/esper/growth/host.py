@@ -5,7 +5,6 @@ Shapes: B samples, V configurations (every seed on, then each of some off), C ch
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from esper.growth.gates import GateConfig
 from esper.growth.initialise import initialise
 from esper.growth.layers import convolution
 from esper.growth.slot import Slot
+from esper.nearest import nearest
 
 _BATCH_NORM_MOMENTUM = 0.5
 """An epoch may be no more than 8 batches: with PyTorch's 0.1 the running statistics lag behind the weights, and the
@@ -155,10 +155,7 @@ class GrowingNetwork(nn.Module):
             ValueError: `ablate` is not ascending.
             RuntimeError: the network is in training mode, in which batch norm would mix the configurations.
         """
-        if self.training:
-            raise RuntimeError("ablations are measured in evaluation mode: call eval() first")
-        if any(a >= b for a, b in itertools.pairwise(ablate)):
-            raise ValueError(f"slots to ablate must ascend, without repetition; got {list(ablate)}")
+        self._check_counterfactual(ablate)
         samples = len(x_BCHW)
         h = x_BCHW
         for segment, indices in zip(self.host.segments, self._slots_after, strict=True):
@@ -170,6 +167,32 @@ class GrowingNetwork(nn.Module):
                     h = torch.cat((h, without))
         logits = self.host.head(h)
         return logits.view(1 + len(ablate), samples, -1)
+
+    def forward_subsets(self, x_BCHW: Tensor, alphas: Sequence[float], slots: Sequence[int]) -> Tensor:
+        """Logits [2^n, B, K] of every subset of `slots` (ascending): bit k of the index is set where `slots[k]` is off.
+
+        The batch doubles at each of these slots, so that what lies before it is computed once for both halves.
+
+        Raises:
+            ValueError: `slots` is not ascending.
+            RuntimeError: the network is in training mode, in which batch norm would mix the subsets.
+        """
+        self._check_counterfactual(slots)
+        h = x_BCHW
+        for segment, indices in zip(self.host.segments, self._slots_after, strict=True):
+            h = segment(h)
+            for i in indices:
+                without, h = h, self.slots[i](h, alphas[i])
+                if i in slots:
+                    h = torch.cat((h, without))
+        logits = self.host.head(h)
+        return logits.view(2 ** len(slots), len(x_BCHW), -1)
+
+    def _check_counterfactual(self, slots: Sequence[int]) -> None:
+        if self.training:
+            raise RuntimeError("counterfactuals are measured in evaluation mode: call eval() first")
+        if any(a >= b for a, b in itertools.pairwise(slots)):
+            raise ValueError(f"slots to switch off must ascend, without repetition; got {list(slots)}")
 
     def reset(self, generator: torch.Generator) -> None:
         """A fresh host with empty slots, in place."""
@@ -195,8 +218,6 @@ class GrowingNetwork(nn.Module):
 def _check_names(slots: Sequence[str], known: Sequence[str]) -> None:
     for name in slots:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-            raise ValueError(f"the host has no slot {name!r}; {hint}")
+            raise ValueError(f"the host has no slot {name!r}: {nearest(name, known)}")
     if len(set(slots)) != len(slots):
         raise ValueError(f"a slot is named twice: {', '.join(slots)}")

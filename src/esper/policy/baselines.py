@@ -1,4 +1,5 @@
-"""Baselines that do not learn: `static` never grows, `random` takes any legal action."""
+"""Baselines that do not learn: `static` never grows, `random` takes any legal action, `periodic` and `full` grow by
+plan."""
 
 from __future__ import annotations
 
@@ -8,11 +9,19 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from esper.growth.alpha import TARGETS, TEMPOS, Curve
+from esper.growth.blend import STYLES, Blend
 from esper.policy.actions import HEADS, RELEVANT, WAIT, Action, Choice, Op, head_sizes
 from esper.policy.masks import legal_ops, legal_styles
 from esper.policy.view import EnvView
 
 T = TypeVar("T")
+
+STRONG = "conv_light"
+"""The blueprint of the growers by plan: a 3×3 convolution, strong in every slot of the impaired hosts, at half the
+parameters of the strongest."""
+PERIOD = 5
+"""Steps between the seeds of `periodic`."""
 
 
 class Baseline:
@@ -88,3 +97,49 @@ class Random(Baseline):
 
 def _draw(options: Sequence[T], uniform: float) -> T:
     return options[int(uniform * len(options))]
+
+
+class Periodic(Baseline):
+    """Plants a seed into the first empty slot every `period` steps, and takes each on as soon as its gates allow.
+
+    With period 1 it is `full`: every slot is sown in the first steps, one a step, which is all that an env can do.
+
+    Args:
+        blueprints: those on offer, in the order of the action's head; it plants `STRONG`, or the first where that is
+            not among them.
+        period: steps from one seed to the next.
+    """
+
+    def __init__(self, blueprints: Sequence[str], period: int) -> None:
+        self._blueprint = blueprints.index(STRONG) if STRONG in blueprints else 0
+        self._period = period
+
+    def act(self, views: Sequence[EnvView]) -> list[Choice]:
+        """Plant when it is time; else make permanent what may be; else advance what may."""
+        return [Choice(self._decide(view)) for view in views]
+
+    def _decide(self, view: EnvView) -> Action:
+        slots = list(enumerate(view.slots))
+        if view.step % self._period == 0:
+            for index, slot in slots:
+                if slot.may_germinate:
+                    return planting(index, self._blueprint)
+        for index, slot in slots:
+            if slot.may_fossilize:
+                return Action(Op.FOSSILIZE, index)
+        for index, slot in slots:
+            if slot.may_advance:
+                return Action(Op.ADVANCE, index)
+        return WAIT.action
+
+
+def planting(slot: int, blueprint: int) -> Action:
+    """Plant a seed to be added at full strength, along the shortest ramp: how those who plant by rule do it."""
+    return Action(
+        Op.GERMINATE,
+        slot,
+        blueprint,
+        style=STYLES.index((Curve.LINEAR, Blend.ADD)),
+        tempo=TEMPOS.index(min(TEMPOS)),
+        alpha_target=TARGETS.index(max(TARGETS)),
+    )

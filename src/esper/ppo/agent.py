@@ -126,6 +126,17 @@ class PPOAgent:
         """Nothing: all that PPO keeps is tensors."""
         return {}
 
+    def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over the network and the normalisers of what `tensors` gave, for any number of envs.
+
+        Raises:
+            KeyError: a tensor is missing.
+            RuntimeError: a tensor has another shape.
+        """
+        self.network.load_state_dict(below("network.", tensors))
+        self.observations.load_state_dict(below("observations.", tensors))
+        self.returns.load_state_dict(below("returns.", tensors))
+
     def restore(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniform_ETH: Tensor) -> None:
         """Take over what `tensors` gave.
 
@@ -134,9 +145,7 @@ class PPOAgent:
             RuntimeError: a tensor has another shape.
         """
         named, self._uniform_ETH = tensors, uniform_ETH
-        self.network.load_state_dict(below("network.", named))
-        self.observations.load_state_dict(below("observations.", named))
-        self.returns.load_state_dict(below("returns.", named))
+        self.load_policy(named)
         for name, value in self.rollout.tensors().items():
             value.copy_(named[f"rollout.{name}"])
         self.hidden = (named["hidden.h"].clone(), named["hidden.c"].clone())

@@ -5,8 +5,9 @@
     sparse      at the last step only: the simplified rewards of the whole episode
 
 Φ is the sum of the contributions of all seeds, so that the shaping telescopes over every slot and leaves the optimal
-policy as it is (Ng, Harada and Russell, 1999). A seed whose contribution was not measured adds nothing to Φ: it is not
-in the forward pass, and so its contribution is 0 by definition. All in units of validation accuracy.
+policy as it is (Ng, Harada and Russell, 1999). A seed that is not in the forward pass contributes 0 by definition, and
+adds nothing to Φ. Where no contributions are measured at all, the shaped reward has no such part. All in units of
+validation accuracy.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def rent(parameter_ratio: float, host_parameters: int, weights: RewardConfig) ->
     return weights.rent * math.log1p(grown / max(host_parameters, weights.rent_floor))
 
 
-def potential(contributions: Iterable[float | None]) -> float:
-    """Φ(s): the sum of the measured contributions of an env's seeds."""
-    return sum(value for value in contributions if value is not None)
+def potential(contributions: Iterable[float]) -> float:
+    """Φ(s): the sum of the contributions of an env's blended seeds."""
+    return sum(contributions)
 
 
 class Reward:
@@ -60,18 +61,18 @@ class Reward:
         self._potential = 0.0
         self._unpaid = {"accuracy": 0.0, "rent": 0.0}
 
-    def step(self, accuracy: float, potential_now: float, rent_now: float) -> dict[str, float]:
+    def step(self, accuracy: float, potential_now: float | None, rent_now: float) -> dict[str, float]:
         """Components of this step's reward; their sum is the reward.
 
         Args:
             accuracy: on the validation split, after the step.
-            potential_now: Φ after the step.
+            potential_now: Φ after the step; None where no contributions are measured.
             rent_now: charge of the step.
         """
         self._taken += 1
         parts = {"accuracy": accuracy - self._accuracy, "rent": -rent_now}
         self._accuracy = accuracy
-        if self._mode == "shaped":
+        if self._mode == "shaped" and potential_now is not None:
             parts["contribution"] = self._weights.contribution * (self._gamma * potential_now - self._potential)
             self._potential = potential_now
         if self._mode == "sparse":

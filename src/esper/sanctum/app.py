@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import ClassVar, TypeAlias
 
@@ -48,7 +49,7 @@ class SanctumApp(App[None]):
     """
 
     TITLE = "Esper Sanctum"
-    CSS_PATH = "sanctum.tcss"
+    CSS_PATH = Path(__file__).with_name("sanctum.tcss")
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(*APP)]
     HORIZONTAL_BREAKPOINTS = _WIDTHS
     VERTICAL_BREAKPOINTS = _HEIGHTS
@@ -125,7 +126,8 @@ class SanctumApp(App[None]):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
         """Commands of the palette: the keys of the app, and every theme by name."""
         for key in KEYS:
-            if key.category in APP and shown(key, live=self.source.live) and not key.priority:
+            known = key.priority or key.action == "command_palette"  # a second key for the same, and this list itself
+            if key.category in APP and shown(key, live=self.source.live) and not known:
                 yield SystemCommand(key.name.capitalize(), key.description, partial(self.run_action, key.action))
         for name in self.palettes:
             yield SystemCommand(f"Theme {name}", "change the colours", partial(setattr, self, "theme", name))
@@ -263,7 +265,7 @@ class SanctumApp(App[None]):
             loop = asyncio.get_running_loop()
             self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
             for number in _SIGNALS:
-                loop.add_signal_handler(number, self._on_signal)
+                loop.add_signal_handler(number, self._on_signal, number)
 
     def on_unmount(self) -> None:
         """Give the signals back to those who had them."""
@@ -271,21 +273,27 @@ class SanctumApp(App[None]):
             asyncio.get_running_loop().remove_signal_handler(number)
             signal.signal(number, handler)
 
-    def _on_signal(self) -> None:
+    def _on_signal(self, number: int) -> None:
         requests = self.source.requests
-        if requests is None or self._over or requests.leaving:
-            if requests is not None and not self._over:
-                requests.ask(Kind.ABANDON, origin="signal")
+        if requests is None or self._over:
             self.exit()
+        elif requests.leaving:
+            requests.ask(Kind.ABANDON, origin="signal")
+            self.exit(return_code=128 + number)
         else:
             requests.ask(Kind.STOP, origin="signal")
             self.look()
 
 
-def run_dashboard(source: Source, *, theme: str) -> None:
+def run_dashboard(source: Source, *, theme: str) -> int:
     """Show a source until the user leaves. The terminal is restored however it ends.
+
+    Returns:
+        An exit code: 0; 128 + n if signal n said to leave at once; 1 if the dashboard broke down.
 
     Raises:
         ThemeError: the theme is unknown, or a theme file is broken.
     """
-    SanctumApp(source, theme=theme).run()
+    app = SanctumApp(source, theme=theme)
+    app.run()
+    return app.return_code or 0

@@ -163,7 +163,7 @@ def time_of_day(when: float) -> str:
 
 def plain(text: str) -> str:
     """The text without the control characters that would tear the screen."""
-    return "".join(character if character.isprintable() else " " for character in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def shorten(text: str, width: int) -> str:

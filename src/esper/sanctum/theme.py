@@ -6,7 +6,6 @@ theme is the name of its file.
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.style import Style
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
+from esper.nearest import nearest
 from esper.sanctum.symbols import STAGES
 
 DEFAULT = "sanctum-dark"
@@ -110,9 +110,7 @@ def find_theme(name: str, themes: dict[str, Palette]) -> Palette:
     """
     if name in themes:
         return themes[name]
-    near = difflib.get_close_matches(name, themes, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ThemeError(f"unknown theme {name!r}: {hint}there are {', '.join(themes)}")
+    raise ThemeError(f"unknown theme {name!r}: {nearest(name, themes)}")
 
 
 def user_folder() -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+from esper.nearest import nearest
 
 TASK_NAMES = ("digits_impaired", "digits", "synthetic", "cifar10", "cifar_impaired")
 """The default comes first."""
@@ -19,6 +19,4 @@ def check_task_name(name: str) -> None:
         TaskError: with the nearest valid name.
     """
     if name not in TASK_NAMES:
-        near = difflib.get_close_matches(name, TASK_NAMES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(TASK_NAMES)}"
-        raise TaskError(f"unknown task {name!r}: {hint}")
+        raise TaskError(f"unknown task {name!r}: {nearest(name, TASK_NAMES)}")

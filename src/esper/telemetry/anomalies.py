@@ -16,6 +16,8 @@ ENTROPY_FLOOR = 0.05
 """Share of the greatest entropy below which a head has stopped to explore."""
 MEMORY_CEILING = 0.9
 """Share of a device's memory."""
+SCALE_SPREAD = 64.0
+"""Greatest over least loss scale on one device: six halvings apart, its envs no longer train in the same numbers."""
 
 
 def inspect(event: ev.AnyEvent) -> list[ev.AnomalyFound]:
@@ -130,6 +132,19 @@ def _memory_full(event: ev.DeviceSampled) -> Iterator[ev.AnomalyFound]:
         )
 
 
+def _scales_diverge(event: ev.DeviceSampled) -> Iterator[ev.AnomalyFound]:
+    if event.scale_min and event.scale_max and event.scale_max / event.scale_min > SCALE_SPREAD:
+        spread = event.scale_max / event.scale_min
+        yield ev.AnomalyFound(
+            rule="loss scales diverge",
+            severity="warning",
+            where=event.device,
+            value=spread,
+            threshold=SCALE_SPREAD,
+            text=f"{event.device}: loss scales of its envs are a factor of {spread:.0f} apart, over {SCALE_SPREAD:.0f}",
+        )
+
+
 def _word(value: float) -> str:
     """A value as people write it."""
     if math.isfinite(value):
@@ -140,5 +155,5 @@ def _word(value: float) -> str:
 _RULES: dict[type[ev.Event], tuple[Callable[[Any], Iterator[ev.AnomalyFound]], ...]] = {
     ev.EnvStepped: (_env_not_finite,),
     ev.PolicyUpdated: (_update_not_finite, _kl_spike, _head_gradient, _head_entropy),
-    ev.DeviceSampled: (_memory_full,),
+    ev.DeviceSampled: (_memory_full, _scales_diverge),
 }

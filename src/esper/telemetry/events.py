@@ -71,6 +71,8 @@ class SlotReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """Validation accuracy with every seed, less that without this one."""
     contribution_se: float | None = None
     """Standard error of the contribution over the samples of the validation split (paired)."""
+    shapley: float | None = None
+    """Shapley value of the seed among the blended ones; present at the end of an episode, where it was asked for."""
 
 
 class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
@@ -195,6 +197,9 @@ class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
     """Degrees Celsius."""
     power: float | None = None
     """Watts."""
+    scale_min: float | None = None
+    """Least loss scale among the envs of the device; absent without loss scaling."""
+    scale_max: float | None = None
 
 
 class PhaseTimed(Event, frozen=True, kw_only=True, tag=True):
@@ -253,7 +258,7 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag=True):
     seconds: float | None = None
     """What it took to write; absent where it was found on disk, by a run that goes on from it."""
     origin: str
-    """Who asked: schedule, end, keyboard, signal, command line."""
+    """Who asked: schedule, end, keyboard, signal, command line; dashboard, where that broke down."""
 
 
 class Paused(Event, frozen=True, kw_only=True, tag=True):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from esper.telemetry import events as ev
 
+_TURNING_POINTS = {"germinated": "planted", "blending": "blending", "fossilized": "fossilized", "culled": "culled"}
+"""What is said of a seed that reaches a stage; timers bring it to the others."""
+
 
 def sentence(event: ev.AnyEvent) -> tuple[str, str] | None:
     """Severity (info, warning or error) and text of an event; None for the routine ones."""
     match event:
         case ev.RunStarted():
             return "info", f"run {event.run}: {event.policy} on {event.task}, {len(event.lanes)} envs"
-        case ev.SeedMoved():
-            what = f" {event.blueprint}" if event.blueprint else ""
-            return "info", f"env {event.env:02d} {event.slot}{what} {event.before} → {event.after} ({event.reason})"
+        case ev.SeedMoved() if event.after in _TURNING_POINTS:
+            return "info", f"env {event.env:02d} {event.slot} {event.blueprint} {_TURNING_POINTS[event.after]}"
         case ev.PolicyUpdated():
             return "info", f"round {event.round} learned: return {event.episode_return:+.3f}, KL {event.kl:.4f}"
         case ev.AnomalyFound():

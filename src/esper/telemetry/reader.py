@@ -286,8 +286,6 @@ class History:
 
     def _mark(self, opens: bool) -> None:
         """Keep the state here, and in the long run every second of those kept."""
-        if self._blocks and self._blocks[-1].position == self.length:
-            self._blocks.pop()
         self._blocks.append(
             _Block(
                 position=self.length,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
 from torch import nn
+
+from esper.nearest import nearest
 
 Factory: TypeAlias = Callable[[int], nn.Module]
 """Builds a seed for a number of channels. It maps [B, C, H, W] to the same shape."""
@@ -39,7 +40,5 @@ def build(name: str, channels: int) -> nn.Module:
         ValueError: no blueprint has this name.
     """
     if name not in BLUEPRINTS:
-        near = difflib.get_close_matches(name, BLUEPRINTS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(BLUEPRINTS)}"
-        raise ValueError(f"there is no blueprint {name!r}; {hint}")
+        raise ValueError(f"there is no blueprint {name!r}: {nearest(name, BLUEPRINTS)}")
     return BLUEPRINTS[name](channels)

@@ -23,7 +23,7 @@ class Devices(Panel):
 
     def key(self) -> Hashable:
         """Changes with every sample."""
-        return tuple(sample.seq for sample in self.state.devices.values())
+        return self.state.started is None, *(sample.seq for sample in self.state.devices.values())
 
     def wanted_height(self) -> int:
         """A line for each device and each memory."""
@@ -33,7 +33,7 @@ class Devices(Panel):
     def draw(self, size: Size) -> list[Line]:
         """Everything on one line where there is only one; else a table."""
         if not self.state.devices:
-            return [self.line().add(" no sample yet", "dim")]
+            return [self.line().add(" no sample of the devices yet", "dim")] if self.state.started else []
         if size.height == 1:
             return [self._compact()]
         width = size.width
@@ -70,7 +70,7 @@ class Devices(Panel):
         return line.add("of ", "dim").cell(_gib(sample.total, wide=wide)).add(" GiB", "dim")
 
     def _compact(self) -> Line:
-        line = self.line()
+        line = self.line().add(" ")
         for name, sample in self.state.devices.items():
             line.add(f"{plain(name)} ", "dim").cell(percent(sample.busy)).add(" %  ", "dim")
         for sample in self._memories().values():

@@ -19,7 +19,7 @@ class Heads(Panel):
 
     def key(self) -> Hashable:
         """Changes with every update of the policy."""
-        return self.state.updates[-1].seq if self.state.updates else 0
+        return self.state.started is None, (self.state.updates[-1].seq if self.state.updates else 0)
 
     def wanted_height(self) -> int:
         """One line a head."""
@@ -29,11 +29,9 @@ class Heads(Panel):
         """All heads on one line where there is only one; else a table."""
         if not self.state.heads:
             self.border_subtitle = None
-            return [
-                self.line()
-                .add("heads" if size.height == 1 and not self.styles.border_top[0] else "", "head")
-                .add(" no update yet", "dim")
-            ]
+            if self.state.started is None:
+                return []
+            return [self.line().add(" no update of the policy yet", "dim")]
         self.border_subtitle = self._summary()
         if size.height == 1 and len(self.state.heads) > 1:
             return [self._compact(size.width)]
@@ -52,8 +50,8 @@ class Heads(Panel):
         return line.cell(number(entropy, 2, 2))
 
     def _compact(self, width: int) -> Line:
-        line = self.line().add("heads", "head")
-        gap = "  " if width >= 78 else " "
+        line = self.line().add(" heads", "head")
+        gap = "  " if width >= 80 else " "
         for name, head in self.state.heads.items():
             line.add(gap).add(head_label(name, short=True), "dim").add(" ").cell(brief(head.grad_norm[-1]))
         return line

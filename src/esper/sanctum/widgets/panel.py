@@ -31,19 +31,29 @@ class View:
     """Counts the times that the state was replaced, by a seek or a restore: nothing drawn before still holds."""
 
 
+_REVERSED = frozenset({"bad", "error"})
+"""Roles in which a space is not the same as in all others."""
+
+
 class Line:
     """One line of a panel in the making."""
 
     def __init__(self, palette: Palette, *, here: bool = False) -> None:
         self._styles = palette.here if here else palette.styles
-        self._segments: list[Segment] = []
+        self._texts: list[str] = []
+        self._roles: list[str] = []
         self.width = 0
 
     def add(self, text: str, role: str = "normal") -> Line:
         """Append a text in the style of a role."""
-        if text:
-            self._segments.append(Segment(text, self._styles[role]))
-            self.width += cell_len(text)
+        if not text:
+            return self
+        self.width += len(text) if text.isascii() else cell_len(text)
+        if self._roles and (role == self._roles[-1] or (text.isspace() and self._roles[-1] not in _REVERSED)):
+            self._texts[-1] += text  # fewer pieces are painted faster
+        else:
+            self._texts.append(text)
+            self._roles.append(role)
         return self
 
     def cell(self, cell: Cell, role: str | None = None) -> Line:
@@ -65,7 +75,8 @@ class Line:
 
     def join(self, other: Line) -> Line:
         """Append another line."""
-        self._segments += other._segments
+        self._texts += other._texts
+        self._roles += other._roles
         self.width += other.width
         return self
 
@@ -79,7 +90,9 @@ class Line:
 
     def strip(self, width: int) -> Strip:
         """The line, cut or padded to `width`."""
-        return Strip(self._segments, self.width).adjust_cell_length(width, self._styles["normal"])
+        styles = self._styles
+        segments = [Segment(text, styles[role]) for text, role in zip(self._texts, self._roles, strict=True)]
+        return Strip(segments, self.width).adjust_cell_length(width, styles["normal"])
 
 
 class Panel(Widget):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 GAP = " "
@@ -33,12 +35,15 @@ def timeline(values: Sequence[float], total: int, width: int) -> list[float | No
 
     A place keeps its meaning while the values come in, so that nothing jumps.
     """
-    places: list[float | None] = []
-    for place in range(width):
-        first, after = place * total // width, (place + 1) * total // width
-        last = min(max(first, after - 1), len(values) - 1)
-        places.append(values[last] if first < len(values) else None)
-    return places
+    known = len(values)
+    return [values[min(last, known - 1)] if first < known else None for first, last in _shares(total, width)]
+
+
+@lru_cache(64)
+def _shares(total: int, width: int) -> list[tuple[int, int]]:
+    """First and last index of the values that fall to each place."""
+    starts = [place * total // width for place in range(width + 1)]
+    return [(first, max(first, after - 1)) for first, after in pairwise(starts)]
 
 
 class Canvas:

@@ -1,0 +1,83 @@
+"""Mixed precision: autocast for the hosts' training, and loss scaling where float16 needs it.
+
+bfloat16 has float32's range and needs no scaling. float16 does: gradients below 6e-8 vanish, so the loss is multiplied
+by a scale before the backward pass; where a gradient overflows, the step is skipped and the scale halved (Micikevicius
+et al., 2018). Whose scale it is, is a choice:
+
+    env     One scale for each env (the default). An overflow costs the env that had it one step, and nobody else.
+            The scales may drift apart; that is measured, shown, and an anomaly above a threshold.
+    device  One scale for all envs of a lane: they train at one scale, and every overflow halves it for all. With 64
+            envs that overflow once in 10,000 steps, the 2,000 clean steps after which the scale grows never come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def resolve_amp(amp: str, device: torch.device) -> torch.dtype | None:
+    """The dtype of autocast on a device; None for float32. `auto` is bfloat16 where the hardware is fast at it."""
+    if amp == "auto":
+        fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+        return torch.bfloat16 if fast else None
+    return {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}[amp]
+
+
+class LossScaler:
+    """A scale for the losses of one scope, and the skips that keep its envs whole.
+
+    A skip is atomic: if the gradient of any owner (host or seed) of an env is not finite, none of its optimizers steps,
+    so that host and seeds never learn at different effective rates. The decision stays on the device: the fused
+    optimizers read it there.
+
+    Args:
+        device: of the scope.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._scaler = torch.amp.GradScaler(device.type)
+        self._one = torch.ones((), device=device)
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss times the scale."""
+        return self._scaler.scale(loss)
+
+    def unscale(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Divide the gradients by the scale, in place."""
+        for optimizer in optimizers:
+            self._scaler.unscale_(optimizer)
+
+    def step(self, optimizers: Sequence[torch.optim.Optimizer], finite: Tensor) -> None:
+        """Step all optimizers of an env, or none; then let the scale grow or fall. Once for each minibatch.
+
+        Args:
+            optimizers: fused ones, their gradients unscaled.
+            finite: bool scalar on the device: the gradients of all of them are finite.
+        """
+        skip = (~finite).float()
+        for optimizer in optimizers:
+            optimizer.found_inf = skip  # pyright: ignore[reportAttributeAccessIssue]  (what fused optimizers look at)
+            optimizer.step()
+            del optimizer.found_inf  # pyright: ignore[reportAttributeAccessIssue]
+        self._scaler.update()
+
+    def current(self) -> Tensor:
+        """The scale, as a scalar on the device: reading it costs no synchronisation."""
+        return self._scaler.scale(self._one)
+
+    def snapshot(self) -> dict[str, Any]:
+        """What a checkpoint keeps: scale and growth tracker among it."""
+        return self._scaler.state_dict()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from a snapshot."""
+        self._scaler.load_state_dict(state)
+
+
+def autocast(device: torch.device, dtype: torch.dtype | None) -> torch.autocast:
+    """Autocast to `dtype`; float32 for None. Its cache of cast weights ends with it, so no forward poisons another."""
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)

@@ -1,0 +1,1 @@
+"""Policies compared on episodes that none of them was trained on."""

@@ -1,0 +1,127 @@
+"""Held-out episodes: every policy plays the same ones, on hosts and data orders that no run has trained on.
+
+Nothing learns here: a PPO policy acts from its checkpoint's network and frozen normalisers, and draws its actions from
+its probabilities as it does in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from esper.config import Config, PolicyName
+from esper.engine.agents import Agent, build_agent, build_ppo
+from esper.engine.checkpoint import read_checkpoint
+from esper.engine.devices import resolve_devices
+from esper.engine.episode import Episode
+from esper.engine.manifest import CheckpointError
+from esper.engine.pool import Pool
+from esper.engine.seeding import decision_noise, evaluation_seed
+from esper.named_tensors import below
+from esper.tasks import get_task
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeResult:
+    """What one episode came to, at its end."""
+
+    test_accuracy: float
+    validation_accuracy: float
+    parameter_ratio: float
+    """Parameters of host and seeds over those of the bare host."""
+    net_return: float
+    """Final validation accuracy less the first, less the rent of all steps: the undiscounted `simplified` return."""
+
+
+class HeldOut:
+    """Held-out episodes of the task that a checkpoint was trained on, as long and under the same rent.
+
+    Args:
+        checkpoint: its directory.
+        policies: names of those that are to play; `ppo` is the checkpoint's.
+        episodes: how many.
+        seed: tells one set of episodes from another; the same for every policy and every checkpoint.
+        devices: names of lanes, or `auto`.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or of another version, or holds no PPO policy where one is to play.
+        ConfigError: a device is not there.
+        TaskError: the data set is missing or damaged.
+    """
+
+    def __init__(
+        self, checkpoint: Path, *, policies: Sequence[PolicyName], episodes: int, seed: int, devices: Sequence[str]
+    ) -> None:
+        self._path = checkpoint
+        self._checkpoint = read_checkpoint(checkpoint)
+        self.config = msgspec.structs.replace(
+            self._checkpoint.config, envs=episodes, seed=evaluation_seed(seed), reward="simplified"
+        )
+        lanes = resolve_devices(devices)
+        task = get_task(self.config.task)
+        splits = task.load(Path(self.config.data_dir) if self.config.data_dir else None)
+        slots = self.config.slots or tuple(injection.name for injection in task.build_host().injections)
+        self._agents = {policy: self._agent(policy, len(slots), task.blueprints) for policy in policies}
+        self._pool = Pool(task, splits, lanes, slots, self.config)
+
+    def play(self, on_step: Callable[[str], None]) -> dict[str, list[EpisodeResult]]:
+        """Have every policy play every episode.
+
+        Args:
+            on_step: called with the name of the policy after each step of its episodes, which are played side by side.
+
+        Returns:
+            By policy, the results of the episodes, in one order for all.
+        """
+        return {
+            policy: play(self._pool, agent, self.config, lambda policy=policy: on_step(policy))
+            for policy, agent in self._agents.items()
+        }
+
+    def close(self) -> None:
+        """End the lanes' threads."""
+        self._pool.close()
+
+    def _agent(self, policy: PolicyName, slots: int, blueprints: Sequence[str]) -> Agent:
+        if policy != "ppo":
+            return build_agent(msgspec.structs.replace(self.config, policy=policy), slots, blueprints)
+        trained = self._checkpoint.config.policy
+        if trained != "ppo":
+            raise CheckpointError(
+                f"{self._path} was made with --policy {trained} and holds no PPO policy: leave ppo out of --policies"
+            )
+        agent = build_ppo(self.config, slots, blueprints)
+        try:
+            agent.load_policy(below("agent.", self._checkpoint.tensors))
+        except RuntimeError as error:
+            raise CheckpointError(f"{self._path} does not fit this version of the program: {error}") from error
+        return agent
+
+
+def play(pool: Pool, agent: Agent, config: Config, on_step: Callable[[], None]) -> list[EpisodeResult]:
+    """One episode of every env of the pool, without learning. The only place where the test split is touched."""
+    episodes = [Episode(env, config) for env in pool.envs]
+    for episode, (loss, accuracy) in zip(episodes, pool.reset(0), strict=True):
+        episode.begin(loss, accuracy)
+    agent.begin_round(decision_noise(config.seed, len(episodes), config.steps, 0))
+    for step in range(config.steps):
+        if step > 0:
+            pool.tick()
+        choices = agent.act([episode.view for episode in episodes])
+        epochs = pool.step([choice.action for choice in choices], 0, step)
+        for episode, choice, epoch in zip(episodes, choices, epochs, strict=True):
+            episode.record(choice.action, bool(epoch.moves), epoch.measured)
+        on_step()
+    # No tick after the last step: the test is to see the alphas that the last validation saw.
+    return [
+        EpisodeResult(
+            test_accuracy=accuracy,
+            validation_accuracy=episode.view.accuracies[-1],
+            parameter_ratio=episode.view.parameter_ratio,
+            net_return=episode.episode_return,
+        )
+        for episode, accuracy in zip(episodes, pool.test(), strict=True)
+    ]

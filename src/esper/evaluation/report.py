@@ -1,0 +1,171 @@
+"""What an evaluation found, as JSON, as a table and as plain lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from esper.evaluation.intervals import LEVEL, RESAMPLES, Estimate, estimate, paired_difference
+
+if TYPE_CHECKING:
+    from esper.evaluation.episodes import EpisodeResult
+
+REFERENCE = "heuristic"
+"""What every policy is compared with; PPO is compared with each of them too."""
+
+
+class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One policy over all episodes."""
+
+    policy: str
+    test_accuracy: Estimate
+    validation_accuracy: Estimate
+    parameter_ratio: Estimate
+    net_return: Estimate
+    episodes: list[dict[str, float]]
+    """The same of each episode, in their order: the same for every policy."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """Net return of one policy less that of another, paired by episode."""
+
+    policy: str
+    against: str
+    net_return: Estimate
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What `evaluate` says."""
+
+    checkpoint: str
+    task: str
+    steps: int
+    episodes: int
+    seed: int
+    level: float
+    """Of every interval."""
+    resamples: int
+    policies: list[PolicyReport]
+    differences: list[Difference]
+
+
+def compare(
+    results: Mapping[str, Sequence[EpisodeResult]], *, checkpoint: str, task: str, steps: int, seed: int
+) -> Comparison:
+    """Put results together.
+
+    Args:
+        results: by policy, episode by episode, on the same episodes.
+        checkpoint: what was evaluated.
+        task: its task.
+        steps: of an episode.
+        seed: of the episodes; of the resampling too.
+    """
+    returns = {policy: [episode.net_return for episode in episodes] for policy, episodes in results.items()}
+    return Comparison(
+        checkpoint=checkpoint,
+        task=task,
+        steps=steps,
+        episodes=len(next(iter(returns.values()))),
+        seed=seed,
+        level=LEVEL,
+        resamples=RESAMPLES,
+        policies=[_report(policy, episodes, seed) for policy, episodes in results.items()],
+        differences=[
+            Difference(
+                policy=policy, against=against, net_return=paired_difference(returns[policy], returns[against], seed)
+            )
+            for policy, against in _pairs(list(results))
+        ],
+    )
+
+
+def _report(policy: str, episodes: Sequence[EpisodeResult], seed: int) -> PolicyReport:
+    rows = [vars(episode) for episode in episodes]
+    means = {name: estimate([row[name] for row in rows], seed) for name in rows[0]}
+    return PolicyReport(policy=policy, episodes=rows, **means)
+
+
+def _pairs(policies: Sequence[str]) -> list[tuple[str, str]]:
+    """PPO against each other policy, then each other one against the reference."""
+    others = [policy for policy in policies if policy != "ppo"]
+    pairs = [("ppo", other) for other in others] if "ppo" in policies else []
+    if REFERENCE in policies:
+        pairs += [(other, REFERENCE) for other in others if other != REFERENCE]
+    return pairs
+
+
+# For people
+
+_HEADINGS = ("test accuracy", "parameters", "net return")
+
+
+def caption(comparison: Comparison) -> str:
+    """What the numbers are."""
+    return (
+        f"{comparison.episodes} held-out episodes of {comparison.steps} steps on {comparison.task}, "
+        f"seed {comparison.seed}, the same for every policy; mean and {comparison.level:.0%} bootstrap interval. "
+        "Parameters: over those of the bare host. "
+        "Net return: final validation accuracy − initial − rent of all steps."
+    )
+
+
+def as_json(comparison: Comparison) -> str:
+    """One line of JSON: a `Comparison`."""
+    return msgspec.json.encode(comparison).decode()
+
+
+def as_text(comparison: Comparison) -> str:
+    """Plain text, a line for each policy and each difference."""
+    text = [caption(comparison)]
+    for report in comparison.policies:
+        cells = zip(_HEADINGS, _cells(report), strict=True)
+        text.append(f"{report.policy:10} " + ", ".join(f"{heading} {cell}" for heading, cell in cells))
+    text += [
+        f"{_pair(difference):21} {_signed(difference.net_return)}, {_verdict(difference.net_return)}"
+        for difference in comparison.differences
+    ]
+    return "\n".join(text)
+
+
+def print_table(comparison: Comparison) -> None:
+    """The same on a terminal, with rich."""
+    from rich.console import Console
+    from rich.table import Table
+
+    policies = Table("policy", *_HEADINGS)
+    for report in comparison.policies:
+        policies.add_row(report.policy, *_cells(report))
+    differences = Table("difference of net return", "paired", "")
+    for difference in comparison.differences:
+        differences.add_row(_pair(difference), _signed(difference.net_return), _verdict(difference.net_return))
+    console = Console(highlight=False, markup=False)
+    console.print(policies)
+    if comparison.differences:
+        console.print(differences)
+    console.print(caption(comparison))
+
+
+def _cells(report: PolicyReport) -> tuple[str, str, str]:
+    accuracy, parameters = report.test_accuracy, report.parameter_ratio
+    return (
+        f"{accuracy.mean:.1%} [{accuracy.low:.1%}, {accuracy.high:.1%}]",
+        f"×{parameters.mean:.2f} [{parameters.low:.2f}, {parameters.high:.2f}]",
+        _signed(report.net_return),
+    )
+
+
+def _signed(value: Estimate) -> str:
+    return f"{value.mean:+.3f} [{value.low:+.3f}, {value.high:+.3f}]"
+
+
+def _pair(difference: Difference) -> str:
+    return f"{difference.policy} − {difference.against}"
+
+
+def _verdict(value: Estimate) -> str:
+    if not value.excludes_zero:
+        return "undecided"
+    return "better" if value.mean > 0 else "worse"

@@ -1,0 +1,72 @@
+"""Small populations without a trainer: envs, what is done to them, and what they measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from esper.config import Config
+from esper.engine.env import Measurement
+from esper.engine.pool import Pool
+from esper.growth.alpha import SPEEDS, TEMPOS
+from esper.growth.slot import Slot
+from esper.growth.stages import Stage
+from esper.policy.actions import Action, Op
+from esper.tasks import get_task
+from esper.tasks.task import Splits, Task
+
+SLOTS = ("early", "mid", "late")
+
+
+@cache
+def _data(task: Task) -> Splits:
+    return task.load(None)
+
+
+@contextmanager
+def population(
+    envs: int = 1,
+    lanes: Sequence[str] = ("cpu:0",),
+    task: Callable[[Task], Task] = lambda task: task,
+    splits: Callable[[Splits], Splits] = lambda splits: splits,
+    **options: Any,
+) -> Iterator[Pool]:
+    """Envs on the impaired digits; the task and its data may be changed."""
+    digits = get_task("digits_impaired")
+    config = msgspec.structs.replace(Config(envs=envs), **options)
+    pool = Pool(task(digits), splits(_data(digits)), lanes, SLOTS, config)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def script(env: int, step: int, slots: Sequence[Slot]) -> Action:
+    """Takes each env along another path through the stages; every env meets all of them in a dozen steps."""
+    for index, slot in enumerate(slots):
+        if slot.may_fossilize and (index + env) % 2:
+            return Action(Op.FOSSILIZE, index)
+        if slot.may_cull and slot.stage is Stage.PROBATIONARY:
+            return Action(Op.CULL, index, alpha_speed=SPEEDS.index(3))
+        if slot.may_advance:
+            return Action(Op.ADVANCE, index)
+    index = (env + step) % len(slots)
+    if slots[index].may_germinate:
+        return Action(Op.GERMINATE, index, blueprint=env % 3, style=(env + step) % 4, tempo=TEMPOS.index(3))
+    return Action(Op.WAIT)
+
+
+def play(pool: Pool, round_index: int, steps: int) -> list[list[Measurement]]:
+    """One episode by the script; for each env, what it measured."""
+    pool.reset(round_index)
+    found: list[list[Measurement]] = [[] for _ in pool.envs]
+    for step in range(steps):
+        epochs = pool.step([script(env.index, step, env.network.slots) for env in pool.envs], round_index, step)
+        for measured, epoch in zip(found, epochs, strict=True):
+            measured.append(epoch.measured)
+        pool.tick()
+    return found

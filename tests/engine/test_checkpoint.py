@@ -1,0 +1,464 @@
+"""A checkpoint is whole and verified, or is not one."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import safetensors.torch
+import torch
+
+from esper.config import Config, PPOConfig, TrainingConfig
+from esper.control import Kind
+from esper.engine import checkpoint as checkpoints
+from esper.engine.checkpoint import STATE, TELEMETRY, TENSORS, Checkpoint, read_checkpoint, write_checkpoint
+from esper.engine.manifest import (
+    FORMAT,
+    MANIFEST,
+    CheckpointError,
+    FileEntry,
+    Manifest,
+    check_compatible,
+    checkpoint_path,
+    digest,
+    find_checkpoint,
+    keep_newest,
+    list_checkpoints,
+    read_manifest,
+    run_of,
+    saved_config,
+)
+from esper.telemetry import events as ev
+from esper.telemetry.codec import encode
+from esper.telemetry.state import Keyframe, RunState
+from tests.runs import LiveRun
+
+FILES = (TENSORS, STATE, TELEMETRY, MANIFEST)
+
+
+def example(round_number: int = 3) -> Checkpoint:
+    return Checkpoint(
+        config=Config(envs=2, ppo=PPOConfig(target_kl=math.inf)),
+        round=round_number,
+        step=2,
+        state={"agent": {}, "nan": math.nan, "infinity": -math.inf, "absent": None, "third": 1 / 3, "text": "é"},
+        tensors={
+            "float32": torch.tensor([1 / 3, math.nan, -math.inf, -0.0]),
+            "int64": torch.tensor([[2**62, -1]]),
+            "bool": torch.tensor([True, False]),
+            "scalar": torch.tensor(7.0),
+            "empty": torch.empty(0, 3),
+            "transposed": torch.arange(6.0).view(2, 3).T,
+            "channels_last": torch.arange(8.0).view(1, 2, 2, 2).to(memory_format=torch.channels_last),
+        },
+        telemetry=encode(Keyframe.of(RunState(seq=9))),
+    )
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = checkpoint_path(tmp_path, 3, 2)
+    write_checkpoint(path, example())
+    return path
+
+
+def sign(directory: Path, files: dict[str, FileEntry] | None = None, **changes: Any) -> None:
+    """Make a manifest whose digests are right, whatever is in the directory."""
+    contents = {name: (directory / name).read_bytes() for name in (TENSORS, STATE, TELEMETRY)}
+    entries = {name: FileEntry(len(content), digest(content)) for name, content in contents.items()}
+    fields = {"format": FORMAT, "round": 3, "step": 2, "config": msgspec.to_builtins(example().config)}
+    manifest = Manifest(**{**fields, "files": entries if files is None else files, **changes})
+    (directory / MANIFEST).write_bytes(encode(manifest.signed()))
+
+
+def damage(content: bytes, position: float) -> bytes:
+    """Flip a bit of one byte."""
+    at = int(position * (len(content) - 1))
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+# What is written is what is read
+
+
+def test_every_tensor_and_scalar_comes_back(written: Path) -> None:
+    expected, found = example(), read_checkpoint(written)
+    assert (found.config, found.round, found.step) == (expected.config, expected.round, expected.step)
+    assert found.telemetry == expected.telemetry
+    assert repr(found.state) == repr(expected.state)  # repr: a NaN is not equal to itself
+    assert found.tensors.keys() == expected.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        assert found.tensors[name].dtype == tensor.dtype
+        torch.testing.assert_close(found.tensors[name], tensor, rtol=0, atol=0, equal_nan=True)
+
+
+def test_the_size_is_that_of_the_files(tmp_path: Path) -> None:
+    path = checkpoint_path(tmp_path, 1, 0)
+    assert write_checkpoint(path, example()) == sum(file.stat().st_size for file in path.iterdir())
+
+
+@pytest.mark.parametrize(("policy", "steps", "paused"), [("ppo", 8, 13), ("heuristic", 20, 16)])
+def test_what_a_trainer_takes_from_a_checkpoint_is_all_that_is_in_it(
+    policy: str, steps: int, paused: int, tmp_path: Path
+) -> None:
+    options = {"policy": policy, "rounds": 2, "steps": steps}
+    first = LiveRun(tmp_path, **options).start_paused(paused)
+    first.control.ask(Kind.STOP, "test")
+    first.finish()
+    path = find_checkpoint(first.run.directory)
+    before = read_checkpoint(path)
+    assert any(name.startswith("env.0.momentum.slot") for name in before.tensors)  # or it would show less
+
+    second = LiveRun(tmp_path, resume=path, **options)
+    again, _ = second.run.trainer.saver.save(second.run.trainer)
+    second.control.ask(Kind.ABANDON, "test")
+    second.start().finish()
+    after = read_checkpoint(again)
+    assert (after.round, after.step, repr(after.state)) == (before.round, before.step, repr(before.state))
+    assert after.tensors.keys() == before.tensors.keys()
+    for name, tensor in before.tensors.items():
+        torch.testing.assert_close(after.tensors[name], tensor, rtol=0, atol=0, equal_nan=True, msg=name)
+
+
+# Damage is refused
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("position", [0.0, 0.3, 0.6, 1.0])
+def test_a_flipped_bit_is_refused(written: Path, name: str, position: float) -> None:
+    file = written / name
+    file.write_bytes(damage(file.read_bytes(), position))
+    with pytest.raises(CheckpointError, match=name):
+        read_checkpoint(written)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_truncated_file_is_refused(written: Path, name: str, share: float) -> None:
+    file = written / name
+    os.truncate(file, int(share * file.stat().st_size))
+    with pytest.raises(CheckpointError, match=f"{name} is damaged"):
+        read_checkpoint(written)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_refused(written: Path, name: str) -> None:
+    (written / name).unlink()
+    with pytest.raises(CheckpointError, match=name):
+        read_checkpoint(written)
+
+
+def test_a_file_of_another_checkpoint_is_refused(written: Path, tmp_path: Path) -> None:
+    other = checkpoint_path(tmp_path, 4, 2)
+    write_checkpoint(other, example(round_number=4))
+    (other / STATE).write_text("{}")
+    shutil.copy(other / STATE, written / STATE)
+    with pytest.raises(CheckpointError, match=f"{STATE} is damaged: its digest is not the one in {MANIFEST}"):
+        read_checkpoint(written)
+
+
+HOSTILE = {
+    "empty": b"",
+    "not JSON": b"\x80\x04\x95",
+    "nested": b"[" * 1_000_000,
+    "nested in the right place": b'{"format": 1, "config": ' + b'{"a":' * 100_000,
+    "a list": b"[]",
+    "a number": b"1",
+    "no fields": b"{}",
+    "format as text": b'{"format": "1"}',
+    "format as a truth": b'{"format": true, "round": 1, "step": 0, "config": {}, "files": {}}',
+    "round before the first": b'{"format": 1, "round": -1, "step": 0, "config": {}, "files": {}}',
+    "round beyond all bounds": b'{"format": 1, "round": 1' + b"0" * 5000 + b', "step": 0, "config": {}, "files": {}}',
+    "files as a list": b'{"format": 1, "round": 1, "step": 0, "config": {}, "files": ["tensors.safetensors"]}',
+    "digest as a number": b'{"format": 1, "round": 1, "step": 0, "config": {}, "files": {"state.json": 7}}',
+    "unsigned": b'{"format": 1, "round": 1, "step": 0, "config": {}, "files": {}}',
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_a_manifest_that_is_none_is_refused(written: Path, content: bytes) -> None:
+    (written / MANIFEST).write_bytes(content)
+    with pytest.raises(CheckpointError, match=MANIFEST):
+        read_manifest(written)
+    with pytest.raises(CheckpointError, match=MANIFEST):
+        read_checkpoint(written)
+
+
+def test_another_format_is_refused_by_its_number(written: Path) -> None:
+    (written / MANIFEST).write_bytes(b'{"format": 2, "all_else": "may be different"}')
+    with pytest.raises(CheckpointError, match="format 2; this version reads 1"):
+        read_checkpoint(written)
+
+
+def test_files_outside_of_the_directory_are_not_taken_for_its_own(written: Path) -> None:
+    entries = read_manifest(written).files
+    shutil.move(written / STATE, written.parent / STATE)
+    (written / STATE).write_text("{}")
+    sign(written, files={f"../{name}": entry for name, entry in entries.items()})
+    with pytest.raises(CheckpointError, match="damaged"):
+        read_checkpoint(written)
+
+
+@pytest.mark.parametrize("config", [{"envs": 0}, {"envs": "many"}, {"nonsense": 1}, {"ppo": 3}])
+def test_a_configuration_that_is_none_is_refused(written: Path, config: dict[str, Any]) -> None:
+    sign(written, config=config)
+    with pytest.raises(CheckpointError, match="configuration that this version does not know"):
+        saved_config(written)
+    with pytest.raises(CheckpointError, match="configuration that this version does not know"):
+        read_checkpoint(written)
+
+
+@pytest.mark.parametrize("name", [TENSORS, STATE])
+@pytest.mark.parametrize("content", [b"", b"\x80\x04\x95pickle", b"[" * 1_000_000, b"\xff" * 64])
+def test_signed_nonsense_is_refused(written: Path, name: str, content: bytes) -> None:
+    (written / name).write_bytes(content)
+    sign(written)
+    with pytest.raises(CheckpointError, match="damaged"):
+        read_checkpoint(written)
+
+
+# An interrupted write
+
+
+@pytest.mark.parametrize("same_moment", [False, True])
+@pytest.mark.parametrize("synced", range(6))
+def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(
+    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: int, same_moment: bool
+) -> None:
+    """A real one, at each of the places where something has just reached the disk."""
+    target = written if same_moment else checkpoint_path(tmp_path, 4, 2)
+    child = os.fork()
+    if child == 0:
+        try:
+            _kill_at_sync(monkeypatch, synced)
+            write_checkpoint(target, example(round_number=4))
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+    renamed = synced == 5
+    expected = [written] if same_moment or not renamed else [written, target]
+    assert list_checkpoints(tmp_path) == expected
+    assert [read_checkpoint(path).round for path in expected][-1] == (4 if renamed else 3)
+
+    write_checkpoint(target, example(round_number=4))  # what was left over is in nobody's way
+    assert read_checkpoint(target).round == 4
+    assert [path.suffix for path in target.parent.iterdir() if path.suffix == ".partial"] == []
+
+
+def _kill_at_sync(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    fsync, calls = os.fsync, iter(range(count + 1))
+
+    def sync(descriptor: int) -> None:
+        if next(calls) == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        fsync(descriptor)
+
+    monkeypatch.setattr(checkpoints.os, "fsync", sync)
+
+
+def test_a_full_disk_leaves_the_one_before(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(checkpoints, "_write", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_checkpoint(written, example(round_number=4))
+    assert read_checkpoint(written).round == 3
+
+
+# Which there are
+
+
+def fake(run: Path, *moments: tuple[int, int]) -> list[Path]:
+    paths = [checkpoint_path(run, *moment) for moment in moments]
+    for path in paths:
+        path.mkdir(parents=True)
+        (path / MANIFEST).write_text("{}")
+    return paths
+
+
+def test_the_newest_are_kept(tmp_path: Path) -> None:
+    paths = fake(tmp_path, (10, 0), (9, 24), (9, 3), (2, 0))
+    keep_newest(tmp_path, 2)
+    assert list_checkpoints(tmp_path) == [paths[1], paths[0]]
+    assert sorted(tmp_path.glob("checkpoints/*")) == [paths[1], paths[0]]
+    keep_newest(tmp_path, 5)
+    assert list_checkpoints(tmp_path) == [paths[1], paths[0]]
+
+
+def test_the_newest_of_a_run_is_found(tmp_path: Path) -> None:
+    paths = fake(tmp_path, (9, 0), (10, 0), (10, 3))
+    assert find_checkpoint(tmp_path) == paths[2]
+    assert find_checkpoint(paths[0]) == paths[0]
+    assert run_of(paths[0]) == tmp_path
+
+
+def test_what_was_interrupted_is_not_listed(tmp_path: Path) -> None:
+    (path,) = fake(tmp_path, (9, 0))
+    for suffix in (".partial", ".removed"):
+        shutil.copytree(path, path.with_name(f"round-00010-step-0000{suffix}"))
+    checkpoint_path(tmp_path, 11, 0).mkdir()  # no manifest
+    assert list_checkpoints(tmp_path) == [path]
+
+
+@pytest.mark.parametrize("place", ["nothing", "checkpoints"])
+def test_a_run_without_checkpoints_says_so(tmp_path: Path, place: str) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(CheckpointError, match=f"{place} holds no checkpoint; give a run"):
+        find_checkpoint(tmp_path / place)
+
+
+def test_a_checkpoint_out_of_its_run_cannot_be_gone_on_from(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="not in the checkpoints/ of a run"):
+        run_of(tmp_path / "round-00001-step-0000")
+
+
+# What a run may go on with
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"task": "digits"}, "--task digits_impaired, not digits"),
+        ({"policy": "random"}, "--policy ppo, not random"),
+        ({"envs": 3}, "--envs 2, not 3"),
+        ({"steps": 7}, "--steps 25, not 7"),
+        ({"slots": ("early",)}, "--slots early mid, not early"),
+        ({"seed": 1}, "--seed 0, not 1"),
+        ({"reward": "sparse"}, "--reward shaped, not sparse"),
+        ({"counterfactual": "off"}, "--counterfactual ablation, not off"),
+        ({"ppo": PPOConfig(hidden=64)}, "ppo.hidden 128, not 64"),
+    ],
+)
+def test_what_cannot_change_is_refused_by_name(change: dict[str, Any], sentence: str) -> None:
+    saved = Config(envs=2, slots=("early", "mid"))
+    with pytest.raises(CheckpointError, match=f"made with {sentence}; a run cannot change that"):
+        check_compatible(saved, msgspec.structs.replace(saved, **change), Path("some"))
+
+
+def test_what_may_change_is_taken() -> None:
+    saved = Config(envs=2)
+    other = msgspec.structs.replace(
+        saved,
+        rounds=7,
+        devices=("cpu:0", "cpu:1"),
+        checkpoint_every=2,
+        keep=1,
+        ppo=PPOConfig(learning_rate=1e-4),
+        training=TrainingConfig(host_clip=2.0),
+    )
+    check_compatible(saved, other, Path("some"))
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has one checkpoint."""
+    live = LiveRun(tmp_path_factory.mktemp("stopped")).start_paused(2)
+    live.control.ask(Kind.STOP, "test")
+    live.finish()
+    return live.run.directory
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"envs": 4}, "--envs"),
+        ({"slots": ("early",)}, "--slots"),
+        ({"task": "digits"}, "--task"),
+        ({"ppo": {"hidden": 64}}, "ppo.hidden"),
+    ],
+)
+def test_a_checkpoint_of_another_shape_leaves_its_run_as_it_was(
+    stopped: Path, options: dict[str, Any], named: str
+) -> None:
+    before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
+    threads = set(threading.enumerate())
+    with pytest.raises(CheckpointError, match=named):
+        LiveRun(stopped.parent, resume=find_checkpoint(stopped), **options)
+    assert set(threading.enumerate()) <= threads
+    assert {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()} == before
+
+
+def _without_a_tensor(path: Path) -> None:
+    tensors = safetensors.torch.load_file(path / TENSORS)
+    del tensors["env.2.network.host.head.linear.weight"]
+    safetensors.torch.save_file(tensors, path / TENSORS)
+
+
+def _with_another_shape(path: Path) -> None:
+    tensors = safetensors.torch.load_file(path / TENSORS)
+    tensors["env.2.network.host.head.linear.weight"] = torch.zeros(10, 17)
+    safetensors.torch.save_file(tensors, path / TENSORS)
+
+
+def _foreign(path: Path) -> None:
+    safetensors.torch.save_file({"model.layers.0.weight": torch.zeros(3)}, path / TENSORS)
+
+
+def _without_an_env(path: Path) -> None:
+    state = json.loads((path / STATE).read_bytes())
+    state["episodes"].pop()
+    (path / STATE).write_text(json.dumps(state))
+
+
+def _with_lists_for_objects(path: Path) -> None:
+    state = json.loads((path / STATE).read_bytes())
+    state["episodes"][2]["refused"] = []
+    (path / STATE).write_text(json.dumps(state))
+
+
+def _with_an_unknown_stage(path: Path) -> None:
+    state = json.loads((path / STATE).read_bytes())
+    state["episodes"][2]["slots"][0]["stage"] = "blooming"
+    (path / STATE).write_text(json.dumps(state))
+
+
+def _with_an_event_for_a_state(path: Path) -> None:
+    (path / TELEMETRY).write_bytes(encode(ev.RoundStarted(round=1)))
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        _without_a_tensor,
+        _with_another_shape,
+        _foreign,
+        _without_an_env,
+        _with_lists_for_objects,
+        _with_an_unknown_stage,
+        _with_an_event_for_a_state,
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_leaves_the_trainer_as_it_was(
+    tmp_path: Path, forge: Callable[[Path], None]
+) -> None:
+    """Its digests are right; what it holds is not. It is refused half-way, and a live run must be able to go on."""
+    live = LiveRun(tmp_path).start_paused(3)
+    trainer = live.run.trainer
+    path, _ = trainer.saver.save(trainer)
+    live.control.ask(Kind.STEP, "test")
+    live.wait_for(ev.Paused)
+    now, _ = trainer.saver.save(trainer)
+    expected = read_checkpoint(now)
+    forge(path)
+    sign(path, config=read_manifest(now).config)
+    with pytest.raises(CheckpointError, match="does not fit this version"):
+        trainer.saver.restore(trainer, path)
+    again, _ = trainer.saver.save(trainer)
+    assert again == now
+    found = read_checkpoint(again)
+    live.control.ask(Kind.ABANDON, "test")
+    live.finish()
+    assert repr(found.state) == repr(expected.state)
+    assert found.tensors.keys() == expected.tensors.keys()
+    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in expected.tensors.items())

@@ -1,0 +1,211 @@
+"""One env: what an epoch of it sees, and what trains whom."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from esper.config import TrainingConfig
+from esper.engine.env import Env
+from esper.growth.stages import Stage
+from esper.policy.actions import Action, Op
+from esper.tasks.task import Splits, Task
+from tests.engine.populations import population
+
+GERMINATE = Action(Op.GERMINATE, slot=1, blueprint=4)
+WAIT = Action(Op.WAIT)
+
+
+def one_batch(task: Task) -> Task:
+    return replace(task, samples_per_epoch=task.batch_size)
+
+
+def epoch(env: Env, step: int, action: Action = WAIT) -> list[float]:
+    """What `Env.train` returns, of one step."""
+    env.apply(action, 0, step)
+    trained = env.train(0, step).tolist()
+    env.take(trained, env.validate(last=False).tolist())
+    env.tick()
+    return trained
+
+
+def until(env: Env, stage: Stage, step: int = 0) -> int:
+    """Grow a seed in the middle slot up to a stage; the next step."""
+    slot = env.network.slots[1]
+    while slot.stage is not stage:
+        epoch(env, step, GERMINATE if slot.may_germinate else Action(Op.ADVANCE, slot=1) if slot.may_advance else WAIT)
+        step += 1
+    return step
+
+
+def scramble(env: Env) -> None:
+    """Make the seed something else than the identity."""
+    noise = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in env.network.slot_parameters(1):
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=noise))
+
+
+def values(parameters: list[nn.Parameter]) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in parameters]
+
+
+def equal(left: list[Tensor], right: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+# What an epoch sees
+
+
+def numbered(splits: Splits) -> Splits:
+    """Pictures whose first pixel is their index."""
+    train_x = splits.train_x.clone()
+    train_x[:, 0, 0, 0] = torch.arange(len(train_x), dtype=torch.float32)
+    return replace(splits, train_x=train_x)
+
+
+def batches(env: Env, round_index: int, step: int) -> list[Tensor]:
+    """The pictures that an epoch trains on."""
+    seen: list[Tensor] = []
+    handle = env.network.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    env.train(round_index, step)
+    handle.remove()
+    return seen
+
+
+def seen_in(env: Env, round_index: int, step: int) -> list[int]:
+    """Indices of the samples that an epoch trains on, in their order."""
+    return torch.cat(batches(env, round_index, step))[:, 0, 0, 0].int().tolist()
+
+
+def test_an_epoch_sees_its_share_of_the_training_split_once() -> None:
+    with population(splits=numbered) as pool:
+        (env,) = pool.envs
+        seen = seen_in(env, 0, 0)
+        assert len(seen) == len(set(seen)) == env.task.samples_per_epoch < len(env.splits.train_y)
+
+
+def test_an_epoch_is_never_more_than_the_training_split() -> None:
+    with population(splits=numbered, task=lambda task: replace(task, samples_per_epoch=10**6)) as pool:
+        seen = seen_in(pool.envs[0], 0, 0)
+        assert sorted(seen) == list(range(len(pool.envs[0].splits.train_y)))
+
+
+def test_the_order_is_a_function_of_seed_env_round_and_step() -> None:
+    with population(envs=2, splits=numbered) as pool, population(splits=numbered, seed=1) as other:
+        first, second = pool.envs
+        order = seen_in(first, 0, 0)
+        assert seen_in(first, 0, 0) == order
+        others = [seen_in(second, 0, 0), seen_in(first, 1, 0), seen_in(first, 0, 1), seen_in(other.envs[0], 0, 0)]
+        assert all(different != order for different in others)
+        assert len({tuple(different) for different in others}) == len(others)
+
+
+def test_an_epoch_measures_every_sample_alike() -> None:
+    """The last batch is smaller than the others, and its samples must not weigh more."""
+    still = {"host_learning_rate": 0.0, "batch_size": 100, "samples_per_epoch": 250}
+    with population(task=lambda task: replace(task, **still), splits=numbered) as pool:
+        (env,) = pool.envs
+        pictures = batches(env, 0, 0)
+        assert [len(batch) for batch in pictures] == [100, 100, 50]
+        logits = torch.cat([env.network(batch, env.network.alphas()) for batch in pictures])
+        labels = env.splits.train_y[torch.cat(pictures)[:, 0, 0, 0].int()]
+        loss, accuracy, *_ = env.train(0, 0).tolist()
+        assert loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
+        assert accuracy == pytest.approx((logits.argmax(dim=1) == labels).float().mean().item(), rel=1e-6)
+
+
+# Who trains whom
+
+
+def test_a_seed_in_training_changes_no_bit_of_its_host() -> None:
+    with population() as pool, population() as bare_pool:
+        env, bare = pool.envs[0], bare_pool.envs[0]
+        env.reset(0)
+        bare.reset(0)
+        step = until(env, Stage.TRAINING)
+        for earlier in range(step):
+            epoch(bare, earlier)
+        scramble(env)
+        seed = values(env.network.slot_parameters(1))
+        for later in range(step, step + 3):
+            assert epoch(env, later)[:3] == epoch(bare, later)[:3]
+        assert equal(values(env.network.host_parameters()), values(bare.network.host_parameters()))
+        assert torch.equal(env.validate(last=False), bare.validate(last=False))
+        assert not equal(values(env.network.slot_parameters(1)), seed)
+
+
+def test_a_germinated_seed_is_trained_by_nobody() -> None:
+    with population() as pool:
+        (env,) = pool.envs
+        env.reset(0)
+        env.apply(GERMINATE, 0, 0)
+        before = values(env.network.slot_parameters(1))
+        env.train(0, 0)
+        assert env.network.slots[1].stage is Stage.GERMINATED
+        assert equal(values(env.network.slot_parameters(1)), before)
+
+
+def test_a_blended_seed_and_its_host_train_each_other() -> None:
+    with population() as pool:
+        (env,) = pool.envs
+        env.reset(0)
+        step = until(env, Stage.BLENDING)
+        host, seed = values(env.network.host_parameters()), values(env.network.slot_parameters(1))
+        epoch(env, step)
+        assert not equal(values(env.network.host_parameters()), host)
+        assert not equal(values(env.network.slot_parameters(1)), seed)
+
+
+# Clipping
+
+
+def reference_gradients(env: Env, step: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Of the host and of the middle slot's seed, by plain autograd: what the first batch of an epoch gives."""
+    batch_x = batches(copy.deepcopy(env), 0, step)[0]
+    labels = env.splits.train_y[batch_x[:, 0, 0, 0].int()]
+    network = copy.deepcopy(env.network).train()
+    F.cross_entropy(network(batch_x, network.alphas()), labels).backward()
+    host, seed = (
+        [parameter.grad for parameter in parameters if parameter.grad is not None]
+        for parameters in (network.host_parameters(), network.slot_parameters(1))
+    )
+    return host, seed
+
+
+def norm(gradients: list[Tensor]) -> float:
+    return torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
+
+
+@pytest.mark.parametrize(("host_clip", "seed_clip"), [(1e-3, 1e3), (1e3, 1e-3), (1e3, 1e3)])
+def test_host_and_seed_are_clipped_each_by_its_own_norm(host_clip: float, seed_clip: float) -> None:
+    """One batch of SGD with Nesterov momentum from rest: p − lr (1 + μ) (clipped gradient + decay p)."""
+    clips = TrainingConfig(host_clip=host_clip, seed_clip=seed_clip)
+    with population(task=one_batch, splits=numbered, training=clips) as pool:
+        (env,) = pool.envs
+        env.reset(0)
+        step = until(env, Stage.TRAINING)
+        scramble(env)
+        for optimizer in (env.host_optimizer, *env.slot_optimizers.values()):
+            optimizer.state.clear()
+        host, seed = reference_gradients(env, step)
+        owners: list[tuple[Callable[[], list[nn.Parameter]], list[Tensor], float, float]] = [
+            (env.network.host_parameters, host, host_clip, env.task.host_learning_rate),
+            (lambda: env.network.slot_parameters(1), seed, seed_clip, env.task.seed_learning_rate),
+        ]
+        expected: list[Tensor] = []
+        for parameters, gradients, clip, rate in owners:
+            scale = min(1.0, clip / (norm(gradients) + 1e-6))
+            for parameter, gradient in zip(parameters(), gradients, strict=True):
+                step_of = scale * gradient + env.task.weight_decay * parameter.detach()
+                expected.append(parameter.detach() - rate * (1 + env.task.momentum) * step_of)
+        trained = env.train(0, step).tolist()
+        found = [*values(env.network.host_parameters()), *values(env.network.slot_parameters(1))]
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        assert trained[2:] == pytest.approx([norm(host), norm(seed)], rel=1e-4)  # as they were before clipping

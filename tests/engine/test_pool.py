@@ -1,0 +1,89 @@
+"""Envs that share a process share nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from esper.engine.pool import Pool
+from esper.growth.stages import Stage
+from esper.telemetry import events as ev
+from tests.engine.populations import play, population
+from tests.runs import LiveRun, computed, recorded
+
+TWO_LANES = ("cpu:0", "cpu:1")
+
+
+def weights(pool: Pool, env: int) -> list[Tensor]:
+    return [value.clone() for value in pool.envs[env].network.state_dict().values()]
+
+
+def same(left: list[Tensor], right: list[Tensor]) -> bool:
+    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_envs_are_dealt_round_robin() -> None:
+    with population(envs=5, lanes=TWO_LANES) as pool:
+        assert pool.assignment == ["cpu:0", "cpu:1", "cpu:0", "cpu:1", "cpu:0"]
+
+
+def test_a_lane_without_an_env_is_not_opened() -> None:
+    with population(envs=1, lanes=TWO_LANES) as pool:
+        assert [lane.name for lane in pool.lanes] == ["cpu:0"]
+
+
+def test_the_number_of_lanes_changes_no_bit() -> None:
+    with population(envs=3) as one, population(envs=3, lanes=TWO_LANES) as two:
+        assert play(one, 0, 12) == play(two, 0, 12)
+        stages = {slot.stage for env in one.envs for slot in env.network.slots}
+        assert any(stage.blended for stage in stages)  # or it would show less
+        for env in range(3):
+            assert same(weights(one, env), weights(two, env))
+
+
+def test_envs_differ_from_each_other() -> None:
+    with population(envs=2) as pool:
+        first, second = play(pool, 0, 1)
+        assert first[0].train_loss != second[0].train_loss
+
+
+def test_a_round_does_not_depend_on_those_before() -> None:
+    with population(envs=2) as seasoned, population(envs=2) as fresh:
+        play(seasoned, 0, 8)
+        assert any(slot.stage is not Stage.DORMANT for env in seasoned.envs for slot in env.network.slots)
+        assert play(seasoned, 1, 8) == play(fresh, 1, 8)
+        assert same(weights(seasoned, 0), weights(fresh, 0))
+
+
+def test_a_reset_is_in_place() -> None:
+    with population(envs=2, lanes=TWO_LANES) as pool:
+        before = [value.data_ptr() for env in pool.envs for value in env.network.host.state_dict().values()]
+        play(pool, 0, 4)
+        play(pool, 1, 1)
+        after = [value.data_ptr() for env in pool.envs for value in env.network.host.state_dict().values()]
+        assert after == before
+
+
+def test_rounds_differ() -> None:
+    with population() as pool:
+        first, second = play(pool, 0, 1), play(pool, 1, 1)
+        assert first[0][0].train_loss != second[0][0].train_loss
+
+
+@pytest.mark.parametrize(("policy", "steps"), [("static", 3), ("heuristic", 12)])
+def test_an_env_does_not_know_its_neighbours(policy: str, steps: int, tmp_path: Path) -> None:
+    """Through the whole engine: the events of env 0 in a population of one, and of four on two lanes."""
+    options = {"policy": policy, "rounds": 2, "steps": steps}
+    alone = LiveRun(tmp_path / "alone", envs=1, **options)
+    alone.start().finish()
+    crowd = LiveRun(tmp_path / "crowd", envs=4, devices=TWO_LANES, **options)
+    crowd.start().finish()
+    of_alone, of_crowd = (
+        [event for event in computed(recorded(live.run.directory)) if getattr(event, "env", 0) == 0]
+        for live in (alone, crowd)
+    )
+    assert of_alone == of_crowd
+    assert any(isinstance(event, ev.SeedMoved) for event in of_alone) == (policy == "heuristic")

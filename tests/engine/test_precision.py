@@ -1,0 +1,86 @@
+"""Loss scaling against a plain GradScaler, and the atomic skip that a plain one does not have."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper.engine.precision import LossScaler, autocast, resolve_amp
+
+CPU = torch.device("cpu")
+
+
+def pair() -> tuple[nn.Linear, torch.optim.SGD]:
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, fused=True)
+    for parameter in layer.parameters():  # as Env does: a skipped first step would leave them uninitialised
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return layer, optimizer
+
+
+def finite(*layers: nn.Module) -> Tensor:
+    grads = [p.grad for layer in layers for p in layer.parameters() if p.grad is not None]
+    return torch.isfinite(nn.utils.get_total_norm(grads))
+
+
+@pytest.mark.parametrize("poisoned", [set(), {2}, {0, 1, 5}])
+def test_one_optimizer_equals_a_plain_grad_scaler(poisoned: set[int]) -> None:
+    ours, our_optimizer = pair()
+    theirs, their_optimizer = pair()
+    scaler, reference = LossScaler(CPU), torch.amp.GradScaler("cpu")
+    for step in range(8):
+        x = torch.randn(5, 4) * (math.inf if step in poisoned else 1.0)
+        our_optimizer.zero_grad()
+        scaler.scale(ours(x).square().mean()).backward()
+        scaler.unscale([our_optimizer])
+        scaler.step([our_optimizer], finite(ours))
+        their_optimizer.zero_grad()
+        reference.scale(theirs(x).square().mean()).backward()
+        reference.unscale_(their_optimizer)
+        reference.step(their_optimizer)
+        reference.update()
+        assert torch.equal(ours.weight, theirs.weight)
+        assert scaler.current() == reference.get_scale()
+
+
+def test_an_overflow_of_one_owner_holds_all_of_them() -> None:
+    host, host_optimizer = pair()
+    seed, seed_optimizer = pair()
+    before = host.weight.clone()
+    scaler = LossScaler(CPU)
+    start = scaler.current().item()
+    loss = host(torch.randn(5, 4)).mean() + (seed(torch.randn(5, 4)) * math.inf).mean()
+    scaler.scale(loss).backward()
+    scaler.unscale([host_optimizer, seed_optimizer])
+    assert torch.isfinite(nn.utils.get_total_norm([p.grad for p in host.parameters() if p.grad is not None]))
+    scaler.step([host_optimizer, seed_optimizer], finite(host, seed))
+    assert torch.equal(host.weight, before)
+    assert scaler.current() == start / 2
+
+
+def test_a_scaler_continues_from_a_snapshot() -> None:
+    layer, optimizer = pair()
+    scaler = LossScaler(CPU)
+    for x in (torch.ones(2, 4), torch.full((2, 4), math.inf), torch.ones(2, 4)):
+        optimizer.zero_grad()
+        scaler.scale(layer(x).mean()).backward()
+        scaler.unscale([optimizer])
+        scaler.step([optimizer], finite(layer))
+    other = LossScaler(CPU)
+    other.restore(scaler.snapshot())
+    assert other.snapshot() == scaler.snapshot()
+    assert other.snapshot()["_growth_tracker"] == 1
+
+
+def test_auto_is_float32_on_a_cpu() -> None:
+    assert resolve_amp("auto", CPU) is None
+    assert resolve_amp("fp16", CPU) is torch.float16
+
+
+def test_autocast_is_off_without_a_dtype() -> None:
+    with autocast(CPU, None):
+        assert not torch.is_autocast_enabled("cpu")
+    with autocast(CPU, torch.bfloat16):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.bfloat16

@@ -1,0 +1,211 @@
+"""From what was measured, through the event, to the state that a screen reads."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from esper.engine.env import Env, Measurement
+from esper.growth.host import GrowingNetwork
+from esper.growth.stages import Stage
+from esper.telemetry import events as ev
+from tests.runs import LiveRun
+
+ENVS, STEPS = 2, 14
+
+
+class Reading(NamedTuple):
+    """What one env measured in one step, and how large its network was then."""
+
+    measured: Measurement
+    parameters: int
+
+
+class Watched(NamedTuple):
+    """A finished run, and what was measured in it."""
+
+    live: LiveRun
+    readings: dict[int, list[Reading]]
+
+    def stepped(self, env: int) -> list[ev.EnvStepped]:
+        return [event for event in self.live.heard if isinstance(event, ev.EnvStepped) and event.env == env]
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
+    """One round in which the heuristic grows seeds."""
+    readings: dict[int, list[Reading]] = {env: [] for env in range(ENVS)}
+    take = Env.take
+
+    def watch(env: Env, trained: list[float], validated: list[float]) -> Measurement:
+        measured = take(env, trained, validated)
+        size = sum(parameter.numel() for parameter in env.network.parameters())
+        readings[env.index].append(Reading(measured, size))
+        return measured
+
+    options = {"policy": "heuristic", "envs": ENVS, "rounds": 1, "steps": STEPS}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Env, "take", watch)
+        live = LiveRun(tmp_path_factory.mktemp("watched"), **options)
+        live.start().finish()
+    return Watched(live, readings)
+
+
+def test_every_step_carries_what_its_env_measured(watched: Watched) -> None:
+    host = watched.live.run.pool.envs[0].network.host_parameter_count
+    for env, readings in watched.readings.items():
+        events = watched.stepped(env)
+        assert len(events) == len(readings) == STEPS
+        for event, (measured, parameters) in zip(events, readings, strict=True):
+            assert (event.train_loss, event.train_accuracy) == (measured.train_loss, measured.train_accuracy)
+            assert (event.loss, event.accuracy) == (measured.loss, measured.accuracy)
+            assert event.grad_norm == measured.grad_norm
+            assert event.parameter_ratio == parameters / host
+
+
+def test_every_slot_carries_what_its_seed_measured(watched: Watched) -> None:
+    contributions = norms = 0
+    for env, readings in watched.readings.items():
+        for event, (measured, _) in zip(watched.stepped(env), readings, strict=True):
+            for index, slot in enumerate(event.slots):
+                if slot.stage in ("culled", "embargoed", "dormant"):  # what was measured went with the seed
+                    assert (slot.contribution, slot.contribution_se) == (None, None)
+                    continue
+                if index in measured.contributions:
+                    contributions += 1
+                    assert (slot.contribution, slot.contribution_se) == measured.contributions[index]
+                norms += index in measured.slot_grad_norms
+                assert slot.grad_norm == measured.slot_grad_norms.get(index)
+    assert contributions > 5
+    assert norms > contributions  # seeds in training have a gradient, and contribute nothing
+
+
+def test_what_was_not_measured_is_absent(watched: Watched) -> None:
+    for event in watched.stepped(0):
+        assert event.value is None  # the heuristic has no critic
+        assert event.op_probability is None
+        assert event.loss_scale is None
+        for slot in event.slots:
+            if slot.stage == "dormant":
+                assert slot == ev.SlotReading(stage="dormant")
+            if slot.stage in ("germinated", "training"):
+                assert slot.alpha is None
+                assert slot.contribution is None
+
+
+def test_the_fold_holds_the_last_step(watched: Watched) -> None:
+    for env in range(ENVS):
+        state, events = watched.live.state.envs[env], watched.stepped(env)
+        assert state.stepped == events[-1]
+        assert state.accuracy == [event.accuracy for event in events]
+        assert state.best_accuracy == max(event.accuracy for event in events)
+
+
+def test_rewards_add_up(watched: Watched) -> None:
+    ended = {event.env: event for event in watched.live.heard if isinstance(event, ev.EpisodeEnded)}
+    for env in range(ENVS):
+        events = watched.stepped(env)
+        assert all(event.reward == sum(event.reward_parts.values()) for event in events)
+        assert {*events[-1].reward_parts} == {"accuracy", "rent", "contribution"}
+        total = math.fsum(event.reward for event in events)
+        assert watched.live.state.envs[env].returns == [ended[env].episode_return]
+        assert ended[env].episode_return == pytest.approx(total, abs=1e-12)
+        assert ended[env].accuracy == events[-1].accuracy
+        assert ended[env].best_accuracy == max(event.accuracy for event in events)
+        assert ended[env].parameter_ratio == events[-1].parameter_ratio
+
+
+def test_moves_and_the_slots_of_a_step_agree(watched: Watched) -> None:
+    """Played back, the moves lead from an empty slot to the stage that each step shows."""
+    stages = {(env, slot): "dormant" for env in range(ENVS) for slot in ("early", "mid", "late")}
+    shown: list[ev.EnvStepped] = []
+    moved = 0
+    for event in watched.live.heard:
+        if isinstance(event, ev.SeedMoved):
+            moved += 1
+            assert stages[event.env, event.slot] == event.before
+            stages[event.env, event.slot] = event.after
+        elif isinstance(event, ev.EnvStepped):
+            shown.append(event)
+        elif isinstance(event, ev.PhaseTimed):  # the moves of a step follow it
+            for step in shown[-ENVS:]:
+                assert [slot.stage for slot in step.slots] == [
+                    stages[step.env, name] for name in ("early", "mid", "late")
+                ]
+    assert moved > 10
+
+
+# Against the network itself
+
+
+def evaluate(network: GrowingNetwork, x: Tensor, y: Tensor, alphas: list[float]) -> tuple[Tensor, float]:
+    """Hits of each sample, and the mean loss: a plain forward."""
+    network.eval()
+    with torch.no_grad():
+        logits = network(x, alphas)
+    return (logits.argmax(dim=1) == y).double(), F.cross_entropy(logits, y).item()
+
+
+def test_loss_and_accuracy_are_those_of_the_validation_split(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, policy="static", rounds=1, steps=3, envs=1)
+    live.start().finish()
+    (env,) = live.run.pool.envs
+    hits, loss = evaluate(env.network, env.splits.validation_x, env.splits.validation_y, env.network.alphas())
+    stepped = live.state.envs[0].stepped
+    assert stepped is not None
+    assert stepped.accuracy == pytest.approx(hits.mean().item(), abs=1e-6)
+    assert stepped.loss == pytest.approx(loss, rel=1e-5)
+
+
+def test_a_contribution_is_what_is_lost_without_the_seed(watched: Watched) -> None:
+    checked = 0
+    for env in watched.live.run.pool.envs:
+        x, y = env.splits.validation_x, env.splits.validation_y
+        before, last = watched.stepped(env.index)[-2:]
+        alphas = env.network.alphas()
+        for index, (slot, past) in enumerate(zip(last.slots, before.slots, strict=True)):
+            if past.stage not in (Stage.PROBATIONARY.label, Stage.FOSSILIZED.label) or slot.contribution is None:
+                continue  # its alpha may have moved since it was measured
+            with_it, _ = evaluate(env.network, x, y, alphas)
+            without, _ = evaluate(env.network, x, y, [0.0 if i == index else alpha for i, alpha in enumerate(alphas)])
+            gain = with_it - without
+            assert slot.contribution == pytest.approx(gain.mean().item(), abs=1e-6)
+            assert slot.contribution_se == pytest.approx(gain.std(correction=0).item() / math.sqrt(len(y)), rel=1e-4)
+            checked += 1
+    assert checked > 0
+
+
+# The machine
+
+
+def test_a_cpu_lane_reports_the_process_and_the_machine(watched: Watched) -> None:
+    sampled = [event for event in watched.live.heard if isinstance(event, ev.DeviceSampled)]
+    assert {event.device for event in sampled} == {"cpu:0"}
+    assert len(sampled) == STEPS
+    total, resident = psutil.virtual_memory().total, psutil.Process().memory_info().rss
+    for event in sampled:
+        assert event.envs == ENVS
+        assert event.total == total
+        assert event.allocated is not None
+        assert 0.2 * resident < event.allocated < 5 * resident
+        assert event.used is not None
+        assert 0 < event.used <= total
+        assert event.reserved is None  # a CPU has no caching allocator
+        assert event.busy is not None
+        assert 0 < event.busy <= 1
+    assert watched.live.state.devices["cpu:0"] == sampled[-1]
+
+
+def test_phases_are_parts_of_the_wall_time(watched: Watched) -> None:
+    timed = [event for event in watched.live.heard if isinstance(event, ev.PhaseTimed)]
+    assert [(event.round, event.step) for event in timed] == [(1, step) for step in range(1, STEPS + 1)]
+    for event in timed:
+        assert {"act", "train", "validate", "reward"} <= event.phases.keys()
+        assert 0 < sum(event.phases.values()) <= event.wall * 1.001

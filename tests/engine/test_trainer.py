@@ -1,0 +1,225 @@
+"""What the engine does between two steps when it is asked, and what it does when something breaks."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from esper.control import Kind
+from esper.engine.checkpoint import STATE, read_checkpoint
+from esper.engine.env import Env
+from esper.engine.manifest import list_checkpoints
+from esper.engine.saving import Saver
+from esper.engine.trainer import Trainer
+from esper.telemetry import events as ev
+from esper.telemetry.segments import list_segments, packed_path
+from tests.runs import LiveRun, computed, recorded
+
+
+def ask(live: LiveRun, kind: Kind, path: str | None = None) -> None:
+    live.control.ask(kind, "test", path)
+
+
+def steps(heard: Sequence[ev.AnyEvent]) -> list[tuple[int, int, int]]:
+    return [(event.round, event.step, event.env) for event in heard if isinstance(event, ev.EnvStepped)]
+
+
+@pytest.fixture
+def paused(tmp_path: Path) -> LiveRun:
+    """A run that holds after its second step."""
+    return LiveRun(tmp_path, checkpoint_every=0).start_paused(2)
+
+
+def end(live: LiveRun) -> None:
+    ask(live, Kind.ABANDON)
+    live.finish()
+
+
+# Pause
+
+
+def test_nothing_moves_while_paused(paused: LiveRun) -> None:
+    before = len(paused.heard)
+    for _ in range(3):  # each is answered, so the engine has looked at its requests that often
+        ask(paused, Kind.CHECKPOINT)
+        paused.wait_for(ev.CheckpointSaved)
+    assert steps(paused.heard[before:]) == []
+    assert (paused.run.trainer.round, paused.run.trainer.step) == (0, 2)
+    assert (paused.state.status, paused.state.round, paused.state.step) == ("paused", 1, 2)
+    end(paused)
+
+
+def test_a_single_step_is_one_step_of_every_env(paused: LiveRun) -> None:
+    before = len(paused.heard)
+    ask(paused, Kind.STEP)
+    held = paused.wait_for(ev.Paused)
+    ask(paused, Kind.CHECKPOINT)
+    paused.wait_for(ev.CheckpointSaved)
+    assert steps(paused.heard[before:]) == [(1, 3, 0), (1, 3, 1), (1, 3, 2)]
+    assert (held.round, held.step, held.origin) == (1, 3, "test")
+    assert paused.state.status == "paused"
+    end(paused)
+
+
+def test_two_single_steps_asked_for_at_once_are_two(paused: LiveRun) -> None:
+    before = len(paused.heard)
+    ask(paused, Kind.STEP)
+    ask(paused, Kind.STEP)
+    paused.wait_for(ev.Paused)
+    assert paused.wait_for(ev.Paused).step == 4
+    assert len(steps(paused.heard[before:])) == 2 * 3
+    end(paused)
+
+
+def test_resume_goes_on_to_the_end(paused: LiveRun) -> None:
+    ask(paused, Kind.RESUME)
+    resumed = paused.wait_for(ev.Resumed)
+    assert (resumed.round, resumed.step, resumed.checkpoint) == (1, 2, None)
+    assert paused.finish().status == "done"
+    assert steps(paused.heard) == [(r, s, e) for r in (1, 2, 3) for s in (1, 2, 3, 4) for e in range(3)]
+
+
+def test_resume_right_after_a_single_step_is_not_lost(paused: LiveRun) -> None:
+    ask(paused, Kind.STEP)
+    ask(paused, Kind.RESUME)
+    assert paused.finish().status == "done"
+
+
+def test_a_pause_while_paused_and_a_resume_while_running_are_nothing(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path)
+    ask(live, Kind.RESUME)
+    live.start_paused(1)
+    ask(live, Kind.PAUSE)
+    ask(live, Kind.RESUME)
+    assert live.finish().status == "done"
+    held = [type(event) for event in live.heard if isinstance(event, ev.Paused | ev.Resumed)]
+    assert held == [ev.Paused, ev.Resumed]
+
+
+# Checkpoints
+
+
+def test_a_checkpoint_of_a_paused_run_can_be_gone_on_from(paused: LiveRun, tmp_path: Path) -> None:
+    ask(paused, Kind.CHECKPOINT)
+    saved = paused.wait_for(ev.CheckpointSaved)
+    assert (saved.round, saved.step, saved.origin) == (1, 2, "test")
+    found = read_checkpoint(Path(saved.path))
+    assert (found.round, found.step) == (0, 2)
+    assert saved.bytes == sum(file.stat().st_size for file in Path(saved.path).iterdir())
+    ask(paused, Kind.RESUME)
+    paused.finish()
+    whole = computed(recorded(paused.run.directory))
+
+    again = LiveRun(tmp_path, resume=Path(saved.path), checkpoint_every=0)
+    again.start().finish()
+    assert computed(recorded(again.run.directory)) == whole
+
+
+def test_stop_writes_a_checkpoint_and_ends_the_run(paused: LiveRun) -> None:
+    ask(paused, Kind.STOP)
+    assert paused.finish().status == "stopped"
+    saved, ended = paused.heard[-2:]
+    assert isinstance(saved, ev.CheckpointSaved)
+    assert isinstance(ended, ev.RunEnded)
+    assert (saved.origin, ended.outcome, ended.reason) == ("test", "stopped", None)
+    assert read_checkpoint(list_checkpoints(paused.run.directory)[-1]).step == 2
+
+
+def test_abandon_writes_none(paused: LiveRun) -> None:
+    ask(paused, Kind.ABANDON)
+    assert paused.finish().status == "stopped"
+    assert list_checkpoints(paused.run.directory) == []
+    assert not any(isinstance(event, ev.CheckpointSaved) for event in paused.heard)
+
+
+@pytest.mark.parametrize(
+    ("every", "rounds"),
+    [(1, [("schedule", 1), ("schedule", 2), ("end", 3)]), (2, [("schedule", 2), ("end", 3)]), (0, [("end", 3)])],
+)
+def test_checkpoints_are_written_on_schedule_and_at_the_end(
+    every: int, rounds: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    live = LiveRun(tmp_path, checkpoint_every=every, steps=1)
+    live.start().finish()
+    saved = [(event.origin, event.round) for event in live.heard if isinstance(event, ev.CheckpointSaved)]
+    assert saved == rounds
+
+
+def test_only_the_last_are_kept(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, checkpoint_every=1, keep=2, steps=1, rounds=4)
+    live.start().finish()
+    assert [read_checkpoint(path).round for path in list_checkpoints(live.run.directory)] == [3, 4]
+
+
+def test_a_schedule_that_meets_a_full_disk_is_told_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = Saver.save
+
+    def full_in_the_first_round(saver: Saver, trainer: Trainer) -> tuple[Path, int]:
+        if trainer.round == 1:
+            raise OSError(28, "No space left on device")
+        return save(saver, trainer)
+
+    monkeypatch.setattr(Saver, "save", full_in_the_first_round)
+    live = LiveRun(tmp_path, steps=1)
+    assert live.start().finish().status == "done"
+    told = [event.text for event in live.heard if isinstance(event, ev.Logged)]
+    assert len(told) == 1
+    assert "No space left on device" in told[0]
+    assert [event.round for event in live.heard if isinstance(event, ev.CheckpointSaved)] == [2, 3]
+
+
+def test_a_damaged_checkpoint_is_told_and_the_run_goes_on_as_it_was(tmp_path: Path) -> None:
+    whole = LiveRun(tmp_path / "whole")
+    whole.start().finish()
+    live = LiveRun(tmp_path / "live").start_paused(2)
+    ask(live, Kind.CHECKPOINT)
+    path = Path(live.wait_for(ev.CheckpointSaved).path)
+    damaged = path.with_name("round-00000-step-0001")
+    shutil.copytree(path, damaged)
+    (damaged / STATE).write_text("{}")
+
+    for wrong in (damaged, tmp_path / "nowhere"):
+        ask(live, Kind.RESTORE, str(wrong))
+        logged = live.wait_for(ev.Logged)
+        assert logged.severity == "error"
+        assert str(wrong) in logged.text
+        assert live.state.status == "paused"
+    ask(live, Kind.RESUME)
+    live.finish()
+    undisturbed = [event for event in computed(recorded(live.run.directory)) if not isinstance(event, ev.Logged)]
+    assert undisturbed == computed(recorded(whole.run.directory))
+
+
+# Faults
+
+
+@pytest.mark.parametrize("lanes", [("cpu:0",), ("cpu:0", "cpu:1")])
+def test_a_fault_in_a_lane_ends_the_run_with_its_reason(
+    lanes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = Env.train
+
+    def broken(env: Env, round_index: int, step: int) -> Tensor:
+        if (env.index, step) == (1, 2):
+            raise RuntimeError("the device is on fire")
+        return train(env, round_index, step)
+
+    monkeypatch.setattr(Env, "train", broken)
+    before = set(threading.enumerate())
+    live = LiveRun(tmp_path, devices=lanes)
+    with pytest.raises(RuntimeError, match="the device is on fire"):
+        live.run.train()
+    assert set(threading.enumerate()) <= before
+
+    live.wait_for(ev.RunEnded)
+    state = live.state
+    assert (state.status, state.reason) == ("failed", "RuntimeError: the device is on fire")
+    assert (state.round, state.step) == (1, 2)
+    (segment,) = list_segments(live.run.directory)
+    assert packed_path(segment).exists()  # the recorder has ended, and ended well
+    assert recorded(live.run.directory)[-1] == live.heard[-1]

@@ -1,0 +1,132 @@
+"""The program as a person meets it: a process of its own, on pipes or in a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+PROGRAM = (sys.executable, "-m", "esper")
+PATIENCE = 90.0
+"""Seconds after which a process that says nothing is given up."""
+ENTER_SCREEN = b"\x1b[?1049h"
+LEAVE_SCREEN = b"\x1b[?1049l"
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the program to its end, on pipes and without input."""
+    return subprocess.run(
+        [*PROGRAM, *arguments],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    """Start the program on pipes."""
+    return subprocess.Popen(
+        [*PROGRAM, *arguments],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def insist(process: subprocess.Popen[Any], number: signal.Signals) -> int:
+    """Send a signal until it is obeyed. One is not enough if the second must come after the first was seen."""
+    deadline = time.monotonic() + PATIENCE
+    while process.poll() is None:
+        if time.monotonic() > deadline:
+            process.kill()
+            pytest.fail(f"the program does not heed {number.name}")
+        process.send_signal(number)
+        time.sleep(0.05)
+    return process.returncode
+
+
+class Terminal:
+    """The program in a terminal of 120 × 40."""
+
+    def __init__(self, *arguments: str, cwd: Path, python: Sequence[str] = ()) -> None:
+        self._master, self._slave = os.openpty()
+        fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self.settings = termios.tcgetattr(self._slave)
+        self.output = b""
+        self.process = subprocess.Popen(
+            [PROGRAM[0], *python, *PROGRAM[1:], *arguments],
+            cwd=cwd,
+            stdin=self._slave,
+            stdout=self._slave,
+            stderr=self._slave,
+            env={**os.environ, "TERM": "xterm-256color"},
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+        os.close(self._slave)
+
+    def _read(self, seconds: float) -> None:
+        if select.select([self._master], [], [], seconds)[0]:
+            self.output += os.read(self._master, 1 << 16)
+
+    def wait_for(self, text: str) -> None:
+        """Read until this has been drawn, after what was waited for before."""
+        wanted, deadline = text.encode(), time.monotonic() + PATIENCE
+        seen = len(self.output)
+        while wanted not in self.output[max(seen - len(wanted), 0) :]:
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                pytest.fail(f"{text!r} never came; last: {self.output[-2000:]!r}")
+            self._read(0.1)
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def leave(self) -> int:
+        """Read until the program has ended; its exit code."""
+        deadline = time.monotonic() + PATIENCE
+        while self.process.poll() is None:
+            if time.monotonic() > deadline:
+                pytest.fail(f"the program does not end; last: {self.output[-2000:]!r}")
+            self._read(0.1)
+        while select.select([self._master], [], [], 0.1)[0]:
+            self._read(0)
+        return self.process.returncode
+
+    def insist(self, number: signal.Signals) -> int:
+        """Send a signal until it is obeyed; the exit code."""
+        while self.process.poll() is None:
+            self.process.send_signal(number)
+            self._read(0.05)
+        return self.leave()
+
+    def assert_restored(self) -> None:
+        """The screen was given back, the cursor is shown, and what is typed is echoed again."""
+        assert self.output.rfind(LEAVE_SCREEN) > self.output.rfind(ENTER_SCREEN) >= 0
+        assert self.output.rfind(b"\x1b[?25h") > self.output.rfind(b"\x1b[?25l")
+        assert termios.tcgetattr(self._slave) == self.settings

@@ -1,0 +1,186 @@
+"""The public surface, word for word: what people type, what files say. A change here is a change for somebody.
+
+A name that goes, or that means something else, breaks scripts, TOML files, checkpoints or recordings: `SCHEMA` in
+`telemetry/events.py` and `FORMAT` in `engine/manifest.py` count such changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import get_args
+
+import msgspec
+import pytest
+
+from esper import cli
+from esper.config import AmpName, Config, CounterfactualName, PolicyName, RewardName, ScalerName
+from esper.control import Kind
+from esper.engine.manifest import FORMAT
+from esper.growth.alpha import SPEEDS, TARGETS, TEMPOS, Curve
+from esper.growth.blend import STYLES, Blend
+from esper.growth.stages import Stage
+from esper.policy.actions import HEADS, Op
+from esper.tasks import TASK_NAMES
+from esper.telemetry import events as ev
+
+OPTIONS = {
+    "": "--help --version --envs --devices --task --policy --rounds --steps --slots --reward --counterfactual "
+    "--amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config --resume --theme "
+    "--no-tui",
+    "replay": "--help --telemetry-dir --speed --theme --no-tui",
+    "evaluate": "--help --checkpoint --policies --episodes --seed --devices --json",
+    "config": "--help --envs --devices --task --policy --rounds --steps --slots --reward --counterfactual --amp "
+    "--scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config",
+}
+
+CONFIG = {
+    "envs": 16,
+    "devices": ("auto",),
+    "task": "digits_impaired",
+    "policy": "ppo",
+    "rounds": 100,
+    "steps": 25,
+    "slots": (),
+    "reward": "shaped",
+    "counterfactual": "ablation",
+    "amp": "auto",
+    "scaler": "env",
+    "seed": 0,
+    "telemetry-dir": "telemetry",
+    "checkpoint-every": 10,
+    "keep": 3,
+    "data-dir": "",
+    "training": {"host-clip": 1.0, "seed-clip": 1.0},
+    "ppo": {
+        "learning-rate": 0.001,
+        "gamma": 0.99,
+        "gae-lambda": 0.95,
+        "clip": 0.2,
+        "epochs": 4,
+        "minibatches": 4,
+        "value-coef": 0.5,
+        "entropy-coef": 0.02,
+        "max-grad-norm": 0.5,
+        "target-kl": 0.03,
+        "hidden": 128,
+    },
+    "reward-weights": {"rent": 0.002, "rent-floor": 200, "contribution": 0.5},
+}
+
+CHOICES = {
+    "policy": "ppo heuristic periodic random static full",
+    "reward": "shaped simplified sparse",
+    "counterfactual": "ablation shapley off",
+    "amp": "auto off bf16 fp16",
+    "scaler": "env device",
+}
+
+EVENTS = {
+    "RunStarted": "run task policy rounds steps slots lanes seed host_parameters versions config",
+    "RoundStarted": "round",
+    "EnvStepped": "round step env op target train_loss train_accuracy loss accuracy reward reward_parts value "
+    "op_probability grad_norm parameter_ratio loss_scale skipped slots",
+    "SeedMoved": "round step env slot before after blueprint reason",
+    "GateRefused": "round step env slot gate checks",
+    "PolicyUpdated": "round policy_loss value_loss entropy kl clip_fraction explained_variance grad_norm "
+    "learning_rate minibatches stopped_early episode_return heads",
+    "DeviceSampled": "device envs busy allocated reserved used total utilisation temperature power scale_min scale_max",
+    "PhaseTimed": "round step wall phases",
+    "AnomalyFound": "rule severity where env value threshold text",
+    "GovernorRolledBack": "round step env reason",
+    "EpisodeEnded": "round env accuracy best_accuracy episode_return parameter_ratio fossilized culled",
+    "CheckpointSaved": "round step path bytes seconds origin",
+    "Paused": "round step origin",
+    "Resumed": "round step origin checkpoint",
+    "Logged": "severity text",
+    "RunEnded": "outcome reason",
+}
+
+PARTS = {
+    "SlotReading": "stage blueprint alpha age parameters grad_norm contribution contribution_se shapley",
+    "GateCheck": "name passed value threshold",
+    "HeadReading": "grad_norm entropy",
+}
+
+VALUES = {
+    "ops": "wait germinate advance set_alpha cull fossilize",
+    "heads": "op slot blueprint style tempo alpha_target alpha_speed alpha_curve",
+    "stages": "dormant germinated training blending probationary fossilized culled embargoed",
+    "curves": "linear cosine sigmoid_gentle sigmoid sigmoid_sharp",
+    "blends": "add multiply gate",
+    "styles": "linear_add linear_multiply sigmoid_add linear_gate",
+    "tempos": "3 5 8",
+    "speeds": "0 3 5 8",
+    "targets": "0.5 0.7 1.0",
+    "requests": "pause resume step checkpoint restore stop abandon",
+    "tasks": "digits_impaired digits synthetic cifar10 cifar_impaired",
+}
+
+
+def options_of(command: str | None, capsys: pytest.CaptureFixture[str]) -> str:
+    """What its --help lists."""
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([command, "--help"] if command else ["--help"])
+    assert stopped.value.code == 0
+    return " ".join(re.findall(r"^  (?:-h, )?(--[a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+
+
+def fields(kind: type[msgspec.Struct]) -> str:
+    return " ".join(field.encode_name for field in msgspec.structs.fields(kind) if field.name not in ("seq", "time"))
+
+
+def words(values: Iterable[object]) -> str:
+    return " ".join(map(str, values))
+
+
+def test_commands_and_their_options(capsys: pytest.CaptureFixture[str]) -> None:
+    commands = [None, *cli.COMMANDS]
+    assert {command or "": options_of(command, capsys) for command in commands} == OPTIONS
+
+
+def test_keys_of_the_configuration_and_their_defaults() -> None:
+    assert msgspec.to_builtins(Config()) == CONFIG
+
+
+def test_every_key_has_an_option() -> None:
+    assert {f"--{key}" for key, value in CONFIG.items() if not isinstance(value, dict)} <= set(OPTIONS[""].split())
+
+
+def test_choices_of_the_configuration() -> None:
+    assert {
+        "policy": words(get_args(PolicyName)),
+        "reward": words(get_args(RewardName)),
+        "counterfactual": words(get_args(CounterfactualName)),
+        "amp": words(get_args(AmpName)),
+        "scaler": words(get_args(ScalerName)),
+    } == CHOICES
+
+
+def test_events_and_their_fields() -> None:
+    """`seq` and `time`, which all of them have, left out."""
+    assert (ev.SCHEMA, FORMAT) == (1, 1)
+    assert {kind.__name__: fields(kind) for kind in get_args(ev.AnyEvent)} == EVENTS
+    assert {kind.__name__: fields(kind) for kind in (ev.SlotReading, ev.GateCheck, ev.HeadReading)} == PARTS
+    for kind in get_args(ev.AnyEvent):
+        assert kind.__struct_config__.tag == kind.__name__
+        assert kind.__struct_config__.tag_field == "type"
+
+
+def test_values_that_files_and_policies_hold() -> None:
+    """Order counts: it is that of a policy's outputs."""
+    assert {
+        "ops": words(op.label for op in Op),
+        "heads": words(HEADS),
+        "stages": words(stage.label for stage in Stage),
+        "curves": words(curve.value for curve in Curve),
+        "blends": words(blend.value for blend in Blend),
+        "styles": words(style.name for style in STYLES),
+        "tempos": words(TEMPOS),
+        "speeds": words(SPEEDS),
+        "targets": words(TARGETS),
+        "requests": words(kind.value for kind in Kind),
+        "tasks": words(TASK_NAMES),
+    } == VALUES
+    assert [op.value for op in Op] == list(range(len(Op)))
+    assert [stage.value for stage in Stage] == list(range(len(Stage)))
