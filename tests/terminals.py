@@ -118,13 +118,6 @@ class Terminal:
             self._read(0)
         return self.process.returncode
 
-    def insist(self, number: signal.Signals) -> int:
-        """Send a signal until it is obeyed; the exit code."""
-        while self.process.poll() is None:
-            self.process.send_signal(number)
-            self._read(0.05)
-        return self.leave()
-
     def assert_restored(self) -> None:
         """The screen was given back, the cursor is shown, and what is typed is echoed again."""
         assert self.output.rfind(LEAVE_SCREEN) > self.output.rfind(ENTER_SCREEN) >= 0

@@ -24,7 +24,7 @@ from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.runs import LiveRun, computed, recorded
 from tests.telemetry.recordings import recording
-from tests.terminals import Terminal, insist, run, start
+from tests.terminals import ENTER_SCREEN, Terminal, insist, run, start
 
 SMALL = ("--envs", "2", "--steps", "2", "--rounds", "1")
 SLOW_STEPS = ("--task", "synthetic", "--envs", "16", "--devices", "cpu:0")
@@ -125,6 +125,21 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait() == 0
+
+
+@pytest.mark.slow
+def test_a_run_whose_reader_has_seen_enough_checkpoints_and_ends(tmp_path: Path) -> None:
+    process = start("--no-tui", "--envs", "2", "--steps", "2", "--rounds", "1000", cwd=tmp_path)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert "INFO    run " in process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 0
+    ended = recorded(only_run(tmp_path))[-1]
+    assert isinstance(ended, ev.RunEnded)
+    assert ended.outcome == "stopped"
+    assert read_checkpoint(list_checkpoints(only_run(tmp_path))[-1])
 
 
 def test_a_run_that_fails_says_where(
@@ -431,10 +446,23 @@ def test_a_signal_to_the_dashboard_checkpoints_and_leaves(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_a_signal_before_the_first_frame_is_heeded_too(tmp_path: Path) -> None:
+    with Terminal("--envs", "2", cwd=tmp_path) as terminal:
+        terminal.wait_for(ENTER_SCREEN.decode())
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.leave() == 0
+        terminal.assert_restored()
+    assert read_checkpoint(list_checkpoints(only_run(tmp_path))[-1])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_second_signal_to_the_dashboard_leaves_at_once(number: signal.Signals, code: int, tmp_path: Path) -> None:
     with Terminal(*SLOW_STEPS, cwd=tmp_path) as terminal:
         terminal.wait_for("RUNNING")
-        assert terminal.insist(number) == code
+        terminal.process.send_signal(number)
+        terminal.wait_for("checkpointing, then leaving")
+        terminal.process.send_signal(number)
+        assert terminal.leave() == code
         terminal.assert_restored()
     assert not any(isinstance(event, ev.RunEnded) for event in recorded(only_run(tmp_path)))

@@ -33,13 +33,23 @@ NotNegative = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
+HorizonName = Literal["episode", "continuing"]
+
+
 class PPOConfig(_Section, frozen=True, kw_only=True):
     """Recurrent PPO over whole episodes (Schulman et al., 2017; GAE: Schulman et al., 2016)."""
 
     learning_rate: Annotated[
         Positive, Meta(description="Adam's, at the start; it falls linearly to a tenth by the last round")
     ] = 1e-3
-    gamma: Annotated[Share, Meta(description="discount of a step")] = 0.95
+    gamma: Annotated[Share, Meta(description="discount of a step")] = 0.99
+    horizon: Annotated[
+        HorizonName,
+        Meta(
+            description="what the end of an episode is; episode: the end, as the policy sees it coming; continuing: an "
+            "interruption, after which the critic's estimate stands in for what would have come"
+        ),
+    ] = "episode"
     gae_lambda: Annotated[Share, Meta(description="decay of the generalised advantage estimate")] = 0.95
     clip: Annotated[Positive, Meta(description="how far a probability ratio may leave 1")] = 0.2
     epochs: Annotated[PositiveInt, Meta(description="passes over a round's experience, at most")] = 4

@@ -228,42 +228,65 @@ def test_signed_nonsense_is_refused(written: Path, name: str, content: bytes) ->
 # An interrupted write
 
 
-@pytest.mark.parametrize("same_moment", [False, True])
-@pytest.mark.parametrize("synced", range(6))
-def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(
-    written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: int, same_moment: bool
-) -> None:
-    """A real one, at each of the places where something has just reached the disk."""
-    target = written if same_moment else checkpoint_path(tmp_path, 4, 2)
+CHANGES = ("fsync", "rename", "unlink", "rmdir")
+"""The calls by which a write shows on the disk."""
+
+
+def _kill_before_change(number: int) -> None:
+    """Let the process die by SIGKILL where it is about to make that change to the disk."""
+    changes = iter(range(number + 1))
+
+    def watched(call: Callable[..., Any]) -> Callable[..., Any]:
+        def change(*args: Any, **options: Any) -> Any:
+            if next(changes) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **options)
+
+        return change
+
+    for name in CHANGES:
+        setattr(os, name, watched(getattr(os, name)))
+
+
+def _write_and_die(target: Path, number: int) -> bool:
+    """In a process of its own. False if the write had fewer changes to make, and was done."""
     child = os.fork()
     if child == 0:
-        try:
-            _kill_at_sync(monkeypatch, synced)
-            write_checkpoint(target, example(round_number=4))
-        finally:
-            os._exit(1)
+        _kill_before_change(number)
+        write_checkpoint(target, example(round_number=4))
+        os._exit(0)
     _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status)
-    assert os.WTERMSIG(status) == signal.SIGKILL
-    renamed = synced == 5
-    expected = [written] if same_moment or not renamed else [written, target]
-    assert list_checkpoints(tmp_path) == expected
-    assert [read_checkpoint(path).round for path in expected][-1] == (4 if renamed else 3)
+    assert os.WIFEXITED(status) or os.WTERMSIG(status) == signal.SIGKILL
+    return os.WIFSIGNALED(status)
 
+
+@pytest.mark.parametrize("number", range(7))
+def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(written: Path, tmp_path: Path, number: int) -> None:
+    target = checkpoint_path(tmp_path, 4, 2)
+    assert _write_and_die(target, number)
+    renamed = number == 6
+    assert list_checkpoints(tmp_path) == ([written, target] if renamed else [written])
+    assert [read_checkpoint(path).round for path in list_checkpoints(tmp_path)] == ([3, 4] if renamed else [3])
     write_checkpoint(target, example(round_number=4))  # what was left over is in nobody's way
+    keep_newest(tmp_path, 5)
     assert read_checkpoint(target).round == 4
-    assert [path.suffix for path in target.parent.iterdir() if path.suffix == ".partial"] == []
+    assert sorted(target.parent.iterdir()) == [written, target]
 
 
-def _kill_at_sync(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    fsync, calls = os.fsync, iter(range(count + 1))
+@pytest.mark.parametrize("number", range(13))
+def test_a_kill_in_the_middle_of_a_replacement_loses_neither(written: Path, tmp_path: Path, number: int) -> None:
+    """Between the two renames neither has the name; the new one is whole then, beside it."""
+    assert _write_and_die(written, number)
+    (found,) = list_checkpoints(tmp_path) or [written.with_name(f"{written.name}.partial")]
+    assert read_checkpoint(found).round == (3 if number < 6 else 4)
+    write_checkpoint(written, example(round_number=4))
+    keep_newest(tmp_path, 5)
+    assert list(written.parent.iterdir()) == [written]
 
-    def sync(descriptor: int) -> None:
-        if next(calls) == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        fsync(descriptor)
 
-    monkeypatch.setattr(checkpoints.os, "fsync", sync)
+def test_these_were_all_the_places_to_be_killed_at(written: Path) -> None:
+    assert not _write_and_die(checkpoint_path(run_of(written), 4, 2), 7)
+    assert not _write_and_die(written, 13)
 
 
 def test_a_full_disk_leaves_the_one_before(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:

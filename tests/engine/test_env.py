@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.config import TrainingConfig
-from esper.engine.env import Env
+from esper.engine.env import Env, Measurement
 from esper.growth.stages import Stage
 from esper.policy.actions import Action, Op
 from esper.tasks.task import Splits, Task
@@ -26,13 +26,17 @@ def one_batch(task: Task) -> Task:
     return replace(task, samples_per_epoch=task.batch_size)
 
 
-def epoch(env: Env, step: int, action: Action = WAIT) -> list[float]:
-    """What `Env.train` returns, of one step."""
+def measure(env: Env, step: int) -> Measurement:
+    """Train an epoch, and validate."""
+    return env.take(env.train(0, step).tolist(), env.validate(last=False).tolist())
+
+
+def epoch(env: Env, step: int, action: Action = WAIT) -> Measurement:
+    """One step."""
     env.apply(action, 0, step)
-    trained = env.train(0, step).tolist()
-    env.take(trained, env.validate(last=False).tolist())
+    measured = measure(env, step)
     env.tick()
-    return trained
+    return measured
 
 
 def until(env: Env, stage: Stage, step: int = 0) -> int:
@@ -116,9 +120,10 @@ def test_an_epoch_measures_every_sample_alike() -> None:
         assert [len(batch) for batch in pictures] == [100, 100, 50]
         logits = torch.cat([env.network(batch, env.network.alphas()) for batch in pictures])
         labels = env.splits.train_y[torch.cat(pictures)[:, 0, 0, 0].int()]
-        loss, accuracy, *_ = env.train(0, 0).tolist()
-        assert loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
-        assert accuracy == pytest.approx((logits.argmax(dim=1) == labels).float().mean().item(), rel=1e-6)
+        measured = measure(env, 0)
+        assert measured.train_loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
+        hits = (logits.argmax(dim=1) == labels).float()
+        assert measured.train_accuracy == pytest.approx(hits.mean().item(), rel=1e-6)
 
 
 # Who trains whom
@@ -135,7 +140,9 @@ def test_a_seed_in_training_changes_no_bit_of_its_host() -> None:
         scramble(env)
         seed = values(env.network.slot_parameters(1))
         for later in range(step, step + 3):
-            assert epoch(env, later)[:3] == epoch(bare, later)[:3]
+            grown, plain = epoch(env, later), epoch(bare, later)
+            assert grown.slot_grad_norms.keys() == {1}
+            assert replace(grown, slot_grad_norms={}) == plain
         assert equal(values(env.network.host_parameters()), values(bare.network.host_parameters()))
         assert torch.equal(env.validate(last=False), bare.validate(last=False))
         assert not equal(values(env.network.slot_parameters(1)), seed)
@@ -193,7 +200,8 @@ def test_host_and_seed_are_clipped_each_by_its_own_norm(host_clip: float, seed_c
         step = until(env, Stage.TRAINING)
         scramble(env)
         for optimizer in (env.host_optimizer, *env.slot_optimizers.values()):
-            optimizer.state.clear()
+            for state in optimizer.state.values():
+                state["momentum_buffer"].zero_()
         host, seed = reference_gradients(env, step)
         owners: list[tuple[Callable[[], list[nn.Parameter]], list[Tensor], float, float]] = [
             (env.network.host_parameters, host, host_clip, env.task.host_learning_rate),
@@ -205,7 +213,8 @@ def test_host_and_seed_are_clipped_each_by_its_own_norm(host_clip: float, seed_c
             for parameter, gradient in zip(parameters(), gradients, strict=True):
                 step_of = scale * gradient + env.task.weight_decay * parameter.detach()
                 expected.append(parameter.detach() - rate * (1 + env.task.momentum) * step_of)
-        trained = env.train(0, step).tolist()
+        measured = measure(env, step)
         found = [*values(env.network.host_parameters()), *values(env.network.slot_parameters(1))]
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-        assert trained[2:] == pytest.approx([norm(host), norm(seed)], rel=1e-4)  # as they were before clipping
+        norms = [measured.grad_norm, measured.slot_grad_norms[1]]
+        assert norms == pytest.approx([norm(host), norm(seed)], rel=1e-4)  # as they were before clipping

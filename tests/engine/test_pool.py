@@ -73,10 +73,10 @@ def test_rounds_differ() -> None:
         assert first[0][0].train_loss != second[0][0].train_loss
 
 
-@pytest.mark.parametrize(("policy", "steps"), [("static", 3), ("heuristic", 12)])
-def test_an_env_does_not_know_its_neighbours(policy: str, steps: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("policy", "rounds", "steps"), [("static", 2, 3), ("heuristic", 1, 18)])
+def test_an_env_does_not_know_its_neighbours(policy: str, rounds: int, steps: int, tmp_path: Path) -> None:
     """Through the whole engine: the events of env 0 in a population of one, and of four on two lanes."""
-    options = {"policy": policy, "rounds": 2, "steps": steps}
+    options = {"policy": policy, "rounds": rounds, "steps": steps}
     alone = LiveRun(tmp_path / "alone", envs=1, **options)
     alone.start().finish()
     crowd = LiveRun(tmp_path / "crowd", envs=4, devices=TWO_LANES, **options)

@@ -55,6 +55,10 @@ def test_g5_asks_for_a_measurement_and_if_strict_for_a_contribution() -> None:
     assert failed(g5(None, strict)) == ["contribution measured"]
 
 
+def test_g5_asks_for_nothing_that_cannot_be_measured() -> None:
+    assert not failed(g5(None, GateConfig(measured=False)))
+
+
 @pytest.mark.parametrize(
     "bad", [{"training_epochs": 0}, {"cull_age": 0}, {"embargo_epochs": 0}, {"max_grad_norm": math.nan}]
 )

@@ -71,6 +71,25 @@ def test_shared_prefix_equals_the_naive_way(slots: tuple[str, ...]) -> None:
                     torch.testing.assert_close(shared[v], naive)
 
 
+@pytest.mark.parametrize("slots", [("early", "mid", "late"), ("a", "b", "c", "d", "e")])
+def test_subsets_equal_the_naive_way(slots: tuple[str, ...]) -> None:
+    net = network(slots)
+    blends = itertools.cycle(Blend)
+    for i, slot in enumerate(net.slots):
+        grow(slot, Stage.PROBATIONARY, blend=next(blends), target=0.7, seed=10 * i)
+    net = warmed(net).double()
+    x, alphas = pictures().double(), net.alphas()
+    with torch.no_grad():
+        for chosen in ((), (1,), (0, len(slots) - 1), tuple(range(len(slots)))):
+            shared = net.forward_subsets(x, alphas, chosen)
+            assert shared.shape == (2 ** len(chosen), 6, 10)
+            for index, logits in enumerate(shared):
+                off = {slot for bit, slot in enumerate(chosen) if index >> bit & 1}
+                naive = net(x, [0.0 if i in off else alpha for i, alpha in enumerate(alphas)])
+                torch.testing.assert_close(logits, naive)
+                assert not off or not torch.allclose(logits, shared[0])
+
+
 def test_prefix_is_computed_once() -> None:
     net = network()
     for slot in net.slots:
@@ -81,6 +100,9 @@ def test_prefix_is_computed_once() -> None:
         segment.register_forward_hook(lambda module, args, output: rows.append(len(output)))
     net.forward_ablations(pictures(), net.alphas(), [1, 2])
     assert rows == [6, 6, 12]
+    rows.clear()
+    net.forward_subsets(pictures(), net.alphas(), [0, 1, 2])
+    assert rows == [6, 12, 24]
 
 
 def test_ablations_are_refused_where_they_would_be_wrong() -> None:
@@ -89,6 +111,10 @@ def test_ablations_are_refused_where_they_would_be_wrong() -> None:
         net.train().forward_ablations(pictures(), net.alphas(), [0])
     with pytest.raises(ValueError, match="ascend"):
         net.eval().forward_ablations(pictures(), net.alphas(), [1, 0])
+    with pytest.raises(RuntimeError, match="eval"):
+        net.train().forward_subsets(pictures(), net.alphas(), [0])
+    with pytest.raises(ValueError, match="ascend"):
+        net.eval().forward_subsets(pictures(), net.alphas(), [1, 1])
 
 
 @pytest.mark.parametrize("blend", Blend)

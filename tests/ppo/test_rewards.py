@@ -1,33 +1,44 @@
 """Rewards: the components sum, the shaping telescopes, every parameter is charged once."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.config import RewardConfig
+from esper.config import HorizonName, PPOConfig, RewardConfig
+from esper.growth.stages import Stage
 from esper.ppo.rewards import Reward, potential, rent
+from tests.growth.hosts import grow, network
 
 share = st.floats(0, 1)
 episode = st.lists(st.tuples(share, st.floats(-0.5, 0.5), st.floats(0, 0.01)), min_size=1, max_size=25)
 
 
-def play(mode: str, steps: list[tuple[float, float, float]], gamma: float) -> list[dict[str, float]]:
-    reward = Reward(mode, RewardConfig(contribution=0.5), gamma, len(steps))  # pyright: ignore[reportArgumentType]
+def play(
+    mode: str, steps: Sequence[tuple[float, float | None, float]], gamma: float, horizon: HorizonName = "episode"
+) -> list[dict[str, float]]:
+    learning = PPOConfig(gamma=gamma, horizon=horizon)
+    reward = Reward(mode, RewardConfig(contribution=0.5), learning, len(steps))  # pyright: ignore[reportArgumentType]
     reward.begin(0.1)
     return [reward.step(*step) for step in steps]
 
 
-@given(episode)
-def test_shaping_telescopes_to_the_last_potential(steps: list[tuple[float, float, float]]) -> None:
-    shaped = sum(part["contribution"] for part in play("shaped", steps, gamma=1.0))
-    assert math.isclose(shaped, 0.5 * steps[-1][1], abs_tol=1e-9)
+@given(episode, st.floats(0.5, 1))
+def test_shaping_adds_nothing_to_the_return_of_an_episode_that_ends(
+    steps: list[tuple[float, float, float]], gamma: float
+) -> None:
+    parts = play("shaped", steps, gamma, "episode")
+    discounted = sum(gamma**t * part["contribution"] for t, part in enumerate(parts))
+    assert math.isclose(discounted, 0.0, abs_tol=1e-9)
 
 
 @given(episode, st.floats(0.5, 1))
-def test_discounted_shaping_telescopes_too(steps: list[tuple[float, float, float]], gamma: float) -> None:
-    parts = play("shaped", steps, gamma)
+def test_shaping_telescopes_to_the_last_potential_where_things_go_on(
+    steps: list[tuple[float, float, float]], gamma: float
+) -> None:
+    parts = play("shaped", steps, gamma, "continuing")
     discounted = sum(gamma**t * part["contribution"] for t, part in enumerate(parts))
     assert math.isclose(discounted, 0.5 * gamma ** len(steps) * steps[-1][1], abs_tol=1e-9)
 
@@ -47,8 +58,25 @@ def test_sparse_pays_the_simplified_return_at_the_end_and_nothing_before(
     assert math.isclose(sparse[-1], sum(sum(p.values()) for p in play("simplified", steps, gamma=0.9)), abs_tol=1e-9)
 
 
-def test_what_was_not_measured_adds_nothing_to_the_potential() -> None:
-    assert potential([0.25, None, -0.125]) == 0.125
+def test_the_potential_is_the_sum_over_the_seeds() -> None:
+    assert potential([0.25, -0.125]) == 0.125
+    assert potential([]) == 0.0
+
+
+@given(episode)
+def test_without_measured_contributions_the_shaped_reward_is_the_simplified_one(
+    steps: list[tuple[float, float, float]],
+) -> None:
+    unmeasured = [(accuracy, None, charge) for accuracy, _, charge in steps]
+    assert play("shaped", unmeasured, 0.9) == play("simplified", steps, 0.9)
+
+
+@given(episode, st.sampled_from(["shaped", "simplified", "sparse"]))
+def test_modes_differ_in_the_shaping_and_in_when_they_pay(steps: list[tuple[float, float, float]], mode: str) -> None:
+    """Accuracy and rent come to the same over an episode, whatever the mode."""
+    parts = play(mode, steps, 0.9)
+    assert math.isclose(sum(part["accuracy"] for part in parts), steps[-1][0] - 0.1, abs_tol=1e-9)
+    assert math.isclose(sum(part["rent"] for part in parts), -sum(step[2] for step in steps), abs_tol=1e-9)
 
 
 def test_rent_is_the_log_of_what_was_grown() -> None:
@@ -57,15 +85,35 @@ def test_rent_is_the_log_of_what_was_grown() -> None:
     assert rent(1.0, 500, weights) == 0.0
 
 
+@pytest.mark.parametrize(
+    "stage", [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED]
+)
+def test_every_grown_parameter_is_charged_once_at_every_stage(stage: Stage) -> None:
+    net = network()
+    grow(net.slots[0], stage, "conv_light")
+    grow(net.slots[2], Stage.FOSSILIZED, "conv_small")
+    grown = (9 * 4 * 4 + 2 * 4) + (16 * 16 + 2 * 16)
+    weights = RewardConfig(rent=0.01, rent_floor=1)
+    charged = rent(net.parameter_ratio, net.host_parameter_count, weights)
+    assert charged == pytest.approx(0.01 * math.log1p(grown / net.host_parameter_count))
+
+
+def test_a_seed_that_was_removed_is_charged_no_more() -> None:
+    net = network()
+    grow(net.slots[1], Stage.PROBATIONARY)
+    net.slots[1].remove("cull")
+    assert rent(net.parameter_ratio, net.host_parameter_count, RewardConfig()) == 0.0
+
+
 def test_a_tiny_host_is_charged_as_if_it_had_the_floor() -> None:
     assert rent(3.0, 50, RewardConfig(rent=0.01, rent_floor=100)) == pytest.approx(0.01 * math.log(2.0))
 
 
 def test_an_episode_continues_from_a_snapshot() -> None:
     steps = [(0.3, 0.1, 0.001), (0.5, 0.2, 0.002), (0.4, 0.0, 0.003)]
-    reward = Reward("sparse", RewardConfig(), 0.9, 3)
+    reward = Reward("sparse", RewardConfig(), PPOConfig(), 3)
     reward.begin(0.1)
     reward.step(*steps[0])
-    resumed = Reward("sparse", RewardConfig(), 0.9, 3)
+    resumed = Reward("sparse", RewardConfig(), PPOConfig(), 3)
     resumed.restore(reward.snapshot())
     assert [resumed.step(*step) for step in steps[1:]] == [reward.step(*step) for step in steps[1:]]

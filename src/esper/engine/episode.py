@@ -39,7 +39,7 @@ class Episode:
         self._steps = config.steps
         self._measured = config.counterfactual != "off"
         self._chance_loss = math.log(env.task.classes)
-        self.reward = Reward(config.reward, config.reward_weights, config.ppo.gamma, config.steps)
+        self.reward = Reward(config.reward, config.reward_weights, config.ppo, config.steps)
         self.begin(math.nan, math.nan)
 
     def begin(self, loss: float, accuracy: float) -> None:

@@ -143,9 +143,11 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def keep_newest(run: Path, count: int) -> None:
-    """Remove all but the newest `count` checkpoints of a run."""
+    """Remove all but the newest `count` checkpoints of a run, and what interrupted writes have left."""
     for path in list_checkpoints(run)[:-count]:
-        shutil.rmtree(set_aside(path))
+        set_aside(path)
+    for path in (run / CHECKPOINTS).glob("round-*.*"):
+        shutil.rmtree(path)
 
 
 def set_aside(checkpoint: Path) -> Path:

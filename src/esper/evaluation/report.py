@@ -132,13 +132,14 @@ def as_text(comparison: Comparison) -> str:
 
 def print_table(comparison: Comparison) -> None:
     """The same on a terminal, with rich."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    policies = Table("policy", *_HEADINGS)
+    policies = Table("policy", *_HEADINGS, box=SIMPLE_HEAD, pad_edge=False)
     for report in comparison.policies:
         policies.add_row(report.policy, *_cells(report))
-    differences = Table("difference of net return", "paired", "")
+    differences = Table("difference of net return", "paired", "", box=SIMPLE_HEAD, pad_edge=False)
     for difference in comparison.differences:
         differences.add_row(_pair(difference), _signed(difference.net_return), _verdict(difference.net_return))
     console = Console(highlight=False, markup=False)

@@ -31,10 +31,10 @@ KEEP = 0.005
 """Contribution, in accuracy, above which a seed is made permanent."""
 PATIENCE = 2
 """Steps at full alpha before a seed is judged."""
-PENALTY = 2.0
+PENALTY = 64.0
 """Added to a blueprint when a seed of it is removed; halves every step."""
 AVOID = 1.0
-"""Penalty above which a blueprint is passed over."""
+"""Penalty above which a blueprint is passed over: for five steps after a removal."""
 
 
 @dataclass

@@ -49,6 +49,7 @@ class PPOAgent:
     ) -> None:
         features = observation_size(slots)
         self._blueprints = blueprints
+        self._ends = config.horizon == "episode"
         self.network = PolicyNetwork(slots, len(blueprints), config.hidden)
         self.network.initialise(generator)
         self.observations = RunningMeanStd(features)
@@ -94,7 +95,13 @@ class PPOAgent:
 
     @torch.no_grad()
     def _bootstrap(self, views: Sequence[EnvView]) -> Tensor:
-        """V(s_T) of the truncated episodes, [E]: the LSTM goes on from the last step's state."""
+        """Value of the state after the last step, [E]: 0 where the episode's end is the end.
+
+        An agent that sees the limit coming is to treat it as terminal; one that is to act as if there were none must
+        bootstrap V(s_T) (Pardo et al., 2018). The LSTM goes on from the last step's state.
+        """
+        if self._ends:
+            return torch.zeros(len(views))
         write_observation(views, self._final_obs_EF, self._final_blueprint_ES, self._blueprints)
         features_ED = self._features(self._final_obs_EF, self._final_blueprint_ES)
         return self.returns.restore_scale(self.network.value(features_ED))

@@ -5,9 +5,10 @@
     sparse      at the last step only: the simplified rewards of the whole episode
 
 Φ is the sum of the contributions of all seeds, so that the shaping telescopes over every slot and leaves the optimal
-policy as it is (Ng, Harada and Russell, 1999). A seed that is not in the forward pass contributes 0 by definition, and
-adds nothing to Φ. Where no contributions are measured at all, the shaped reward has no such part. All in units of
-validation accuracy.
+policy as it is (Ng, Harada and Russell, 1999). Where the episode's end is the end, Φ is 0 there: what was left over
+would be a reward for contributions, and no shaping (Grzes, 2017). A seed that is not in the forward pass contributes 0
+by definition, and adds nothing to Φ. Where no contributions are measured at all, the shaped reward has no such part.
+All in units of validation accuracy.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from esper.config import RewardConfig, RewardName
+from esper.config import PPOConfig, RewardConfig, RewardName
 
 
 def rent(parameter_ratio: float, host_parameters: int, weights: RewardConfig) -> float:
@@ -43,14 +44,15 @@ class Reward:
     Args:
         mode: shaped, simplified or sparse.
         weights: of the components.
-        gamma: discount of the learner, for the shaping.
+        learning: of the learner: its discount and horizon, for the shaping.
         steps: steps of an episode.
     """
 
-    def __init__(self, mode: RewardName, weights: RewardConfig, gamma: float, steps: int) -> None:
+    def __init__(self, mode: RewardName, weights: RewardConfig, learning: PPOConfig, steps: int) -> None:
         self._mode = mode
         self._weights = weights
-        self._gamma = gamma
+        self._gamma = learning.gamma
+        self._ends = learning.horizon == "episode"
         self._steps = steps
         self.begin(0.0)
 
@@ -73,6 +75,8 @@ class Reward:
         parts = {"accuracy": accuracy - self._accuracy, "rent": -rent_now}
         self._accuracy = accuracy
         if self._mode == "shaped" and potential_now is not None:
+            if self._ends and self._taken == self._steps:
+                potential_now = 0.0
             parts["contribution"] = self._weights.contribution * (self._gamma * potential_now - self._potential)
             self._potential = potential_now
         if self._mode == "sparse":

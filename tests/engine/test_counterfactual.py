@@ -1,0 +1,106 @@
+"""Contributions and Shapley values against their definitions, and what an env measures of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.engine.counterfactual import contributions, shapley_values
+from esper.engine.env import Measurement
+from tests.engine.populations import play, population
+
+STEPS = 8
+worths = st.integers(0, 4).flatmap(
+    lambda seeds: st.lists(st.floats(0, 1), min_size=2**seeds, max_size=2**seeds).map(
+        lambda values: torch.tensor(values, dtype=torch.float64)
+    )
+)
+
+
+def by_orders(worth: Sequence[float]) -> list[float]:
+    """The definition: the mean gain of each seed over all orders of switching them on."""
+    seeds = (len(worth) - 1).bit_length()
+    totals = [0.0] * seeds
+    orders = list(itertools.permutations(range(seeds)))
+    for order in orders:
+        off = len(worth) - 1
+        for seed in order:
+            on = off & ~(1 << seed)
+            totals[seed] += worth[on] - worth[off]
+            off = on
+    return [total / len(orders) for total in totals]
+
+
+@given(worths)
+def test_shapley_values_are_the_mean_gains_over_all_orders(worth: torch.Tensor) -> None:
+    assert shapley_values(worth).tolist() == pytest.approx(by_orders(worth.tolist()), abs=1e-12)
+
+
+@given(worths)
+def test_shapley_values_sum_to_all_less_none(worth: torch.Tensor) -> None:
+    assert shapley_values(worth).sum().item() == pytest.approx((worth[0] - worth[-1]).item(), abs=1e-12)
+
+
+def test_a_seed_without_effect_is_worth_nothing_and_equals_share() -> None:
+    """Seed 0 does nothing; seeds 1 and 2 are of use only together."""
+    worth = torch.tensor([0.9 if not index & 0b110 else 0.3 for index in range(8)], dtype=torch.float64)
+    assert shapley_values(worth).tolist() == pytest.approx([0.0, 0.3, 0.3])
+
+
+def test_contribution_and_its_standard_error_have_their_closed_form() -> None:
+    all_on = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    one_off = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 0.0]])
+    found = contributions(all_on, one_off)
+    # Gains 0, 1, 1, −1: mean ¼, variance 3/4 − 1/16.
+    assert found[0].tolist() == pytest.approx([0.25, math.sqrt((3 / 4 - 1 / 16) / 4)])
+    assert found[1].tolist() == [0.0, 0.0]
+
+
+def episode(mode: str) -> list[Measurement]:
+    """At its end there is a blended seed in every slot."""
+    with population(envs=1, counterfactual=mode, steps=STEPS) as pool:
+        (measured,) = play(pool, 0, STEPS)
+        return measured
+
+
+def test_shapley_comes_at_the_end_of_an_episode_and_changes_nothing_else() -> None:
+    ablated, valued = episode("ablation"), episode("shapley")
+    assert not any(measured.shapley for measured in ablated)
+    assert not any(measured.shapley for measured in valued[:-1])
+    last = valued[-1]
+    assert len(last.shapley) >= 2
+    assert set(last.shapley) == set(last.contributions)
+    for one, other in zip(ablated, valued, strict=True):
+        assert one.accuracy == other.accuracy
+        assert one.contributions.keys() == other.contributions.keys()
+        for slot, pair in one.contributions.items():
+            assert other.contributions[slot] == pytest.approx(pair, abs=1e-6)
+
+
+def test_shapley_values_of_a_real_env_sum_to_what_its_seeds_gained() -> None:
+    with population(envs=1, counterfactual="shapley", steps=STEPS) as pool:
+        play(pool, 0, STEPS - 1)
+        env = pool.envs[0]
+        values = env.validate(last=True).tolist()
+        count = len(env.measured_slots())
+        assert count >= 2
+        network = env.network.eval()
+        with torch.no_grad():
+            logits = network(env.splits.validation_x, [0.0] * len(network.slots))
+        bare = (logits.argmax(dim=-1) == env.splits.validation_y).float().mean().item()
+        assert sum(values[2 + 2 * count :]) == pytest.approx(values[1] - bare, abs=1e-6)
+
+
+def test_off_measures_nothing_and_trains_the_same() -> None:
+    measured = episode("off")
+    assert not any(epoch.contributions or epoch.shapley for epoch in measured)
+    with population(envs=1, counterfactual="off", steps=STEPS) as pool:
+        play(pool, 0, STEPS)
+        assert all(slot.contribution is None for slot in pool.envs[0].network.slots)
+        assert any(slot.stage.blended for slot in pool.envs[0].network.slots)

@@ -1,0 +1,80 @@
+"""`esper-sanctum evaluate` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from esper import cli
+from tests.runs import LiveRun
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a checkpoint."""
+    live = LiveRun(tmp_path_factory.mktemp("trained"), policy="ppo", rounds=1, steps=3)
+    live.start().finish()
+    return live.run.directory
+
+
+def evaluate(trained: Path, *options: str) -> int:
+    return cli.main(["evaluate", "--checkpoint", str(trained), "--devices", "cpu:0", "--episodes", "2", *options])
+
+
+def test_json_is_all_that_stdout_holds(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate(trained, "--json") == cli.DONE
+    said = capsys.readouterr()
+    assert said.err == ""
+    found = json.loads(said.out)
+    assert [policy["policy"] for policy in found["policies"]] == [
+        "ppo", "heuristic", "periodic", "random", "static", "full",
+    ]  # fmt: skip
+    assert len(found["differences"]) == 9
+    assert all(len(policy["episodes"]) == 2 for policy in found["policies"])
+
+
+def test_plain_lines_where_there_is_no_terminal(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate(trained, "--policies", "static", "ppo") == cli.DONE
+    said = capsys.readouterr()
+    assert said.err == ""
+    caption, *lines = said.out.splitlines()
+    assert "2 held-out episodes of 3 steps on digits_impaired" in caption
+    assert [line.split("  ")[0] for line in lines] == ["static", "ppo", "ppo − static"]
+    assert "\x1b" not in said.out
+
+
+def test_the_same_seed_gives_the_same_episodes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for seed in ("3", "3", "4"):
+        assert evaluate(trained, "--policies", "random", "--json", "--seed", seed) == cli.DONE
+        said.append(json.loads(capsys.readouterr().out)["policies"])
+    assert said[0] == said[1] != said[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--policies", "heuristc"), "--policies 'heuristc' is not a policy: did you mean heuristic?"),
+        (("--episodes", "1"), "--episodes 1 is not valid: it must be 2 or more"),
+        (("--seed", "-1"), "--seed -1 is not valid: it must be 0 or more"),
+        (("--devices", "tpu:0"), "--devices 'tpu:0' is not a device"),
+        (("--checkpoint", "nowhere"), "nowhere holds no checkpoint"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence(
+    trained: Path, options: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(trained, *options) == cli.WRONG_REQUEST
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert sentence in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_a_checkpoint_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["evaluate"])
+    assert ended.value.code == cli.WRONG_REQUEST
+    assert "--checkpoint" in capsys.readouterr().err

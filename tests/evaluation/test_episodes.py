@@ -1,0 +1,179 @@
+"""Held-out episodes: paired, never trained on, and without learning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from esper.config import Config, PolicyName
+from esper.engine.agents import build_agent
+from esper.engine.checkpoint import read_checkpoint
+from esper.engine.manifest import CheckpointError, list_checkpoints
+from esper.engine.pool import Pool
+from esper.engine.seeding import evaluation_seed, generator
+from esper.evaluation.episodes import EpisodeResult, HeldOut, play
+from esper.ppo.rewards import rent
+from esper.tasks import get_task
+from tests.runs import LiveRun
+
+TASK = get_task("digits_impaired")
+SLOTS = ("early", "mid", "late")
+
+
+def nothing(*_: object) -> None:
+    """Nobody looks on."""
+
+
+def played(policy: PolicyName, envs: int, steps: int, seed: int = 5) -> tuple[list[EpisodeResult], Pool]:
+    config = Config(envs=envs, steps=steps, seed=seed, policy=policy, reward="simplified")
+    pool = Pool(TASK, TASK.load(None), ["cpu:0"], SLOTS, config)
+    try:
+        return play(pool, build_agent(config, len(SLOTS), TASK.blueprints), config, nothing), pool
+    finally:
+        pool.close()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a short PPO run."""
+    live = LiveRun(tmp_path_factory.mktemp("ppo"), policy="ppo", rounds=1, steps=5)
+    live.start().finish()
+    return list_checkpoints(live.run.directory)[-1]
+
+
+@pytest.mark.parametrize("policy", ["random", "heuristic", "ppo"])
+def test_an_episode_does_not_depend_on_how_many_are_played(policy: PolicyName) -> None:
+    few, _ = played(policy, envs=2, steps=8)
+    more, _ = played(policy, envs=3, steps=8)
+    assert more[:2] == few
+    assert more[2] not in few
+
+
+def test_every_policy_starts_from_the_same_hosts_and_sees_the_same_data() -> None:
+    """The first steps of the heuristic plant nothing: they are those of static."""
+    static, _ = played("static", envs=2, steps=2)
+    heuristic, _ = played("heuristic", envs=2, steps=2)
+    assert heuristic == static
+
+
+def test_the_heuristic_fills_several_slots_in_one_episode() -> None:
+    results, pool = played("heuristic", envs=1, steps=25)
+    network = pool.envs[0].network
+    kept = [slot for slot in network.slots if slot.stage.blended]
+    assert len(kept) >= 2
+    assert results[0].test_accuracy > 0.8
+    assert results[0].parameter_ratio == network.parameter_ratio > 1.0
+
+
+def test_the_net_return_is_the_gain_in_accuracy_less_the_rent() -> None:
+    (result,), pool = played("full", envs=1, steps=3)
+    (env,) = pool.envs
+    seeds = [slot.parameter_count for slot in env.network.slots]
+    host = env.network.host_parameter_count
+    charged = sum(rent(1 + sum(seeds[:count]) / host, host, Config().reward_weights) for count in (1, 2, 3))
+    env.reset(0)
+    first = env.validate(last=False)[1].item()
+    assert result.net_return == pytest.approx(result.validation_accuracy - first - charged)
+
+
+def test_the_test_split_is_what_is_tested() -> None:
+    (result,), pool = played("static", envs=1, steps=2)
+    (env,) = pool.envs
+    with torch.no_grad():
+        logits = env.network.eval()(env.splits.test_x, env.network.alphas())
+    assert result.test_accuracy == pytest.approx((logits.argmax(1) == env.splits.test_y).float().mean().item())
+    assert result.test_accuracy != result.validation_accuracy
+
+
+def test_training_never_touches_the_test_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = Pool.__init__
+
+    def without_test(self: Pool, task, splits, *rest) -> None:
+        broken = {"test_x": torch.full_like(splits.test_x, torch.nan), "test_y": splits.test_y - 1000}
+        loads(self, task, type(splits)(**{**vars(splits), **broken}), *rest)
+
+    def finals(name: str) -> list[float]:
+        live = LiveRun(tmp_path / name, policy="periodic", rounds=1)
+        return live.start().finish().finals
+
+    whole = finals("whole")
+    monkeypatch.setattr(Pool, "__init__", without_test)
+    assert finals("broken") == whole
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_run_trains_on_these_episodes(seed: int) -> None:
+    """Their seed is a number of 63 bits, that no person gives to a run, and is another for every seed of theirs."""
+    drawn = evaluation_seed(seed)
+    assert drawn > 2**32
+    assert drawn == evaluation_seed(seed)
+    assert drawn != evaluation_seed(seed + 1)
+    first = generator(drawn, "host", 0, 0).initial_seed()
+    assert first not in {generator(run, "host", env, 0).initial_seed() for run in range(3) for env in range(64)}
+
+
+def test_ppo_acts_from_its_checkpoint_and_learns_nothing(checkpoint: Path) -> None:
+    held_out = HeldOut(checkpoint, policies=["ppo", "static"], episodes=4, seed=0, devices=["cpu:0"])
+    try:
+        agent = held_out._agents["ppo"]
+        before = {name: value.clone() for name, value in agent.tensors().items() if not name.startswith("rollout")}
+        saved = read_checkpoint(checkpoint).tensors
+        for name in ("network.lstm.weight_hh_l0", "observations.mean", "returns.var"):
+            assert torch.equal(before[name], saved[f"agent.{name}"])
+        steps: list[str] = []
+        once = held_out.play(steps.append)
+        assert steps == ["ppo"] * 5 + ["static"] * 5
+        for name, value in agent.tensors().items():
+            if not name.startswith(("rollout", "hidden")):
+                assert torch.equal(value, before[name]), name
+        assert held_out.play(nothing) == once
+        assert once["ppo"] != once["static"]
+    finally:
+        held_out.close()
+
+
+def test_it_plays_the_task_of_the_checkpoint_on_other_episodes(checkpoint: Path) -> None:
+    saved = read_checkpoint(checkpoint).config
+    held_out = HeldOut(checkpoint, policies=["static"], episodes=2, seed=saved.seed, devices=["cpu:0"])
+    held_out.close()
+    config = held_out.config
+    assert (config.task, config.steps, config.reward_weights) == (saved.task, saved.steps, saved.reward_weights)
+    assert config.seed != saved.seed
+    assert held_out_results(checkpoint, seed=0) != held_out_results(checkpoint, seed=1)
+
+
+def held_out_results(checkpoint: Path, seed: int) -> list[EpisodeResult]:
+    held_out = HeldOut(checkpoint, policies=["static"], episodes=2, seed=seed, devices=["cpu:0"])
+    try:
+        return held_out.play(nothing)["static"]
+    finally:
+        held_out.close()
+
+
+def test_a_checkpoint_without_a_ppo_policy_says_so_before_anything_is_played(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, policy="static", rounds=1, steps=1)
+    live.start().finish()
+    path = list_checkpoints(live.run.directory)[-1]
+    with pytest.raises(CheckpointError, match="leave ppo out of --policies"):
+        HeldOut(path, policies=["static", "ppo"], episodes=2, seed=0, devices=["cpu:0"])
+
+
+def test_every_device_count_gives_the_same_results(checkpoint: Path) -> None:
+    found = []
+    for devices in (["cpu:0"], ["cpu:0", "cpu:1"]):
+        held_out = HeldOut(checkpoint, policies=["ppo", "full"], episodes=3, seed=0, devices=devices)
+        found.append(held_out.play(nothing))
+        held_out.close()
+    assert found[0] == found[1]
+
+
+def test_envs_are_reset_between_policies(checkpoint: Path) -> None:
+    """Whoever played before leaves no trace."""
+    held_out = HeldOut(checkpoint, policies=["full", "static"], episodes=2, seed=0, devices=["cpu:0"])
+    alone = held_out_results(checkpoint, seed=0)
+    try:
+        assert held_out.play(nothing)["static"] == alone
+    finally:
+        held_out.close()

@@ -1,0 +1,61 @@
+"""An env that is grown but not trained: what an epoch would have measured is told to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from esper.config import Config, CounterfactualName
+from esper.engine.env import Env
+from esper.growth.slot import Move
+from esper.growth.stages import Stage
+from esper.policy.actions import HEADS, Action
+from esper.policy.view import EnvView
+from esper.tasks import get_task
+
+TASK = get_task("digits_impaired")
+SPLITS = TASK.load(None)
+SLOTS = ("early", "mid", "late")
+NOISE = torch.zeros(1, 25, len(HEADS))
+"""Random numbers for those who draw none."""
+
+
+class ScriptedEnv:
+    """Real slots behind a view, and epochs without training."""
+
+    def __init__(self, steps: int = 25, counterfactual: CounterfactualName = "ablation") -> None:
+        self.env = Env(0, TASK, SPLITS, SLOTS, Config(counterfactual=counterfactual), None)
+        self.slots = self.env.network.slots
+        self.view = EnvView(
+            env=0,
+            slots=self.slots,
+            steps=steps,
+            chance_loss=math.log(TASK.classes),
+            losses=[2.5],
+            accuracies=[0.1],
+        )
+
+    def apply(self, action: Action) -> list[Move]:
+        """Raises what the env raises."""
+        return self.env.apply(action, 0, self.view.step)
+
+    def end_epoch(
+        self, contributions: Mapping[int, float] | None = None, grad_norm: float = 1.0, fall: float = 0.0
+    ) -> None:
+        """Trained seeds have a gradient; blended ones contribute 0.1, or as told; the loss falls by a share of it."""
+        for index in self.env.trained_slots():
+            self.slots[index].grad_norm = grad_norm
+        for index in self.env.measured_slots():
+            self.slots[index].measure((contributions or {}).get(index, 0.1), 0.01)
+        view = self.view
+        view.step += 1
+        view.losses.append(view.losses[-1] * (1 - fall))
+        view.accuracies.append(view.accuracies[-1])
+        view.parameter_ratio = self.env.network.parameter_ratio
+        self.env.tick()
+
+    def stages(self) -> list[Stage]:
+        """Of each slot."""
+        return [slot.stage for slot in self.slots]

@@ -1,0 +1,157 @@
+"""The policies that do not learn: what they plant and when, and what they do with it."""
+
+import pytest
+
+from esper.engine.agents import Agent
+from esper.growth.stages import Stage
+from esper.policy.actions import Action, Op
+from esper.policy.baselines import PERIOD, STRONG, Periodic, Static
+from esper.policy.heuristic import PATIENCE, ROTATION, TIME_TO_PAY, Heuristic
+from tests.policy.scripted import NOISE, TASK, ScriptedEnv
+
+
+def run(agent: Agent, env: ScriptedEnv, steps: int = 25, **epoch: object) -> list[Action]:
+    """Have it decide for some steps; its actions."""
+    actions = []
+    for _ in range(steps):
+        (choice,) = agent.act([env.view])
+        env.apply(choice.action)
+        env.end_epoch(**epoch)  # pyright: ignore[reportArgumentType]
+        actions.append(choice.action)
+    return actions
+
+
+def steps_of(actions: list[Action], op: Op) -> list[tuple[int, int]]:
+    """Step and slot of each use of an op."""
+    return [(step, action.slot) for step, action in enumerate(actions) if action.op == op]
+
+
+def heuristic() -> Heuristic:
+    agent = Heuristic(TASK.blueprints)
+    agent.begin_round(NOISE)
+    return agent
+
+
+# By plan
+
+
+def test_static_never_grows() -> None:
+    env = ScriptedEnv()
+    assert {action.op for action in run(Static(), env)} == {Op.WAIT}
+
+
+def test_full_sows_every_slot_first_and_finishes_all() -> None:
+    env = ScriptedEnv()
+    actions = run(Periodic(TASK.blueprints, period=1), env)
+    assert steps_of(actions, Op.GERMINATE) == [(0, 0), (1, 1), (2, 2)]
+    assert steps_of(actions, Op.ADVANCE) == [(3, 0), (4, 1), (5, 2)]
+    assert steps_of(actions, Op.FOSSILIZE) == [(6, 0), (7, 1), (8, 2)]
+    assert env.stages() == [Stage.FOSSILIZED] * 3
+
+
+def test_periodic_plants_on_its_beat_only() -> None:
+    env = ScriptedEnv()
+    actions = run(Periodic(TASK.blueprints, PERIOD), env)
+    assert steps_of(actions, Op.GERMINATE) == [(0, 0), (PERIOD, 1), (2 * PERIOD, 2)]
+    assert env.stages() == [Stage.FOSSILIZED] * 3
+
+
+def test_they_plant_the_strong_blueprint_where_it_is_on_offer() -> None:
+    for on_offer, planted in ((TASK.blueprints, STRONG), (("norm", "conv_small"), "norm")):
+        (choice,) = Periodic(on_offer, period=1).act([ScriptedEnv().view])
+        assert on_offer[choice.action.blueprint] == planted
+
+
+# By rule
+
+
+def test_the_heuristic_waits_while_the_loss_falls() -> None:
+    env = ScriptedEnv()
+    assert {action.op for action in run(heuristic(), env, fall=0.2)} == {Op.WAIT}
+
+
+def test_the_heuristic_fills_the_slots_in_order_and_keeps_what_contributes() -> None:
+    env = ScriptedEnv()
+    actions = run(heuristic(), env)
+    planted = steps_of(actions, Op.GERMINATE)
+    assert [slot for _, slot in planted] == [0, 1, 2]
+    assert planted[0][0] == 2  # the first step at which a plateau can be seen
+    assert env.stages() == [Stage.FOSSILIZED] * 3
+    blueprints = [TASK.blueprints[action.blueprint] for action in actions if action.op == Op.GERMINATE]
+    assert blueprints == [ROTATION[turn % len(ROTATION)] for turn in range(3)]
+
+
+def test_the_heuristic_plants_no_seed_while_another_is_in_isolation() -> None:
+    env, agent = ScriptedEnv(), heuristic()
+    for _ in range(25):
+        isolated = {Stage.GERMINATED, Stage.TRAINING} & set(env.stages())
+        (choice,) = agent.act([env.view])
+        assert not (isolated and choice.action.op == Op.GERMINATE)
+        env.apply(choice.action)
+        env.end_epoch()
+
+
+def test_the_heuristic_plants_nothing_that_has_no_time_to_pay() -> None:
+    env, agent = ScriptedEnv(), heuristic()
+    actions = run(agent, env, steps=10, fall=0.2) + run(agent, env, steps=15)
+    planted = steps_of(actions, Op.GERMINATE)
+    assert planted == [(12, 0)]  # the plateau is seen at step 12; when the next could come it is too late
+    assert all(step + TIME_TO_PAY <= 25 for step, _ in planted)
+
+
+def test_the_heuristic_removes_what_does_not_contribute_when_it_has_been_tried() -> None:
+    env, agent = ScriptedEnv(steps=100), heuristic()
+    actions: list[Action] = []
+    while not steps_of(actions, Op.CULL):
+        tried = env.slots[0].stage is Stage.PROBATIONARY and env.slots[0].epochs_in_stage >= PATIENCE
+        actions += run(agent, env, steps=1, contributions={0: -0.1})
+        assert (actions[-1].op == Op.CULL) == tried
+    assert env.stages()[0] is Stage.EMBARGOED
+    assert steps_of(actions, Op.CULL)[0][1] == 0
+
+
+def test_a_blueprint_that_was_removed_is_passed_over_for_a_while() -> None:
+    agent = Heuristic(TASK.blueprints, rotation=("conv_light",))
+    assert agent_plants(agent, after_removal_of=None) == "conv_light"
+    two = Heuristic(TASK.blueprints, rotation=("conv_light", "conv_heavy"))
+    assert agent_plants(two, after_removal_of="conv_light") == "conv_heavy"
+    assert agent_plants(two, after_removal_of="conv_light", steps=10) == "conv_light"
+
+
+def agent_plants(agent: Heuristic, after_removal_of: str | None, steps: int = 1) -> str:
+    """What it plants first, some steps after a removal of which a checkpoint told it."""
+    penalties = {} if after_removal_of is None else {after_removal_of: 64.0}
+    agent.restore({"0": {"planted": 0, "penalties": penalties}}, {}, NOISE)
+    env = ScriptedEnv(steps=100)
+    run(agent, env, steps=steps, fall=0.2)
+    while True:
+        (action,) = run(agent, env, steps=1)
+        if action.op == Op.GERMINATE:
+            return TASK.blueprints[action.blueprint]
+
+
+def test_the_heuristic_continues_from_a_snapshot() -> None:
+    whole, parts = ScriptedEnv(steps=60), ScriptedEnv(steps=60)
+    harmful = {"contributions": {0: -0.1, 1: -0.1}}
+    agent = heuristic()
+    expected = run(agent, whole, steps=60, **harmful)
+    first, second = heuristic(), heuristic()
+    actions = run(first, parts, steps=17, **harmful)
+    second.restore(first.snapshot(), {}, NOISE)
+    assert actions + run(second, parts, steps=43, **harmful) == expected
+    assert len(steps_of(expected, Op.CULL)) >= 2
+
+
+def test_the_heuristic_forgets_an_episode_when_the_next_begins() -> None:
+    agent = heuristic()
+    expected = run(agent, ScriptedEnv(), contributions={0: -0.1})
+    agent.begin_round(NOISE)
+    assert run(agent, ScriptedEnv(), contributions={0: -0.1}) == expected
+
+
+@pytest.mark.parametrize("agent", [heuristic(), Periodic(TASK.blueprints, PERIOD)])
+def test_without_measured_contributions_seeds_become_permanent_untried(agent: Agent) -> None:
+    env = ScriptedEnv(counterfactual="off")
+    run(agent, env)
+    assert env.stages() == [Stage.FOSSILIZED] * 3
+    assert all(slot.contribution is None for slot in env.slots)

@@ -1,0 +1,106 @@
+"""What the masks permit never raises, what they forbid always does, and WAIT is always legal."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from esper.growth.stages import IllegalTransition, Stage
+from esper.policy.actions import Action, Op, head_sizes
+from esper.policy.baselines import Random
+from esper.policy.masks import Masks, write_masks
+from tests.policy.scripted import SLOTS, TASK, ScriptedEnv
+
+SIZES = head_sizes(len(SLOTS), len(TASK.blueprints))
+numbers = st.floats(0, 1, exclude_max=True)
+decisions = st.tuples(*[numbers] * len(SIZES))
+norms = st.sampled_from([1.0, 1.0, 1.0, 1e6, float("nan")])
+
+
+def masks_of(env: ScriptedEnv) -> Masks:
+    masks = Masks.empty(1, slots=len(SLOTS))
+    write_masks([env.view], masks)
+    return masks
+
+
+def pick(legal: torch.Tensor, number: float) -> int:
+    options = legal.nonzero().flatten().tolist()
+    return options[int(number * len(options))]
+
+
+def chosen(masks: Masks, numbers: tuple[float, ...]) -> Action:
+    """A legal action, as the masks alone have it."""
+    op = pick(masks.op_EO[0], numbers[0])
+    slot = pick(masks.slot_EOS[0, op], numbers[1])
+    rest = [int(number * size) for number, size in zip(numbers[2:], SIZES[2:], strict=True)]
+    if op == Op.SET_ALPHA:
+        rest[1] = pick(masks.style_ESY[0, slot], numbers[3])
+    return Action(op, slot, *rest)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(decisions, norms), min_size=10, max_size=40))
+def test_legal_actions_never_raise_and_illegal_ones_always_do(steps: list[tuple[tuple[float, ...], float]]) -> None:
+    env = ScriptedEnv(steps=len(steps))
+    for draws, norm in steps:
+        masks = masks_of(env)
+        assert masks.op_EO[0, Op.WAIT]
+        assert torch.equal(masks.op_EO, masks.slot_EOS.any(dim=-1))
+        for op in set(Op) - {Op.WAIT}:
+            for slot in range(len(SLOTS)):
+                if not masks.slot_EOS[0, op, slot]:
+                    before = env.slots[slot].snapshot()
+                    with pytest.raises(IllegalTransition):
+                        env.apply(Action(op, slot))
+                    assert repr(env.slots[slot].snapshot()) == repr(before)
+        env.apply(chosen(masks, draws))
+        env.end_epoch(grad_norm=norm)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(decisions, min_size=25, max_size=25))
+def test_the_random_baseline_stays_within_the_masks(numbers: list[tuple[float, ...]]) -> None:
+    env, agent = ScriptedEnv(), Random(len(TASK.blueprints))
+    agent.begin_round(torch.tensor([numbers], dtype=torch.float64))
+    for _ in numbers:
+        masks = masks_of(env)
+        (choice,) = agent.act([env.view])
+        action = choice.action
+        assert masks.slot_EOS[0, action.op, action.slot]
+        assert action.op != Op.SET_ALPHA or masks.style_ESY[0, action.slot, action.style]
+        env.apply(action)
+        env.end_epoch()
+
+
+def test_random_ops_reach_every_stage() -> None:
+    """Or the tests above would show very little."""
+    env, seen = ScriptedEnv(steps=400), set()
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(400):
+        env.apply(chosen(masks_of(env), tuple(torch.rand(len(SIZES), generator=generator).tolist())))
+        seen.update(env.stages())
+        env.end_epoch()
+        if all(stage is Stage.FOSSILIZED for stage in env.stages()):
+            env.env.reset(0)
+    assert seen == set(Stage)
+
+
+def test_an_op_whose_gate_would_refuse_is_masked() -> None:
+    env = ScriptedEnv()
+    env.apply(Action(Op.GERMINATE, 1))
+    env.end_epoch()
+    assert env.stages()[1] is Stage.TRAINING
+    env.end_epoch(grad_norm=float("nan"))
+    env.end_epoch(grad_norm=float("nan"))
+    assert not masks_of(env).slot_EOS[0, Op.ADVANCE, 1]
+    env.end_epoch(grad_norm=1.0)
+    assert masks_of(env).slot_EOS[0, Op.ADVANCE].tolist() == [False, True, False]
+
+
+def test_a_seed_without_a_gate_cannot_be_given_one() -> None:
+    env = ScriptedEnv()
+    env.apply(Action(Op.GERMINATE, 0, style=0))
+    env.apply(Action(Op.GERMINATE, 2, style=3))
+    styles = masks_of(env).style_ESY[0].tolist()
+    assert styles[0] == [True, True, True, False]
+    assert styles[2] == [False, False, False, True]

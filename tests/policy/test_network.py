@@ -1,0 +1,111 @@
+"""The policy network: envs do not mix, and a head that an op does not use has no say."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from esper.policy.actions import HEADS, Op
+from esper.policy.masks import Masks
+from esper.policy.network import PolicyNetwork
+from esper.policy.observation import observation_size
+
+ENVS, STEPS, SLOTS, BLUEPRINTS = 5, 4, 3, 7
+
+RELEVANT = {
+    Op.WAIT: "op",
+    Op.GERMINATE: "op slot blueprint style tempo alpha_target",
+    Op.ADVANCE: "op slot",
+    Op.SET_ALPHA: "op slot style alpha_target alpha_speed alpha_curve",
+    Op.CULL: "op slot alpha_speed alpha_curve",
+    Op.FOSSILIZE: "op slot",
+}
+
+
+def built() -> PolicyNetwork:
+    network = PolicyNetwork(SLOTS, BLUEPRINTS, hidden=16)
+    network.initialise(torch.Generator().manual_seed(1))
+    with torch.no_grad():  # the small gains of a fresh policy would hide differences
+        for head in network.heads.values():
+            head[2].weight.mul_(100)  # pyright: ignore[reportIndexIssue]
+    return network
+
+
+def inputs(envs: int = ENVS) -> tuple[Tensor, Tensor, Masks, Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    obs = torch.randn(envs, STEPS, observation_size(SLOTS), generator=generator)
+    blueprints = torch.randint(1 + BLUEPRINTS, (envs, STEPS, SLOTS), generator=generator)
+    masks = Masks(*(torch.rand(mask.shape, generator=generator) < 0.5 for mask in Masks.empty(envs, slots=SLOTS)))
+    masks.slot_EOS[:, Op.WAIT] = True
+    masks.style_ESY[..., 0] = True
+    masks.op_EO.copy_(masks.slot_EOS.any(dim=-1))
+    return obs, blueprints, masks, torch.rand(envs, len(HEADS), generator=generator)
+
+
+def act(network: PolicyNetwork, obs: Tensor, blueprints: Tensor, masks: Masks, uniform: Tensor) -> list[Tensor]:
+    """Everything that the network says of the last step."""
+    features, (h, c) = network.encode(obs, blueprints, network.start(len(obs)))
+    actions, probability, evaluation = network.act(features[:, -1], masks, uniform)
+    return [features, h.squeeze(0), c.squeeze(0), actions, probability, *evaluation]
+
+
+def test_permuting_the_envs_permutes_the_outputs() -> None:
+    network, (obs, blueprints, masks, uniform) = built(), inputs()
+    order = torch.tensor([3, 0, 4, 1, 2])
+    straight = act(network, obs, blueprints, masks, uniform)
+    permuted = act(network, obs[order], blueprints[order], Masks(*(mask[order] for mask in masks)), uniform[order])
+    for one, other in zip(straight, permuted, strict=True):
+        torch.testing.assert_close(one[order], other)
+    assert not torch.allclose(straight[0][0], straight[0][1])
+
+
+def test_every_action_is_legal_and_unused_heads_are_zero() -> None:
+    network, (obs, blueprints, masks, uniform) = built(), inputs(envs=200)
+    features, _ = network.encode(obs, blueprints, network.start(200))
+    actions, probability, evaluation = network.act(features[:, -1], masks, uniform)
+    assert set(actions[:, 0].tolist()) == set(Op)
+    for env, row in enumerate(actions.tolist()):
+        op, slot, _, style, *_ = row
+        assert masks.slot_EOS[env, op, slot]
+        assert op != Op.SET_ALPHA or masks.style_ESY[env, slot, style]
+        for head, index in zip(HEADS, row, strict=True):
+            assert index == 0 or head in RELEVANT[Op(op)].split()
+    torch.testing.assert_close(probability, evaluation.log_prob_H[:, 0].exp())
+
+
+@pytest.mark.parametrize("op", Op)
+def test_only_relevant_heads_count_and_learn(op: Op) -> None:
+    network, (obs, blueprints, _, _) = built(), inputs()
+    masks = Masks(*(torch.ones_like(mask) for mask in Masks.empty(ENVS, STEPS, slots=SLOTS)))
+    features, _ = network.encode(obs, blueprints, network.start(ENVS))
+    actions = torch.zeros(ENVS, STEPS, len(HEADS), dtype=torch.int64)
+    actions[..., 0] = op
+    evaluation = network.evaluate(features, actions, masks)
+    (evaluation.log_prob_H.sum() + evaluation.entropy_H.sum()).backward()
+    for index, head in enumerate(HEADS):
+        relevant = head in RELEVANT[op].split()
+        assert bool((evaluation.log_prob_H[..., index] != 0).all()) == relevant, head
+        assert bool((evaluation.entropy_H[..., index] > 0).all()) == relevant, head
+        assert bool(evaluation.choice_H[..., index].all()) == relevant, head
+        moved = [
+            parameter.grad is not None and bool(parameter.grad.any()) for parameter in network.heads[head].parameters()
+        ]
+        assert any(moved) == relevant, head
+
+
+def test_the_slot_is_chosen_given_the_op() -> None:
+    network, (obs, blueprints, masks, uniform) = built(), inputs()
+    masks.slot_EOS[:] = False
+    masks.slot_EOS[:, Op.GERMINATE, 2] = True
+    masks.op_EO[:] = False
+    masks.op_EO[:, Op.GERMINATE] = True
+    features, _ = network.encode(obs, blueprints, network.start(ENVS))
+    actions, probability, evaluation = network.act(features[:, -1], masks, uniform)
+    assert actions[:, 1].tolist() == [2] * ENVS
+    assert probability.tolist() == [1.0] * ENVS
+    assert not evaluation.choice_H[:, :2].any()
+    assert not evaluation.log_prob_H[:, :2].any()
+
+
+def test_an_empty_slot_has_no_embedding() -> None:
+    network = built()
+    assert not network.embedding(torch.zeros(1, dtype=torch.int64)).any()

@@ -1,0 +1,107 @@
+"""The observation: every slot has its own place in it, and nothing in it is ever infinite."""
+
+import math
+
+import pytest
+import torch
+
+from esper.growth.alpha import Curve
+from esper.policy.actions import Action, Op
+from esper.policy.observation import BASE_FEATURES, observation_size, slot_slice, write_observation
+from tests.policy.scripted import SLOTS, TASK, ScriptedEnv
+
+
+def observe(env: ScriptedEnv) -> tuple[torch.Tensor, torch.Tensor]:
+    obs, blueprints = torch.full((1, observation_size(len(SLOTS))), math.nan), torch.full((1, len(SLOTS)), -1)
+    write_observation([env.view], obs, blueprints, TASK.blueprints)
+    return obs[0], blueprints[0]
+
+
+def grown(*slots: int) -> ScriptedEnv:
+    """With a seed in BLENDING in each of these slots."""
+    env = ScriptedEnv()
+    for slot in slots:
+        env.apply(Action(Op.GERMINATE, slot, blueprint=5))
+    for _ in range(3):
+        env.end_epoch()
+    for slot in slots:
+        env.apply(Action(Op.ADVANCE, slot))
+    env.end_epoch()
+    return env
+
+
+def test_the_parts_tile_the_observation() -> None:
+    slices = [slot_slice(slot) for slot in range(len(SLOTS))]
+    assert slices[0].start == BASE_FEATURES
+    assert [s.start for s in slices[1:]] == [s.stop for s in slices[:-1]]
+    assert slices[-1].stop == observation_size(len(SLOTS))
+
+
+@pytest.mark.parametrize("slot", range(len(SLOTS)))
+def test_a_new_seed_moves_only_its_own_slice(slot: int) -> None:
+    env = ScriptedEnv()
+    before, codes = observe(env)
+    assert not before[BASE_FEATURES:].any()
+    assert not codes.any()
+    env.apply(Action(Op.GERMINATE, slot, blueprint=4))
+    after, codes = observe(env)
+    for other in range(len(SLOTS)):
+        assert bool(after[slot_slice(other)].any()) == (other == slot)
+    assert codes.tolist() == [5 if other == slot else 0 for other in range(len(SLOTS))]
+
+
+@pytest.mark.parametrize("slot", range(len(SLOTS)))
+def test_what_is_measured_of_a_seed_moves_only_its_slice(slot: int) -> None:
+    env = grown(0, 1, 2)
+    before, _ = observe(env)
+    seed = env.slots[slot]
+    seed.measure(-0.3, 0.01)
+    seed.grad_norm = 7.0
+    seed.set_alpha(0.5, 5, Curve.LINEAR) if seed.may_set_alpha else seed.tick()
+    after, _ = observe(env)
+    moved = torch.zeros_like(before, dtype=torch.bool)
+    moved[slot_slice(slot)] = True
+    assert torch.equal(before[~moved], after[~moved])
+    assert not torch.equal(before[moved], after[moved])
+
+
+def test_a_culled_slot_shows_that_it_rests_and_then_nothing() -> None:
+    env = grown(1)
+    for _ in range(3):
+        env.end_epoch()
+    env.apply(Action(Op.CULL, 1))
+    assert observe(env)[0][slot_slice(1)].any()
+    for _ in range(6):
+        env.end_epoch()
+    assert not observe(env)[0][slot_slice(1)].any()
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_diverged_env_is_still_a_finite_observation(broken: float) -> None:
+    env = grown(0)
+    env.view.losses = [2.0, broken, broken]
+    env.view.train_loss, env.view.train_accuracy = broken, 0.1
+    env.slots[0].grad_norm = broken
+    observed, _ = observe(env)
+    assert torch.isfinite(observed).all()
+    env.view.losses, env.view.train_loss, env.slots[0].grad_norm = [2.0, 2.0, 2.0], 2.0, 1.0
+    assert not torch.equal(observed, observe(env)[0])
+
+
+def test_what_was_not_measured_is_told_from_zero() -> None:
+    env = grown(0)
+    env.slots[0].contribution = None
+    missing, _ = observe(env)
+    env.slots[0].contribution = 0.0
+    zero, _ = observe(env)
+    assert not torch.equal(missing, zero)
+
+
+def test_each_env_fills_its_own_row() -> None:
+    envs = [grown(0), ScriptedEnv(), grown(2)]
+    obs, codes = torch.zeros(3, observation_size(len(SLOTS))), torch.zeros(3, len(SLOTS), dtype=torch.int64)
+    write_observation([env.view for env in envs], obs, codes, TASK.blueprints)
+    for row, code, env in zip(obs, codes, envs, strict=True):
+        alone, code_alone = observe(env)
+        assert torch.equal(row, alone)
+        assert torch.equal(code, code_alone)

@@ -1,0 +1,55 @@
+"""The learning agent: what it takes the end of an episode for."""
+
+import torch
+
+from esper.config import HorizonName, PPOConfig
+from esper.growth.host import GrowingNetwork
+from esper.policy.actions import HEADS
+from esper.policy.view import EnvView
+from esper.ppo.agent import PPOAgent
+from tests.growth.hosts import network
+
+
+def agent_with(horizon: HorizonName) -> PPOAgent:
+    return PPOAgent(
+        envs=2,
+        steps=3,
+        slots=3,
+        blueprints=("norm", "conv_light"),
+        config=PPOConfig(hidden=16, horizon=horizon),
+        rounds=1,
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+def view(env: int, net: GrowingNetwork, step: int) -> EnvView:
+    return EnvView(env=env, slots=net.slots, steps=3, chance_loss=2.3, step=step, losses=[2.0], accuracies=[0.3])
+
+
+def play(agent: PPOAgent) -> tuple[torch.Tensor, torch.Tensor]:
+    """Act for an episode; the LSTM's state after the last step, and the values that the update would bootstrap."""
+    nets = [network(), network()]
+    agent.begin_round(torch.rand(2, 3, len(HEADS), generator=torch.Generator().manual_seed(1)))
+    for step in range(3):
+        agent.act([view(env, net, step) for env, net in enumerate(nets)])
+        agent.reward(step, [0.1, 0.2])
+    state = agent.hidden[0].clone()
+    return state, agent._bootstrap([view(env, net, 3) for env, net in enumerate(nets)])
+
+
+def test_nothing_comes_after_an_episode_that_ends() -> None:
+    _, bootstrap = play(agent_with("episode"))
+    assert torch.equal(bootstrap, torch.zeros(2))
+
+
+def test_an_interrupted_episode_is_bootstrapped_from_the_state_that_its_steps_left() -> None:
+    agent = agent_with("continuing")
+    state, bootstrap = play(agent)
+    assert bootstrap.abs().min() > 0
+    assert not torch.equal(state, torch.zeros_like(state))
+    reset = agent_with("continuing")
+    play(reset)
+    reset.hidden = reset.network.start(2)
+    nets = [network(), network()]
+    forgetful = reset._bootstrap([view(env, net, 3) for env, net in enumerate(nets)])
+    assert not torch.allclose(bootstrap, forgetful)

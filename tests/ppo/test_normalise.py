@@ -1,0 +1,62 @@
+"""The running mean and variance against what they estimate."""
+
+import pytest
+import torch
+
+from esper.ppo.normalise import RunningMeanStd
+
+
+def batches(count: int, features: int = 3) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    scale, shift = torch.tensor([1.0, 10.0, 0.1]), torch.tensor([0.0, -5.0, 100.0])
+    return [torch.randn(4, 10, features, generator=generator) * scale + shift + step for step in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_the_first_batches_are_averaged_evenly(count: int) -> None:
+    """Up to 1 / (1 − momentum) batches, it is the mean and variance of all rows so far."""
+    running = RunningMeanStd(3, momentum=0.9)
+    seen = batches(count)
+    for batch in seen:
+        running.update(batch)
+    rows = torch.cat(seen).reshape(-1, 3)
+    torch.testing.assert_close(running.mean, rows.mean(0))
+    torch.testing.assert_close(running.var, rows.var(0, unbiased=False), rtol=1e-4, atol=1e-4)
+
+
+def test_later_batches_decay_exponentially() -> None:
+    running, momentum = RunningMeanStd(1, momentum=0.5), 0.5
+    for value in (0.0, 4.0):
+        running.update(torch.full((5, 1), value))
+    mean, var = 2.0, 4.0  # two batches, evenly
+    for value in (10.0, -6.0, 1.0):
+        running.update(torch.full((5, 1), value))
+        var = momentum * var + momentum * (1 - momentum) * (value - mean) ** 2
+        mean = momentum * mean + (1 - momentum) * value
+    assert running.mean.item() == pytest.approx(mean)
+    assert running.var.item() == pytest.approx(var)
+
+
+def test_it_is_frozen_between_updates_and_inverts_itself() -> None:
+    running = RunningMeanStd(3)
+    for batch in batches(3):
+        running.update(batch)
+    values = batches(4)[-1]
+    once = running.normalise(values, limit=100.0)
+    assert torch.equal(running.normalise(values, limit=100.0), once)
+    torch.testing.assert_close(running.restore_scale(once), values)
+
+
+def test_what_was_seen_has_mean_zero_and_deviation_one() -> None:
+    running = RunningMeanStd(3)
+    (batch,) = batches(1)
+    running.update(batch)
+    normal = running.normalise(batch).reshape(-1, 3)
+    torch.testing.assert_close(normal.mean(0), torch.zeros(3), atol=1e-4, rtol=0)
+    torch.testing.assert_close(normal.std(0, unbiased=False), torch.ones(3), atol=1e-4, rtol=0)
+
+
+def test_a_feature_that_never_varied_is_only_centred_and_outliers_are_clamped() -> None:
+    running = RunningMeanStd(2)
+    running.update(torch.tensor([[3.0, 0.0], [3.0, 2.0]]))
+    assert running.normalise(torch.tensor([[3.5, 500.0]])).tolist() == [[0.5, 10.0]]

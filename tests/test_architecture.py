@@ -1,0 +1,72 @@
+"""The house stays a house: who may import whom, and how large anything may grow."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+FILE_LINES, FUNCTION_LINES = 400, 60
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Name and length of every function of a file, decorators and docstring included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            yield f"{name(path)}:{node.lineno} {node.name}", node.end_lineno - first + 1
+
+
+def test_imports_run_one_way() -> None:
+    """The contracts in pyproject.toml."""
+    linter = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
+    done = subprocess.run([*linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "0 broken" in done.stdout
+
+
+def test_no_file_is_too_long() -> None:
+    assert len(SOURCES) > 50
+    lengths = {name(path): path.read_text().count("\n") for path in SOURCES}
+    assert {file: length for file, length in lengths.items() if length > FILE_LINES} == {}
+
+
+def test_no_function_is_too_long() -> None:
+    lengths = dict(function for path in SOURCES for function in functions(path))
+    assert len(lengths) > 400
+    assert {function: length for function, length in lengths.items() if length > FUNCTION_LINES} == {}
+
+
+def modules(*packages: str) -> list[str]:
+    """Dotted names of all modules of some packages."""
+    found = [path.relative_to(ROOT / "src").with_suffix("") for path in SOURCES]
+    dotted = [".".join(path.parts).removesuffix(".__init__") for path in found]
+    return [module for module in dotted if any(f"{module}.".startswith(f"esper.{package}.") for package in packages)]
+
+
+@pytest.mark.parametrize(
+    ("packages", "forbidden"),
+    [
+        (("telemetry", "control", "config", "launch", "cli"), {"torch", "textual"}),
+        (("sanctum",), {"torch"}),
+        (("tasks.names", "engine.manifest"), {"torch", "textual"}),
+    ],
+)
+def test_what_must_start_fast_imports_nothing_slow(packages: tuple[str, ...], forbidden: set[str]) -> None:
+    """In a fresh interpreter, where the contracts cannot see what other libraries import."""
+    chosen = modules(*packages)
+    assert len(chosen) >= len(packages)
+    script = f"import sys, {', '.join(chosen)}; print(*{forbidden} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -1,0 +1,78 @@
+"""The configuration as TOML: what `config` prints means the same when it is read back."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper import cli
+from esper.config import Config, PPOConfig, RewardConfig, TrainingConfig, as_toml, resolve
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+positive = st.floats(min_value=0, exclude_min=True, allow_nan=False)
+configs = st.builds(
+    Config,
+    envs=st.integers(1, 10**6),
+    devices=st.lists(texts, min_size=1, max_size=4).map(tuple),
+    task=texts,
+    slots=st.lists(texts, max_size=3).map(tuple),
+    seed=st.integers(0, 2**63),
+    telemetry_dir=texts,
+    data_dir=texts,
+    training=st.builds(TrainingConfig, host_clip=positive),
+    ppo=st.builds(PPOConfig, learning_rate=positive, gamma=st.floats(0, 1)),
+    reward_weights=st.builds(RewardConfig, rent=st.floats(min_value=0, allow_nan=False)),
+)
+
+
+@given(configs)
+def test_it_reads_back_as_the_same(config: Config) -> None:
+    assert msgspec.convert(tomllib.loads(as_toml(config)), Config) == config
+
+
+def test_every_field_is_there_with_what_it_means() -> None:
+    lines = as_toml(Config()).splitlines()
+    keys = [line.partition(" = ")[0] for line in lines if " = " in line and not line.startswith("#")]
+    sections = (Config, TrainingConfig, PPOConfig, RewardConfig)
+    fields = [field for section in sections for field in msgspec.structs.fields(section)]
+    assert sorted(keys) == sorted(
+        field.encode_name for field in fields if not isinstance(field.default, msgspec.Struct)
+    )
+    for number, line in enumerate(lines):
+        if " = " in line and not line.startswith("#"):
+            assert lines[number - 1].startswith("# "), line
+            assert lines[number - 1] != "# ", line
+
+
+def test_what_the_command_prints_is_what_a_run_with_it_would_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "first.toml"
+    file.write_text("envs = 5\n[ppo]\nclip = 0.3\n")
+    options: dict[str, Any] = {"envs": "3", "slots": ["mid", "late"], "counterfactual": "off"}
+    arguments = [
+        word
+        for name, value in options.items()
+        for word in (f"--{name}", *([value] if isinstance(value, str) else value))
+    ]
+    assert cli.main(["config", "--config", str(file), *arguments]) == cli.DONE
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    again = tmp_path / "second.toml"
+    again.write_text(printed.out)
+    config = resolve(again, {})
+    assert config == resolve(file, options)
+    assert (config.envs, config.ppo.clip, config.slots) == (3, 0.3, ("mid", "late"))
+
+
+def test_a_wrong_option_is_refused_as_a_run_would(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["config", "--counterfactual", "shaply"]) == cli.WRONG_REQUEST
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "--counterfactual 'shaply' is not valid: did you mean shapley?" in said.err

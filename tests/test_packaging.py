@@ -1,0 +1,87 @@
+"""What is shipped: the wheel has all that the program needs, and runs where nothing else is."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import zipfile
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TIMEOUT = 600
+"""Seconds: where nothing is cached, torch is downloaded."""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("uv") is None, reason="uv builds and installs the wheel, and is not on the PATH"),
+]
+
+
+def uv(*arguments: object, cwd: Path = ROOT) -> None:
+    command = ["uv", "--no-progress", *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    uv("build", "--wheel", "--out-dir", folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that holds the wheel and what it requires, in the versions tested."""
+    environment = tmp_path_factory.mktemp("installed") / "venv"
+    uv("venv", "--python", "3.11", environment)
+    interpreter = environment / "bin" / "python"
+    # uv reads the versions to keep to from the pyproject.toml of its working directory.
+    uv("pip", "install", "--python", interpreter, wheel)
+    return interpreter
+
+
+def test_the_wheel_holds_what_is_not_code(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        files = set(archive.namelist())
+        licence = archive.read("esper/tasks/data/LICENCE.txt").decode()
+    themes = {f"esper/themes/{path.name}" for path in (ROOT / "themes").glob("*.toml")}
+    assert themes
+    assert {*themes, "esper/tasks/data/digits.npz", "esper/sanctum/sanctum.tcss"} <= files
+    assert "CC BY 4.0" in licence
+    code = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
+    assert code <= files
+    assert not [file for file in files if file.startswith(("tests/", "benchmarks/")) or file.endswith(".pyc")]
+
+
+def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (file for file in archive.namelist() if file.endswith(".dist-info/METADATA"))
+        described = message_from_string(archive.read(metadata).decode())
+        scripts = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
+    assert described["Name"] == "esper-sanctum"
+    assert described["Requires-Python"] == ">=3.11"
+    assert "esper-sanctum = esper.cli:main" in scripts
+
+
+def test_an_installed_program_trains_in_another_folder(python: Path, tmp_path: Path) -> None:
+    program = python.with_name("esper-sanctum")
+    options = ("--no-tui", "--rounds", "1", "--envs", "2", "--steps", "2")
+    done = subprocess.run(
+        [program, *options], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (directory,) = (tmp_path / "telemetry").iterdir()
+    assert f"run {directory.name}: done" in done.stdout
+
+
+def test_an_installed_dashboard_has_its_themes_and_layout(python: Path, tmp_path: Path) -> None:
+    script = "from esper.sanctum.theme import load_themes; from esper.sanctum.app import SanctumApp\n"
+    script += "assert SanctumApp.CSS_PATH.exists(); print(*load_themes())"
+    done = subprocess.run([python, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(done.stdout.split()) >= {path.stem for path in (ROOT / "themes").glob("*.toml")}
