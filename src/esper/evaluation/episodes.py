@@ -63,7 +63,7 @@ class HeldOut:
         lanes = resolve_devices(devices)
         task = get_task(self.config.task)
         splits = task.load(Path(self.config.data_dir) if self.config.data_dir else None)
-        slots = self.config.slots or tuple(injection.name for injection in task.build_host().injections)
+        slots = self.config.slots
         self._agents = {policy: self._agent(policy, len(slots), task.blueprints) for policy in policies}
         self._pool = Pool(task, splits, lanes, slots, self.config)
 

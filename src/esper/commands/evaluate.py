@@ -1,0 +1,87 @@
+"""`esper-sanctum evaluate --checkpoint PATH`: policies compared on held-out episodes."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from esper.commands.options import DONE, Parser
+from esper.config import ConfigError, PolicyName
+from esper.engine.manifest import find_checkpoint
+from esper.nearest import nearest
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Have the policies play, and print what they came to."""
+    chosen = _parser().parse_args(arguments)
+    names = typing.get_args(PolicyName)
+    for policy in chosen.policies:
+        if policy not in names:
+            raise ConfigError(f"--policies {policy!r} is not a policy: {nearest(policy, names)}")
+    for option, value, least in (("episodes", chosen.episodes, 2), ("seed", chosen.seed, 0)):
+        if value < least:
+            raise ConfigError(f"--{option} {value} is not valid: it must be {least} or more")
+    checkpoint = find_checkpoint(chosen.checkpoint)
+
+    from esper.evaluation import report
+    from esper.evaluation.episodes import HeldOut
+    from esper.tasks import TaskError
+
+    options = {name: getattr(chosen, name) for name in ("policies", "episodes", "seed", "devices")}
+    try:
+        held_out = HeldOut(checkpoint, **options)
+    except TaskError as error:
+        raise ConfigError(str(error)) from None
+    with contextlib.closing(held_out), _progress(len(set(chosen.policies)) * held_out.config.steps) as advance:
+        results = held_out.play(advance)
+    task, steps = held_out.config.task, held_out.config.steps
+    found = report.compare(results, checkpoint=str(checkpoint), task=task, steps=steps, seed=chosen.seed)
+    if chosen.json:
+        print(report.as_json(found))
+    elif sys.stdout.isatty():
+        report.print_table(found)
+    else:
+        print(report.as_text(found))
+    return DONE
+
+
+def _parser() -> Parser:
+    names = typing.get_args(PolicyName)
+    parser = Parser(
+        prog="esper-sanctum evaluate",
+        description="Compare policies on held-out episodes: hosts and data orders that no run has trained on, the same "
+        "for every policy. A PPO policy acts from the checkpoint without learning, and draws its actions from its "
+        "probabilities as in training. This is the only command that touches the test split.",
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, required=True, metavar="PATH", help="a checkpoint, or a run: its newest"
+    )
+    parser.add_argument(
+        "--policies",
+        nargs="+",
+        default=names,
+        metavar="NAME",
+        help=f"who plays (default: all: {' '.join(names)})",
+    )
+    parser.add_argument("--episodes", type=int, default=64, metavar="N", help="episodes of each (default: 64)")
+    parser.add_argument("--seed", type=int, default=0, metavar="SEED", help="of the episodes (default: 0)")
+    parser.add_argument("--devices", nargs="+", default=["auto"], metavar="DEVICES", help="lanes (default: auto)")
+    parser.add_argument("--json", action="store_true", help="print JSON, with the results of each episode")
+    return parser
+
+
+@contextlib.contextmanager
+def _progress(steps: int) -> Iterator[Callable[[str], None]]:
+    """A bar on the terminal of stderr, and nothing where that is none. Yields what is to be called at each step."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("loading", total=steps)
+        yield lambda policy: progress.update(task, advance=1, description=policy)

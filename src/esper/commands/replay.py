@@ -1,0 +1,35 @@
+"""`esper-sanctum replay FILE_OR_RUN`: the dashboard over a recording; with `--no-tui`, the summary of its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from esper.commands.options import DONE, Parser, add_recording
+from esper.commands.screen import add_screen_options, show
+from esper.config import ConfigError
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Show a recorded run."""
+    from esper.telemetry.console import summary
+    from esper.telemetry.playback import Playback
+    from esper.telemetry.reader import open_history
+    from esper.telemetry.runs import resolve_run
+
+    parser = Parser(prog="esper-sanctum replay", description="Show a recorded run.")
+    add_recording(parser, "FILE_OR_RUN")
+    parser.add_argument("--speed", type=float, default=1.0, metavar="X", help="how fast time passes (default: 1)")
+    add_screen_options(parser)
+    chosen = parser.parse_args(arguments)
+    if not 0 < chosen.speed < math.inf:
+        raise ConfigError(f"--speed {chosen.speed} is not valid: it must be a number above 0")
+    playback = Playback(open_history(resolve_run(chosen.run, chosen.telemetry_dir)))
+    if chosen.no_tui:
+        playback.to_end()
+        print(summary(playback.state))
+        return DONE
+    playback.speed = chosen.speed
+    from esper.sanctum.source import ReplaySource
+
+    return show(ReplaySource(playback), chosen.theme)

@@ -1,0 +1,31 @@
+"""The dashboard, for the commands that show it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from esper.config import ConfigError
+
+if TYPE_CHECKING:
+    from esper.sanctum.source import Source
+
+
+def add_screen_options(parser: argparse.ArgumentParser) -> None:
+    """`--theme`, and `--no-tui` to do without."""
+    parser.add_argument("--theme", default="sanctum-dark", metavar="NAME", help="colours (default: sanctum-dark)")
+    parser.add_argument("--no-tui", action="store_true", help="no dashboard: lines fit for a log file")
+
+
+def show(source: Source, theme: str) -> int:
+    """The dashboard, until the user leaves it; its exit code."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigError("the dashboard needs a terminal, and there is none here: add --no-tui")
+    from esper.sanctum.app import run_dashboard
+    from esper.sanctum.theme import ThemeError
+
+    try:
+        return run_dashboard(source, theme=theme)
+    except ThemeError as error:
+        raise ConfigError(str(error)) from None

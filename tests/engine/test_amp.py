@@ -1,0 +1,104 @@
+"""float16 training with an overflow in one env: who skips, whose scale falls, and that a person can see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from esper.engine.env import Env
+from esper.engine.manifest import find_checkpoint
+from esper.policy.actions import Action, Op
+from tests.engine.populations import population
+from tests.runs import LiveRun
+
+WAIT = [Action(Op.WAIT)] * 2
+FIRST_SCALE = 65536.0
+
+
+@contextmanager
+def overflowing(env: Env) -> Iterator[None]:
+    """The env's loss is huge while this lasts, so that its gradients are beyond float16 and float32 alike."""
+
+    def blow_up(_: nn.Module, __: tuple[Tensor, ...], logits: Tensor) -> Tensor:
+        return logits.float() * 1e38
+
+    hook = env.network.host.head.register_forward_hook(blow_up)
+    yield
+    hook.remove()
+
+
+def weights(env: Env) -> Tensor:
+    return torch.cat([parameter.detach().flatten().clone() for parameter in env.network.host_parameters()])
+
+
+def test_an_overflow_costs_its_own_env_a_skip_and_nobody_else() -> None:
+    with population(envs=2, amp="fp16") as clean, population(envs=2, amp="fp16") as hit:
+        for pool in (clean, hit):
+            pool.reset(0)
+        before = weights(hit.envs[1])
+        wanted = clean.step(WAIT, 0, 0)
+        with overflowing(hit.envs[1]):
+            epochs = hit.step(WAIT, 0, 0)
+        batches = len(hit.envs[1]._batches(0, 0))
+        assert epochs[1].measured.skipped == {"host": batches}
+        assert epochs[1].measured.loss_scale == FIRST_SCALE / 2**batches
+        assert torch.equal(weights(hit.envs[1]), before)
+        assert epochs[0].measured == wanted[0].measured
+        assert torch.equal(weights(hit.envs[0]), weights(clean.envs[0]))
+
+
+def test_a_shared_scale_falls_for_all() -> None:
+    with population(envs=2, amp="fp16", scaler="device") as pool:
+        pool.reset(0)
+        with overflowing(pool.envs[1]):
+            pool.step(WAIT, 0, 0)
+        after = pool.step(WAIT, 0, 1)
+        assert after[0].measured.skipped == {}
+        assert after[0].measured.loss_scale == FIRST_SCALE / 2 ** len(pool.envs[1]._batches(0, 0))
+
+
+def test_a_seed_that_overflows_holds_its_host_too() -> None:
+    with population(amp="fp16") as pool:
+        pool.reset(0)
+        env = pool.envs[0]
+        env.apply(Action(Op.GERMINATE, 0, blueprint=env.task.blueprints.index("conv_light")), 0, 0)
+        env.tick()
+        seed = env.network.slots[0].seed
+        assert seed is not None
+        before = weights(env)
+        for parameter in seed.parameters():
+            parameter.register_hook(lambda grad: grad * float("inf"))
+        measured = env.take(env.train(0, 0).tolist(), env.validate(last=False).tolist())
+        assert measured.skipped == {"early": len(env._batches(0, 0))}
+        assert torch.equal(weights(env), before)
+
+
+def test_the_run_tells_of_scales_and_skips_and_of_scales_that_diverge(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, envs=2, rounds=1, steps=2, policy="static", amp="fp16")
+    with overflowing(live.run.pool.envs[1]):
+        state = live.start().finish()
+    first, second = (env.stepped for env in state.envs)
+    assert first is not None
+    assert second is not None
+    assert first.loss_scale == FIRST_SCALE
+    assert first.skipped == {}
+    assert second.skipped["host"] > 0
+    assert second.loss_scale is not None
+    assert second.loss_scale < FIRST_SCALE / 64
+    assert "loss scales diverge cpu:0" in state.anomalies
+
+
+def test_a_float16_run_resumes_with_its_scales(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, envs=2, rounds=1, steps=2, policy="static", amp="fp16")
+    with overflowing(live.run.pool.envs[1]):
+        live.start().finish()
+    saved = [env.scaler.snapshot() for env in live.run.pool.envs if env.scaler]
+    again = LiveRun(
+        tmp_path, envs=2, rounds=2, steps=2, policy="static", amp="fp16", resume=find_checkpoint(live.run.directory)
+    )
+    assert [env.scaler.snapshot() for env in again.run.pool.envs if env.scaler] == saved
+    again.start().finish()
