@@ -30,6 +30,8 @@ OPTIONS = {
     "--no-tui",
     "replay": "--help --telemetry-dir --speed --theme --no-tui",
     "evaluate": "--help --checkpoint --policies --episodes --seed --devices --json",
+    "checkpoints": "--help --telemetry-dir --json",
+    "devices": "--help --envs --devices --json",
     "config": "--help --envs --devices --task --policy --rounds --steps --slots --reward --counterfactual --amp "
     "--scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config",
 }

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 import esper
-from esper.commands import checkpoints, config, devices, evaluate, replay
-from esper.commands.options import DONE, FAILED, INTERRUPTED, WRONG_REQUEST, Parser, add_run_options, refuse
+from esper.commands import checkpoints, devices, evaluate, replay, show_config
+from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, refuse
 from esper.commands.screen import add_screen_options, show
 from esper.config import Config, ConfigError, resolve
 from esper.control import Kind
@@ -32,7 +32,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "evaluate": evaluate.run,
     "checkpoints": checkpoints.run,
     "devices": devices.run,
-    "config": config.run,
+    "config": show_config.run,
 }
 """All but training, which needs no name."""
 

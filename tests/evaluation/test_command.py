@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from esper import cli
+from esper.commands.options import DONE, WRONG_REQUEST
 from tests.runs import LiveRun
 
 
@@ -24,7 +25,7 @@ def evaluate(trained: Path, *options: str) -> int:
 
 
 def test_json_is_all_that_stdout_holds(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate(trained, "--json") == cli.DONE
+    assert evaluate(trained, "--json") == DONE
     said = capsys.readouterr()
     assert said.err == ""
     found = json.loads(said.out)
@@ -36,7 +37,7 @@ def test_json_is_all_that_stdout_holds(trained: Path, capsys: pytest.CaptureFixt
 
 
 def test_plain_lines_where_there_is_no_terminal(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate(trained, "--policies", "static", "ppo") == cli.DONE
+    assert evaluate(trained, "--policies", "static", "ppo") == DONE
     said = capsys.readouterr()
     assert said.err == ""
     caption, *lines = said.out.splitlines()
@@ -48,7 +49,7 @@ def test_plain_lines_where_there_is_no_terminal(trained: Path, capsys: pytest.Ca
 def test_the_same_seed_gives_the_same_episodes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = []
     for seed in ("3", "3", "4"):
-        assert evaluate(trained, "--policies", "random", "--json", "--seed", seed) == cli.DONE
+        assert evaluate(trained, "--policies", "random", "--json", "--seed", seed) == DONE
         said.append(json.loads(capsys.readouterr().out)["policies"])
     assert said[0] == said[1] != said[2]
 
@@ -66,7 +67,7 @@ def test_the_same_seed_gives_the_same_episodes(trained: Path, capsys: pytest.Cap
 def test_a_wrong_request_is_one_sentence(
     trained: Path, options: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert evaluate(trained, *options) == cli.WRONG_REQUEST
+    assert evaluate(trained, *options) == WRONG_REQUEST
     said = capsys.readouterr()
     assert said.out == ""
     assert sentence in said.err
@@ -76,5 +77,5 @@ def test_a_wrong_request_is_one_sentence(
 def test_a_checkpoint_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["evaluate"])
-    assert ended.value.code == cli.WRONG_REQUEST
+    assert ended.value.code == WRONG_REQUEST
     assert "--checkpoint" in capsys.readouterr().err

@@ -87,6 +87,12 @@ def test_the_test_split_is_what_is_tested() -> None:
     assert result.test_accuracy != result.validation_accuracy
 
 
+def test_the_test_sees_the_alphas_that_the_last_validation_saw() -> None:
+    """The first seed is advanced in the fourth step, at a third of its ramp."""
+    _, pool = played("full", envs=1, steps=4)
+    assert pool.envs[0].network.alphas() == [pytest.approx(1 / 3), 0.0, 0.0]
+
+
 def test_training_never_touches_the_test_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = Pool.__init__
 

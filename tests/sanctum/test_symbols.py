@@ -65,3 +65,10 @@ def test_durations() -> None:
 def test_text_from_outside_cannot_tear_the_screen() -> None:
     assert plain("a\x1b[2Jb\nc\td") == "a [2Jb c d"
     assert shorten("abcdef", 4) == "abc…"
+
+
+def test_a_value_of_known_scale_keeps_its_decimals() -> None:
+    assert number(3e-4, 2, 3, signed=True, fixed=True).text == "+0.000"
+    assert number(-0.0321, 2, 3, signed=True, fixed=True).text == "−0.032"
+    assert number(5e-4, 1, 1, fixed=True).text == "0.0"
+    assert number(0.0, 1, 1, fixed=True).text == "0  "

@@ -38,7 +38,7 @@ def test_a_log_has_a_dated_line_for_each_round_and_notable_event() -> None:
 
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (INFO|WARNING|ERROR) +\S", line) for line in log)
     assert [re.sub(r"\d+\.\d.*", "…", line[20:]) for line in log] == [
-        "INFO    run digits_impaired-20261121-015300: ppo on digits_impaired, 4 envs",
+        "INFO    run digits_impaired-20261121-015300: ppo on digits_impaired, 4 envs on cpu:0 ×2, cpu:1 ×2",
         "ERROR   env 01: the gradient of the host is NaN at round 1 step 3",
         "INFO    round 1/2: accuracy …",
         "WARNING head tempo had choices in round 1, yet no gradient reached it",

@@ -70,5 +70,9 @@ def add_recording(parser: argparse.ArgumentParser, metavar: str) -> None:
     """`run`, for what `resolve_run` finds, and `--telemetry-dir`, where it looks."""
     parser.add_argument("run", metavar=metavar, help="a path, a run below the telemetry directory, or last")
     parser.add_argument(
-        "--telemetry-dir", type=Path, default=Path(Config().telemetry_dir), metavar="DIR", help="where runs are looked for"
+        "--telemetry-dir",
+        type=Path,
+        default=Path(Config().telemetry_dir),
+        metavar="DIR",
+        help="where runs are looked for",
     )

@@ -24,19 +24,19 @@ from esper.config import Config
 from esper.engine.manifest import (
     FORMAT,
     MANIFEST,
+    STATE,
+    TELEMETRY,
+    TENSORS,
     CheckpointError,
     FileEntry,
     Manifest,
     digest,
+    read_files,
     read_manifest,
     saved_config,
     set_aside,
 )
 from esper.telemetry.codec import encode
-
-TENSORS = "tensors.safetensors"
-STATE = "state.json"
-TELEMETRY = "telemetry.json"
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     """
     manifest = read_manifest(directory)
     config = saved_config(directory)
-    contents: dict[str, bytes] = {}
-    for name in (TENSORS, STATE, TELEMETRY):
-        try:
-            contents[name] = (directory / name).read_bytes()
-        except OSError as error:
-            raise CheckpointError(f"{directory / name} cannot be read: {error.strerror}") from None
-        if manifest.files.get(name) != FileEntry(len(contents[name]), digest(contents[name])):
-            raise CheckpointError(f"{directory / name} is damaged: its digest is not the one in {MANIFEST}")
+    contents = read_files(directory, manifest)
     try:
         tensors = safetensors.torch.load(contents[TENSORS])
         state = json.loads(contents[STATE])

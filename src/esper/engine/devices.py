@@ -1,15 +1,24 @@
-"""Which devices a run may use, resolved and checked before anything starts."""
+"""Which devices there are, and which of them a run uses: resolved and checked before anything starts."""
 
 from __future__ import annotations
 
 import os
+import platform
 import re
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
 
+import msgspec
+import psutil
 import torch
 
 from esper.config import ConfigError
+from esper.engine.nvml import driver_version
+from esper.engine.precision import resolve_amp
+
+T = TypeVar("T")
 
 
 def resolve_devices(names: Sequence[str]) -> list[str]:
@@ -20,10 +29,7 @@ def resolve_devices(names: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: a device is not one, is not there, or is named twice.
     """
-    present = {
-        "cuda": torch.cuda.device_count(),
-        "cpu": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-    }
+    present = {"cuda": torch.cuda.device_count(), "cpu": _cores()}
     if list(names) == ["auto"]:
         kind = "cuda" if present["cuda"] else "cpu"
         return [f"{kind}:{index}" for index in range(present[kind])]
@@ -37,6 +43,67 @@ def resolve_devices(names: Sequence[str]) -> list[str]:
 def torch_device(lane: str) -> torch.device:
     """The device behind a lane: all CPU lanes share one."""
     return torch.device("cpu") if lane.startswith("cpu") else torch.device(lane)
+
+
+def lane_of(env: int, lanes: Sequence[T]) -> T:
+    """The lane that an env lives on: they are dealt round-robin."""
+    return lanes[env % len(lanes)]
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of hardware that a run may use."""
+
+    lanes: list[str]
+    """What `--devices` calls it: the CPU has a lane for each core that this process may use, a GPU is one."""
+    name: str
+    memory: int
+    """Bytes in all."""
+    driver: str | None
+    """Version of the NVIDIA driver; None for a CPU, and where NVML does not tell."""
+    fast_bf16: bool
+    """Whether `--amp auto` trains in bfloat16 on it."""
+
+
+def list_devices() -> list[Device]:
+    """Every device of this machine, GPUs first."""
+    return [*map(_gpu, range(torch.cuda.device_count())), _cpu()]
+
+
+def _gpu(index: int) -> Device:
+    properties = torch.cuda.get_device_properties(index)
+    return Device(
+        lanes=[f"cuda:{index}"],
+        name=properties.name,
+        memory=properties.total_memory,
+        driver=driver_version(),
+        fast_bf16=_fast_bf16(torch.device("cuda", index)),
+    )
+
+
+def _cpu() -> Device:
+    return Device(
+        lanes=[f"cpu:{index}" for index in range(_cores())],
+        name=_cpu_name(),
+        memory=psutil.virtual_memory().total,
+        driver=None,
+        fast_bf16=_fast_bf16(torch.device("cpu")),
+    )
+
+
+def _fast_bf16(device: torch.device) -> bool:
+    return resolve_amp("auto", device) is torch.bfloat16
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu_name() -> str:
+    """The model where Linux tells it, else the architecture."""
+    details = Path("/proc/cpuinfo")
+    model = re.search(r"^model name\s*: (.+)$", details.read_text(), re.MULTILINE) if details.exists() else None
+    return model[1] if model else platform.processor() or platform.machine()
 
 
 def _resolve(name: str, present: dict[str, int]) -> str:

@@ -17,6 +17,9 @@ from esper.telemetry.codec import encode
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+TENSORS = "tensors.safetensors"
+STATE = "state.json"
+TELEMETRY = "telemetry.json"
 CHECKPOINTS = "checkpoints"
 """Where a run keeps its checkpoints, below its directory."""
 
@@ -90,6 +93,23 @@ def read_manifest(directory: Path) -> Manifest:
     if manifest.signed() != manifest:
         raise CheckpointError(f"{directory / MANIFEST} is damaged: its digest is another")
     return manifest
+
+
+def read_files(directory: Path, manifest: Manifest) -> dict[str, bytes]:
+    """The other files of a checkpoint by name, each as its manifest has it.
+
+    Raises:
+        CheckpointError: one is missing or damaged.
+    """
+    contents: dict[str, bytes] = {}
+    for name in (TENSORS, STATE, TELEMETRY):
+        try:
+            contents[name] = (directory / name).read_bytes()
+        except OSError as error:
+            raise CheckpointError(f"{directory / name} cannot be read: {error.strerror}") from None
+        if manifest.files.get(name) != FileEntry(len(contents[name]), digest(contents[name])):
+            raise CheckpointError(f"{directory / name} is damaged: its digest is not the one in {MANIFEST}")
+    return contents
 
 
 def saved_config(directory: Path) -> Config:

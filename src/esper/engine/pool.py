@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from esper.config import Config
+from esper.engine.devices import lane_of
 from esper.engine.env import Env, Measurement
 from esper.engine.lanes import Lane, open_lanes
 from esper.engine.precision import LossScaler, resolve_amp
@@ -51,8 +52,7 @@ class Pool:
         return LossScaler(lane.device) if resolve_amp(config.amp, lane.device) is torch.float16 else None
 
     def _lane_of(self, env: int) -> Lane:
-        """Round-robin."""
-        return self.lanes[env % len(self.lanes)]
+        return lane_of(env, self.lanes)
 
     @property
     def assignment(self) -> list[str]:
@@ -102,8 +102,14 @@ class Pool:
     def _everywhere(self, work: Callable[[Env], list[Tensor]]) -> list[list[list[float]]]:
         """Run `work` for every env, all lanes at once; its tensors as floats, in the order of the envs."""
         shares = [self.envs[index :: len(self.lanes)] for index in range(len(self.lanes))]
+
+        def share_of(lane: Lane, share: list[Env]) -> list[list[list[float]]]:
+            rows = [work(env) for env in share]
+            with lane.stopwatch("fetch"):  # a GPU is waited for here: until then its work was only launched
+                return _to_host(rows)
+
         futures = [
-            lane.submit(lambda share=share: _to_host([work(env) for env in share]))
+            lane.submit(lambda lane=lane, share=share: share_of(lane, share))
             for lane, share in zip(self.lanes, shares, strict=True)
         ]
         found = [future.result() for future in futures]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import psutil
 import torch
 
 import esper
 from esper.engine.env import Measurement
 from esper.engine.episode import Episode
+from esper.engine.gauges import read_gauges
 from esper.engine.lanes import Lane
 from esper.growth.gates import Check
 from esper.growth.slot import Move, Slot
@@ -134,29 +134,13 @@ def policy_updated(learned: Learned, episode_return: float, round_number: int) -
 
 
 def device_sampled(lane: Lane, busy: float, measured: Sequence[Measurement]) -> ev.DeviceSampled:
-    """Memory of a lane's device, the share of the step that its thread worked, and the loss scales of its envs."""
+    """State of a lane's device, the share of the step that its thread worked, and the loss scales of its envs."""
     scales = [m.loss_scale for m in measured if m.loss_scale is not None]
-    memory: dict[str, Any]
-    if lane.device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(lane.device)
-        memory = {
-            "allocated": torch.cuda.memory_allocated(lane.device),
-            "reserved": torch.cuda.memory_reserved(lane.device),
-            "used": total - free,
-            "total": total,
-        }
-    else:
-        machine = psutil.virtual_memory()
-        memory = {
-            "allocated": psutil.Process().memory_info().rss,
-            "used": machine.total - machine.available,
-            "total": machine.total,
-        }
     return ev.DeviceSampled(
         device=lane.name,
         envs=len(measured),
         busy=busy,
         scale_min=min(scales, default=None),
         scale_max=max(scales, default=None),
-        **memory,
+        **read_gauges(lane.device)._asdict(),
     )

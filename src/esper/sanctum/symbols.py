@@ -86,11 +86,12 @@ class Cell(NamedTuple):
     role: str = "normal"
 
 
-def number(value: float | None, before: int, after: int, *, signed: bool = False) -> Cell:
+def number(value: float | None, before: int, after: int, *, signed: bool = False, fixed: bool = False) -> Cell:
     """Three significant digits, the decimal point always in the same column.
 
     The text is `before` columns, the point, and `after` columns. A value that is too small or too large for them is
-    written as 4e-5. `signed` marks positive values with a plus.
+    written as 4e-5. `signed` marks positive values with a plus. `fixed` keeps all `after` decimals, and lets what is
+    too small for them be 0.00: for values of a known scale.
     """
     width = before + 1 + after
     if value is None:
@@ -100,11 +101,11 @@ def number(value: float | None, before: int, after: int, *, signed: bool = False
         return Cell(text.rjust(before).ljust(width), "bad")
     if value == 0:
         return Cell("0".rjust(before).ljust(width), "dim")
-    decimals = min(max(2 - math.floor(math.log10(abs(value))), 0), after)
+    decimals = after if fixed else min(max(2 - math.floor(math.log10(abs(value))), 0), after)
     sign = "−" if value < 0 else "+" if signed else ""
     digits = f"{abs(value):.{decimals}f}"
     whole, point, fraction = digits.partition(".")
-    if float(digits) == 0 or len(sign + whole) > before:
+    if (float(digits) == 0 and not fixed) or len(sign + whole) > before:
         mantissa, _, exponent = f"{abs(value):.0e}".partition("e")
         return Cell(f"{(sign + mantissa).rjust(before)}e{int(exponent)}".ljust(width))
     return Cell(((sign + whole).rjust(before) + point + fraction).ljust(width))

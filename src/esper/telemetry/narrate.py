@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from esper.telemetry import events as ev
 
 _TURNING_POINTS = {"germinated": "planted", "blending": "blending", "fossilized": "fossilized", "culled": "culled"}
 """What is said of a seed that reaches a stage; timers bring it to the others."""
+_LANES_IN_FULL = 8
+"""Up to so many lanes are named one by one."""
+
+
+def assignment(lanes: Sequence[str]) -> str:
+    """How many envs each lane has, as in `16 envs on cpu:0 ×8, cpu:1 ×8`.
+
+    Args:
+        lanes: for each env, the name of its lane.
+    """
+    counts = Counter(lanes)
+    if len(counts) <= _LANES_IN_FULL:
+        return f"{len(lanes)} envs on {', '.join(f'{name} ×{count}' for name, count in counts.items())}"
+    names, least, most = list(counts), min(counts.values()), max(counts.values())
+    each = f"×{least}" if least == most else f"×{least} to ×{most}"
+    return f"{len(lanes)} envs on {len(names)} lanes, {names[0]} to {names[-1]}, {each}"
 
 
 def sentence(event: ev.AnyEvent) -> tuple[str, str] | None:
     """Severity (info, warning or error) and text of an event; None for the routine ones."""
     match event:
         case ev.RunStarted():
-            return "info", f"run {event.run}: {event.policy} on {event.task}, {len(event.lanes)} envs"
+            return "info", f"run {event.run}: {event.policy} on {event.task}, {assignment(event.lanes)}"
         case ev.SeedMoved() if event.after in _TURNING_POINTS:
             return "info", f"env {event.env:02d} {event.slot} {event.blueprint} {_TURNING_POINTS[event.after]}"
         case ev.PolicyUpdated():

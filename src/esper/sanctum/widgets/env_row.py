@@ -90,7 +90,7 @@ def row(
     line.cell(percent(step.accuracy if step else None), "bright" if here else None).add(gap)
     places = timeline(env.accuracy, min(started.steps, HISTORY), layout.spark)
     line.add(sparkline(places, 0.0, 1.0), "spark").add(gap)
-    line.cell(number(step.reward if step else None, 2, 3, signed=True)).add(gap)
+    line.cell(number(step.reward if step else None, 2, 3, signed=True, fixed=True)).add(gap)
     for index in range(len(started.slots)):
         slot_cell(line, layout, step.slots[index] if step else None)
         line.add(gap)
@@ -113,7 +113,7 @@ def slot_cell(line: Line, layout: Layout, slot: SlotReading | None) -> None:
                 line.fit(plain(slot.blueprint), layout.blueprint, role).add(" ")
             if layout.gauge:
                 line.gauge(slot.alpha, layout.gauge, slot.stage).add(" ")
-            line.cell(number(slot.alpha, 1, layout.alpha - 2), role)
+            line.cell(number(slot.alpha, 1, layout.alpha - 2, fixed=True), role)
     line.to(end)
 
 
@@ -124,7 +124,7 @@ def middle(palette: Palette, layout: Layout, started: RunStarted, envs: Sequence
     line = Line(palette).fit("med".rjust(1 + layout.digits), 2 + layout.digits, "head")
     line.cell(percent(_median(step.accuracy for step in steps)), "bright").add(gap)
     line.add(" " * layout.spark).add(gap)
-    line.cell(number(_median(step.reward for step in steps), 2, 3, signed=True)).add(gap)
+    line.cell(number(_median(step.reward for step in steps), 2, 3, signed=True, fixed=True)).add(gap)
     for index in range(len(started.slots)):
         end = line.width + layout.slot
         counts = Counter(step.slots[index].stage for step in steps)

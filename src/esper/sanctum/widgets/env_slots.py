@@ -46,7 +46,7 @@ def _slot(line: Line, slot: SlotReading, *, wide: bool) -> Line:
     line.fit(plain(slot.blueprint), 10, "normal").add(" ")
     if wide:
         line.gauge(slot.alpha, _BAR, slot.stage).add(" ")
-    line.cell(number(slot.alpha, 2, 2)).add("  ")
+    line.cell(number(slot.alpha, 2, 2, fixed=True)).add("  ")
     line.cell(number(_points(slot.contribution), 3, 1, signed=True))
     if slot.contribution is None:
         line.add(" " * 8)

@@ -1,0 +1,102 @@
+"""`esper-sanctum checkpoints RUN`: the checkpoints of a run, each read and verified."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from esper.commands.options import DONE, Parser, add_recording
+from esper.engine.manifest import (
+    CHECKPOINTS,
+    MANIFEST,
+    CheckpointError,
+    list_checkpoints,
+    read_files,
+    read_manifest,
+    saved_config,
+)
+from esper.telemetry.runs import resolve_run
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """One checkpoint, as `--json` prints it."""
+
+    path: str
+    round: int | None
+    """Rounds completed; None where the manifest cannot be read."""
+    step: int | None
+    """Steps completed of the round that was in progress."""
+    time: float
+    """When it was written: seconds since the epoch."""
+    bytes: int
+    problem: str | None
+    """Why no run can go on from it; None once every file was found to be what the manifest says."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print them, the oldest first."""
+    parser = Parser(
+        prog="esper-sanctum checkpoints",
+        description="Print the checkpoints of a run, the oldest first, and whether each is whole.",
+    )
+    add_recording(parser, "RUN")
+    parser.add_argument("--json", action="store_true", help="print JSON: a list of checkpoints")
+    chosen = parser.parse_args(arguments)
+    directory = resolve_run(chosen.run, chosen.telemetry_dir)
+    if not any((directory / name).exists() for name in ("run.json", CHECKPOINTS)):
+        raise CheckpointError(f"{directory} is not a run: it holds neither run.json nor {CHECKPOINTS}/")
+    found = [listed for path in list_checkpoints(directory) if (listed := _look(path))]
+    if chosen.json:
+        print(msgspec.json.encode(found).decode())
+    else:
+        print("\n".join(map(_line, found)) or f"{directory} holds no checkpoint")
+    return DONE
+
+
+def _look(checkpoint: Path) -> Listed | None:
+    """Read a checkpoint; None if its run, which keeps only the newest, has removed it meanwhile."""
+    try:
+        size = sum(file.stat().st_size for file in checkpoint.iterdir())
+        written = (checkpoint / MANIFEST).stat().st_mtime
+    except FileNotFoundError:
+        return None
+    manifest, problem = None, None
+    try:
+        manifest = read_manifest(checkpoint)
+        saved_config(checkpoint)
+        read_files(checkpoint, manifest)
+    except CheckpointError as error:
+        problem = str(error)
+    if not checkpoint.exists():
+        return None
+    return Listed(
+        path=str(checkpoint),
+        round=manifest.round if manifest else None,
+        step=manifest.step if manifest else None,
+        time=written,
+        bytes=size,
+        problem=problem,
+    )
+
+
+def _line(listed: Listed) -> str:
+    written = datetime.fromtimestamp(listed.time)
+    facts = [
+        "round –" if listed.round is None else f"round {listed.round} step {listed.step}",
+        f"{written:%Y-%m-%d %H:%M:%S} ({_age(time.time() - listed.time)})",
+        f"{listed.bytes / 2**20:.1f} MiB",
+        "verified" if listed.problem is None else listed.problem,
+    ]
+    return f"{listed.path}: {', '.join(facts)}"
+
+
+def _age(seconds: float) -> str:
+    """In the largest unit of which there is one."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit} ago"
+    return "just now"

@@ -1,0 +1,53 @@
+"""`esper-sanctum devices`: what this machine has, and how envs would be dealt over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from esper.commands.options import DONE, Parser
+from esper.config import Config, resolve
+from esper.telemetry.narrate import assignment
+
+if TYPE_CHECKING:
+    from esper.engine.devices import Device
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print it."""
+    chosen = _parser().parse_args(arguments)
+    options = {name: getattr(chosen, name) for name in ("envs", "devices") if getattr(chosen, name) is not None}
+    config = resolve(None, options)
+
+    from esper.engine.devices import lane_of, list_devices, resolve_devices
+
+    lanes = resolve_devices(config.devices)
+    dealt = [lane_of(env, lanes) for env in range(config.envs)]
+    there = list_devices()
+    if chosen.json:
+        print(msgspec.json.encode({"devices": there, "lanes": dealt}).decode())
+    else:
+        print("\n".join([*map(_line, there), assignment(dealt)]))
+    return DONE
+
+
+def _parser() -> Parser:
+    defaults = Config()
+    parser = Parser(
+        prog="esper-sanctum devices",
+        description="Print the devices of this machine, and which lane each env of a run would live on.",
+    )
+    parser.add_argument("--envs", metavar="ENVS", help=f"environments to deal (default: {defaults.envs})")
+    parser.add_argument("--devices", nargs="+", metavar="DEVICES", help="lanes to deal them over (default: auto)")
+    parser.add_argument("--json", action="store_true", help="print JSON: the devices, and for each env its lane")
+    return parser
+
+
+def _line(device: Device) -> str:
+    lanes = device.lanes[0] if len(device.lanes) == 1 else f"{device.lanes[0]} to {device.lanes[-1]}"
+    facts = [device.name, f"{device.memory / 2**30:.1f} GiB", f"bf16 is {'' if device.fast_bf16 else 'not '}fast"]
+    if device.driver is not None:
+        facts.append(f"driver {device.driver}")
+    return f"{lanes:14} {', '.join(facts)}"
