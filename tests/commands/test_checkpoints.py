@@ -1,0 +1,166 @@
+"""`esper-sanctum checkpoints` as a person and a program meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from esper import cli
+from esper.commands import checkpoints as command
+from esper.commands.options import DONE, WRONG_REQUEST
+from esper.config import Config
+from esper.engine.checkpoint import Checkpoint, write_checkpoint
+from esper.engine.manifest import MANIFEST, STATE, TENSORS, checkpoint_path, find_checkpoint, list_checkpoints
+
+MIB = 1 << 20
+
+
+def save(run: Path, round_number: int, step: int) -> Path:
+    path = checkpoint_path(run, round_number, step)
+    write_checkpoint(path, Checkpoint(Config(), round_number, step, {"text": "x" * 3 * MIB}, {}, b"{}"))
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with three checkpoints, written two days, three hours and just now."""
+    directory = tmp_path / "telemetry" / "some-run"
+    for moment, age in (((9, 0), 2 * 86400 + 99), ((10, 0), 3 * 3600 + 99), ((10, 7), 0)):
+        manifest = save(directory, *moment) / MANIFEST
+        written = time.time() - age
+        os.utime(manifest, (written, written))
+    return directory
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert cli.main(["checkpoints", *map(str, arguments)]) == DONE
+    said = capsys.readouterr()
+    assert said.err == ""
+    return said.out
+
+
+def listed(capsys: pytest.CaptureFixture[str], run: Path) -> list[dict[str, Any]]:
+    return json.loads(printed(capsys, run, "--json"))
+
+
+def test_a_line_for_each_the_oldest_first(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, run).splitlines()
+    paths = list_checkpoints(run)
+    assert [line.split(": ")[0] for line in lines] == [str(path) for path in paths]
+    for line, moment, age in zip(
+        lines, ("round 9 step 0", "round 10 step 0", "round 10 step 7"), ("2 d ago", "3 h ago", "just now"), strict=True
+    ):
+        assert f": {moment}, " in line
+        assert f" ({age}), 3.0 MiB, verified" in line
+
+
+def test_json_has_what_the_lines_have(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = listed(capsys, run)
+    assert [(each["round"], each["step"]) for each in found] == [(9, 0), (10, 0), (10, 7)]
+    for each, path in zip(found, list_checkpoints(run), strict=True):
+        assert each["path"] == str(path)
+        assert each["bytes"] == sum(file.stat().st_size for file in path.iterdir())
+        assert each["time"] == (path / MANIFEST).stat().st_mtime
+        assert each["problem"] is None
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_each_that_is_not_whole_says_why(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third = list_checkpoints(run)
+    flip(first / STATE)
+    (second / TENSORS).unlink()
+    flip(third / MANIFEST)
+    found = listed(capsys, run)
+    assert found[0]["problem"] == f"{first / STATE} is damaged: its digest is not the one in {MANIFEST}"
+    assert found[1]["problem"] == f"{second / TENSORS} cannot be read: No such file or directory"
+    assert found[2]["problem"].startswith(f"{third / MANIFEST} is ")
+    assert [(each["round"], each["step"]) for each in found] == [(9, 0), (10, 0), (None, None)]
+    lines = printed(capsys, run).splitlines()
+    for line, each in zip(lines, found, strict=True):
+        assert line.endswith(each["problem"])
+    assert ": round –, " in lines[2]
+
+
+def test_a_configuration_of_another_version_is_a_problem(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whole, and yet no run can go on from it."""
+    newer = {**msgspec.to_builtins(Config()), "of-the-future": 1}
+    monkeypatch.setattr(msgspec, "to_builtins", lambda _: newer)
+    path = save(run, 11, 0)
+    monkeypatch.undo()
+    last = listed(capsys, run)[-1]
+    assert (last["path"], last["round"]) == (str(path), 11)
+    assert "a configuration that this version does not know" in last["problem"]
+
+
+def test_what_the_run_removes_meanwhile_is_not_listed(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third = list_checkpoints(run)
+    read = command.read_manifest
+
+    def remove_then_read(path: Path):
+        shutil.rmtree(second, ignore_errors=True)  # once the first is looked at: before, and during the look
+        if path == third:
+            shutil.rmtree(third)
+        return read(path)
+
+    monkeypatch.setattr(command, "read_manifest", remove_then_read)
+    assert [each["path"] for each in listed(capsys, run)] == [str(first)]
+
+
+def test_a_run_is_found_by_its_name(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "run.json").write_text("{}")
+    for name in ("some-run", "last"):
+        lines = printed(capsys, name, "--telemetry-dir", run.parent).splitlines()
+        assert lines[-1].startswith(str(find_checkpoint(run)))
+
+
+def test_a_run_without_any_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    assert printed(capsys, tmp_path) == f"{tmp_path} holds no checkpoint\n"
+    assert listed(capsys, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("", " is not a run: it holds neither run.json nor checkpoints/"),
+        ("file.txt", " is not a run: it holds neither run.json nor checkpoints/"),
+        ("nothing", "nor a run of that name in telemetry: it holds no runs yet"),
+    ],
+)
+def test_what_is_no_run_is_refused_in_one_sentence(
+    name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file.txt").write_text("dear diary")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["checkpoints", str(tmp_path / name)]) == WRONG_REQUEST
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert sentence in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_torch_is_not_needed(run: Path) -> None:
+    script = (
+        f"import sys; from esper.cli import main; main(['checkpoints', {str(run)!r}]); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    *lines, loaded = done.stdout.splitlines()
+    assert (len(lines), loaded) == (3, "False")

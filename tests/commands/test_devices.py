@@ -1,0 +1,87 @@
+"""`esper-sanctum devices` as a person and a program meet it."""
+
+from __future__ import annotations
+
+import json
+
+import psutil
+import pytest
+import torch
+
+from esper import cli
+from esper.commands.options import DONE, WRONG_REQUEST
+from esper.engine import devices
+from esper.engine.devices import Device
+
+GIB = 1 << 30
+MACHINE = [
+    Device(lanes=["cuda:0"], name="NVIDIA Big", memory=80 * GIB, driver="575.57.08", fast_bf16=True),
+    Device(lanes=["cuda:1"], name="NVIDIA Old", memory=16 * GIB, driver=None, fast_bf16=False),
+    Device(lanes=["cpu:0", "cpu:1", "cpu:2"], name="Some CPU", memory=24 * GIB, driver=None, fast_bf16=False),
+]
+
+
+@pytest.fixture
+def _two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "list_devices", lambda: MACHINE)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
+    assert cli.main(["devices", *options]) == DONE
+    said = capsys.readouterr()
+    assert said.err == ""
+    return said.out.splitlines()
+
+
+@pytest.mark.usefixtures("_two_gpus")
+def test_a_line_for_each_device_and_one_for_the_envs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [" ".join(line.split()) for line in printed(capsys)] == [
+        "cuda:0 NVIDIA Big, 80.0 GiB, bf16 is fast, driver 575.57.08",
+        "cuda:1 NVIDIA Old, 16.0 GiB, bf16 is not fast",
+        "cpu:0 to cpu:2 Some CPU, 24.0 GiB, bf16 is not fast",
+        "16 envs on cuda:0 ×8, cuda:1 ×8",
+    ]
+
+
+@pytest.mark.usefixtures("_two_gpus")
+def test_envs_are_dealt_as_a_run_would_deal_them(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--envs", "5", "--devices", "cuda:1", "cpu:0")
+    assert printed(capsys, *asked)[-1] == "5 envs on cuda:1 ×3, cpu:0 ×2"
+    [line] = printed(capsys, *asked, "--json")
+    assert json.loads(line)["lanes"] == ["cuda:1", "cpu:0", "cuda:1", "cpu:0", "cuda:1"]
+
+
+def test_json_describes_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    [line] = printed(capsys, "--json", "--envs", "1")
+    *gpus, cpu = json.loads(line)["devices"]
+    assert [gpu["lanes"] for gpu in gpus] == [[f"cuda:{index}"] for index in range(torch.cuda.device_count())]
+    assert cpu["lanes"][0] == "cpu:0"
+    assert cpu["memory"] == psutil.virtual_memory().total
+    assert cpu["name"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--envs", "0"), "--envs '0' is not valid: it must be int >= 1"),
+        (("--devices", "gpu"), "--devices 'gpu' is not a device: use auto, cuda:0"),
+        (("--devices", "cpu:9999"), "--devices cpu:9999 is not there: this machine has cpu:0"),
+        (("--devices", "cpu:0", "cpu:0"), "--devices names cpu:0 more than once"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence(
+    options: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["devices", *options]) == WRONG_REQUEST
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert sentence in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_an_argument_too_many_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["devices", "cuda:0"])
+    assert ended.value.code == WRONG_REQUEST
+    assert "unknown argument 'cuda:0': esper-sanctum devices --help" in capsys.readouterr().err

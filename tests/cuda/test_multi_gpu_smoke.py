@@ -1,0 +1,93 @@
+"""A population over two devices: two GPUs where there are two, two CPU lanes everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from esper.control import Kind
+from esper.engine.devices import torch_device
+from esper.engine.env import Env
+from esper.engine.manifest import find_checkpoint
+from esper.telemetry import events as ev
+from tests.runs import LiveRun
+
+ENVS, STEPS, PAUSED = 4, 6, 3
+
+TWO_CPU_LANES = pytest.param(("cpu:0", "cpu:1"), id="cpu")
+TWO_GPUS = pytest.param(
+    ("cuda:0", "cuda:1"),
+    id="cuda",
+    marks=[
+        pytest.mark.cuda,
+        pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has not two CUDA devices"),
+    ],
+)
+
+
+def tensors(env: Env) -> Iterator[tuple[str, Tensor]]:
+    """Everything that an env computes with, by name."""
+    yield from env.network.named_parameters()
+    yield from env.network.named_buffers()
+    for name, parameter in env.network.named_parameters():
+        if parameter.grad is not None:
+            yield f"gradient of {name}", parameter.grad
+    for owner, optimizer in {"host": env.host_optimizer, **env.slot_optimizers}.items():
+        for index, state in enumerate(optimizer.state.values()):
+            yield f"momentum {index} of {owner}", state["momentum_buffer"]
+    for name, split in vars(env.splits).items():
+        yield name, split
+    if env.scaler:
+        yield "loss scale", env.scaler.current()
+
+
+def assert_at_home(live: LiveRun, devices: tuple[str, str], amp: str) -> None:
+    """Every env is on the device it was dealt to, with all that it has, its seeds too."""
+    for env in live.run.pool.envs:
+        home = torch_device(devices[env.index % 2])
+        found = dict(tensors(env))
+        assert {name: tensor.device for name, tensor in found.items() if tensor.device != home} == {}
+        assert len(env.slot_optimizers) == 3  # a seed in every slot, or it would show less
+        assert any(name.startswith("gradient of slot_") for name in found)
+        assert ("loss scale" in found) == (amp == "fp16")
+
+
+def assert_worked(live: LiveRun, devices: tuple[str, str], steps: int) -> None:
+    """Both devices had envs, and trained them."""
+    started = next(event for event in live.heard if isinstance(event, ev.RunStarted))
+    assert started.lanes == [devices[env % 2] for env in range(ENVS)]
+    samples = [event for event in live.heard if isinstance(event, ev.DeviceSampled)]
+    assert [sample.device for sample in samples] == [*devices] * steps
+    for sample in samples:
+        assert sample.envs == ENVS // 2
+        assert sample.busy is not None
+        assert sample.busy > 0
+        assert sample.allocated
+    stepped = [event for event in live.heard if isinstance(event, ev.EnvStepped)]
+    assert [event.env for event in stepped] == [*range(ENVS)] * steps
+    assert all(0 < event.grad_norm < float("inf") for event in stepped)
+    for env in live.run.pool.envs:
+        momentum = dict(tensors(env))["momentum 0 of host"]
+        assert momentum.abs().sum() > 0
+
+
+@pytest.mark.parametrize("amp", ["off", "fp16"])
+@pytest.mark.parametrize("devices", [TWO_CPU_LANES, TWO_GPUS])
+def test_two_devices_share_a_run(devices: tuple[str, str], amp: str, tmp_path: Path) -> None:
+    """To the middle of an episode; then, from the checkpoint, to its end with every env on the other device."""
+    options = {"envs": ENVS, "steps": STEPS, "rounds": 1, "policy": "full", "amp": amp}
+    first = LiveRun(tmp_path, devices=devices, **options).start_paused(PAUSED)
+    first.control.ask(Kind.STOP, "test")
+    assert first.finish().status == "stopped"
+    assert_worked(first, devices, PAUSED)
+    assert_at_home(first, devices, amp)
+
+    swapped = (devices[1], devices[0])
+    second = LiveRun(tmp_path, devices=swapped, resume=find_checkpoint(first.run.directory), **options).start()
+    assert second.finish().status == "done"
+    assert_worked(second, swapped, STEPS - PAUSED)
+    assert_at_home(second, swapped, amp)

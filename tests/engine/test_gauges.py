@@ -1,0 +1,180 @@
+"""What a device says of itself, against a library that says it, does not, or is not there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from esper.engine import nvml
+from esper.engine.devices import Device, list_devices, resolve_devices
+from esper.engine.gauges import Reading, read_gauges
+from esper.engine.nvml import Sensors, driver_version, read_sensors
+
+FIRST, SECOND = "11111111-aaaa", "22222222-bbbb"
+CPU = torch.device("cpu")
+
+
+class NVMLError(Exception):
+    pass
+
+
+class Machine(ModuleType):
+    """NVML on a machine with two GPUs; takes the place of the module `pynvml`."""
+
+    NVMLError = NVMLError
+    NVML_TEMPERATURE_GPU = 0
+
+    def __init__(self) -> None:
+        super().__init__("pynvml")
+        self.gpus = {
+            f"GPU-{FIRST}": {"percent": 0, "celsius": 31, "milliwatts": 71_500},
+            f"GPU-{SECOND}": {"percent": 87, "celsius": 66, "milliwatts": 420_000},
+        }
+        self.opened = 0
+        self.looked_up: list[str] = []
+
+    def nvmlInit(self) -> None:  # noqa: N802 (NVML's names)
+        self.opened += 1
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+        return "575.57.08"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> dict[str, int]:  # noqa: N802
+        self.looked_up.append(uuid)
+        if uuid not in self.gpus:
+            raise NVMLError("not found")
+        return self.gpus[uuid]
+
+    def nvmlDeviceGetUtilizationRates(self, gpu: dict[str, int]) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(gpu=gpu["percent"], memory=99)
+
+    def nvmlDeviceGetTemperature(self, gpu: dict[str, int], sensor: int) -> int:  # noqa: N802
+        assert sensor == self.NVML_TEMPERATURE_GPU
+        return gpu["celsius"]
+
+    def nvmlDeviceGetPowerUsage(self, gpu: dict[str, int]) -> int:  # noqa: N802
+        return gpu["milliwatts"]
+
+
+def refuse(*_: object) -> Any:
+    raise NVMLError("not supported")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    found = Machine()
+    monkeypatch.setitem(sys.modules, "pynvml", found)
+    forget: tuple[Callable[[], None], ...] = (nvml._library.cache_clear, nvml._handle.cache_clear)
+    for clear in forget:
+        clear()
+    yield found
+    for clear in forget:
+        clear()
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA on the same machine, under CUDA_VISIBLE_DEVICES=1,0: it numbers the GPUs the other way round."""
+    gpus = [
+        SimpleNamespace(name="NVIDIA Big", uuid=SECOND, total_memory=80 << 30, capability=(9, 0)),
+        SimpleNamespace(name="NVIDIA Old", uuid=FIRST, total_memory=16 << 30, capability=(7, 5)),
+    ]
+
+    def of(device: torch.device | int) -> SimpleNamespace:
+        index = device if isinstance(device, int) else device.index
+        return gpus[index]
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", of)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: of(device).capability)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5 << 30, of(device).total_memory))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2 << 30)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 << 30)
+
+
+def test_sensors_are_in_the_units_of_the_telemetry(machine: Machine) -> None:
+    assert read_sensors(SECOND) == Sensors(utilisation=0.87, temperature=66, power=420.0)
+
+
+def test_an_idle_gpu_is_not_an_unmeasured_one(machine: Machine) -> None:
+    assert read_sensors(FIRST) == Sensors(utilisation=0.0, temperature=31, power=71.5)
+
+
+@pytest.mark.parametrize(
+    ("query", "sensor"),
+    [
+        ("nvmlDeviceGetUtilizationRates", "utilisation"),
+        ("nvmlDeviceGetTemperature", "temperature"),
+        ("nvmlDeviceGetPowerUsage", "power"),
+    ],
+)
+def test_a_sensor_that_a_gpu_lacks_is_absent_and_the_others_are_not(
+    machine: Machine, query: str, sensor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = read_sensors(SECOND)
+    monkeypatch.setattr(machine, query, refuse)
+    assert read_sensors(SECOND) == whole._replace(**{sensor: None})
+
+
+def test_an_unknown_gpu_has_no_sensors(machine: Machine) -> None:
+    assert read_sensors("33333333-cccc") == Sensors(None, None, None)
+
+
+def test_a_part_of_a_gpu_is_found_too(machine: Machine) -> None:
+    machine.gpus["MIG-44444444-dddd"] = {"percent": 5, "celsius": 40, "milliwatts": 100_000}
+    assert read_sensors("44444444-dddd").temperature == 40
+
+
+def test_a_machine_without_a_driver_measures_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "nvmlInit", refuse)
+    assert read_sensors(FIRST) == Sensors(None, None, None)
+    assert driver_version() is None
+    assert machine.looked_up == []
+
+
+def test_the_library_is_opened_and_a_gpu_looked_up_once(machine: Machine) -> None:
+    for _ in range(3):
+        read_sensors(FIRST)
+    assert machine.opened == 1
+    assert machine.looked_up == [f"GPU-{FIRST}"]
+
+
+@pytest.mark.usefixtures("cuda", "machine")
+def test_a_gpu_is_read_under_the_number_that_cuda_gives_it() -> None:
+    assert read_gauges(torch.device("cuda:0")) == Reading(
+        allocated=2 << 30,
+        reserved=3 << 30,
+        used=75 << 30,
+        total=80 << 30,
+        utilisation=0.87,
+        temperature=66,
+        power=420.0,
+    )
+    old = read_gauges(torch.device("cuda:1"))
+    assert (old.used, old.total, old.temperature) == (11 << 30, 16 << 30, 31)
+
+
+def test_a_cpu_has_memory_and_none_of_the_rest() -> None:
+    reading = read_gauges(CPU)
+    assert reading.total == psutil.virtual_memory().total
+    assert 0 < reading.allocated < reading.total
+    assert (reading.reserved, reading.utilisation, reading.temperature, reading.power) == (None, None, None, None)
+
+
+@pytest.mark.usefixtures("cuda", "machine")
+def test_devices_are_listed_as_runs_name_them() -> None:
+    *gpus, cpu = list_devices()
+    assert gpus == [
+        Device(lanes=["cuda:0"], name="NVIDIA Big", memory=80 << 30, driver="575.57.08", fast_bf16=True),
+        Device(lanes=["cuda:1"], name="NVIDIA Old", memory=16 << 30, driver="575.57.08", fast_bf16=False),
+    ]
+    assert (cpu.driver, cpu.fast_bf16) == (None, False)
+    assert cpu.lanes[0] == "cpu:0"
+    assert resolve_devices(["auto"]) == ["cuda:0", "cuda:1"]
+    assert resolve_devices([*gpus[1].lanes, *cpu.lanes]) == ["cuda:1", *cpu.lanes]

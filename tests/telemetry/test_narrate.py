@@ -1,0 +1,33 @@
+"""What is said of events, where it is more than their fields."""
+
+from __future__ import annotations
+
+import pytest
+
+from esper.telemetry.narrate import assignment, sentence
+from tests.factory import run_started
+
+
+def dealt(envs: int, lanes: int) -> list[str]:
+    return [f"cpu:{env % lanes}" for env in range(envs)]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "said"),
+    [
+        (dealt(16, 2), "16 envs on cpu:0 ×8, cpu:1 ×8"),
+        (dealt(3, 2), "3 envs on cpu:0 ×2, cpu:1 ×1"),
+        (["cuda:1", "cpu:0", "cuda:1"], "3 envs on cuda:1 ×2, cpu:0 ×1"),
+        (dealt(64, 16), "64 envs on 16 lanes, cpu:0 to cpu:15, ×4"),
+        (dealt(20, 16), "20 envs on 16 lanes, cpu:0 to cpu:15, ×1 to ×2"),
+    ],
+)
+def test_the_assignment_is_counted_lane_by_lane(lanes: list[str], said: str) -> None:
+    assert assignment(lanes) == said
+
+
+def test_a_run_starts_by_saying_where_its_envs_are() -> None:
+    started = run_started(envs=5)
+    severity, text = sentence(started) or ("", "")
+    assert severity == "info"
+    assert text == f"run {started.run}: ppo on digits_impaired, 5 envs on cpu:0 ×3, cpu:1 ×2"
