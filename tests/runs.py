@@ -91,6 +91,14 @@ class LiveRun:
         return self.state
 
 
+def stopped_run(telemetry_dir: Path) -> Path:
+    """The directory of a run that was stopped after two steps, and has one checkpoint."""
+    live = LiveRun(telemetry_dir).start_paused(2)
+    live.control.ask(Kind.STOP, "test")
+    live.finish()
+    return live.run.directory
+
+
 def computed(events: Iterable[ev.AnyEvent]) -> list[ev.AnyEvent]:
     """What a run computed, event by event, without numbers and dates."""
     return [msgspec.structs.replace(event, seq=0, time=0.0) for event in events if not isinstance(event, OF_THE_MOMENT)]

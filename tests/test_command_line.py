@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from esper import cli
-from esper.control import Kind
 from esper.engine.checkpoint import STATE, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.manifest import MANIFEST, list_checkpoints
 from esper.telemetry import events as ev
 from tests.factory import example_run
-from tests.runs import LiveRun, computed, recorded
+from tests.runs import computed, recorded, stopped_run
 from tests.telemetry.recordings import recording
 from tests.terminals import ENTER_SCREEN, Terminal, insist, run, start
 
@@ -294,10 +293,7 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has one checkpoint."""
-    live = LiveRun(tmp_path_factory.mktemp("stopped")).start_paused(2)
-    live.control.ask(Kind.STOP, "test")
-    live.finish()
-    return live.run.directory
+    return stopped_run(tmp_path_factory.mktemp("stopped"))
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from esper.engine.manifest import (
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode
 from esper.telemetry.state import Keyframe, RunState
-from tests.runs import LiveRun
+from tests.runs import LiveRun, stopped_run
 
 FILES = (TENSORS, STATE, TELEMETRY, MANIFEST)
 
@@ -386,10 +386,7 @@ def test_what_may_change_is_taken() -> None:
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has one checkpoint."""
-    live = LiveRun(tmp_path_factory.mktemp("stopped")).start_paused(2)
-    live.control.ask(Kind.STOP, "test")
-    live.finish()
-    return live.run.directory
+    return stopped_run(tmp_path_factory.mktemp("stopped"))
 
 
 @pytest.mark.parametrize(

@@ -72,3 +72,10 @@ def test_a_value_of_known_scale_keeps_its_decimals() -> None:
     assert number(-0.0321, 2, 3, signed=True, fixed=True).text == "−0.032"
     assert number(5e-4, 1, 1, fixed=True).text == "0.0"
     assert number(0.0, 1, 1, fixed=True).text == "0  "
+
+
+def test_brief_rounds_to_significant_digits() -> None:
+    assert brief(0.02441, 2).text == ".024"
+    assert brief(0.9312, 2).text == ".93"
+    assert brief(-0.3421, 2).text == "−0.34"
+    assert brief(float("nan"), 2).text.strip() == "NaN"

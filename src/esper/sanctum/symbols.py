@@ -116,9 +116,9 @@ def percent(value: float | None) -> Cell:
     return number(None if value is None else value * 100, 3, 1)
 
 
-def brief(value: float | None) -> Cell:
-    """A number where no column has to be kept: three significant digits at most, no padding, no zeros around it."""
-    cell = number(value, 4, 4)
+def brief(value: float | None, digits: int = 3) -> Cell:
+    """A number where no column has to be kept: so many significant digits at most, no padding, no zeros around it."""
+    cell = number(value if value is None else float(f"{value:.{digits}g}"), 4, 4)
     text = cell.text.strip()
     if "." in text:
         text = text.rstrip("0").rstrip(".")

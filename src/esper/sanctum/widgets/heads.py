@@ -60,4 +60,4 @@ class Heads(Panel):
         """KL, clipped share and explained variance of the last update, for the border."""
         update = self.state.updates[-1]
         values = (update.kl, update.clip_fraction, update.explained_variance)
-        return "KL {}  clip {}  EV {}".format(*(brief(value).text for value in values))
+        return "KL {}  clip {}  EV {}".format(*(brief(value, 2).text for value in values))
