@@ -42,7 +42,7 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
     learning_rate: Annotated[
         Positive, Meta(description="Adam's, at the start; it falls linearly to a tenth by the last round")
     ] = 1e-3
-    gamma: Annotated[Share, Meta(description="discount of a step")] = 1.0
+    gamma: Annotated[Share, Meta(description="discount of a step")] = 0.99
     horizon: Annotated[
         HorizonName,
         Meta(
