@@ -25,8 +25,8 @@ def test_three_digits_and_the_point_in_one_column(value: float, text: str) -> No
 
 @given(st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True)))
 def test_a_number_keeps_its_width_and_its_point(value: float | None) -> None:
-    for before, after in ((3, 1), (3, 2), (2, 3), (4, 3)):
-        text = number(value, before, after).text
+    for before, after, fixed in ((3, 1, True), (3, 2, False), (2, 3, False), (4, 3, False)):
+        text = number(value, before, after, fixed=fixed).text
         if value is None or not math.isfinite(value) or 0.01 <= abs(value) < 10:
             assert len(text) == before + 1 + after
         if "." in text:

@@ -90,8 +90,8 @@ def number(value: float | None, before: int, after: int, *, signed: bool = False
     """Three significant digits, the decimal point always in the same column.
 
     The text is `before` columns, the point, and `after` columns. A value that is too small or too large for them is
-    written as 4e-5. `signed` marks positive values with a plus. `fixed` keeps all `after` decimals, and lets what is
-    too small for them be 0.00: for values of a known scale.
+    written as 4e-5, which needs two columns after the point. `signed` marks positive values with a plus. `fixed` keeps
+    all `after` decimals, and lets what is too small for them be 0.00: for values of a known scale.
     """
     width = before + 1 + after
     if value is None:
@@ -113,7 +113,7 @@ def number(value: float | None, before: int, after: int, *, signed: bool = False
 
 def percent(value: float | None) -> Cell:
     """A share as per cent with one decimal, 5 columns."""
-    return number(None if value is None else value * 100, 3, 1)
+    return number(None if value is None else value * 100, 3, 1, fixed=True)
 
 
 def brief(value: float | None, digits: int = 3) -> Cell:

@@ -47,11 +47,11 @@ def _slot(line: Line, slot: SlotReading, *, wide: bool) -> Line:
     if wide:
         line.gauge(slot.alpha, _BAR, slot.stage).add(" ")
     line.cell(number(slot.alpha, 2, 2, fixed=True)).add("  ")
-    line.cell(number(_points(slot.contribution), 3, 1, signed=True))
+    line.cell(number(_points(slot.contribution), 3, 1, signed=True, fixed=True))
     if slot.contribution is None:
         line.add(" " * 8)
     else:
-        line.add(" ± ", "dim").cell(number(_points(slot.contribution_se), 2, 1), "dim").add(" ")
+        line.add(" ± ", "dim").cell(number(_points(slot.contribution_se), 2, 1, fixed=True), "dim").add(" ")
     return line.cell(number(slot.grad_norm, 4, 2)).add(f"{slot.parameters:>9,}{slot.age:>5}")
 
 
