@@ -151,14 +151,14 @@ class PPOAgent:
             KeyError: a tensor is missing.
             RuntimeError: a tensor has another shape.
         """
-        named, self._uniform_ETH = tensors, uniform_ETH
-        self.load_policy(named)
+        self._uniform_ETH = uniform_ETH
+        self.load_policy(tensors)
         for name, value in self.rollout.tensors().items():
-            value.copy_(named[f"rollout.{name}"])
-        self.hidden = (named["hidden.h"].clone(), named["hidden.c"].clone())
-        state = self.learner.optimizer.state_dict()
-        state["state"] = {}
-        for name, value in below("adam.", named).items():
+            value.copy_(tensors[f"rollout.{name}"])
+        self.hidden = (tensors["hidden.h"].clone(), tensors["hidden.c"].clone())
+        adam = self.learner.optimizer.state_dict()
+        adam["state"] = {}
+        for name, value in below("adam.", tensors).items():
             index, _, moment = name.partition(".")
-            state["state"].setdefault(int(index), {})[moment] = value.clone()
-        self.learner.optimizer.load_state_dict(state)
+            adam["state"].setdefault(int(index), {})[moment] = value.clone()
+        self.learner.optimizer.load_state_dict(adam)
