@@ -11,7 +11,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -233,14 +233,16 @@ def _explain(message: str, values: Mapping[str, Any], given: Mapping[str, Any], 
     for part in key.split("."):
         value = value[part]
     source = f"--{key} {value!r}" if key in given else f"{key} = {value!r} in {file}"
-    choices = {
-        "policy": PolicyName,
-        "reward": RewardName,
-        "counterfactual": CounterfactualName,
-        "amp": AmpName,
-        "scaler": ScalerName,
-    }
-    if key in choices:
-        complaint = nearest(str(value), get_args(choices[key]))
+    if choices := _choices(key):
+        complaint = nearest(str(value), choices)
     complaint = complaint.replace("Expected ", "it must be ").replace("`", "")
     return f"{source} is not valid: {complaint}"
+
+
+def _choices(key: str) -> tuple[str, ...]:
+    """The values that a key such as `amp` or `ppo.horizon` may take, if they are words; else none."""
+    kind: Any = Config
+    for part in key.split("."):
+        kind = next(field.type for field in msgspec.structs.fields(kind) if field.encode_name == part)
+    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return get_args(plain) if get_origin(plain) is Literal else ()
