@@ -62,7 +62,8 @@ EVENTS = {
     "GateRefused": "round step env slot gate checks",
     "PolicyUpdated": "round policy_loss value_loss entropy kl clip_fraction explained_variance grad_norm "
     "learning_rate minibatches stopped_early episode_return heads",
-    "DeviceSampled": "device envs busy allocated reserved used total utilisation temperature power scale_min scale_max",
+    "DeviceSampled": "device envs busy allocated reserved used total utilisation temperature power scale_min scale_max "
+    "owners",
     "PhaseTimed": "round step wall phases",
     "AnomalyFound": "rule severity where env value threshold text",
     "GovernorRolledBack": "round step env reason",

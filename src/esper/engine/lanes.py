@@ -20,13 +20,13 @@ class Lane:
 
     Args:
         name: such as `cuda:0` or `cpu:1`.
-        splits: the task's data, moved to the device once.
+        splits: the task's data, on its device.
     """
 
     def __init__(self, name: str, splits: Splits) -> None:
         self.name = name
         self.device = torch_device(name)
-        self.splits = splits.to(self.device)
+        self.splits = splits
         self.stopwatch = Stopwatch()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"lane {name}")
 
@@ -40,10 +40,11 @@ class Lane:
 
 
 def open_lanes(names: Sequence[str], splits: Splits) -> list[Lane]:
-    """Build the lanes of a run.
+    """Build the lanes of a run. Those of one device share its copy of the data.
 
     Operators on these small tensors lose more by sharing an intra-op thread pool than they gain: the parallelism is in
     the lanes, so every operator runs on its lane's own thread.
     """
     torch.set_num_threads(1)
-    return [Lane(name, splits) for name in names]
+    resident = {device: splits.to(device) for device in {torch_device(name) for name in names}}
+    return [Lane(name, resident[torch_device(name)]) for name in names]

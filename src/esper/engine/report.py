@@ -133,8 +133,12 @@ def policy_updated(learned: Learned, episode_return: float, round_number: int) -
     )
 
 
-def device_sampled(lane: Lane, busy: float, measured: Sequence[Measurement]) -> ev.DeviceSampled:
-    """State of a lane's device, the share of the step that its thread worked, and the loss scales of its envs."""
+def device_sampled(
+    lane: Lane, busy: float, measured: Sequence[Measurement], owners: dict[str, int]
+) -> ev.DeviceSampled:
+    """State of a lane's device, the share of the step that its thread worked, the loss scales of its envs, and bytes
+    by owner.
+    """
     scales = [m.loss_scale for m in measured if m.loss_scale is not None]
     return ev.DeviceSampled(
         device=lane.name,
@@ -142,5 +146,6 @@ def device_sampled(lane: Lane, busy: float, measured: Sequence[Measurement]) -> 
         busy=busy,
         scale_min=min(scales, default=None),
         scale_max=max(scales, default=None),
+        owners=owners,
         **read_gauges(lane.device)._asdict(),
     )

@@ -17,6 +17,7 @@ from esper.engine.agents import Agent
 from esper.engine.env import Measurement
 from esper.engine.episode import Episode
 from esper.engine.manifest import CheckpointError
+from esper.engine.memory import Ledger
 from esper.engine.pool import Epoch, Pool
 from esper.engine.report import Moment
 from esper.engine.saving import Saver
@@ -58,6 +59,7 @@ class Trainer:
         self._single_step: str | None = None
         """Who asked for one step and no more; None while nobody did."""
         self._stopwatch = Stopwatch()
+        self._ledger = Ledger(pool.lanes, pool.envs, agent)
         self._since = time.perf_counter()
 
     def run(self) -> str:
@@ -148,10 +150,11 @@ class Trainer:
         wall, self._since = now - self._since, now
         phases = self._stopwatch.take()
         lanes = len(self.pool.lanes)
+        owners = self._ledger.by_lane(self.round)
         for index, lane in enumerate(self.pool.lanes):
             seconds = lane.stopwatch.take()
             busy = min(sum(seconds.values()) / wall, 1.0)
-            self.hub.emit(report.device_sampled(lane, busy, measured[index::lanes]))
+            self.hub.emit(report.device_sampled(lane, busy, measured[index::lanes], owners[index]))
             for phase, spent in seconds.items():
                 # Lanes run side by side: the mean over them is a phase's part of the wall time.
                 phases[phase] = phases.get(phase, 0.0) + spent / lanes

@@ -200,6 +200,10 @@ class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
     scale_min: float | None = None
     """Least loss scale among the envs of the device; absent without loss scaling."""
     scale_max: float | None = None
+    owners: dict[str, int] = {}
+    """Bytes of live tensors by owner: hosts and seeds (parameters, gradients and buffers) and optimizers of this
+    device's envs; policy (its experience and optimizer too) and data where they are on it. What all lanes of one CPU
+    share counts to the first of them."""
 
 
 class PhaseTimed(Event, frozen=True, kw_only=True, tag=True):

@@ -1,0 +1,86 @@
+"""Whose the memory is: bytes of live tensors by owner, from their sizes and without asking a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from esper.engine.agents import Agent
+from esper.engine.env import Env
+from esper.engine.lanes import Lane
+
+
+class Ledger:
+    """Keeps the books of a run's tensors. What has not changed since the last look is not counted again.
+
+    Args:
+        lanes: of the run.
+        envs: of the run, dealt round-robin over the lanes.
+        agent: whose tensors are the policy's.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], envs: Sequence[Env], agent: Agent) -> None:
+        self._lanes = lanes
+        self._envs = envs
+        self._agent = agent
+        self._topology: list[object] = [None] * len(envs)
+        self._of_env: list[dict[str, int]] = [{}] * len(envs)
+        self._round = -1
+        self._of_policy: dict[int, int] = {}
+
+    def by_lane(self, round_index: int) -> list[dict[str, int]]:
+        """For each lane, bytes by owner, as `DeviceSampled.owners` has them.
+
+        What is there once for all lanes of a device, the data and the policy, counts to the first of them.
+        """
+        if self._round != round_index:
+            self._round, self._of_policy = round_index, self._policy()
+        return [self._of_lane(index) for index in range(len(self._lanes))]
+
+    def _of_lane(self, index: int) -> dict[str, int]:
+        counted = [self._count(env) for env in self._envs[index :: len(self._lanes)]]
+        owners = {name: sum(env[name] for env in counted) for name in ("hosts", "seeds", "optimizers")}
+        if index in self._of_policy:
+            owners["policy"] = self._of_policy[index]
+        lane = self._lanes[index]
+        if index == self._first_on(lane.device):
+            owners["data"] = _bytes(vars(lane.splits).values())
+        return owners
+
+    def _count(self, env: Env) -> dict[str, int]:
+        # A seed has a gradient from its first training on, and then a norm of it.
+        topology = [(slot.stage, slot.parameter_count, slot.grad_norm is None) for slot in env.network.slots]
+        if self._topology[env.index] != topology:
+            self._topology[env.index] = topology
+            optimizers = [env.host_optimizer, *env.slot_optimizers.values()]
+            self._of_env[env.index] = {
+                "hosts": _module_bytes(env.network.host),
+                "seeds": sum(_module_bytes(slot) for slot in env.network.slots),
+                "optimizers": sum(_bytes(state.values()) for each in optimizers for state in each.state.values()),
+            }
+        return self._of_env[env.index]
+
+    def _policy(self) -> dict[int, int]:
+        """Bytes of the policy, by the lane that they count to; none where no lane has the policy's device."""
+        found: dict[int, int] = {}
+        for tensor in self._agent.tensors().values():
+            index = self._first_on(tensor.device)
+            if index is not None:
+                found[index] = found.get(index, 0) + tensor.nbytes
+        return found
+
+    def _first_on(self, device: torch.device) -> int | None:
+        return next((index for index, lane in enumerate(self._lanes) if lane.device == device), None)
+
+
+def _module_bytes(module: nn.Module) -> int:
+    """Parameters with their gradients, and buffers."""
+    parameters = list(module.parameters())
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return _bytes([*parameters, *gradients, *module.buffers()])
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
