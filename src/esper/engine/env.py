@@ -7,10 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import (
+    Tensor,
+    _foreach_norm,  # pyright: ignore[reportPrivateImportUsage]  (what torch.nn.utils.get_total_norm is made of)
+    nn,
+)
+from torch.optim.sgd import sgd
 
 from esper.config import Config, CounterfactualName
 from esper.engine.counterfactual import contributions, shapley_values
@@ -47,6 +53,33 @@ class Measurement:
     """By slot, for those that are blended: contribution to the accuracy and its standard error."""
     shapley: dict[int, float]
     """By slot, for the same, where Shapley values were asked for: at the end of an episode."""
+
+
+class _Owner(NamedTuple):
+    """Parameters that are trained together, and clipped by their own norm."""
+
+    optimizer: torch.optim.SGD
+    """Holds their momentum. Its `step` is not called: its functional form does the same with a quarter of the work."""
+    parameters: list[nn.Parameter]
+    momenta: list[Tensor]
+    options: dict[str, Any]
+    clip: float
+
+    @classmethod
+    def of(cls, optimizer: torch.optim.SGD, clip: float) -> _Owner:
+        """What an optimizer trains."""
+        (group,) = optimizer.param_groups
+        parameters = group["params"]
+        momenta = [optimizer.state[parameter]["momentum_buffer"] for parameter in parameters]
+        options = {
+            name: group[name] for name in ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
+        }
+        return cls(optimizer, parameters, momenta, options, clip)
+
+    def with_gradient(self) -> tuple[list[Tensor], list[Tensor], list[Tensor | None]]:
+        """The parameters that the loss depends on, their gradients and momenta: none of a seed whose alpha is 0."""
+        found = [(p, p.grad, m) for p, m in zip(self.parameters, self.momenta, strict=True) if p.grad is not None]
+        return [p for p, _, _ in found], [g for _, g, _ in found], [m for _, _, m in found]
 
 
 class Env:
@@ -163,56 +196,74 @@ class Env:
         network, scaler = self.network, self.scaler
         network.train()
         alphas = network.alphas()
-        owners = [(self.host_optimizer, network.host_parameters(), self.training.host_clip)]
-        for index in self.trained_slots():
-            owners.append((self.slot_optimizers[index], network.slot_parameters(index), self.training.seed_clip))
-        optimizers = [optimizer for optimizer, _, _ in owners]
-        batches = self._batches(round_index, step)
-        loss_and_hits, taught = torch.zeros(2, device=self._device), torch.zeros((), device=self._device)
-        norms_O, lost_O = torch.zeros(2, len(owners), device=self._device)
-        for x_BCHW, y_B in batches:
+        owners = self._owners()
+        x_NCHW, y_N = self._samples(round_index, step)
+        logits, norms = list[Tensor](), list[list[Tensor]]()
+        for x_BCHW, y_B in zip(x_NCHW.split(self.task.batch_size), y_N.split(self.task.batch_size), strict=True):
             with autocast(self._device, self._dtype):
                 logits_BK = network(x_BCHW, alphas)
                 loss = F.cross_entropy(logits_BK, y_B)
-            for optimizer in optimizers:
-                optimizer.zero_grad(set_to_none=True)
+            for owner in owners:
+                for parameter in owner.parameters:
+                    parameter.grad = None
             (scaler.scale(loss) if scaler else loss).backward()
-            if scaler:
-                scaler.unscale(optimizers)
-            norm_O = torch.stack([nn.utils.clip_grad_norm_(parameters, clip) for _, parameters, clip in owners])
-            overflow_O = self._optimize(optimizers, norm_O)
-            with torch.no_grad():
-                hits = (logits_BK.argmax(dim=-1) == y_B).sum()
-                loss_and_hits += torch.stack((loss * len(y_B), hits))
-                skipped = overflow_O.any()
-                taught += ~skipped
-                norms_O += norm_O.masked_fill(skipped, 0.0)
-                lost_O += overflow_O
-        samples = sum(len(y_B) for _, y_B in batches)
-        scale = scaler.current() if scaler else torch.zeros_like(taught)
-        return torch.cat((loss_and_hits / samples, scale[None], norms_O / taught, lost_O))
+            norms.append(self._optimize(owners))
+            logits.append(logits_BK.detach())
+        logits_NK = torch.cat(logits).float()
+        hits = (logits_NK.argmax(dim=-1) == y_N).float().mean()
+        loss = F.cross_entropy(logits_NK, y_N)
+        scale = scaler.current() if scaler else torch.zeros_like(loss)
+        return torch.cat((torch.stack((loss, hits, scale)), self._norms_and_losses(norms)))
 
-    def _batches(self, round_index: int, step: int) -> list[tuple[Tensor, Tensor]]:
+    def _owners(self) -> list[_Owner]:
+        """Who has a gradient in this epoch: the host, then each slot that trains."""
+        seeds = [self.slot_optimizers[index] for index in self.trained_slots()]
+        return [
+            _Owner.of(self.host_optimizer, self.training.host_clip),
+            *(_Owner.of(seed, self.training.seed_clip) for seed in seeds),
+        ]
+
+    def _samples(self, round_index: int, step: int) -> tuple[Tensor, Tensor]:
         """Pictures and labels of one epoch, in an order that belongs to this env, round and step."""
-        task, splits = self.task, self.splits
+        splits = self.splits
         generator = seeded(self.seed, "order", self.index, round_index, step)
-        order = torch.randperm(len(splits.train_y), generator=generator)[: task.samples_per_epoch].to(self._device)
-        pictures, labels = splits.train_x[order], splits.train_y[order]
-        return list(zip(pictures.split(task.batch_size), labels.split(task.batch_size), strict=True))
+        order_N = torch.randperm(len(splits.train_y), generator=generator)[: self.task.samples_per_epoch]
+        order_N = order_N.to(self._device)
+        return splits.train_x[order_N], splits.train_y[order_N]
 
-    def _optimize(self, optimizers: list[torch.optim.SGD], norm_O: Tensor) -> Tensor:
-        """Step every optimizer or, where loss scaling made a gradient overflow, none of them.
+    @torch.no_grad()
+    def _optimize(self, owners: Sequence[_Owner]) -> list[Tensor]:
+        """Clip the gradient of each owner, and step its optimizer; none of them if scaling made one overflow.
 
         Returns:
-            [O] bool: whose gradient overflowed.
+            The norm of each one's gradient before that, a scalar on the device.
         """
+        if self.scaler:
+            self.scaler.unscale([owner.optimizer for owner in owners])
+        trained = [owner.with_gradient() for owner in owners]
+        norms = torch.stack(_foreach_norm([grad for _, grads, _ in trained for grad in grads]))
+        norm_O = [torch.linalg.vector_norm(owned) for owned in norms.split([len(grads) for _, grads, _ in trained])]
+        overflow = self.scaler.update(torch.stack(norm_O)) if self.scaler else None
+        for owner, norm, (parameters, grads, momenta) in zip(owners, norm_O, trained, strict=True):
+            # What clips is divided by in the same pass, as fused optimizers do for a loss scale.
+            divisor = (norm / owner.clip).clamp(min=1.0)
+            sgd(parameters, grads, momenta, fused=True, grad_scale=divisor, found_inf=overflow, **owner.options)
+        return norm_O
+
+    def _norms_and_losses(self, norms: list[list[Tensor]]) -> Tensor:
+        """From the norms in each of M batches: each owner's mean, and how many of its overflowed, [2 O].
+
+        Without loss scaling nothing is skipped, and a gradient that is not finite shows in the mean. Each owner's are
+        summed by themselves, so that the host's mean is the same to the bit whoever else there is.
+        """
+        norm_OM = [torch.stack(each) for each in zip(*norms, strict=True)]
         if self.scaler is None:
-            for optimizer in optimizers:
-                optimizer.step()
-            return torch.zeros_like(norm_O, dtype=torch.bool)
-        finite_O = norm_O.isfinite()
-        self.scaler.step(optimizers, finite_O.all())
-        return ~finite_O
+            mean_O = torch.stack([norm_M.mean() for norm_M in norm_OM])
+            return torch.cat((mean_O, torch.zeros_like(mean_O)))
+        overflow_OM = torch.stack([~norm_M.isfinite() for norm_M in norm_OM])
+        skipped_M = overflow_OM.any(dim=0)
+        total_O = torch.stack([norm_M.masked_fill(skipped_M, 0.0).sum() for norm_M in norm_OM])
+        return torch.cat((total_O / (~skipped_M).sum(), overflow_OM.sum(dim=1)))
 
     @torch.inference_mode()
     def validate(self, *, last: bool) -> Tensor:

@@ -13,6 +13,7 @@ et al., 2018). Whose scale it is, is a choice:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -51,19 +52,17 @@ class LossScaler:
         for optimizer in optimizers:
             self._scaler.unscale_(optimizer)
 
-    def step(self, optimizers: Sequence[torch.optim.Optimizer], finite: Tensor) -> None:
-        """Step all optimizers of an env, or none; then let the scale grow or fall. Once for each minibatch.
+    def update(self, norm_O: Tensor) -> Tensor:
+        """Let the scale grow or fall. Once for each minibatch of an env.
 
         Args:
-            optimizers: fused ones, their gradients unscaled.
-            finite: bool scalar on the device: the gradients of all of them are finite.
+            norm_O: of the unscaled gradient of each owner.
+
+        Returns:
+            1 if none of them may step, else 0: scalar on the device, where fused optimizers look at it.
         """
-        skip = (~finite).float()
-        for optimizer in optimizers:
-            optimizer.found_inf = skip  # pyright: ignore[reportAttributeAccessIssue]  (what fused optimizers look at)
-            optimizer.step()
-            del optimizer.found_inf  # pyright: ignore[reportAttributeAccessIssue]
         self._scaler.update()
+        return (~norm_O.isfinite()).any().float()
 
     def current(self) -> Tensor:
         """The scale, as a scalar on the device: reading it costs no synchronisation."""
@@ -78,6 +77,6 @@ class LossScaler:
         self._scaler.load_state_dict(state)
 
 
-def autocast(device: torch.device, dtype: torch.dtype | None) -> torch.autocast:
-    """Autocast to `dtype`; float32 for None. Its cache of cast weights ends with it, so no forward poisons another."""
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:
+    """Autocast to `dtype`; nothing for None. Its cache of cast weights ends with it, so no forward poisons another."""
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from esper.growth.gates import GateConfig
 from esper.growth.initialise import initialise
-from esper.growth.layers import convolution
+from esper.growth.layers import BatchNorm, convolution
 from esper.growth.slot import Slot
 from esper.nearest import nearest
 
@@ -50,7 +50,7 @@ class ConvBlock(nn.Module):
         super().__init__()
         self.pool = pool
         self.conv = convolution(channels_in, channels_out, kernel_size)
-        self.norm = nn.BatchNorm2d(channels_out, momentum=_BATCH_NORM_MOMENTUM)
+        self.norm = BatchNorm(channels_out, momentum=_BATCH_NORM_MOMENTUM)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """From [B, C_in, H, W] to [B, C_out, H, W], halved if pooled."""

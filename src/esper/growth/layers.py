@@ -22,6 +22,16 @@ class Pointwise(nn.Conv2d):
         return F.linear(input.permute(0, 2, 3, 1), self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
 
 
+class BatchNorm(nn.BatchNorm2d):
+    """Batch norm that does not count its batches: only a cumulative average would need that."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Shape-preserving."""
+        statistics = (self.running_mean, self.running_var)
+        assert self.momentum is not None
+        return F.batch_norm(input, *statistics, self.weight, self.bias, self.training, self.momentum, self.eps)
+
+
 def convolution(channels_in: int, channels_out: int, kernel_size: int, groups: int = 1) -> nn.Conv2d:
     """A convolution without bias that keeps the picture's size; `kernel_size` is odd."""
     if kernel_size == 1 and groups == 1:
