@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.telemetry import events as ev
-from esper.telemetry.codec import decoder, encode
+from esper.telemetry.codec import decoder, encode, encode_lines
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import env_stepped, example_run
 from tests.telemetry.recordings import fold
@@ -57,6 +57,14 @@ def test_the_json_says_what_is_not_finite_and_leaves_out_what_was_not_measured()
 
     assert (written["loss"], written["grad_norm"], written["reward"]) == ("NaN", "Infinity", "-Infinity")
     assert "value" not in written
+
+
+@given(events=st.lists(st.one_of([values(kind) for kind in KINDS]), max_size=4))
+def test_many_lines_are_those_of_each(events: list[ev.AnyEvent]) -> None:
+    unwritable = ev.Logged(severity="info", text="\udcff")
+
+    for run in (events, [*events, unwritable]):
+        assert encode_lines(run) == b"".join(encode(event) + b"\n" for event in run)
 
 
 def test_text_that_no_file_can_hold_does_not_stop_a_recording() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from esper.telemetry import events as ev
 from esper.telemetry import playback as module
-from esper.telemetry import reader
+from esper.telemetry import reader, segments
 from esper.telemetry.playback import Playback
 from esper.telemetry.reader import History, open_history
 from tests.factory import example_run, stamp
@@ -25,6 +25,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     path = write_segment(tmp_path_factory.mktemp("run"), 1, recording(RUN))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "BLOCK", 7)
+        patch.setattr(segments, "CHUNK", 1000)
         return open_history(path)
 
 

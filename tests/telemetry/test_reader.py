@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.telemetry import events as ev
-from esper.telemetry import reader
+from esper.telemetry import reader, segments
 from esper.telemetry.codec import encode
 from esper.telemetry.reader import History, ReadError, open_history
 from esper.telemetry.segment_writer import pack
@@ -140,6 +140,23 @@ def test_a_newer_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
     ]
 
 
+def test_a_newer_version_that_goes_on_with_a_run_is_told_of(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, recording(RUN[:40]))
+    newer = recording(RUN[40:], fold(RUN[:40])).replace(b'"stage":"embargoed"', b'"stage":"embargoed","mood":1')
+    write_segment(tmp_path, 2, newer)
+    history = open_history(tmp_path)
+
+    assert same(history, RUN)
+    assert history.notices == ["fields of EnvStepped that a newer version wrote were skipped: mood"]
+
+
+def test_a_second_run_in_the_file_of_a_first_is_told_of(tmp_path: Path) -> None:
+    history = open_history(write_segment(tmp_path, 1, recording(RUN) + lines(example_run(envs=2)[:1])))
+
+    assert same(history, RUN)
+    assert "it begins a run of 2 envs, and this one has 4" in history.notices[0]
+
+
 def test_a_type_of_which_a_field_is_missing_is_refused_by_name(tmp_path: Path) -> None:
     content = re.sub(rb'"train_loss":[^,]*,', b"", recording(RUN))
     path = write_segment(tmp_path, 1, content)
@@ -213,6 +230,7 @@ def test_a_resumed_run_reads_as_one_history(tmp_path: Path, torn: bytes) -> None
 
 def test_any_stretch_of_events_and_any_state_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "BLOCK", 3)
+    monkeypatch.setattr(segments, "CHUNK", 1000)
     monkeypatch.setattr(reader, "BLOCKS", 9)  # so that every second kept state is thrown away, again and again
     whole = resumed(tmp_path, until=60, at=31)
     history = open_history(tmp_path)
@@ -310,6 +328,7 @@ def test_following_goes_on_into_new_segments_and_sees_what_was_undone(tmp_path: 
 
 def test_a_file_may_be_packed_under_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "BLOCK", 10)
+    monkeypatch.setattr(segments, "CHUNK", 1000)
     path = write_segment(tmp_path, 1, recording(RUN[:50]))
     history = open_history(tmp_path)
     with path.open("ab") as file:
@@ -318,7 +337,7 @@ def test_a_file_may_be_packed_under_its_reader(tmp_path: Path, monkeypatch: pyte
 
     assert history.poll() == 50
     assert same(history, RUN)
-    monkeypatch.setattr(Segment, "lines", None)  # from then on it is not unpacked again to see whether it has grown
+    monkeypatch.setattr(Segment, "pieces", None)  # from then on it is not unpacked again to see whether it has grown
     assert history.poll() == len(RUN)
     monkeypatch.undo()
     assert repr(history.state_at(33)) == repr(fold(RUN[:33]))

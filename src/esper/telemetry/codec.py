@@ -8,13 +8,15 @@ says float. In an untyped place, such as `RunStarted.config`, they stay strings.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
 
-_encode = msgspec.json.Encoder().encode
+_encoder = msgspec.json.Encoder()
+_encode = _encoder.encode
 
 
 def encode(value: object) -> bytes:
@@ -25,6 +27,15 @@ def encode(value: object) -> bytes:
         return _encode(_plain(value))
     # Absent fields are left out, so a null is most likely a number that was not finite.
     return _encode(_plain(value)) if b"null" in line else line
+
+
+def encode_lines(values: Sequence[object]) -> bytes:
+    """Write values as lines of JSON, each with its end: what `encode` writes, at less cost."""
+    try:
+        lines = _encoder.encode_lines(values)
+    except UnicodeEncodeError:
+        lines = b"null"
+    return b"".join([encode(value) + b"\n" for value in values]) if b"null" in lines else lines
 
 
 def decoder(kind: type[T] | Any) -> msgspec.json.Decoder[T]:

@@ -9,6 +9,8 @@ from esper.telemetry import events as ev
 
 _TURNING_POINTS = {"germinated": "planted", "blending": "blending", "fossilized": "fossilized", "culled": "culled"}
 """What is said of a seed that reaches a stage; timers bring it to the others."""
+_ROUTINE = frozenset({ev.RoundStarted, ev.EnvStepped, ev.GateRefused, ev.DeviceSampled, ev.PhaseTimed, ev.EpisodeEnded})
+"""Of these nothing is ever said. They are nearly all events, and so are told from the others by one look."""
 _LANES_IN_FULL = 8
 """Up to so many lanes are named one by one."""
 
@@ -29,6 +31,8 @@ def assignment(lanes: Sequence[str]) -> str:
 
 def sentence(event: ev.AnyEvent) -> tuple[str, str] | None:
     """Severity (info, warning or error) and text of an event; None for the routine ones."""
+    if type(event) in _ROUTINE:
+        return None
     match event:
         case ev.RunStarted():
             return "info", f"run {event.run}: {event.policy} on {event.task}, {assignment(event.lanes)}"

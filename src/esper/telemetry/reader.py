@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +22,7 @@ import zstandard
 from esper.telemetry import events as ev
 from esper.telemetry.scan import KINDS, Unreadable, scan, unknown_fields
 from esper.telemetry.segments import ReadError, Segment, list_segments, packed_path, plain_path
-from esper.telemetry.state import Keyframe, RunState
+from esper.telemetry.state import Keyframe, Record, RunState
 
 __all__ = ["History", "ReadError", "open_history"]
 
@@ -100,7 +100,9 @@ class History:
         self._notices: dict[object, str] = {}
         self._damaged = 0
         self._seen: set[str] = set()
-        """Types of which an event has come."""
+        """Types of which a record has come."""
+        self._met: set[type[Record]] = set()
+        """Those of which one has come in this file."""
         self._mark(opens=True)
 
     @property
@@ -170,11 +172,11 @@ class History:
         count = min(stop, end) - block.position
         if count <= 0:
             return
-        for _, _, record in scan(block.segment, block.offset, block.envs):
-            if not isinstance(record, (Unreadable, Keyframe)):
-                yield record
-                count -= 1
-                if count == 0:
+        for _, _, found in scan(block.segment, block.offset, block.envs):
+            if isinstance(found, list):
+                yield from found[:count]
+                count -= len(found)
+                if count <= 0:
                     return
 
     # Loading. Positions, states and times are kept as the events come.
@@ -197,7 +199,7 @@ class History:
             torn = self._segment.path
             self._notices["torn", torn] = f"{torn} ends in the middle of a line: that event is lost"
         self._segment, self._offset, self._complete = Segment(path), 0, False
-        self._resuming = True
+        self._resuming, self._met = True, set()
         self._mark(opens=True)
 
     def _read_on(self) -> int:
@@ -209,44 +211,54 @@ class History:
         going = True
         while going:
             going = False
-            for end, text, record in scan(self._segment, self._offset, len(self._state.envs)):
-                if isinstance(record, Unreadable):
-                    self._skip(end, record)
+            for end, text, found in scan(self._segment, self._offset, len(self._state.envs)):
+                if isinstance(found, Unreadable):
+                    self._skip(end, found)
                     self._offset = end
-                elif isinstance(record, Keyframe):
+                elif isinstance(found, Keyframe):
                     self._offset = end
-                    kept = min(kept, self._rebase(end, text, record))
+                    kept = min(kept, self._rebase(end, text, found))
                     going = True  # with as many envs as the Keyframe has
                     break
                 else:
-                    kept = min(kept, self._append(text, record))
+                    kept = min(kept, self._append(text, found))
                     self._offset = end
         self._complete = packed
         self._check_end()
         return kept
 
-    def _append(self, text: bytes, event: ev.AnyEvent) -> int:
-        """Take one event in. Returns the position up to which the history is as it was."""
+    def _append(self, text: bytes, events: list[ev.AnyEvent]) -> int:
+        """Take events in, one a line of the text. Returns the position up to which the history is as it was."""
+        kept, last = self.length, self._state.time
+        if self._resuming:
+            kept, last = self._resume(events[0]), events[0].time
+        if self.length - self._blocks[-1].position >= self._interval:
+            self._mark(opens=False)
+        self._meet(text, events)
+        state, length, shift = self._state, self.length, self._shifts[-1][1]
+        for event in events:
+            if event.time < last:
+                shift += event.time - last
+                self._shifts.append((length, shift))
+            last = event.time
+            if type(event) is ev.RoundStarted:
+                self.rounds.append(length)
+            state.apply(event)
+            length += 1
+            if type(event) is ev.PhaseTimed:
+                self.steps.append(length)
+        self.length, self.duration = length, last - shift
+        return kept
+
+    def _resume(self, event: ev.AnyEvent) -> int:
+        """Make ready for the first event after a Keyframe, or of all. Returns the length of what is as it was."""
         kept = self.length
-        if self._resuming and event.seq <= self._state.seq:  # the Keyframe that should have said so was unreadable
+        if event.seq <= self._state.seq:  # the Keyframe that should have said so was unreadable
             kept = self._undo(event.seq - 1)
             self._state = self.state_at(kept)
             self._mark(opens=True)
-        if self._resuming or event.time < self._state.time:
-            self._shifts.append((self.length, event.time - self.duration))
-            self._resuming = False
-        if self.length - self._blocks[-1].position >= self._interval:
-            self._mark(opens=False)
-        kind = type(event)
-        if kind.__name__ not in self._seen:
-            self._meet(text, kind)
-        if kind is ev.RoundStarted:
-            self.rounds.append(self.length)
-        self._state.apply(event)
-        self.length += 1
-        self.duration = event.time - self._shifts[-1][1]
-        if kind is ev.PhaseTimed:
-            self.steps.append(self.length)
+        self._shifts.append((self.length, event.time - self.duration))
+        self._resuming = False
         return kept
 
     def _rebase(self, end: int, text: bytes, keyframe: Keyframe) -> int:
@@ -259,7 +271,7 @@ class History:
         if self.length and keyframe.seq > self._state.seq:
             lost = f"events {self._state.seq + 1} to {keyframe.seq} are missing"
             self._notices["gap", self._segment.path] = f"{lost} before {self._segment.path}"
-        self._meet(text, Keyframe)
+        self._meet(text, [keyframe])
         kept = self._undo(keyframe.seq)
         self._state = state
         self._resuming = True
@@ -302,12 +314,20 @@ class History:
             self._blocks = [block for i, block in enumerate(self._blocks) if block.opens or i % 2 == 0]
             self._interval *= 2
 
-    def _meet(self, text: bytes, kind: type[ev.Event]) -> None:
-        """Look at a record that is the first of its type for signs of a newer version."""
-        name = kind.__name__
-        if name not in self._seen and (fields := unknown_fields(text, kind)):
-            self._notices[name] = f"fields of {name} that a newer version wrote were skipped: {', '.join(fields)}"
-        self._seen.add(name)
+    def _meet(self, text: bytes, records: Sequence[Record]) -> None:
+        """Look at the first record of each type in a file, one a line of the text, for signs of a newer version."""
+        new = set(map(type, records)) - self._met
+        if not new:
+            return
+        self._met |= new
+        for line, record in zip(text.split(b"\n"), records, strict=False):
+            kind = type(record)
+            if kind in new:
+                new.remove(kind)
+                self._seen.add(kind.__name__)
+                if fields := unknown_fields(line, record):
+                    skipped = f"fields of {kind.__name__} that a newer version wrote were skipped: {', '.join(fields)}"
+                    self._notices.setdefault(kind.__name__, skipped)
 
     def _skip(self, end: int, bad: Unreadable) -> None:
         """Say what cannot be read. Raises ReadError where it cannot be damage."""

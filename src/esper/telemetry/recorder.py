@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from esper.telemetry.codec import encode
+from esper.telemetry.codec import encode, encode_lines
 from esper.telemetry.events import SCHEMA
 from esper.telemetry.segment_writer import SegmentWriter, pack
 from esper.telemetry.segments import list_segments, segment_number, segment_path
@@ -185,8 +185,7 @@ class Recorder:
             self._begin_segment(first)
         else:
             segment = self._segment or self._begin_segment(Keyframe.of(self._state))
-            lines = [encode(record) for record in self._taken]
-            segment.append(b"\n".join([*lines, b""]))
+            segment.append(encode_lines(self._taken))
         self._state = _fold(self._state, self._taken)
         self._taken = []
         if self._segment is not None and self._segment.size >= SEGMENT_BYTES:

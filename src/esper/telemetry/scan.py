@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -27,6 +27,7 @@ class _Header(msgspec.Struct):
     seq: int
 
 
+_decode_events = decoder(ev.AnyEvent).decode_lines
 _decode = decoder(Record).decode
 _header: msgspec.json.Decoder[_Header] = decoder(_Header)
 
@@ -39,37 +40,85 @@ class Unreadable(NamedTuple):
     reason: str
 
 
-Line: TypeAlias = tuple[int, bytes, Record | Unreadable]
-"""Offset of the byte after a line, its text, and what it says."""
+Piece: TypeAlias = tuple[int, bytes, list[ev.AnyEvent] | Keyframe | Unreadable]
+"""Offset of the byte after some lines, their text, and what they say: events, one a line, or what one line says."""
 
 
-def scan(segment: Segment, offset: int, envs: int) -> Iterator[Line]:
-    """The whole lines of a segment from a byte on.
+def scan(segment: Segment, offset: int, envs: int) -> Iterator[Piece]:
+    """The whole lines of a segment from a byte on, many at a time where all is well with them.
 
     `envs` is how many envs the run has there; an event of another env is damage, as the fold would have no place for
     it. The same lines give the same records wherever the scan begins. Raises ReadError when the file cannot be read.
     """
-    for end, text in segment.lines(offset):
-        try:
-            record = _decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            yield end, text, Unreadable(_claimed_kind(text), str(error))
+    for end, text in segment.pieces(offset):
+        events = _sound_events(text, envs)
+        if events is not None:
+            yield end, text, events
             continue
-        kind = type(record)
-        if not 0 <= record.time < LATEST_TIME:
-            yield end, text, Unreadable(None, f"its time, {record.time}, is no time")
-        elif kind in _OF_ENV and not 0 <= record.env < envs:
-            yield end, text, Unreadable(None, f"it is about env {record.env}, and the run has {envs}")
-        else:
-            if kind is ev.RunStarted:
-                envs = len(record.lanes)
-            yield end, text, record
+        at = end - len(text)
+        for line in text.split(b"\n")[:-1]:
+            at += len(line) + 1
+            record = _read_line(line, envs)
+            if isinstance(record, (Keyframe, Unreadable)):
+                yield at, line, record
+            else:
+                if isinstance(record, ev.RunStarted):
+                    envs = len(record.lanes)
+                yield at, line, [record]
 
 
-def unknown_fields(text: bytes, kind: type[ev.Event]) -> list[str]:
-    """Fields of a readable line that this version does not know."""
-    fields = msgspec.json.decode(text.decode("utf-8", "replace"))
-    return sorted(set(fields) - {"type", *kind.__struct_fields__})
+def _sound_events(text: bytes, envs: int) -> list[ev.AnyEvent] | None:
+    """The events of some lines; None where one of them is to be looked at by itself."""
+    try:
+        events = _decode_events(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if len(events) != text.count(b"\n") or any(
+        not 0 <= event.time < LATEST_TIME
+        or (type(event) in _OF_ENV and not 0 <= event.env < envs)
+        or type(event) is ev.RunStarted
+        for event in events
+    ):
+        return None
+    return events
+
+
+def _read_line(line: bytes, envs: int) -> Record | Unreadable:
+    try:
+        record = _decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return Unreadable(_claimed_kind(line), str(error))
+    if not 0 <= record.time < LATEST_TIME:
+        return Unreadable(None, f"its time, {record.time}, is no time")
+    match record:
+        case ev.RunStarted() if envs and len(record.lanes) != envs:
+            return Unreadable(None, f"it begins a run of {len(record.lanes)} envs, and this one has {envs}")
+        case ev.EnvStepped() | ev.SeedMoved() | ev.GateRefused() | ev.GovernorRolledBack() | ev.EpisodeEnded():
+            if not 0 <= record.env < envs:
+                return Unreadable(None, f"it is about env {record.env}, and the run has {envs}")
+    return record
+
+
+def unknown_fields(line: bytes, record: Record) -> list[str]:
+    """Fields in the line of a record, and in its parts, that this version does not know."""
+    written = msgspec.json.decode(line.decode("utf-8", "replace"))
+    del written["type"]
+    return sorted(set(_strange_keys(written, record)))
+
+
+def _strange_keys(written: Any, read: Any) -> Iterator[str]:
+    match read:
+        case msgspec.Struct():
+            known = {field: getattr(read, field) for field in read.__struct_fields__}
+            yield from written.keys() - known.keys()
+        case dict():
+            known = read
+        case list() | tuple():
+            written, known = dict(enumerate(written)), dict(enumerate(read))
+        case _:
+            return
+    for key in written.keys() & known.keys():
+        yield from _strange_keys(written[key], known[key])
 
 
 def _claimed_kind(text: bytes) -> str | None:

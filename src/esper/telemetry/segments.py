@@ -10,8 +10,9 @@ from typing import BinaryIO
 
 import zstandard
 
-CHUNK = 1 << 20
-PACKED_CHUNK = 1 << 16
+CHUNK = 1 << 18
+"""Bytes read at a time, to be decoded together: some hundred events."""
+PACKED_CHUNK = 1 << 14
 """Bytes of a packed file read at a time: they grow up to thirtyfold."""
 LONGEST_LINE = 1 << 28
 """Bytes without a line's end after which a file cannot be a recording."""
@@ -72,19 +73,23 @@ class Segment:
         """Finished and packed: nothing will be appended."""
         return not self.path.exists() and packed_path(self.path).exists()
 
-    def lines(self, offset: int) -> Iterator[tuple[int, bytes]]:
-        """Every whole line from a byte on, with the offset after its end. What follows the last line's end is left.
+    def pieces(self, offset: int) -> Iterator[tuple[int, bytes]]:
+        """Every whole line from a byte on, many at a time, with the offset after them.
 
-        Raises ReadError when the file cannot be opened, or has no lines.
+        What follows the last line's end is left. Raises ReadError when the file cannot be opened, or has no lines.
         """
-        rest = b""
+        rest: list[bytes] = []
+        waiting = 0
         for chunk in self._chunks(offset):
-            pieces = (rest + chunk).split(b"\n")
-            rest = pieces.pop()
-            for line in pieces:
-                offset += len(line) + 1
-                yield offset, line
-            if len(rest) > LONGEST_LINE:
+            cut = chunk.rfind(b"\n") + 1
+            if cut:
+                piece = b"".join([*rest, chunk[:cut]])
+                rest, waiting = [], 0
+                offset += len(piece)
+                yield offset, piece
+            rest.append(chunk[cut:])
+            waiting += len(chunk) - cut
+            if waiting > LONGEST_LINE:
                 raise ReadError(f"{self.path} is not a recording: it has no lines; expected JSON Lines of events")
 
     def tail(self, offset: int) -> bytes:
@@ -93,7 +98,12 @@ class Segment:
 
     def line_number(self, offset: int) -> int:
         """Number of the line that ends before a byte, from 1."""
-        return sum(1 for end, _ in self.lines(0) if end <= offset)
+        number, at = 0, 0
+        for end, text in self.pieces(0):
+            if end >= offset:
+                return number + text.count(b"\n", 0, offset - at)
+            number, at = number + text.count(b"\n"), end
+        return number
 
     def _chunks(self, offset: int) -> Iterator[bytes]:
         try:
