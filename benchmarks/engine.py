@@ -1,6 +1,10 @@
-"""Throughput, memory and the share of each phase: `python benchmarks/engine.py [--envs 16 64] [--task NAME]`.
+"""Throughput, memory and the share of each phase: `python benchmarks/engine.py [--envs 16 64] [--task NAME] …`.
 
 Each setting runs in a process of its own, so that its memory is its own. The first round warms up and is not counted.
+An env-step is one decision, one epoch of training and one validation of one env. Where others work on the same cores,
+env-steps per second of this process's own CPU time, times the lanes, say more than those of the wall time.
+
+The work that the engine's target speaks of: `python benchmarks/engine.py --task synthetic --steps 10 --amp bf16`.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from queue import SimpleQueue
 
 import msgspec
@@ -24,70 +29,85 @@ from esper.telemetry.state import Keyframe, Record
 class Result(msgspec.Struct):
     envs: int
     env_steps_per_second: float
+    env_steps_per_core_second: float
+    """Of CPU time, all threads together."""
     peak_rss_mib: float
     phases: dict[str, float]
 
 
-def measure(envs: int, rounds: int, task: str, devices: list[str]) -> Result:
+class Setting(msgspec.Struct):
+    """What is measured; `rounds` after one to warm up."""
+
+    envs: int
+    rounds: int
+    task: str
+    steps: int
+    policy: str
+    amp: str
+    devices: tuple[str, ...]
+
+
+def measure(setting: Setting) -> Result:
     from esper.engine.run import Run
 
     records: SimpleQueue[Record] = SimpleQueue()
     with tempfile.TemporaryDirectory() as directory:
-        options = {
-            "envs": envs,
-            "rounds": rounds + 1,
-            "task": task,
-            "devices": tuple(devices),
-            "telemetry_dir": directory,
-        }
+        options = msgspec.structs.asdict(setting) | {"rounds": setting.rounds + 1, "telemetry_dir": directory}
         run = Run(resolve(None, options), Control(), records, None)
         thread = threading.Thread(target=run.train)
         thread.start()
-        wall, steps, phases = 0.0, 0, dict[str, float]()
+        wall, steps, phases, began = 0.0, 0, dict[str, float](), time.process_time()
         while thread.is_alive() or not records.empty():
             record = records.get()
+            if isinstance(record, ev.RoundStarted) and record.round == 2:
+                began = time.process_time()
             if isinstance(record, ev.PhaseTimed) and record.round > 1:
                 wall, steps = wall + record.wall, steps + 1
                 for name, seconds in record.phases.items():
                     phases[name] = phases.get(name, 0.0) + seconds
             if isinstance(record, ev.RunEnded | Keyframe):
                 break
+        burnt = time.process_time() - began
         thread.join()
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return Result(envs, envs * steps / wall, rss, {name: seconds / wall for name, seconds in phases.items()})
+    done = setting.envs * steps
+    shares = {name: seconds / wall for name, seconds in phases.items()}
+    return Result(setting.envs, done / wall, done / burnt, rss, shares)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--envs", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--task", default="digits_impaired")
+    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--policy", default="ppo")
+    parser.add_argument("--amp", default="auto")
     parser.add_argument("--devices", nargs="+", default=["auto"])
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        result = measure(options.one, options.rounds, options.task, options.devices)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = vars(parser.parse_args())
+    one, envs = options.pop("one"), options.pop("envs")
+    if one:
+        result = measure(msgspec.json.decode(one, type=Setting))
         sys.stdout.buffer.write(msgspec.json.encode(result))
         return
-    print(f"{options.task}, {options.rounds} rounds after one to warm up, devices {' '.join(options.devices)}")
-    print(f"{'envs':>5} {'env-steps/s':>12} {'peak RSS':>10}  share of the wall time")
-    for envs in options.envs:
-        command = [
-            sys.executable,
-            __file__,
-            "--one",
-            str(envs),
-            "--rounds",
-            str(options.rounds),
-            "--task",
-            options.task,
-        ]
-        output = subprocess.run([*command, "--devices", *options.devices], check=True, capture_output=True).stdout
-        result = msgspec.json.decode(output, type=Result)
+    print(", ".join(f"{name} {value}" for name, value in options.items()), "(after one round to warm up)")
+    print(f"{'envs':>5} {'env-steps/s':>12} {'per CPU-s':>10} {'peak RSS':>10} {'per env':>9}  share of the wall time")
+    before: Result | None = None
+    for count in envs:
+        setting = msgspec.json.encode({"envs": count, **options}).decode()
+        command = [sys.executable, __file__, "--one", setting]
+        result = msgspec.json.decode(subprocess.run(command, check=True, capture_output=True).stdout, type=Result)
         shares = "  ".join(f"{name} {share:.1%}" for name, share in sorted(result.phases.items(), key=lambda x: -x[1]))
+        # What an env costs is the slope: the rest is the process.
+        slope = (result.peak_rss_mib - before.peak_rss_mib) / (count - before.envs) if before else None
+        each = "" if slope is None else f"{slope:5.2f} MiB"
         print(
-            f"{result.envs:5} {result.env_steps_per_second:12.1f} {result.peak_rss_mib:6.0f} MiB  {shares}", flush=True
+            f"{count:5} {result.env_steps_per_second:12.1f} {result.env_steps_per_core_second:10.1f} "
+            f"{result.peak_rss_mib:6.0f} MiB {each:>9}  {shares}",
+            flush=True,
         )
+        before = result
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class ConvBlock(nn.Module):
         """From [B, C_in, H, W] to [B, C_out, H, W], halved if pooled."""
         if self.pool:
             x_BCHW = F.max_pool2d(x_BCHW, 2)
-        return F.relu(self.norm(self.conv(x_BCHW)))
+        return F.relu(self.norm(self.conv(x_BCHW)), inplace=True)
 
 
 class PooledLinear(nn.Module):

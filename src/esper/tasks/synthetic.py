@@ -14,7 +14,7 @@ from esper.tasks.task import Splits, Task, standardised
 
 CLASSES = 10
 SHAPE = (3, 32, 32)
-SIZES = (2048, 512, 512)
+SIZES = (2048, 256, 512)
 """Samples for training, validation and test."""
 NOISE = 2.0
 """Deviation of the noise on each pixel; that of the pattern under it is about 1."""
@@ -50,7 +50,7 @@ SYNTHETIC = Task(
     build_host=partial(ConvHost, in_channels=3, widths=(8, 16, 32), kernel_size=3, pools=2, classes=CLASSES),
     load=load,
     batch_size=128,
-    samples_per_epoch=1024,
+    samples_per_epoch=512,
     host_learning_rate=0.1,
     seed_learning_rate=0.1,
 )
