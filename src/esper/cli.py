@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
@@ -22,6 +22,7 @@ from esper.commands.screen import add_screen_options, show
 from esper.config import Config, ConfigError, resolve
 from esper.control import Kind
 from esper.engine.manifest import CheckpointError, check_compatible, find_checkpoint, saved_config
+from esper.place import Place
 from esper.telemetry.segments import ReadError
 
 if TYPE_CHECKING:
@@ -63,7 +64,12 @@ def train(arguments: Sequence[str]) -> int:
     from esper.launch import EngineThread
 
     engine = EngineThread(config, checkpoint)
-    state = _run_headless(engine) if headless else _run_dashboard(engine, theme)
+    place = Place.current()
+    if place.rank > 0:  # rank 0 shows the run
+        with open(os.devnull, "w") as nobody:
+            state = _run_headless(engine, nobody)
+    else:
+        state = _run_headless(engine, sys.stdout) if headless else _run_dashboard(engine, theme)
     if engine.failure:
         return refuse(engine.failure)
     if engine.crash:
@@ -71,7 +77,8 @@ def train(arguments: Sequence[str]) -> int:
         return FAILED
     from esper.telemetry.console import summary
 
-    print(summary(state))
+    if place.rank == 0:
+        print(summary(state))
     return DONE
 
 
@@ -85,13 +92,13 @@ def _resolve_run(file: Path | None, resume: Path | None, options: Mapping[str, A
     return config, checkpoint
 
 
-def _run_headless(engine: EngineThread):
+def _run_headless(engine: EngineThread, stream: TextIO):
     from esper.telemetry.console import Console
 
     with _Signals(lambda: engine.control.ask(Kind.STOP, "signal")):
         engine.start()
         try:
-            state = Console(sys.stdout).run(engine.records, lambda: engine.alive)
+            state = Console(stream).run(engine.records, lambda: engine.alive)
         except BrokenPipeError:  # nobody listens any more: the engine saves what it has
             engine.control.ask(Kind.STOP, "signal")
             engine.join()

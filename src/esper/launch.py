@@ -26,7 +26,7 @@ class EngineThread:
         self.failure: str | None = None
         """One sentence: why the run could not be set up."""
         self.crash: str | None = None
-        """The traceback of what ended the run before its time."""
+        """What ended the run before its time: one sentence where that is another rank, else a traceback."""
         self.directory: Path | None = None
         """Of the run, once it is set up."""
         self._config = config
@@ -50,6 +50,7 @@ class EngineThread:
     def _main(self) -> None:
         from esper.engine.manifest import CheckpointError
         from esper.engine.run import Run
+        from esper.ranks import RankLostError
         from esper.tasks import TaskError
         from esper.telemetry.recorder import RecordingError
 
@@ -58,11 +59,16 @@ class EngineThread:
         except (ConfigError, TaskError, CheckpointError, RecordingError) as error:
             self.failure = str(error)
             return
+        except RankLostError as error:
+            self.crash = f"esper-sanctum: {error}"
+            return
         except Exception:  # noqa: BLE001  (a thread's last line: what it says is printed by the caller)
             self.crash = traceback.format_exc()
             return
         self.directory = run.directory
         try:
             run.train()
+        except RankLostError as error:
+            self.crash = f"esper-sanctum: {error}"
         except Exception:  # noqa: BLE001  (the same)
             self.crash = traceback.format_exc()

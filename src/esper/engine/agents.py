@@ -16,6 +16,7 @@ from esper.policy.heuristic import Heuristic
 from esper.policy.view import EnvView
 from esper.ppo.agent import PPOAgent
 from esper.ppo.learner import Learned
+from esper.ranks import ALONE, Ranks
 
 
 class Agent(Protocol):
@@ -37,12 +38,12 @@ class Agent(Protocol):
         """Learn from the round; None if there is nothing that learns."""
         ...
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Tensors that a checkpoint keeps, by name."""
+    def tensors(self, ranks: Ranks = ALONE) -> dict[str, Tensor]:
+        """Tensors that a checkpoint keeps, by name: of this rank's envs, or those of all, which all then must call."""
         ...
 
     def snapshot(self) -> dict[str, Any]:
-        """What else it keeps, as JSON can hold it."""
+        """What else it keeps, by number of the env, as JSON can hold it."""
         ...
 
     def restore(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniform_ETH: Tensor) -> None:
@@ -50,7 +51,7 @@ class Agent(Protocol):
         ...
 
 
-def build_agent(config: Config, slots: int, blueprints: Sequence[str]) -> Agent:
+def build_agent(config: Config, slots: int, blueprints: Sequence[str], ranks: Ranks = ALONE) -> Agent:
     """The agent that `--policy` names."""
     if config.policy == "static":
         return Static()
@@ -62,10 +63,10 @@ def build_agent(config: Config, slots: int, blueprints: Sequence[str]) -> Agent:
         return Periodic(blueprints, PERIOD)
     if config.policy == "full":
         return Periodic(blueprints, period=1)
-    return build_ppo(config, slots, blueprints)
+    return build_ppo(config, slots, blueprints, ranks)
 
 
-def build_ppo(config: Config, slots: int, blueprints: Sequence[str]) -> PPOAgent:
+def build_ppo(config: Config, slots: int, blueprints: Sequence[str], ranks: Ranks = ALONE) -> PPOAgent:
     """The agent that learns, before it has."""
     return PPOAgent(
         envs=config.envs,
@@ -75,4 +76,5 @@ def build_ppo(config: Config, slots: int, blueprints: Sequence[str]) -> PPOAgent
         config=config.ppo,
         rounds=config.rounds,
         generator=seeded(config.seed, "policy"),
+        ranks=ranks,
     )

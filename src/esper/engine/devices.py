@@ -17,6 +17,7 @@ import torch
 from esper.config import ConfigError
 from esper.engine.nvml import driver_version
 from esper.engine.precision import resolve_amp
+from esper.place import Place
 
 T = TypeVar("T")
 
@@ -41,8 +42,27 @@ def resolve_devices(names: Sequence[str]) -> list[str]:
 
 
 def torch_device(lane: str) -> torch.device:
-    """The device behind a lane: all CPU lanes share one."""
-    return torch.device("cpu") if lane.startswith("cpu") else torch.device(lane)
+    """The device behind a lane of this machine: all CPU lanes share one."""
+    name = lane.rpartition("/")[2]
+    return torch.device("cpu") if name.startswith("cpu") else torch.device(name)
+
+
+def deal_lanes(lanes: Sequence[str], place: Place) -> list[str]:
+    """The lanes that are a rank's of those that its machine has: they are dealt round-robin to its ranks.
+
+    Where there are several machines, a lane's name begins with the number of its own: `1/cuda:0`.
+
+    Raises:
+        ConfigError: there are more ranks than lanes.
+    """
+    ranks = place.local_world_size
+    if ranks > len(lanes):
+        raise ConfigError(
+            f"{ranks} ranks on a machine cannot share {', '.join(lanes)}: each needs a device of its own; give "
+            f"torchrun --nproc-per-node {len(lanes)}, or the run more --devices"
+        )
+    machine = f"{place.machine}/" if place.machines > 1 else ""
+    return [f"{machine}{lane}" for lane in lanes[place.local_rank :: ranks]]
 
 
 def lane_of(env: int, lanes: Sequence[T]) -> T:

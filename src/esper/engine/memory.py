@@ -25,8 +25,8 @@ class Ledger:
         self._lanes = lanes
         self._envs = envs
         self._agent = agent
-        self._topology: list[object] = [None] * len(envs)
-        self._of_env: list[dict[str, int]] = [{}] * len(envs)
+        self._topology: dict[int, object] = {}
+        self._of_env: dict[int, dict[str, int]] = {}
         self._round = -1
         self._of_policy: dict[int, int] = {}
 
@@ -52,7 +52,7 @@ class Ledger:
     def _count(self, env: Env) -> dict[str, int]:
         # A seed has a gradient from its first training on, and then a norm of it.
         topology = [(slot.stage, slot.parameter_count, slot.grad_norm is None) for slot in env.network.slots]
-        if self._topology[env.index] != topology:
+        if self._topology.get(env.index) != topology:
             self._topology[env.index] = topology
             optimizers = [env.host_optimizer, *env.slot_optimizers.values()]
             self._of_env[env.index] = {

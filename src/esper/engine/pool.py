@@ -27,7 +27,7 @@ class Epoch:
 
 
 class Pool:
-    """Envs on lanes, dealt round-robin: env i lives on lane i mod lanes.
+    """Envs on lanes, dealt round-robin: the i-th of them lives on lane i mod lanes.
 
     Args:
         task: what the hosts learn.
@@ -35,13 +35,24 @@ class Pool:
         lanes: names of the devices.
         slots: names of the slots to use.
         config: of the run.
+        owned: numbers of the envs that are this process's; all of the run's, unless it is given.
     """
 
-    def __init__(self, task: Task, splits: Splits, lanes: Sequence[str], slots: Sequence[str], config: Config) -> None:
-        self.lanes = open_lanes(lanes[: config.envs], splits)
+    def __init__(
+        self,
+        task: Task,
+        splits: Splits,
+        lanes: Sequence[str],
+        slots: Sequence[str],
+        config: Config,
+        owned: range | None = None,
+    ) -> None:
+        owned = range(config.envs) if owned is None else owned
+        self._first = owned.start
+        self.lanes = open_lanes(lanes[: len(owned)], splits)
         scalers = {lane.name: self._scaler(lane, config) for lane in self.lanes}
         self.envs: list[Env] = []
-        for index in range(config.envs):
+        for index in owned:
             lane = self._lane_of(index)
             scaler = scalers[lane.name] if config.scaler == "device" else self._scaler(lane, config)
             self.envs.append(Env(index, task, lane.splits, slots, config, scaler))
@@ -52,7 +63,7 @@ class Pool:
         return LossScaler(lane.device) if resolve_amp(config.amp, lane.device) is torch.float16 else None
 
     def _lane_of(self, env: int) -> Lane:
-        return lane_of(env, self.lanes)
+        return lane_of(env - self._first, self.lanes)
 
     @property
     def assignment(self) -> list[str]:
@@ -74,8 +85,9 @@ class Pool:
         moves: list[list[Move]] = [[] for _ in self.envs]
 
         def work(env: Env) -> list[Tensor]:
+            place = env.index - self._first
             with self._lane_of(env.index).stopwatch("train"):
-                moves[env.index] = env.apply(actions[env.index], round_index, step)
+                moves[place] = env.apply(actions[place], round_index, step)
                 trained = env.train(round_index, step)
             with self._lane_of(env.index).stopwatch("validate"):
                 return [trained, env.validate(last=step == self._steps - 1)]

@@ -13,17 +13,21 @@ from esper.config import Config, ConfigError
 from esper.control import Control
 from esper.engine import report
 from esper.engine.agents import build_agent
-from esper.engine.devices import resolve_devices
+from esper.engine.devices import deal_lanes, resolve_devices
 from esper.engine.manifest import run_of
 from esper.engine.pool import Pool
 from esper.engine.saving import Saver
+from esper.engine.shared_control import SharedControl
 from esper.engine.trainer import Trainer
 from esper.nearest import nearest
+from esper.place import Place
+from esper.ranks import RankLostError, join_ranks, leave_ranks
 from esper.tasks import get_task
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
 from esper.telemetry.recorder import Recorder, write_manifest
 from esper.telemetry.runs import new_run_id
+from esper.telemetry.shared_hub import SharedHub
 from esper.telemetry.state import Record
 
 
@@ -41,29 +45,37 @@ class Run:
         TaskError: the data set is missing or damaged.
         CheckpointError: the checkpoint is damaged, or was made for something else.
         RecordingError: the run's directory cannot be written.
+        RankLostError: the other ranks, where torchrun started several, do not come.
     """
 
     def __init__(self, config: Config, control: Control, records: SimpleQueue[Record], resume: Path | None) -> None:
-        lanes = resolve_devices(config.devices)
+        place = Place.current()
+        lanes = deal_lanes(resolve_devices(config.devices), place)
+        if config.envs < place.world_size:
+            raise ConfigError(
+                f"--envs {config.envs} is not enough for {place.world_size} ranks: each needs one at least"
+            )
         task = get_task(config.task)
         splits = task.load(Path(config.data_dir) if config.data_dir else None)
         slots = _slots(config, [injection.name for injection in task.build_host().injections])
         config = msgspec.structs.replace(config, slots=slots)
         telemetry_dir = Path(config.telemetry_dir)
-        new = telemetry_dir / new_run_id(task.name, datetime.now(), telemetry_dir)
+        self.ranks = ranks = join_ranks(place, lanes)
+        new = ranks.first(lambda: telemetry_dir / new_run_id(task.name, datetime.now(), telemetry_dir))
         self.directory = run_of(resume) if resume else new
-        self.pool = Pool(task, splits, lanes, slots, config)
-        agent = build_agent(config, len(slots), task.blueprints)
-        self.recorder = Recorder(self.directory)
-        self.hub = Hub(self.recorder)
+        self.pool = Pool(task, splits, lanes, slots, config, ranks.owned(config.envs))
+        agent = build_agent(config, len(slots), task.blueprints, ranks)
+        self.recorder = Recorder(self.directory / place.directory)
+        self.hub = Hub(self.recorder) if ranks.alone else SharedHub(self.recorder, ranks)
         self.hub.subscribe(records)
         self.trainer = Trainer(
             config=config,
             pool=self.pool,
             agent=agent,
             hub=self.hub,
-            control=control,
+            control=control if ranks.alone else SharedControl(control, ranks),
             saver=Saver(self.directory, config.keep),
+            ranks=ranks,
         )
         try:
             if resume:
@@ -75,7 +87,9 @@ class Run:
 
     def _announce(self, config: Config) -> None:
         builtins = msgspec.to_builtins(config)
-        write_manifest(self.directory, {"run": self.directory.name, "config": builtins, "versions": report.versions()})
+        lanes = [lane for share in self.ranks.collect(self.pool.assignment) for lane in share]
+        manifest = {"run": self.directory.name, "config": builtins, "versions": report.versions()}
+        self.ranks.first(lambda: write_manifest(self.directory, manifest))
         network = self.pool.envs[0].network
         started = ev.RunStarted(
             run=self.directory.name,
@@ -84,29 +98,35 @@ class Run:
             rounds=config.rounds,
             steps=config.steps,
             slots=[slot.name for slot in network.slots],
-            lanes=self.pool.assignment,
+            lanes=lanes,
             seed=config.seed,
             host_parameters=network.host_parameter_count,
             versions=report.versions(),
             config=builtins,
         )
-        self.hub.emit(started)
+        self.hub.announce(started)
 
     def train(self) -> None:
         """Run to the end, or until told to stop; then close everything. What goes wrong is told, and raised."""
         try:
             outcome = self.trainer.run()
         except BaseException as error:
-            self.hub.emit(ev.RunEnded(outcome="failed", reason=f"{type(error).__name__}: {error}"))
+            self.hub.part()
+            reason = str(error) if isinstance(error, RankLostError) else f"{type(error).__name__}: {error}"
+            self.hub.emit(ev.RunEnded(outcome="failed", reason=reason))
             raise
         else:
-            self.hub.emit(ev.RunEnded(outcome=outcome))
+            self.hub.announce(ev.RunEnded(outcome=outcome))
+            if self.ranks.rank > 0:  # rank 0's file is finished last: then no reader waits for more of the others'
+                self.recorder.close()
+            self.ranks.collect(None)
         finally:
             self._close()
 
     def _close(self) -> None:
         self.pool.close()
         self.recorder.close()
+        leave_ranks()
 
 
 def _slots(config: Config, known: Sequence[str]) -> tuple[str, ...]:

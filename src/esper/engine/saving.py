@@ -13,6 +13,7 @@ from esper.engine.checkpoint import Checkpoint, read_checkpoint, write_checkpoin
 from esper.engine.env import Env
 from esper.engine.manifest import CheckpointError, check_compatible, checkpoint_path, keep_newest
 from esper.named_tensors import below
+from esper.ranks import Ranks
 from esper.telemetry.codec import decoder, encode
 from esper.telemetry.state import Keyframe
 
@@ -33,8 +34,11 @@ class Saver:
         self._keep = keep
 
     def save(self, trainer: Trainer) -> tuple[Path, int]:
-        """Write everything that the run needs to go on from here; its place and its size in bytes."""
-        now = _capture(trainer)
+        """Write everything that the run needs to go on from here; its place and its size in bytes.
+
+        Rank 0 writes, for all ranks: a checkpoint does not tell how many there were.
+        """
+        now = _gather(_capture(trainer), trainer.ranks)
         path = checkpoint_path(self._run, now.round, now.step)
         checkpoint = Checkpoint(
             config=trainer.config,
@@ -44,9 +48,12 @@ class Saver:
             tensors=now.tensors,
             telemetry=encode(trainer.hub.snapshot()),
         )
+        return path, trainer.ranks.first(lambda: self._write(path, checkpoint))
+
+    def _write(self, path: Path, checkpoint: Checkpoint) -> int:
         size = write_checkpoint(path, checkpoint)
         keep_newest(self._run, self._keep)
-        return path, size
+        return size
 
     def restore(self, trainer: Trainer, path: Path) -> Keyframe:
         """Put a trainer into the state that a checkpoint holds; the telemetry as of then.
@@ -54,17 +61,21 @@ class Saver:
         Raises:
             CheckpointError: the checkpoint is damaged, or does not fit the trainer, which is as it was then.
         """
-        saved = read_checkpoint(path)
+        ranks = trainer.ranks
+        saved = ranks.first(lambda: read_checkpoint(path))
         check_compatible(saved.config, trainer.config, path)
         before = _capture(trainer)
         before = before._replace(tensors={name: value.clone() for name, value in before.tensors.items()})
+        keyframe: Keyframe | None = None
+        misfit: str | None = None
         try:
-            keyframe = decoder(Keyframe).decode(saved.telemetry)
-            keyframe.open()
-            _install(trainer, _Position(saved.round, saved.step, saved.state, saved.tensors))
+            keyframe = _enter(trainer, saved)
         except (LookupError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+            misfit = repr(error)
+        misfits = [found for found in ranks.collect(misfit) if found]
+        if keyframe is None or misfits:
             _install(trainer, before)
-            raise CheckpointError(f"{path} does not fit this version of the program: {error!r}") from error
+            raise CheckpointError(f"{path} does not fit this version of the program: {misfits[0]}")
         return keyframe
 
 
@@ -79,7 +90,7 @@ class _Position(NamedTuple):
 
 def _capture(trainer: Trainer) -> _Position:
     """The tensors are the live ones: the next step changes them."""
-    tensors = {f"agent.{name}": value for name, value in trainer.agent.tensors().items()}
+    tensors = {f"agent.{name}": value for name, value in trainer.agent.tensors(trainer.ranks).items()}
     for env in trainer.pool.envs:
         tensors |= {f"env.{env.index}.{name}": value for name, value in _env_tensors(env).items()}
     state = {
@@ -88,6 +99,42 @@ def _capture(trainer: Trainer) -> _Position:
         "scalers": {str(env.index): env.scaler.snapshot() for env in trainer.pool.envs if env.scaler},
     }
     return _Position(trainer.round, trainer.step, state, tensors)
+
+
+def _enter(trainer: Trainer, saved: Checkpoint) -> Keyframe:
+    """Put a rank's trainer where a checkpoint is; the telemetry as of then."""
+    keyframe = decoder(Keyframe).decode(saved.telemetry)
+    keyframe.open()
+    _install(trainer, _Position(saved.round, saved.step, _share(saved.state, trainer.ranks), saved.tensors))
+    return keyframe
+
+
+def _gather(own: _Position, ranks: Ranks) -> _Position:
+    """The positions of all ranks as one: that of a rank alone with all the envs."""
+    of_envs = {name: value.cpu() for name, value in own.tensors.items() if name.startswith("env.")}
+    parts = ranks.collect((of_envs, own.state))
+    tensors = dict(own.tensors)
+    for named, _ in parts:
+        tensors |= named
+    state: dict[str, Any] = {}
+    for key, value in own.state.items():
+        shares = [part[key] for _, part in parts]
+        if isinstance(value, list):
+            state[key] = [item for share in shares for item in share]
+        else:
+            state[key] = {env: kept for share in shares for env, kept in share.items()}
+    return own._replace(state=state, tensors=tensors)
+
+
+def _share(state: Mapping[str, Any], ranks: Ranks) -> dict[str, Any]:
+    """Of the state of all envs, in lists or by number, that of a rank's own."""
+    owned = ranks.owned(len(state["episodes"]))
+    return {
+        key: value[owned.start : owned.stop]
+        if isinstance(value, list)
+        else {env: kept for env, kept in value.items() if int(env) in owned}
+        for key, value in state.items()
+    }
 
 
 def _install(trainer: Trainer, position: _Position) -> None:

@@ -7,6 +7,7 @@ a run with other neighbours draw the same numbers for the same env, round and st
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -36,9 +37,7 @@ def evaluation_seed(seed: int) -> int:
     return generator(seed, "evaluation").initial_seed()
 
 
-def decision_noise(seed: int, envs: int, steps: int, round_index: int) -> Tensor:
-    """Uniform numbers in [0, 1) for a round's decisions, [E, T, H]; those of an env do not depend on the others."""
-    draws = [
-        torch.rand(steps, len(HEADS), generator=generator(seed, "decisions", env, round_index)) for env in range(envs)
-    ]
+def decision_noise(seed: int, envs: Iterable[int], steps: int, round_index: int) -> Tensor:
+    """Uniform numbers in [0, 1) for a round's decisions in some envs, [E, T, H]; each env has its own."""
+    draws = [torch.rand(steps, len(HEADS), generator=generator(seed, "decisions", env, round_index)) for env in envs]
     return torch.stack(draws)

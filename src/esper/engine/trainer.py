@@ -26,6 +26,7 @@ from esper.engine.stopwatch import Stopwatch
 from esper.growth.slot import Move
 from esper.growth.stages import Stage
 from esper.policy.actions import Choice
+from esper.ranks import ALONE, Ranks
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
 
@@ -42,10 +43,22 @@ class Trainer:
         hub: where events go.
         control: where requests come from.
         saver: writes and reads checkpoints.
+        ranks: that train together, each the envs of its own pool.
     """
 
-    def __init__(self, *, config: Config, pool: Pool, agent: Agent, hub: Hub, control: Control, saver: Saver) -> None:
+    def __init__(
+        self,
+        *,
+        config: Config,
+        pool: Pool,
+        agent: Agent,
+        hub: Hub,
+        control: Control,
+        saver: Saver,
+        ranks: Ranks = ALONE,
+    ) -> None:
         self.config = config
+        self.ranks = ranks
         self.pool = pool
         self.agent = agent
         self.hub = hub
@@ -94,11 +107,12 @@ class Trainer:
         for episode, (loss, accuracy) in zip(self.episodes, self.pool.reset(self.round), strict=True):
             episode.begin(loss, accuracy)
         self.agent.begin_round(self.noise())
-        self.hub.emit(ev.RoundStarted(round=self.round + 1))
+        self.hub.announce(ev.RoundStarted(round=self.round + 1))
 
     def noise(self) -> Tensor:
         """All the random numbers of this round's decisions, [E, T, H]."""
-        return decision_noise(self.config.seed, len(self.episodes), self.config.steps, self.round)
+        envs = [env.index for env in self.pool.envs]
+        return decision_noise(self.config.seed, envs, self.config.steps, self.round)
 
     def _end_round(self) -> None:
         for episode in self.episodes:
@@ -107,8 +121,9 @@ class Trainer:
             order = generator(self.config.seed, "minibatches", self.round)
             learned = self.agent.learn([episode.view for episode in self.episodes], self.round, order)
         if learned is not None:
-            mean_return = statistics.fmean(episode.episode_return for episode in self.episodes)
-            self.hub.emit(report.policy_updated(learned, mean_return, self.round + 1))
+            returns = self.ranks.collect([episode.episode_return for episode in self.episodes])
+            mean_return = statistics.fmean(value for share in returns for value in share)
+            self.hub.announce(report.policy_updated(learned, mean_return, self.round + 1))
         self.round, self.step = self.round + 1, 0
         every = self.config.checkpoint_every
         if self.round == self.config.rounds:
@@ -135,14 +150,15 @@ class Trainer:
         at, emit = self._at, self.hub.emit
         for index, episode in enumerate(self.episodes):
             epoch = epochs[index]
+            env = episode.env.index
             emit(report.env_stepped(episode, choices[index], epoch.measured, parts[index], at))
             for move in epoch.moves + ticked[index]:
                 episode.culled += move.after is Stage.CULLED
-                emit(report.seed_moved(move, index, at))
+                emit(report.seed_moved(move, env, at))
             for number, slot in enumerate(episode.env.network.slots):
                 refusal = episode.new_refusal(number)
                 if refusal:
-                    emit(report.gate_refused(*refusal, slot.name, index, at))
+                    emit(report.gate_refused(*refusal, slot.name, env, at))
         self._emit_timing([epoch.measured for epoch in epochs])
 
     def _emit_timing(self, measured: Sequence[Measurement]) -> None:
@@ -159,7 +175,7 @@ class Trainer:
                 # Lanes run side by side: the mean over them is a phase's part of the wall time.
                 phases[phase] = phases.get(phase, 0.0) + spent / lanes
         at = self._at
-        self.hub.emit(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))
+        self.hub.announce(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))
 
     # Requests
 
@@ -192,14 +208,14 @@ class Trainer:
                     self._since = time.perf_counter()
                     return True
                 case Request(Kind.RESUME, origin) if paused:
-                    self.hub.emit(ev.Resumed(round=self._at.round, step=self._at.step, origin=origin))
+                    self.hub.announce(ev.Resumed(round=self._at.round, step=self._at.step, origin=origin))
                     self._since = time.perf_counter()
                     return True
                 case _:
                     """Nothing to do: a pause while paused, a resume while running."""
 
     def _tell_paused(self, origin: str) -> None:
-        self.hub.emit(ev.Paused(round=self._at.round, step=self._at.step, origin=origin))
+        self.hub.announce(ev.Paused(round=self._at.round, step=self._at.step, origin=origin))
         self.hub.flush()
 
     def _attempt(self, work: Callable[P, None], *args: P.args, **options: P.kwargs) -> bool:
@@ -207,7 +223,7 @@ class Trainer:
         try:
             work(*args, **options)
         except (OSError, CheckpointError) as error:
-            self.hub.emit(ev.Logged(severity="error", text=str(error)))
+            self.hub.announce(ev.Logged(severity="error", text=str(error)))
             return False
         return True
 
@@ -227,12 +243,13 @@ class Trainer:
         """
         self.hub.restore(self.saver.restore(self, path))
         self._since = time.perf_counter()
-        self._tell_checkpoint(path, sum(file.stat().st_size for file in path.iterdir()), None, origin)
+        size = self.ranks.first(lambda: sum(file.stat().st_size for file in path.iterdir()))
+        self._tell_checkpoint(path, size, None, origin)
         at = self._at
-        self.hub.emit(ev.Resumed(round=at.round, step=at.step, origin=origin, checkpoint=str(path)))
+        self.hub.announce(ev.Resumed(round=at.round, step=at.step, origin=origin, checkpoint=str(path)))
 
     def _tell_checkpoint(self, path: Path, size: int, seconds: float | None, origin: str) -> None:
         at = self._at
-        self.hub.emit(
+        self.hub.announce(
             ev.CheckpointSaved(round=at.round, step=at.step, path=str(path), bytes=size, seconds=seconds, origin=origin)
         )

@@ -106,7 +106,7 @@ def play(pool: Pool, agent: Agent, config: Config, on_step: Callable[[], None]) 
     episodes = [Episode(env, config) for env in pool.envs]
     for episode, (loss, accuracy) in zip(episodes, pool.reset(0), strict=True):
         episode.begin(loss, accuracy)
-    agent.begin_round(decision_noise(config.seed, len(episodes), config.steps, 0))
+    agent.begin_round(decision_noise(config.seed, range(len(episodes)), config.steps, 0))
     for step in range(config.steps):
         if step > 0:
             pool.tick()

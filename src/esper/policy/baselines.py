@@ -14,6 +14,7 @@ from esper.growth.blend import STYLES, Blend
 from esper.policy.actions import HEADS, RELEVANT, WAIT, Action, Choice, Op, head_sizes
 from esper.policy.masks import legal_ops, legal_styles
 from esper.policy.view import EnvView
+from esper.ranks import ALONE, Ranks
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ class Baseline:
     def learn(self, views: Sequence[EnvView], round_index: int, generator: torch.Generator) -> None:
         """Nothing learns."""
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, ranks: Ranks = ALONE) -> dict[str, Tensor]:
         """Nothing is kept in tensors."""
         return {}
 
@@ -74,7 +75,8 @@ class Random(Baseline):
 
     def act(self, views: Sequence[EnvView]) -> list[Choice]:
         """One random legal action for every env."""
-        return [self._choose(view, self._uniform_ETH[view.env, view.step].tolist()) for view in views]
+        uniform_EH = self._uniform_ETH[:, views[0].step].tolist()
+        return [self._choose(view, uniform_H) for view, uniform_H in zip(views, uniform_EH, strict=True)]
 
     def _choose(self, view: EnvView, uniform_H: Sequence[float]) -> Choice:
         legal_SO = [legal_ops(slot) for slot in view.slots]

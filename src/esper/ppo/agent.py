@@ -21,19 +21,21 @@ from esper.policy.view import EnvView
 from esper.ppo.learner import Learned, Learner
 from esper.ppo.normalise import RunningMeanStd
 from esper.ppo.rollout import Rollout
+from esper.ranks import ALONE, Ranks
 
 
 class PPOAgent:
     """Decides with the policy network, remembers the round, and learns at its end.
 
     Args:
-        envs: number of envs.
+        envs: number of envs, of all ranks.
         steps: steps of an episode.
         slots: slots of an env.
         blueprints: names of those on offer.
         config: hyperparameters.
         rounds: rounds of the run, for the schedules.
         generator: of the initial weights.
+        ranks: that share the envs, and learn together.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class PPOAgent:
         config: PPOConfig,
         rounds: int,
         generator: torch.Generator,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self._ranks, envs = ranks, len(ranks.owned(envs))
         features = observation_size(slots)
         self._blueprints = blueprints
         self._ends = config.horizon == "episode"
@@ -54,7 +58,7 @@ class PPOAgent:
         self.network.initialise(generator)
         self.observations = RunningMeanStd(features)
         self.returns = RunningMeanStd(1)
-        self.learner = Learner(self.network, self.returns, config, rounds)
+        self.learner = Learner(self.network, self.returns, config, rounds, ranks)
         self.rollout = Rollout(envs, steps, features, slots)
         self._final_obs_EF = torch.zeros(envs, features)
         self._final_blueprint_ES = torch.zeros(envs, slots, dtype=torch.int64)
@@ -110,7 +114,7 @@ class PPOAgent:
         """Update the policy from the round, then let the normalisers take its observations in."""
         obs_ETF = self.observations.normalise(self.rollout.obs_ETF)
         learned = self.learner.update(self.rollout, obs_ETF, self._bootstrap(views), round_index, generator)
-        self.observations.update(self.rollout.obs_ETF)
+        self.observations.update(self._ranks.gather(self.rollout.obs_ETF))
         return learned
 
     def _features(self, obs_EF: Tensor, blueprint_ES: Tensor) -> Tensor:
@@ -118,13 +122,16 @@ class PPOAgent:
         features, self.hidden = self.network.encode(normalised.unsqueeze(1), blueprint_ES.unsqueeze(1), self.hidden)
         return features.squeeze(1)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything that a checkpoint keeps, by name; the optimizer's moments included."""
+    def tensors(self, ranks: Ranks = ALONE) -> dict[str, Tensor]:
+        """Everything that a checkpoint keeps, by name, for the envs of these ranks; the moments of Adam included."""
+        everyones = ranks.gather
         named = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         named |= {f"observations.{name}": value for name, value in self.observations.state_dict().items()}
         named |= {f"returns.{name}": value for name, value in self.returns.state_dict().items()}
-        named |= {f"rollout.{name}": value for name, value in self.rollout.tensors().items()}
-        named |= {"hidden.h": self.hidden[0], "hidden.c": self.hidden[1]}
+        named |= {f"rollout.{name}": everyones(value) for name, value in self.rollout.tensors().items()}
+        named |= {
+            f"hidden.{name}": everyones(value[0]).unsqueeze(0) for name, value in zip("hc", self.hidden, strict=True)
+        }
         for index, moments in self.learner.optimizer.state_dict()["state"].items():
             named |= {f"adam.{index}.{name}": value for name, value in moments.items()}
         return named
@@ -154,8 +161,9 @@ class PPOAgent:
         self._uniform_ETH = uniform_ETH
         self.load_policy(tensors)
         for name, value in self.rollout.tensors().items():
-            value.copy_(tensors[f"rollout.{name}"])
-        self.hidden = (tensors["hidden.h"].clone(), tensors["hidden.c"].clone())
+            value.copy_(self._ranks.own(tensors[f"rollout.{name}"]))
+        h_ED, c_ED = (self._ranks.own(tensors[name][0]) for name in ("hidden.h", "hidden.c"))
+        self.hidden = (h_ED.unsqueeze(0).clone(), c_ED.unsqueeze(0).clone())
         adam = self.learner.optimizer.state_dict()
         adam["state"] = {}
         for name, value in below("adam.", tensors).items():

@@ -16,9 +16,11 @@ from esper.config import PPOConfig
 from esper.policy.actions import HEADS
 from esper.policy.network import PolicyNetwork
 from esper.ppo.advantages import gae
+from esper.ppo.averaging import average
 from esper.ppo.loss import Loss, ppo_loss
 from esper.ppo.normalise import RunningMeanStd
 from esper.ppo.rollout import Rollout, Sequences
+from esper.ranks import ALONE, Ranks
 
 FINAL_SHARE = 0.1
 """Share of the learning rate and of the entropy bonus that is left in the last round."""
@@ -51,9 +53,18 @@ class Learner:
         returns: scale of the values.
         config: hyperparameters.
         rounds: rounds of the run, for the linear schedules.
+        ranks: that learn together, each from the experience of its own envs.
     """
 
-    def __init__(self, network: PolicyNetwork, returns: RunningMeanStd, config: PPOConfig, rounds: int) -> None:
+    def __init__(
+        self,
+        network: PolicyNetwork,
+        returns: RunningMeanStd,
+        config: PPOConfig,
+        rounds: int,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        self.ranks = ranks
         self.network = network
         self.returns = returns
         self.config = config
@@ -80,15 +91,17 @@ class Learner:
             rollout.reward_ET, rollout.value_ET, bootstrap_E, rollout.terminal_ET, config.gamma, config.gae_lambda
         )
         return_ET = advantage_ET + rollout.value_ET
-        explained = explained_variance(rollout.value_ET, return_ET, rollout.counts_ET)
-        self.returns.update(return_ET[rollout.counts_ET].unsqueeze(-1))
+        everyones = self.ranks.gather
+        counts_ET, returns_ET = everyones(rollout.counts_ET), everyones(return_ET)
+        explained = explained_variance(everyones(rollout.value_ET), returns_ET, counts_ET)
+        self.returns.update(returns_ET[counts_ET].unsqueeze(-1))
         target_ET = (return_ET - self.returns.mean) / self.returns.std
-        advantage_ET = _standardise(advantage_ET, rollout.counts_ET)
+        advantage_ET = _standardise(advantage_ET, everyones(advantage_ET)[counts_ET])
 
         taken: list[_Step] = []
         kl, epochs = 0.0, 0
         while epochs < config.epochs and kl <= config.target_kl:
-            batches = rollout.minibatches(obs_ETF, advantage_ET, target_ET, config.minibatches, generator)
+            batches = rollout.minibatches(obs_ETF, advantage_ET, target_ET, config.minibatches, generator, self.ranks)
             steps = [self._step(batch, config.entropy_coef * share) for batch in batches]
             taken += steps
             epochs += 1
@@ -114,6 +127,7 @@ class Learner:
         loss = self.evaluate(batch, entropy_coef)
         self.optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
+        loss = average(loss, int(batch.counts_ET.sum()), self.network, self.ranks)
         step = _Step(loss, *self._head_norms())
         nn.utils.clip_grad_norm_(self.network.parameters(), self.config.max_grad_norm)
         self.optimizer.step()
@@ -172,8 +186,7 @@ def explained_variance(value_ET: Tensor, return_ET: Tensor, counts_ET: Tensor) -
     return torch.where(variance > 1e-12, 1 - residual / variance, -torch.inf)
 
 
-def _standardise(advantage_ET: Tensor, counts_ET: Tensor) -> Tensor:
-    counted = advantage_ET[counts_ET]
+def _standardise(advantage_ET: Tensor, counted: Tensor) -> Tensor:
     return (advantage_ET - counted.mean()) / counted.std(unbiased=False).clamp(min=1e-8)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from esper.policy.actions import HEADS
 from esper.policy.masks import Masks
+from esper.ranks import ALONE, Ranks
 
 
 class Sequences(NamedTuple):
@@ -60,11 +61,21 @@ class Rollout:
         return named | {f"masks.{name}": value for name, value in self.masks._asdict().items()}
 
     def minibatches(
-        self, obs_ETF: Tensor, advantage_ET: Tensor, return_ET: Tensor, count: int, generator: torch.Generator
+        self,
+        obs_ETF: Tensor,
+        advantage_ET: Tensor,
+        return_ET: Tensor,
+        count: int,
+        generator: torch.Generator,
+        ranks: Ranks = ALONE,
     ) -> Iterator[Sequences]:
-        """Whole env sequences in a random order, split into `count` minibatches (fewer where there are fewer envs)."""
-        order_E = torch.randperm(len(self.obs_ETF), generator=generator)
-        for chosen in order_E.chunk(min(count, len(order_E))):
+        """Whole env sequences in a random order, split into `count` minibatches (fewer where there are fewer envs).
+
+        They are drawn from the envs of all ranks, the same on each; a rank has its own envs of them, or none.
+        """
+        envs = int(ranks.sum(torch.tensor(len(self.obs_ETF))))
+        for drawn in torch.randperm(envs, generator=generator).chunk(min(count, envs)):
+            chosen = ranks.places(drawn, envs)
             yield Sequences(
                 obs_ETF[chosen],
                 self.blueprint_ETS[chosen],

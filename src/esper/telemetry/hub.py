@@ -6,7 +6,7 @@ import time
 from queue import SimpleQueue
 from typing import Protocol
 
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from esper.telemetry.anomalies import inspect
 from esper.telemetry.events import AnyEvent, Logged
@@ -60,10 +60,17 @@ class Hub:
         if self._sink.failure != self._told:
             self._tell(self._sink.failure)
 
+    def announce(self, event: AnyEvent) -> None:
+        """Emit an event that is not of one env or device, but of the run."""
+        self.emit(event)
+
+    def part(self) -> None:
+        """The run has failed: what is told from here on concerns nobody but this process."""
+
     def restore(self, keyframe: Keyframe) -> None:
-        """Go back to the state of a checkpoint: listeners get it as it is, and the next event follows its number."""
+        """Go back to the state of a checkpoint: listeners get it, and the next event follows its number."""
         self.seq = keyframe.seq
-        self._give(keyframe)
+        self._give(replace(keyframe, restored=self._clock()))
 
     def flush(self) -> bool:
         """Return once everything emitted is on disk, for good; False, and a Logged event, if it cannot be."""
@@ -75,6 +82,9 @@ class Hub:
     def snapshot(self) -> Keyframe:
         """The state after everything emitted so far: what a checkpoint keeps."""
         return self._sink.snapshot()
+
+    def _clock(self) -> float:
+        return time.time()
 
     def _send(self, event: AnyEvent) -> None:
         self.seq += 1

@@ -20,8 +20,9 @@ import msgspec
 import zstandard
 
 from esper.telemetry import events as ev
-from esper.telemetry.scan import KINDS, Unreadable, scan, unknown_fields
-from esper.telemetry.segments import ReadError, Segment, list_segments, packed_path, plain_path
+from esper.telemetry.merged import Merged, Source, rank_directories, read
+from esper.telemetry.scan import KINDS, Unreadable, unknown_fields
+from esper.telemetry.segments import ReadError, Segment, list_segments, packed_path, plain_path, segment_path
 from esper.telemetry.state import Keyframe, Record, RunState
 
 __all__ = ["History", "ReadError", "open_history"]
@@ -46,7 +47,7 @@ class _Block(NamedTuple):
     position: int
     seq: int
     elapsed: float
-    segment: Segment
+    segment: Source
     offset: int
     envs: int
     opens: bool
@@ -83,7 +84,7 @@ class History:
         """Positions at which a step has just ended: after its PhaseTimed."""
         self.rounds = array("Q")
         """Positions at which a round is about to start: before its RoundStarted."""
-        self._segment = Segment(plain_path(path))
+        self._segment: Source = Segment(plain_path(path))
         """The last that was begun."""
         self._offset = 0
         """Bytes of it that were read."""
@@ -172,7 +173,7 @@ class History:
         count = min(stop, end) - block.position
         if count <= 0:
             return
-        for _, _, found in scan(block.segment, block.offset, block.envs):
+        for _, _, found in read(block.segment, block.offset, block.envs):
             if isinstance(found, list):
                 yield from found[:count]
                 count -= len(found)
@@ -186,6 +187,8 @@ class History:
         try:
             if not self.path.is_dir():
                 return [plain_path(self.path)]
+            if rank_directories(self.path):
+                return [segment_path(self.path, 1)]
             paths = list_segments(self.path)
         except OSError as error:
             raise ReadError(f"cannot read {self.path}: {error.strerror}") from error
@@ -198,7 +201,8 @@ class History:
         if self._offset and self._segment.tail(self._offset):
             torn = self._segment.path
             self._notices["torn", torn] = f"{torn} ends in the middle of a line: that event is lost"
-        self._segment, self._offset, self._complete = Segment(path), 0, False
+        ranks = self.path.is_dir() and rank_directories(self.path)
+        self._segment, self._offset, self._complete = Merged(self.path) if ranks else Segment(path), 0, False
         self._resuming, self._met = True, set()
         self._mark(opens=True)
 
@@ -211,7 +215,7 @@ class History:
         going = True
         while going:
             going = False
-            for end, text, found in scan(self._segment, self._offset, len(self._state.envs)):
+            for end, text, found in read(self._segment, self._offset, len(self._state.envs)):
                 if isinstance(found, Unreadable):
                     self._skip(end, found)
                     self._offset = end
@@ -337,24 +341,22 @@ class History:
             self._seen.add(bad.kind)
             return
         if bad.kind is not None and bad.kind not in self._seen:  # so it is not this line, but this type, that differs
-            line = self._segment.line_number(end)
-            raise ReadError(f"{path}, line {line}: this version cannot read {bad.kind}: {bad.reason}")
+            raise ReadError(f"{self._segment.where(end)}: this version cannot read {bad.kind}: {bad.reason}")
         self._damaged += 1
         if self._damaged <= NOTICES:
-            line = self._segment.line_number(end)
-            self._notices[path, end] = f"{path}, line {line} is damaged and was skipped: {bad.reason}"
+            where = self._segment.where(end)
+            self._notices[path, end] = f"{where} is damaged and was skipped: {bad.reason}"
         if self._damaged >= STRANGERS and not self._seen:
             raise self._foreign()
 
     def _check_end(self) -> None:
         """Raise ReadError if the file that was read to its end is no recording."""
         segment = self._segment
-        packed = packed_path(segment.path)
-        if segment.corrupt or segment.cut:
+        for packed in segment.broken:
             self._notices["packed", packed] = f"{packed} is damaged: it cannot be unpacked to its end"
         beginning = b'{"type":"'
         tail = segment.tail(self._offset)[: len(beginning)]
-        if not self._seen and (self._damaged or segment.corrupt or not beginning.startswith(tail)):
+        if not self._seen and (self._damaged or segment.broken or not beginning.startswith(tail)):
             raise self._foreign()
 
     def _foreign(self) -> ReadError:

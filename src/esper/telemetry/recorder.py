@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from esper.telemetry.codec import encode, encode_lines
-from esper.telemetry.events import SCHEMA
+from esper.telemetry.events import SCHEMA, AnyEvent
 from esper.telemetry.segment_writer import SegmentWriter, pack
 from esper.telemetry.segments import list_segments, segment_number, segment_path
 from esper.telemetry.state import Keyframe, Record, RunState
@@ -74,7 +74,7 @@ class Recorder:
         self._finished = [path for path in segments if path.exists()]
         """Segments to pack: those that a killed run left are among them."""
         self._failure: str | None = None
-        self._incoming: deque[Record] = deque()
+        self._incoming: deque[Record | _Heard] = deque()
         self._alert = BATCH
         self._requests: deque[_Request] = deque()
         self._wake = threading.Event()
@@ -83,7 +83,7 @@ class Recorder:
         self._state = RunState()
         """As of the last record written."""
         self._segment: SegmentWriter | None = None
-        self._taken: list[Record] = []
+        self._taken: list[Record | _Heard] = []
         """Records on their way to the disk."""
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
@@ -99,6 +99,15 @@ class Recorder:
         Raises RecordingError when the recorder has ended: closed, or by a fault in the program.
         """
         self._incoming.append(record)
+        self._hold_back()
+
+    def hear(self, event: AnyEvent) -> None:
+        """Take an event into the state that another rank of the run records. Waits, and raises, as `put` does."""
+        self._incoming.append(_Heard(event))
+        self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Wait while too many wait."""
         if len(self._incoming) >= self._alert:
             self._wake.set()
             while len(self._incoming) >= WAITING and self._thread.is_alive():
@@ -184,8 +193,10 @@ class Recorder:
         if isinstance(first, Keyframe):
             self._begin_segment(first)
         else:
-            segment = self._segment or self._begin_segment(Keyframe.of(self._state))
-            segment.append(encode_lines(self._taken))
+            own = [record for record in self._taken if not isinstance(record, _Heard)]
+            if own:
+                segment = self._segment or self._begin_segment(Keyframe.of(self._state))
+                segment.append(encode_lines(own))
         self._state = _fold(self._state, self._taken)
         self._taken = []
         if self._segment is not None and self._segment.size >= SEGMENT_BYTES:
@@ -249,6 +260,12 @@ class Recorder:
         self._pack()
 
 
+class _Heard(NamedTuple):
+    """An event that changes the state, and is recorded elsewhere."""
+
+    event: AnyEvent
+
+
 class _Request:
     """A question to the recorder's thread, and its answer."""
 
@@ -260,13 +277,13 @@ class _Request:
         self.keyframe: Keyframe | None = None
 
 
-def _fold(state: RunState, records: Iterable[Record]) -> RunState:
+def _fold(state: RunState, records: Iterable[Record | _Heard]) -> RunState:
     """The state after the records; the one given is used up."""
     for record in records:
         if isinstance(record, Keyframe):
             state = record.open()
         else:
-            state.apply(record)
+            state.apply(record.event if isinstance(record, _Heard) else record)
     return state
 
 

@@ -93,6 +93,12 @@ def _read_line(line: bytes, envs: int) -> Record | Unreadable:
     match record:
         case ev.RunStarted() if envs and len(record.lanes) != envs:
             return Unreadable(None, f"it begins a run of {len(record.lanes)} envs, and this one has {envs}")
+    return placed(record, envs)
+
+
+def placed(record: Record, envs: int) -> Record | Unreadable:
+    """The record, unless it is of an env that a run of so many does not have."""
+    match record:
         case ev.EnvStepped() | ev.SeedMoved() | ev.GateRefused() | ev.GovernorRolledBack() | ev.EpisodeEnded():
             if not 0 <= record.env < envs:
                 return Unreadable(None, f"it is about env {record.env}, and the run has {envs}")

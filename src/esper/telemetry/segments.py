@@ -69,6 +69,11 @@ class Segment:
         """Where zstd frames are known to start: offset in the plain text, and in the packed file."""
 
     @property
+    def broken(self) -> list[Path]:
+        """The packed file, if it cannot be unpacked to its end."""
+        return [packed_path(self.path)] if self.cut or self.corrupt else []
+
+    @property
     def packed(self) -> bool:
         """Finished and packed: nothing will be appended."""
         return not self.path.exists() and packed_path(self.path).exists()
@@ -96,14 +101,15 @@ class Segment:
         """The beginning of what follows a byte; nothing at the end of the file."""
         return next(self._chunks(offset), b"")
 
-    def line_number(self, offset: int) -> int:
-        """Number of the line that ends before a byte, from 1."""
+    def where(self, offset: int) -> str:
+        """File and number, from 1, of the line that ends before a byte."""
         number, at = 0, 0
         for end, text in self.pieces(0):
             if end >= offset:
-                return number + text.count(b"\n", 0, offset - at)
+                number += text.count(b"\n", 0, offset - at)
+                break
             number, at = number + text.count(b"\n"), end
-        return number
+        return f"{self.path}, line {number}"
 
     def _chunks(self, offset: int) -> Iterator[bytes]:
         try:

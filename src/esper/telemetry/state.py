@@ -279,6 +279,8 @@ _FOLDS: dict[type[ev.Event], Callable[[RunState, Any], None]] = {
 class Keyframe(ev.Event, frozen=True, kw_only=True, tag=True):
     """A whole RunState as of event `seq`: what opens a segment, and what a restored checkpoint goes back to."""
 
+    restored: float = 0.0
+    """When the run went back to this state, or went on from it in a new process; 0 where it did neither."""
     state: msgspec.Raw
     """The JSON of the RunState; `open` it only where it is needed."""
 

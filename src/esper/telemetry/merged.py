@@ -1,0 +1,216 @@
+"""The recordings of all ranks of a run, read as one stream.
+
+Every rank numbers its events in the one sequence of the run, so they are merged by number, which is by time. Where the
+run went back to a checkpoint, every rank's file has a Keyframe that says when; what was recorded before goes first.
+
+Memory stays bounded: one line of each rank is looked at ahead, and a place to read on from is kept for every so many
+bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from heapq import heapify, heappop, heapreplace
+from operator import attrgetter
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from esper.telemetry import events as ev
+from esper.telemetry.scan import Piece, Unreadable, placed, scan
+from esper.telemetry.segments import CHUNK, ReadError, Segment, list_segments, segment_path
+from esper.telemetry.state import Keyframe, Record
+
+_NAME = re.compile(r"rank-(\d+)")
+
+
+def rank_directories(run: Path) -> list[Path]:
+    """Where the ranks after the first have recorded, in their order. Raises OSError."""
+    found = [(int(match[1]), path) for path in run.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found)]
+
+
+class _Position(NamedTuple):
+    """How far one rank's recording was read."""
+
+    path: Path
+    offset: int
+    lap: float
+    """When the run last went back, before that."""
+    seq: int
+    """Of the last event."""
+    envs: int
+    """Of the run, as far as it was said."""
+
+
+class _Item(NamedTuple):
+    """The next line of one rank; ordered as the merged stream is."""
+
+    lap: float
+    seq: int
+    keyframe: bool
+    """It holds the state after all events up to its number, those of the other ranks too."""
+    rank: int
+    bytes: int
+    """From the end of the one before it to its own."""
+    after: _Position
+    text: bytes
+    record: Record | Unreadable
+
+
+class _Place(NamedTuple):
+    """How far the merged stream was read: where each rank's then was, and what came last."""
+
+    offset: int
+    positions: dict[int, _Position]
+    lap: float
+    seq: int
+
+
+class Merged:
+    """All ranks' recordings of a run, with the face of a Segment. An offset counts the bytes read of all of them."""
+
+    packed = False
+    """More may always be appended: another segment, if not another line."""
+
+    def __init__(self, run: Path) -> None:
+        self.path = segment_path(run, 1)
+        self._run = run
+        self._segments: dict[Path, Segment] = {}
+        self._places = [_Place(0, {}, 0.0, 0)]
+        self._end = self._places[0]
+
+    @property
+    def broken(self) -> list[Path]:
+        """Packed files that cannot be unpacked to their end."""
+        return [path for segment in self._segments.values() for path in segment.broken]
+
+    def tail(self, offset: int) -> bytes:  # noqa: ARG002 (as a Segment has it)
+        """Nothing: `scan` tells what is torn."""
+        return b""
+
+    def where(self, offset: int) -> str:
+        """File and number of the line that ends before an offset."""
+        for end, item in self._merge(self._place_before(offset - 1)):
+            if end >= offset:
+                return self._segment(item.after.path).where(item.after.offset)
+        return str(self._run)
+
+    def scan(self, offset: int, envs: int) -> Iterator[Piece]:
+        """The whole lines of all ranks from an offset on, as `scan` gives those of a segment, one at a time."""
+        for end, item in self._merge(self._place_before(offset)):
+            record = item.record
+            if end <= offset:
+                continue
+            if isinstance(record, (Keyframe, Unreadable)):
+                yield end, item.text, record
+                continue
+            if isinstance(record, ev.RunStarted):
+                envs = len(record.lanes)
+            found = placed(record, envs)  # rank 0 may not have said yet how many envs there are
+            yield end, item.text, found if isinstance(found, Unreadable) else [record]
+
+    def _merge(self, place: _Place) -> Iterator[tuple[int, _Item]]:
+        """Every line from a place on, with the offset after it; not those of what was undone before it was written."""
+        runs = self._directories()
+        streams = [self._lines(rank, path, place.positions.get(rank)) for rank, path in enumerate(runs)]
+        offset, positions, lap, seq = place.offset, dict(place.positions), place.lap, place.seq
+        heads = [item for stream in streams if (item := next(stream, None))]
+        heapify(heads)
+        while heads:
+            item = heads[0]
+            missing = item.lap == lap and item.seq > (seq if item.keyframe else seq + 1)
+            if missing and len(heads) < len(streams) and self._may_still_come(runs, {head.rank for head in heads}):
+                break
+            if following := next(streams[item.rank], None):
+                heapreplace(heads, following)
+            else:
+                heappop(heads)
+            positions[item.rank] = item.after
+            offset += item.bytes
+            if (item.lap, item.seq) >= (lap, seq):
+                lap, seq = item.lap, item.seq
+                yield offset, item
+            elif item.lap == lap:
+                late = Unreadable(None, "it was written long after those that follow it")
+                yield offset, item._replace(record=late)
+            if item.keyframe or offset - self._places[-1].offset > CHUNK:
+                self._keep(_Place(offset, dict(positions), lap, seq))
+        self._end = _Place(offset, positions, lap, seq)
+
+    def _lines(self, rank: int, directory: Path, position: _Position | None) -> Iterator[_Item]:
+        """One rank's lines from a position on. What every rank has a copy of is taken from rank 0 only."""
+        path, start, lap, seq, envs = position or (segment_path(directory, 1), 0, 0.0, 0, 0)
+        size = 0
+        paths = [later for later in list_segments(directory) if later >= path]
+        for path in paths:
+            segment, offset = self._segment(path), start
+            for end, text, record in _single(scan(segment, start, envs)):
+                size, offset = size + end - offset, end
+                keyframe = isinstance(record, Keyframe)
+                if isinstance(record, Keyframe):
+                    lap = record.restored or lap
+                if isinstance(record, ev.RunStarted):
+                    envs = len(record.lanes)
+                if not isinstance(record, Unreadable):
+                    seq = record.seq
+                if rank == 0 or not isinstance(record, (Keyframe, ev.RunStarted)):
+                    yield _Item(lap, seq, keyframe, rank, size, _Position(path, end, lap, seq, envs), text, record)
+                    size = 0
+            start = 0
+            if path != paths[-1] and segment.tail(offset):
+                torn = Unreadable(None, "the file ends in the middle of a line")
+                yield _Item(lap, seq, False, rank, size, _Position(path, offset, lap, seq, envs), b"", torn)
+
+    def _directories(self) -> list[Path]:
+        """Where the ranks have recorded, by rank. Raises ReadError."""
+        try:
+            return [self._run, *rank_directories(self._run)]
+        except OSError as error:
+            raise ReadError(f"cannot read {self._run}: {error.strerror}") from error
+
+    def _may_still_come(self, runs: list[Path], ahead: set[int]) -> bool:
+        """Whether a rank of which nothing more is there may be about to write: it and rank 0 have not finished."""
+        return not self._finished(runs[0]) and any(
+            rank not in ahead and not self._finished(path) for rank, path in enumerate(runs)
+        )
+
+    def _finished(self, directory: Path) -> bool:
+        paths = list_segments(directory)
+        return bool(paths) and self._segment(paths[-1]).packed
+
+    def _segment(self, path: Path) -> Segment:
+        return self._segments.setdefault(path, Segment(path))
+
+    def _keep(self, place: _Place) -> None:
+        if place.offset > self._places[-1].offset:
+            self._places.append(place)
+
+    def _place_before(self, offset: int) -> _Place:
+        if self._end.offset <= offset:
+            return self._end
+        return self._places[bisect_right(self._places, offset, key=attrgetter("offset")) - 1]
+
+
+def _single(pieces: Iterator[Piece]) -> Iterator[tuple[int, bytes, Record | Unreadable]]:
+    """The lines of pieces one by one."""
+    for end, text, found in pieces:
+        if not isinstance(found, list):
+            yield end, text, found
+        elif len(found) == 1:
+            yield end, text, found[0]
+        else:
+            at = end - len(text)
+            for line, event in zip(text.split(b"\n"), found, strict=False):
+                at += len(line) + 1
+                yield at, line, event
+
+
+Source: TypeAlias = Segment | Merged
+"""What a history is read from."""
+
+
+def read(source: Source, offset: int, envs: int) -> Iterator[Piece]:
+    """The whole lines of a source from an offset on: see `scan`."""
+    return source.scan(offset, envs) if isinstance(source, Merged) else scan(source, offset, envs)
