@@ -86,6 +86,11 @@ class Merged:
         """Packed files that cannot be unpacked to their end."""
         return [path for segment in self._segments.values() for path in segment.broken]
 
+    @property
+    def corrupt(self) -> bool:
+        """A packed file cannot be unpacked beyond some byte."""
+        return any(segment.corrupt for segment in self._segments.values())
+
     def tail(self, offset: int) -> bytes:  # noqa: ARG002 (as a Segment has it)
         """Nothing: `scan` tells what is torn."""
         return b""

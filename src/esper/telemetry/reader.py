@@ -356,7 +356,7 @@ class History:
             self._notices["packed", packed] = f"{packed} is damaged: it cannot be unpacked to its end"
         beginning = b'{"type":"'
         tail = segment.tail(self._offset)[: len(beginning)]
-        if not self._seen and (self._damaged or segment.broken or not beginning.startswith(tail)):
+        if not self._seen and (self._damaged or segment.corrupt or not beginning.startswith(tail)):
             raise self._foreign()
 
     def _foreign(self) -> ReadError:

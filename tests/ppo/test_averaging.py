@@ -1,0 +1,96 @@
+"""Ranks that learn together learn what one process with all their envs learns."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from esper.config import PPOConfig
+from esper.policy.actions import Op
+from esper.policy.network import PolicyNetwork
+from esper.policy.observation import observation_size
+from esper.ppo.learner import Learned, Learner
+from esper.ppo.normalise import RunningMeanStd
+from esper.ppo.rollout import Rollout
+from esper.ranks import Ranks
+from tests.ppo.test_learner import BLUEPRINTS, SLOTS, legal, play
+from tests.ranks import together
+
+STEPS = 6
+
+
+def experience(envs: int, network: PolicyNetwork) -> tuple[Rollout, Tensor]:
+    """A round of some envs; of the last one, only the beginning counts."""
+    generator = torch.Generator().manual_seed(5)
+    rollout = Rollout(envs, STEPS, observation_size(SLOTS), SLOTS)
+    obs_ETF = torch.randn(envs, STEPS, observation_size(SLOTS), generator=generator)
+    play(network, rollout, legal(envs, *Op), obs_ETF, generator)
+    rollout.reward_ET.normal_(generator=generator)
+    rollout.counts_ET[-1, 2:] = False
+    return rollout, obs_ETF
+
+
+def learn(ranks: Ranks, envs: int, config: PPOConfig, rounds: int = 2) -> tuple[list[Learned], dict[str, Tensor]]:
+    """Some updates from this rank's share; what they did, and the network and the scale of returns after them."""
+    network = PolicyNetwork(SLOTS, BLUEPRINTS, config.hidden)
+    network.initialise(torch.Generator().manual_seed(1))
+    returns = RunningMeanStd(1)
+    whole, obs_ETF = experience(envs, network)
+    own = Rollout(len(ranks.owned(envs)), STEPS, observation_size(SLOTS), SLOTS)
+    for name, value in own.tensors().items():
+        value.copy_(ranks.own(whole.tensors()[name]))
+    learner = Learner(network, returns, config, rounds, ranks)
+    learned = [
+        learner.update(own, ranks.own(obs_ETF), ranks.own(torch.zeros(envs)), index, torch.Generator().manual_seed(9))
+        for index in range(rounds)
+    ]
+    return learned, {**network.state_dict(), **returns.state_dict(prefix="returns.")}
+
+
+@pytest.mark.parametrize(("world", "envs"), [(2, 8), (2, 5), (3, 4)])
+def test_ranks_learn_what_one_process_learns(world: int, envs: int) -> None:
+    """Shares of unequal size, and minibatches in which a rank has no env, are among these."""
+    config = PPOConfig(hidden=16, epochs=3, target_kl=10.0)
+    (alone, expected), *_ = together(1, lambda ranks: learn(ranks, envs, config))
+    found = together(world, lambda ranks: learn(ranks, envs, config))
+    for learned, tensors in found:
+        for name, value in tensors.items():
+            assert torch.allclose(value, expected[name], rtol=1e-4, atol=1e-6), name
+            assert torch.equal(value, found[0][1][name]), f"{name} differs from rank 0's"
+        for got, wanted in zip(learned, alone, strict=True):
+            assert_close(got, wanted)
+
+
+def assert_close(got: Learned, wanted: Learned) -> None:
+    for name, value in dataclasses.asdict(wanted).items():
+        assert getattr(got, name) == pytest.approx(value, rel=1e-3, abs=1e-6), name
+
+
+def test_all_ranks_stop_early_together() -> None:
+    config = PPOConfig(hidden=16, learning_rate=0.1, target_kl=0.001, epochs=8)
+    (alone, _), *_ = together(1, lambda ranks: learn(ranks, 6, config, rounds=1))
+    assert alone[0].stopped_early
+    for learned, _ in together(2, lambda ranks: learn(ranks, 6, config, rounds=1)):
+        assert (learned[0].stopped_early, learned[0].minibatches) == (True, alone[0].minibatches)
+
+
+def test_a_head_that_no_rank_used_reports_no_gradient() -> None:
+    def used(ranks: Ranks) -> dict[str, float | None]:
+        config = PPOConfig(hidden=16)
+        network = PolicyNetwork(SLOTS, BLUEPRINTS, config.hidden)
+        network.initialise(torch.Generator().manual_seed(1))
+        rollout = Rollout(3, STEPS, observation_size(SLOTS), SLOTS)
+        generator = torch.Generator().manual_seed(ranks.rank)
+        obs_ETF = torch.randn(3, STEPS, observation_size(SLOTS), generator=generator)
+        play(network, rollout, legal(3, Op.WAIT, Op.FOSSILIZE), obs_ETF, generator)
+        rollout.reward_ET.normal_(generator=generator)
+        learner = Learner(network, RunningMeanStd(1), config, 1, ranks)
+        order = torch.Generator().manual_seed(9)
+        return learner.update(rollout, obs_ETF, torch.zeros(3), 0, order).head_grad_norms
+
+    for norms in together(2, used):
+        assert norms["op"]
+        assert norms["blueprint"] is None

@@ -1,0 +1,193 @@
+"""The recordings of several ranks, read as one: the same history as if one process had recorded it all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from esper.telemetry import events as ev
+from esper.telemetry import merged, reader
+from esper.telemetry.playback import Playback
+from esper.telemetry.reader import open_history
+from esper.telemetry.segment_writer import pack
+from esper.telemetry.state import Keyframe, RunState
+from tests.factory import env_stepped, example_run, stamp
+from tests.telemetry.recordings import fold, lines, write_segment
+
+RUN = example_run(envs=4, rounds=2, steps=5)
+
+
+def rank_of(event: ev.AnyEvent, ranks: int) -> int:
+    """Envs are dealt to the ranks; what is of no env is rank 0's."""
+    return (getattr(event, "env", None) or 0) % ranks
+
+
+def shares(run: Sequence[ev.AnyEvent], ranks: int) -> list[list[ev.AnyEvent]]:
+    """What each rank records."""
+    return [
+        [event for event in run if rank_of(event, ranks) == rank or isinstance(event, ev.RunStarted)]
+        for rank in range(ranks)
+    ]
+
+
+def directory_of(run: Path, rank: int) -> Path:
+    return run / f"rank-{rank}" if rank else run
+
+
+def record(run: Path, events: Sequence[ev.AnyEvent], ranks: int) -> list[Path]:
+    """Every rank's file."""
+    run.mkdir()
+    opening = Keyframe.of(RunState())
+    return [
+        write_segment(directory_of(run, rank), 1, lines([opening, *share]))
+        for rank, share in enumerate(shares(events, ranks))
+    ]
+
+
+def assert_same(run: Path, events: Sequence[ev.AnyEvent]) -> None:
+    history = open_history(run)
+    assert repr(list(history.events())) == repr(list(events))
+    assert history.notices == []
+    for position in (0, 1, len(events) // 3, len(events) // 2, len(events)):
+        assert repr(history.state_at(position)) == repr(fold(events[:position]))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_ranks_of_a_run_read_as_one(ranks: int, packed: bool, tmp_path: Path) -> None:
+    paths = record(tmp_path / "run", RUN, ranks)
+    if packed:
+        for path in paths:
+            pack(path)
+    assert_same(tmp_path / "run", RUN)
+
+
+def test_any_moment_is_found_again_in_a_long_recording(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(merged, "CHUNK", 2_000)
+    monkeypatch.setattr(reader, "BLOCK", 16)
+    record(tmp_path / "run", RUN, 2)
+    history = open_history(tmp_path / "run")
+    for position in range(history.length + 1):
+        assert repr(history.state_at(position)) == repr(fold(RUN[:position]))
+    assert repr(list(history.events(37, 61))) == repr(RUN[37:61])
+
+
+def test_segments_need_not_correspond(tmp_path: Path) -> None:
+    """A recorder begins a segment by the size of its own file."""
+    run = tmp_path / "run"
+    first, second = shares(RUN, 2)
+    cut = len(second) // 2
+    record(run, RUN, 2)
+    (run / "rank-1" / "events-00001.jsonl").write_bytes(lines([Keyframe.of(RunState()), *second[:cut]]))
+    write_segment(run / "rank-1", 2, lines([Keyframe.of(fold(RUN[: second[cut - 1].seq])), *second[cut:]]))
+    cut = len(first) // 3
+    (run / "events-00001.jsonl").write_bytes(lines([Keyframe.of(RunState()), *first[:cut]]))
+    # What rank 0 has heard of the others is in the state as well.
+    heard = RUN[: first[cut].seq - 1]
+    write_segment(run, 2, lines([Keyframe.of(fold(heard)), *first[cut:]]))
+    assert_same(run, RUN)
+
+
+def goes_back(ranks: int, run: Path) -> list[ev.AnyEvent]:
+    """Record a run that went back to its 20th event; the history that is left."""
+    kept, undone = RUN[:20], RUN[20:40]
+    again = stamp(RUN[30:60], first=21, start=RUN[60].time)
+    back = msgspec.structs.replace(Keyframe.of(fold(kept)), restored=RUN[45].time)
+    run.mkdir()
+    for rank in range(ranks):
+        before, after = shares([*kept, *undone], ranks)[rank], shares(again, ranks)[rank]
+        write_segment(directory_of(run, rank), 1, lines([Keyframe.of(RunState()), *before]))
+        write_segment(directory_of(run, rank), 2, lines([back, *after]))
+    return [*kept, *again]
+
+
+def test_what_was_undone_on_all_ranks_is_left_out(tmp_path: Path) -> None:
+    assert_same(tmp_path / "run", goes_back(2, tmp_path / "run"))
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    history = goes_back(2, run)
+    third = stamp(RUN[60:], first=history[-1].seq + 1, start=RUN[-1].time + 1)
+    back = msgspec.structs.replace(Keyframe.of(fold(history)), restored=RUN[-1].time + 1)
+    write_segment(run, 3, lines([back, *third]))
+    assert_same(run, [*history, *third])
+
+
+def test_an_event_waits_for_those_of_other_ranks_that_come_before_it(tmp_path: Path) -> None:
+    """Their recorders write when they write. The reader never has to take back what it has shown."""
+    run = tmp_path / "run"
+    _, path = record(run, RUN, 2)
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole[:4]))
+    playback = Playback(open_history(run))
+    seen = [event.seq for event in playback.history.events()]
+    missing = shares(RUN, 2)[1][3].seq
+    assert seen == list(range(1, missing))
+    playback.to_end()
+    path.write_bytes(b"".join(whole[:9]))
+    assert playback.poll()
+    path.write_bytes(b"".join(whole))
+    assert playback.poll()
+    assert repr(playback.state) == repr(fold(RUN))
+    assert repr(list(playback.history.events())) == repr(RUN)
+
+
+def test_nothing_is_waited_for_once_the_run_is_over(tmp_path: Path) -> None:
+    """A rank was killed: what it had not written yet is lost, and what the others have is shown."""
+    run = tmp_path / "run"
+    first, second = record(run, RUN, 2)
+    text = second.read_bytes()
+    kept = text[: text.rindex(b"\n", 0, -40) + 10]
+    second.write_bytes(kept)
+    pack(first)
+    lost = {event.seq for event in shares(RUN, 2)[1]} - {
+        event.seq for event in shares(RUN, 2)[1][: kept.count(b"\n") - 1]
+    }
+    assert lost
+    history = open_history(run)
+    assert [event.seq for event in history.events()] == [event.seq for event in RUN if event.seq not in lost]
+    assert history.state_at(history.length).status == "done"
+
+
+def test_damage_is_told_with_the_file_it_is_in(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    _, path = record(run, RUN, 2)
+    text = path.read_bytes().splitlines(keepends=True)
+    text[5] = b"{" + text[5][2:]
+    path.write_bytes(b"".join(text))
+    pack(run / "events-00001.jsonl")
+    history = open_history(run)
+    assert history.length == len(RUN) - 1
+    (notice,) = history.notices
+    assert notice.startswith(f"{path}, line 6 is damaged and was skipped")
+
+
+def test_an_event_of_an_env_that_the_run_has_not_is_damage(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    record(run, RUN, 2)
+    stray = msgspec.structs.replace(env_stepped(9, 2, 5), seq=len(RUN) + 1, time=RUN[-1].time)
+    with (run / "rank-1" / "events-00001.jsonl").open("ab") as file:
+        file.write(lines([stray]))
+    history = open_history(run)
+    assert history.length == len(RUN)
+    assert "it is about env 9, and the run has 4" in history.notices[0]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_however_the_events_are_spread_over_the_ranks(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    owners = data.draw(st.lists(st.integers(0, 2), min_size=len(RUN), max_size=len(RUN)))
+    run = tmp_path_factory.mktemp("spread")
+    for rank in range(3):
+        own = [event for event, owner in zip(RUN, owners, strict=True) if owner == rank or event.seq == 1]
+        write_segment(directory_of(run, rank), 1, lines([Keyframe.of(RunState()), *own]))
+    history = open_history(run)
+    assert repr(list(history.events())) == repr(RUN)
