@@ -351,7 +351,9 @@ def test_many_frames_are_read_from_the_one_that_is_needed(tmp_path: Path) -> Non
 
     for position in (100, 3, 57):
         assert repr(history.state_at(position)) == repr(fold(RUN[:position]))
-    assert [plain for plain, _ in history._segment._frames] == [*range(0, len(content), 500), len(content)]
+    segment = history._segment
+    assert isinstance(segment, Segment)
+    assert [plain for plain, _ in segment._frames] == [*range(0, len(content), 500), len(content)]
 
 
 def test_time_that_goes_back_does_not_take_recorded_time_back(tmp_path: Path) -> None:
