@@ -32,6 +32,7 @@ OPTIONS = {
     "evaluate": "--help --checkpoint --policies --episodes --seed --devices --json",
     "checkpoints": "--help --telemetry-dir --json",
     "devices": "--help --envs --devices --json",
+    "schema": "--help",
     "config": "--help --envs --devices --task --policy --rounds --steps --slots --reward --counterfactual --amp "
     "--scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config",
 }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 import esper
-from esper.commands import checkpoints, devices, evaluate, replay, show_config
+from esper.commands import checkpoints, devices, evaluate, replay, schema, show_config
 from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, refuse
 from esper.commands.screen import add_screen_options, show
 from esper.config import Config, ConfigError, resolve
@@ -34,6 +34,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "checkpoints": checkpoints.run,
     "devices": devices.run,
     "config": show_config.run,
+    "schema": schema.run,
 }
 """All but training, which needs no name."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +21,12 @@ def refuse(sentence: str) -> int:
     """Say on stderr why a request is not carried out; the exit code for that."""
     print(f"esper-sanctum: {sentence}", file=sys.stderr)
     return WRONG_REQUEST
+
+
+def warn(sentences: Iterable[str]) -> None:
+    """Say on stderr what a request was carried out in spite of."""
+    for sentence in sentences:
+        print(f"esper-sanctum: {sentence}", file=sys.stderr)
 
 
 class Parser(argparse.ArgumentParser):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from esper.commands.options import DONE, Parser, add_recording
+from esper.commands.options import DONE, Parser, add_recording, warn
 from esper.commands.screen import add_screen_options, show
 from esper.config import ConfigError
 
@@ -27,6 +27,7 @@ def run(arguments: Sequence[str]) -> int:
     playback = Playback(open_history(resolve_run(chosen.run, chosen.telemetry_dir)))
     if chosen.no_tui:
         playback.to_end()
+        warn(playback.history.notices)
         print(summary(playback.state))
         return DONE
     playback.speed = chosen.speed

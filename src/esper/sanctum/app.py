@@ -32,6 +32,9 @@ from esper.sanctum.widgets.too_small import HEIGHT, WIDTH
 
 TICK = 0.2
 """Seconds between two looks at the source."""
+MOST_NOTICES = 3
+"""Of what could not be read, so many are shown; so long that they can be."""
+NOTICE_SECONDS = 20.0
 SPEEDS = tuple(2.0**power for power in range(-2, 11))
 """Speeds of a replay."""
 _WIDTHS = [(0, "-tiny"), (WIDTH, "-narrow"), (110, "-normal"), (160, "-wide")]
@@ -65,6 +68,7 @@ class SanctumApp(App[None]):
             self.register_theme(known.theme)
         self.view = View(source, palette)
         self._ticked = 0.0
+        self._warned = 0
         self._state = source.state
         self._handlers: dict[signal.Signals, SignalHandler] = {}
         self.set_reactive(SanctumApp.theme, palette.name)
@@ -92,6 +96,17 @@ class SanctumApp(App[None]):
             self.exit()
         elif changed or not self.source.alive:
             self.look()
+        self._warn()
+
+    def _warn(self) -> None:
+        """Say what of a recording could not be read."""
+        notices = [] if self.source.playback is None else self.source.playback.history.notices
+        for notice in notices[self._warned : MOST_NOTICES]:
+            self.notify(notice, severity="warning", timeout=NOTICE_SECONDS, markup=False)
+        if len(notices) > MOST_NOTICES >= self._warned:
+            rest = len(notices) - MOST_NOTICES
+            self.notify(f"{rest} more notices: --no-tui prints all.", severity="warning", timeout=NOTICE_SECONDS)
+        self._warned = len(notices)
 
     def _left(self) -> bool:
         """Whether the run was asked to end, and has."""

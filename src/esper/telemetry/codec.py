@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+"""How numbers that are not finite are written."""
+
 T = TypeVar("T")
 
 _encoder = msgspec.json.Encoder()
@@ -51,7 +54,8 @@ def _plain(value: object) -> object:
 def _writable(value: Any) -> Any:
     match value:
         case float() if not math.isfinite(value):
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+            nan, infinity, minus_infinity = NOT_FINITE
+            return nan if math.isnan(value) else infinity if value > 0 else minus_infinity
         case str():
             return value.encode("utf-8", "replace").decode()
         case dict():

@@ -22,7 +22,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """One telemetry record. The hub numbers and dates it when it is emitted."""
 
     seq: int = 0
+    """Sequence number in the run, from 1, without gaps."""
     time: float = 0.0
+    """Wall clock, seconds since the epoch."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag=True):
@@ -31,8 +33,11 @@ class RunStarted(Event, frozen=True, kw_only=True, tag=True):
     run: str
     """Name of the run: its directory under the telemetry directory."""
     task: str
+    """What the hosts learn."""
     policy: str
+    """Who grows the networks."""
     rounds: int
+    """Rounds in the run."""
     steps: int
     """Steps in an episode."""
     slots: list[str]
@@ -40,6 +45,7 @@ class RunStarted(Event, frozen=True, kw_only=True, tag=True):
     lanes: list[str]
     """For each env, the device of its lane: `lanes[3] == "cuda:1"`."""
     seed: int
+    """Of everything random."""
     host_parameters: int
     """Parameters of a host before it grows."""
     versions: dict[str, str]
@@ -60,11 +66,13 @@ class SlotReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     stage: str
     """dormant, germinated, training, blending, probationary, fossilized, culled or embargoed."""
     blueprint: str | None = None
+    """Architecture of its seed; absent in an empty slot."""
     alpha: float | None = None
     """Absent while nothing is blended: before BLENDING and in an empty slot."""
     age: int = 0
     """Steps since germination."""
     parameters: int = 0
+    """Of its seed; 0 in an empty slot."""
     grad_norm: float | None = None
     """Mean L2 norm of the seed's gradient over the epoch, before clipping."""
     contribution: float | None = None
@@ -86,12 +94,15 @@ class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
     target: str | None = None
     """Name of the slot that the op was applied to."""
     train_loss: float
+    """Mean cross-entropy over the epoch, nats."""
     train_accuracy: float
+    """Over the epoch."""
     loss: float
     """Mean cross-entropy on the validation split, nats."""
     accuracy: float
     """On the validation split."""
     reward: float
+    """In units of validation accuracy."""
     reward_parts: dict[str, float]
     """Components of the reward; they sum to it."""
     value: float | None = None
@@ -107,6 +118,7 @@ class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
     skipped: dict[str, int] = {}
     """Optimizer steps skipped for non-finite gradients in this epoch, by owner (host or slot); only those with any."""
     slots: list[SlotReading]
+    """In the order of `RunStarted.slots`."""
 
 
 class SeedMoved(Event, frozen=True, kw_only=True, tag=True):
@@ -117,8 +129,11 @@ class SeedMoved(Event, frozen=True, kw_only=True, tag=True):
     env: int
     slot: str
     before: str
+    """Stage that it left."""
     after: str
+    """Stage that it reached."""
     blueprint: str | None = None
+    """Architecture of the seed; absent where there is none."""
     reason: str
     """Why: the op that asked for it, or the timer or gate that let it through."""
 
@@ -127,9 +142,13 @@ class GateCheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     """One condition of a gate."""
 
     name: str
+    """What was checked."""
     passed: bool
+    """Whether it holds."""
     value: float | None = None
+    """What was measured, in the unit of the check; absent when nothing was."""
     threshold: float | None = None
+    """What it is held against, in the same unit."""
 
 
 class GateRefused(Event, frozen=True, kw_only=True, tag=True):
@@ -142,6 +161,7 @@ class GateRefused(Event, frozen=True, kw_only=True, tag=True):
     gate: str
     """G2, G3 or G5."""
     checks: list[GateCheck]
+    """All conditions of the gate, those that hold too."""
 
 
 class HeadReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -158,17 +178,21 @@ class PolicyUpdated(Event, frozen=True, kw_only=True, tag=True):
 
     round: int
     policy_loss: float
+    """Clipped surrogate, mean over the minibatches."""
     value_loss: float
+    """Of the critic, mean over the minibatches, in squared units of return."""
     entropy: float
     """Mean normalised entropy over the relevant heads."""
     kl: float
     """Estimate of KL(old || new), mean(ratio − 1 − log ratio), nats."""
     clip_fraction: float
+    """Share of the probability ratios that were clipped."""
     explained_variance: float | None = None
     """1 − var(returns − values) / var(returns); absent when the returns do not vary."""
     grad_norm: float
     """Global L2 norm, mean over the minibatches, before clipping."""
     learning_rate: float
+    """Of this update."""
     minibatches: int
     """Optimizer steps taken."""
     stopped_early: bool
@@ -176,13 +200,16 @@ class PolicyUpdated(Event, frozen=True, kw_only=True, tag=True):
     episode_return: float
     """Mean over the envs, undiscounted."""
     heads: dict[str, HeadReading]
+    """By name of the head."""
 
 
 class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
     """State of one device. For a CPU lane, memory is that of the whole process and of the machine."""
 
     device: str
+    """Name of the lane: `cuda:0`, `cpu:1`."""
     envs: int
+    """Envs that live on it."""
     busy: float | None = None
     """Share of the step that the lane spent working."""
     allocated: int | None = None
@@ -192,7 +219,9 @@ class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
     used: int | None = None
     """In use on the device or machine, by anyone."""
     total: int | None = None
+    """Size of the memory."""
     utilisation: float | None = None
+    """Share of the time that the device was busy, by its driver."""
     temperature: float | None = None
     """Degrees Celsius."""
     power: float | None = None
@@ -200,6 +229,7 @@ class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
     scale_min: float | None = None
     """Least loss scale among the envs of the device; absent without loss scaling."""
     scale_max: float | None = None
+    """Greatest of them."""
     owners: dict[str, int] = {}
     """Bytes of live tensors by owner: hosts and seeds (parameters, gradients and buffers) and optimizers of this
     device's envs; policy (its experience and optimizer too) and data where they are on it. What all lanes of one CPU
@@ -212,20 +242,26 @@ class PhaseTimed(Event, frozen=True, kw_only=True, tag=True):
     round: int
     step: int
     wall: float
+    """Duration of the step."""
     phases: dict[str, float]
+    """Seconds by phase."""
 
 
 class AnomalyFound(Event, frozen=True, kw_only=True, tag=True):
     """A value left the range that the rule table in `anomalies.py` allows."""
 
     rule: str
+    """Name of the rule."""
     severity: str
     """warning or error."""
     where: str
     """What it happened to: `env 7`, `head op`, `cuda:1`."""
     env: int | None = None
+    """Env that it is about; absent where it is about none."""
     value: float
+    """What was measured."""
     threshold: float | None = None
+    """What the rule allows, in the same unit; absent where any such value is an anomaly."""
     text: str
     """One sentence for people."""
 
@@ -237,6 +273,7 @@ class GovernorRolledBack(Event, frozen=True, kw_only=True, tag=True):
     step: int
     env: int
     reason: str
+    """One sentence for people."""
 
 
 class EpisodeEnded(Event, frozen=True, kw_only=True, tag=True):
@@ -245,11 +282,17 @@ class EpisodeEnded(Event, frozen=True, kw_only=True, tag=True):
     round: int
     env: int
     accuracy: float
+    """On the validation split, at the end."""
     best_accuracy: float
+    """Greatest of its steps."""
     episode_return: float
+    """Sum of its rewards, undiscounted."""
     parameter_ratio: float
+    """Parameters of host and seeds over those of the bare host, at the end."""
     fossilized: int
+    """Seeds made permanent in this episode."""
     culled: int
+    """Seeds removed in this episode."""
 
 
 class CheckpointSaved(Event, frozen=True, kw_only=True, tag=True):
@@ -258,7 +301,9 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag=True):
     round: int
     step: int
     path: str
+    """Its directory."""
     bytes: int
+    """Size of its files."""
     seconds: float | None = None
     """What it took to write; absent where it was found on disk, by a run that goes on from it."""
     origin: str
@@ -271,6 +316,7 @@ class Paused(Event, frozen=True, kw_only=True, tag=True):
     round: int
     step: int
     origin: str
+    """Who asked, as in `CheckpointSaved`."""
 
 
 class Resumed(Event, frozen=True, kw_only=True, tag=True):
@@ -279,7 +325,9 @@ class Resumed(Event, frozen=True, kw_only=True, tag=True):
     round: int
     step: int
     origin: str
+    """Who asked, as in `CheckpointSaved`."""
     checkpoint: str | None = None
+    """Its directory; absent after a pause."""
 
 
 class Logged(Event, frozen=True, kw_only=True, tag=True):
@@ -288,6 +336,7 @@ class Logged(Event, frozen=True, kw_only=True, tag=True):
     severity: str
     """info, warning or error."""
     text: str
+    """One sentence."""
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag=True):
@@ -296,6 +345,7 @@ class RunEnded(Event, frozen=True, kw_only=True, tag=True):
     outcome: str
     """done, stopped or failed."""
     reason: str | None = None
+    """Why; absent when all rounds were done."""
 
 
 AnyEvent: TypeAlias = (

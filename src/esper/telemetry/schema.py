@@ -1,0 +1,80 @@
+"""The lines of a recording as JSON Schema, with what `events.py` says of each event and field."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import msgspec
+
+from esper.telemetry import events as ev
+from esper.telemetry.codec import NOT_FINITE
+from esper.telemetry.state import Keyframe, Record
+
+_EVERYWHERE = {
+    "type": "What kind of record this is.",
+    "round": "Number of the round, from 1.",
+    "step": "Number of the step in its round, from 1.",
+    "env": "Number of the env, from 0.",
+    "slot": "Name of the slot.",
+}
+"""Fields that mean the same wherever they stand."""
+_NOT_FINITE = {
+    "enum": list(NOT_FINITE),
+    "description": "A number that was measured and is not finite. One that was not measured is absent.",
+}
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of one line of a recording: any event, or the Keyframe with which a segment opens."""
+    schema = msgspec.json.schema(Record)
+    described = _descriptions()
+    for name, definition in schema["$defs"].items():
+        for field, value in definition["properties"].items():
+            value["description"] = described[name].get(field) or _EVERYWHERE[field]
+    _allow_not_finite(schema)
+    schema["$defs"]["NotFinite"] = _NOT_FINITE
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"A line of a recording of esper-sanctum, schema {ev.SCHEMA}",
+        "description": inspect.cleandoc(ev.__doc__ or ""),
+        **schema,
+    }
+
+
+def _descriptions() -> dict[str, dict[str, str]]:
+    """By struct and field, the text that stands below the field in the source: Python does not keep it."""
+    classes = [*ast.parse(inspect.getsource(ev)).body, *ast.parse(inspect.getsource(Keyframe)).body]
+    documented = {node.name: dict(_field_texts(node)) for node in classes if isinstance(node, ast.ClassDef)}
+    common = documented.pop(ev.Event.__name__)
+    for kind in (*get_args(ev.AnyEvent), Keyframe):
+        documented[kind.__name__] = {**common, **documented.get(kind.__name__, {})}
+    return documented
+
+
+def _field_texts(body: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    name = None
+    for node in body.body:
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                pass
+            case ast.Expr(value=ast.Constant(value=str(text))) if name is not None:
+                yield name, inspect.cleandoc(text)
+            case _:
+                name = None
+
+
+def _allow_not_finite(node: Any) -> None:
+    """Wherever a number may stand, so may the words for one that is not finite."""
+    if isinstance(node, dict):
+        if node.get("type") == "number":
+            del node["type"]
+            node["anyOf"] = [{"type": "number"}, {"$ref": "#/$defs/NotFinite"}]
+            return
+        for value in node.values():
+            _allow_not_finite(value)
+    elif isinstance(node, list):
+        for value in node:
+            _allow_not_finite(value)

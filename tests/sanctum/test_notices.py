@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from esper.sanctum.app import MOST_NOTICES, SanctumApp
+from esper.sanctum.source import ReplaySource
+from esper.sanctum.theme import DEFAULT
+from esper.telemetry.playback import Playback
+from esper.telemetry.reader import open_history
+from tests.factory import example_run
+from tests.sanctum.driving import ROOMY
+from tests.telemetry.recordings import recording, write_segment
+
+
+async def test_what_could_not_be_read_is_told_once_and_a_flood_in_short(tmp_path: Path) -> None:
+    content = recording(example_run())
+    lines = content.count(b"\n") + 1
+    path = write_segment(tmp_path, 1, content + b"{[damage]}\n")
+    playback = Playback(open_history(path))
+    app = SanctumApp(ReplaySource(playback), theme=DEFAULT)
+    async with app.run_test(size=ROOMY, notifications=True) as pilot:
+        app._tick()
+        app._tick()
+        await pilot.pause()
+        [told] = [notification.message for notification in app._notifications]
+        assert told.startswith(f"{path}, line {lines} is damaged and was skipped")
+
+        with path.open("ab") as file:
+            file.write(b"{[damage]}\n" * 9)
+        playback.poll()
+        app._tick()
+        app._tick()
+        await pilot.pause()
+        told = [notification.message for notification in app._notifications]
+        assert len(told) == MOST_NOTICES + 1
+        assert told[-1] == f"{10 - MOST_NOTICES} more notices: --no-tui prints all."
