@@ -1,0 +1,291 @@
+"""Runs of several ranks: as threads that meet at a barrier, and, slower, as torchrun starts them, over gloo."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+import torch
+
+from esper.config import ConfigError
+from esper.control import Kind
+from esper.engine import run as run_module
+from esper.engine.checkpoint import read_checkpoint
+from esper.engine.devices import deal_lanes
+from esper.engine.manifest import list_checkpoints
+from esper.place import Place
+from esper.ranks import RankLostError
+from esper.telemetry import events as ev
+from esper.telemetry.codec import encode
+from esper.telemetry.reader import open_history
+from esper.telemetry.state import Keyframe
+from tests.ranks import Meeting
+from tests.runs import LiveRun, computed, recorded
+
+ENVS, RANKS = 5, 2
+PATIENCE = 120.0
+
+
+# Ranks as threads
+
+
+class RankedRun:
+    """A run of two ranks in this process. Ask and listen at rank 0."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, telemetry_dir: Path, resume: Path | None = None) -> None:
+        self.meeting = Meeting(RANKS)
+        self._here = threading.local()
+        monkeypatch.setattr(run_module, "join_ranks", lambda place, _: self.meeting.rank(place.rank))
+        monkeypatch.setattr(Place, "current", lambda: self._here.place)
+
+        def build(rank: int) -> LiveRun:
+            self._here.place = Place(rank, RANKS, rank, RANKS)
+            return LiveRun(telemetry_dir, resume=resume, envs=ENVS, devices=("cpu:0", "cpu:1"))
+
+        with ThreadPoolExecutor(RANKS) as threads:
+            self.ranks = list(threads.map(build, range(RANKS)))
+        self.first = self.ranks[0]
+
+    def start(self, *first: Kind) -> RankedRun:
+        for kind in first:
+            self.ask(kind)
+        for rank in self.ranks:
+            rank.start()
+        return self
+
+    def ask(self, kind: Kind, path: str | None = None) -> None:
+        self.first.control.ask(kind, "test", path)
+
+    def finish(self) -> str:
+        statuses = [rank.finish().status for rank in self.ranks]
+        return statuses[0]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> LiveRun:
+    """The same run in one process."""
+    live = LiveRun(tmp_path_factory.mktemp("alone"), envs=ENVS)
+    live.start().finish()
+    return live
+
+
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankedRun]:
+    """A run of two ranks that is done."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        live = RankedRun(monkeypatch, tmp_path_factory.mktemp("ranked")).start()
+        assert live.finish() == "done"
+        yield live
+
+
+def assert_alike(got: list[ev.AnyEvent], wanted: list[ev.AnyEvent]) -> None:
+    """The same events of the same things, whatever the order within a step; numbers to float tolerance."""
+
+    def key(event: ev.AnyEvent) -> tuple[object, ...]:
+        return (getattr(event, "round", 0), getattr(event, "step", 99), type(event).__name__, getattr(event, "env", -1))
+
+    assert len(got) == len(wanted)
+    for one, other in zip(sorted(got, key=key), sorted(wanted, key=key), strict=True):
+        close(msgspec.to_builtins(one), msgspec.to_builtins(other))
+
+
+def close(one: object, other: object) -> None:
+    if isinstance(one, dict) and isinstance(other, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            close(one[key], other[key])
+    elif isinstance(one, list) and isinstance(other, list):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            close(left, right)
+    else:
+        assert one == (pytest.approx(other, rel=1e-3, abs=1e-5) if isinstance(other, float) else other)
+
+
+def test_two_ranks_compute_what_one_process_computes(alone: LiveRun, ranked: RankedRun) -> None:
+    run = ranked.first.run.directory
+    assert_alike(computed(recorded(run)), computed(recorded(alone.run.directory)))
+    mine, theirs = (read_checkpoint(list_checkpoints(each)[-1]) for each in (run, alone.run.directory))
+    assert mine.tensors.keys() == theirs.tensors.keys()
+    for name, tensor in theirs.tensors.items():
+        assert torch.allclose(mine.tensors[name].double(), tensor.double(), rtol=1e-3, atol=1e-5), name
+
+
+def test_the_live_dashboard_and_the_recording_have_all_envs(ranked: RankedRun) -> None:
+    run, live = ranked.first.run.directory, ranked.first.state
+    history = open_history(run)
+    assert history.notices == []
+    assert encode(history.state_at(history.length)) == encode(Keyframe.of(live).open())
+    events = list(history.events())
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert all(env.stepped is not None for env in live.envs)
+    assert live.started is not None
+    assert live.started.lanes == ["cpu:0", "cpu:0", "cpu:1", "cpu:1", "cpu:1"]
+    assert [device.envs for device in live.devices.values()] == [2, 3]
+    # Each rank has recorded its own.
+    others = {event.env for event in recorded(run / "rank-1") if isinstance(event, ev.EnvStepped)}
+    assert others == {2, 3, 4}
+
+
+def test_requests_at_the_first_rank_hold_and_take_back_all(
+    alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    live = RankedRun(monkeypatch, tmp_path).start(Kind.PAUSE)
+    live.first.wait_for(ev.Paused)
+    assert [(each.run.trainer.round, each.run.trainer.step) for each in live.ranks] == [(0, 1)] * 2
+    live.ask(Kind.CHECKPOINT)
+    saved = live.first.wait_for(ev.CheckpointSaved)
+    live.ask(Kind.STEP)
+    live.first.wait_for(ev.Paused)
+    live.ask(Kind.RESTORE, saved.path)
+    live.first.wait_for(ev.Resumed)
+    assert live.finish() == "done"
+    assert_alike(computed(recorded(live.first.run.directory)), computed(recorded(alone.run.directory)))
+
+
+def test_a_refused_checkpoint_leaves_all_ranks_as_they_were(
+    alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    live = RankedRun(monkeypatch, tmp_path).start(Kind.PAUSE)
+    live.first.wait_for(ev.Paused)
+    live.ask(Kind.RESTORE, str(tmp_path / "nowhere"))
+    assert "is not a checkpoint" in live.first.wait_for(ev.Logged).text
+    live.ask(Kind.RESUME)
+    assert live.finish() == "done"
+    assert_alike(computed(recorded(live.first.run.directory)), computed(recorded(alone.run.directory)))
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(
+    alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From two to one in the middle of a round, and back to two."""
+    first = RankedRun(monkeypatch, tmp_path).start(Kind.PAUSE, Kind.STEP, Kind.STEP, Kind.STOP)
+    assert first.finish() == "stopped"
+    run = first.first.run.directory
+    with monkeypatch.context() as by_itself:
+        by_itself.setattr(Place, "current", Place)
+        by_itself.setattr(run_module, "join_ranks", lambda *_: Meeting(1).rank(0))
+        second = LiveRun(tmp_path, resume=list_checkpoints(run)[-1], envs=ENVS).start_paused(3)
+        second.control.ask(Kind.STOP, "test")
+        assert second.finish().status == "stopped"
+    third = RankedRun(monkeypatch, tmp_path, resume=list_checkpoints(run)[-1]).start()
+    assert third.finish() == "done"
+    assert_alike(computed(recorded(run)), computed(recorded(alone.run.directory)))
+
+
+def test_a_rank_that_fails_ends_the_run_of_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    live = RankedRun(monkeypatch, tmp_path)
+    live.ask(Kind.PAUSE)
+    with ThreadPoolExecutor(RANKS) as threads:
+        training = [threads.submit(rank.run.train) for rank in live.ranks]
+        live.first.wait_for(ev.Paused)
+        live.meeting.leave()
+        ended = live.first.wait_for(ev.RunEnded)
+        for rank in training:
+            with pytest.raises(RankLostError):
+                rank.result()
+    assert ended.outcome == "failed"
+    assert str(ended.reason).startswith("rank 0 has lost another of the 2 ranks")
+    history = open_history(live.first.run.directory)
+    assert history.state_at(history.length).status == "failed"
+
+
+# What is refused
+
+
+def test_lanes_are_dealt_to_the_ranks_of_a_machine() -> None:
+    lanes = ["cuda:0", "cuda:1", "cuda:2"]
+    assert deal_lanes(lanes, Place()) == lanes
+    assert [deal_lanes(lanes, Place(rank, 2, rank, 2)) for rank in range(2)] == [["cuda:0", "cuda:2"], ["cuda:1"]]
+    assert deal_lanes(lanes, Place(3, 4, 1, 2, 1, 2)) == ["1/cuda:1"]
+    with pytest.raises(ConfigError, match=r"2 ranks on a machine cannot share cpu:0: .*--nproc-per-node 1"):
+        deal_lanes(["cpu:0"], Place(0, 2, 0, 2))
+
+
+def test_every_rank_needs_an_env(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Place, "current", lambda: Place(0, 2, 0, 1))
+    with pytest.raises(ConfigError, match="--envs 1 is not enough for 2 ranks"):
+        LiveRun(tmp_path, envs=1)
+
+
+# Ranks as torchrun starts them
+
+
+def torchrun(cwd: Path, *options: str) -> subprocess.Popen[str]:
+    program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS), "-m"]
+    return subprocess.Popen(
+        [*program, "esper", "--no-tui", "--devices", "cpu:0", "cpu:1", "--envs", str(ENVS), "--steps", "4", *options],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def only_run(cwd: Path) -> Path:
+    (run,) = (cwd / "telemetry").iterdir()
+    return run
+
+
+@pytest.mark.slow
+def test_torchrun_computes_what_one_process_computes(alone: LiveRun, tmp_path: Path) -> None:
+    out, errors = torchrun(tmp_path, "--rounds", "3", "--checkpoint-every", "1").communicate(timeout=PATIENCE)
+    run = only_run(tmp_path)
+    assert "Traceback" not in errors
+    assert out.count(f"run {run.name}: done") == 1  # one rank speaks
+    assert_alike(computed(recorded(run)), computed(recorded(alone.run.directory)))
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run of two ranks that has begun to train."""
+    process = torchrun(tmp_path, "--rounds", "100000", "--checkpoint-every", "0")
+    deadline = time.monotonic() + PATIENCE
+    while not any(map(steps_in, tmp_path.glob("telemetry/*/rank-1"))):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    yield process
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+def steps_in(directory: Path) -> bool:
+    return any('"EnvStepped"' in path.read_text() for path in directory.glob("events-*.jsonl"))
+
+
+@pytest.mark.slow
+def test_a_signal_to_torchrun_saves_and_ends_all_ranks(endless: subprocess.Popen[str], tmp_path: Path) -> None:
+    endless.send_signal(signal.SIGTERM)
+    endless.communicate(timeout=PATIENCE)
+    run = only_run(tmp_path)
+    assert len(list_checkpoints(run)) == 1
+    history = open_history(run)
+    assert history.state_at(history.length).status == "stopped"
+    assert history.notices == []
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_ends_the_run_with_a_sentence(endless: subprocess.Popen[str], tmp_path: Path) -> None:
+    ranks = psutil.Process(endless.pid).children()
+    (second,) = (each for each in ranks if each.environ().get("RANK") == "1")
+    second.kill()
+    _, errors = endless.communicate(timeout=PATIENCE)
+    assert endless.returncode == 1
+    assert "esper-sanctum: rank 0 has lost another of the 2 ranks: it has ended" in errors
+    history = open_history(only_run(tmp_path))
+    assert history.state_at(history.length).status == "failed"
+    assert list_checkpoints(only_run(tmp_path)) == []
