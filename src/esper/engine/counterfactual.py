@@ -45,4 +45,4 @@ def shapley_values(worth_V: Tensor) -> Tensor:
             before = on if off else on - 1
             weight = 1.0 / (seeds * math.comb(seeds - 1, before))
             weights_nV[seed, index] = -weight if off else weight
-    return (weights_nV.to(worth_V.device) @ worth_V.double()).to(worth_V.dtype)
+    return (weights_nV.to(worth_V.device, non_blocking=True) @ worth_V.double()).to(worth_V.dtype)

@@ -34,6 +34,11 @@ from esper.tasks.task import Splits, Task
 VALIDATION_BATCH = 1024
 
 
+def most_numbers(slots: int) -> int:
+    """How many numbers `train` and `validate` together leave of an env whose slots are all in use, at most."""
+    return (3 + 2 * (1 + slots)) + (2 + 3 * slots)
+
+
 @dataclass(kw_only=True)
 class Measurement:
     """What one epoch of one env came to. Gradient norms are means over its batches, before clipping."""
@@ -227,8 +232,9 @@ class Env:
         """Pictures and labels of one epoch, in an order that belongs to this env, round and step."""
         splits = self.splits
         generator = seeded(self.seed, "order", self.index, round_index, step)
-        order_N = torch.randperm(len(splits.train_y), generator=generator)[: self.task.samples_per_epoch]
-        order_N = order_N.to(self._device)
+        pinned = self._device.type == "cuda"  # or the copy would hold the host up
+        order_N = torch.randperm(len(splits.train_y), generator=generator, pin_memory=pinned)
+        order_N = order_N[: self.task.samples_per_epoch].to(self._device, non_blocking=True)
         return splits.train_x[order_N], splits.train_y[order_N]
 
     @torch.no_grad()
@@ -291,7 +297,8 @@ class Env:
             loss += F.cross_entropy(logits_VBK[0], y_B, reduction="sum")
             hits_VN.append((logits_VBK.argmax(dim=-1) == y_B).float())
         hits = torch.cat(hits_VN, dim=1)
-        one_off = hits[[2**k for k in range(len(slots))]] if subsets else hits[1:]
+        # Row by row: a list as an index would be copied to the device, and the host would wait for it.
+        one_off = torch.stack([hits[2**k] for k in range(len(slots))]) if subsets and slots else hits[1:]
         parts = [torch.stack((loss / hits.shape[1], hits[0].mean())), contributions(hits[0], one_off).flatten()]
         if subsets:
             parts.append(shapley_values(hits.mean(dim=1)))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from esper.config import Config
 from esper.engine.devices import lane_of
-from esper.engine.env import Env, Measurement
-from esper.engine.lanes import Lane, open_lanes
+from esper.engine.env import Env, Measurement, most_numbers
+from esper.engine.lanes import Lane, Numbers, open_lanes
 from esper.engine.precision import LossScaler, resolve_amp
 from esper.growth.slot import Move
 from esper.policy.actions import Action
@@ -49,7 +50,10 @@ class Pool:
     ) -> None:
         owned = range(config.envs) if owned is None else owned
         self._first = owned.start
-        self.lanes = open_lanes(lanes[: len(owned)], splits)
+        # Envs that share a loss scale depend on each other's every batch: on a GPU they take turns on one stream.
+        one_stream = config.scaler == "device" and config.amp == "fp16"
+        width = most_numbers(len(slots))
+        self.lanes = open_lanes(lanes[: len(owned)], splits, len(owned), width, one_stream=one_stream)
         scalers = {lane.name: self._scaler(lane, config) for lane in self.lanes}
         self.envs: list[Env] = []
         for index in owned:
@@ -111,25 +115,12 @@ class Pool:
         for lane in self.lanes:
             lane.close()
 
-    def _everywhere(self, work: Callable[[Env], list[Tensor]]) -> list[list[list[float]]]:
-        """Run `work` for every env, all lanes at once; its tensors as floats, in the order of the envs."""
-        shares = [self.envs[index :: len(self.lanes)] for index in range(len(self.lanes))]
-
-        def share_of(lane: Lane, share: list[Env]) -> list[list[list[float]]]:
-            rows = [work(env) for env in share]
-            with lane.stopwatch("fetch"):  # a GPU is waited for here: until then its work was only launched
-                return _to_host(rows)
-
+    def _everywhere(self, work: Callable[[Env], list[Tensor]]) -> list[Numbers]:
+        """Run `work` for every env, all lanes at once; its vectors as floats, in the order of the envs."""
+        lanes = len(self.lanes)
         futures = [
-            lane.submit(lambda lane=lane, share=share: share_of(lane, share))
-            for lane, share in zip(self.lanes, shares, strict=True)
+            lane.submit([partial(work, env) for env in self.envs[index::lanes]])
+            for index, lane in enumerate(self.lanes)
         ]
         found = [future.result() for future in futures]
-        return [found[index % len(found)][index // len(found)] for index in range(len(self.envs))]
-
-
-def _to_host(rows: list[list[Tensor]]) -> list[list[list[float]]]:
-    """One copy from the device for all the vectors of a lane."""
-    flat = torch.cat([vector for row in rows for vector in row]).tolist()
-    floats = iter(flat)
-    return [[[next(floats) for _ in range(len(vector))] for vector in row] for row in rows]
+        return [found[index % lanes][index // lanes] for index in range(len(self.envs))]

@@ -1,11 +1,15 @@
-"""Where the time goes: seconds by phase."""
+"""Where the time goes: seconds by phase, by the host's clock or by a GPU's."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
 
 
 class Stopwatch:
@@ -21,7 +25,82 @@ class Stopwatch:
         yield
         self._seconds[phase] += time.perf_counter() - start
 
+    def begin(self) -> None:
+        """Blocks are about to be launched."""
+
+    def settle(self) -> None:
+        """All that was launched in them since `begin` has been waited for."""
+
     def take(self) -> dict[str, float]:
         """Seconds by phase since this was last called."""
         taken, self._seconds = self._seconds, defaultdict(float)
         return dict(taken)
+
+
+class Span(NamedTuple):
+    """When a block ran, in seconds since `begin`."""
+
+    phase: str
+    start: float
+    end: float
+
+
+class CudaStopwatch(Stopwatch):
+    """The same for what the blocks launch on a GPU, by events on the streams that it runs on.
+
+    The host only launches the work of a block: its own clock would say how long that took. Events are reused, so that
+    none is created in the steady state.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._origin = torch.cuda.Event(enable_timing=True)
+        self._running: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._idle: list[torch.cuda.Event] = []
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Add to a phase the time in which the work of this block runs on the current stream."""
+        start, end = self._event(), self._event()
+        start.record()
+        yield
+        end.record()
+        self._running.append((phase, start, end))
+
+    def begin(self) -> None:
+        """To be called on a stream that all blocks wait for. What an error left unsettled is forgotten."""
+        self._running.clear()
+        self._origin.record()
+
+    def settle(self) -> None:
+        """Read the events; all of them have happened."""
+        elapsed = self._origin.elapsed_time  # milliseconds
+        spans = [Span(phase, elapsed(start) / 1000, elapsed(end) / 1000) for phase, start, end in self._running]
+        for phase, seconds in shared_out(spans).items():
+            self._seconds[phase] += seconds
+        self._idle += [event for _, start, end in self._running for event in (start, end)]
+        self._running.clear()
+
+    def _event(self) -> torch.cuda.Event:
+        return self._idle.pop() if self._idle else torch.cuda.Event(enable_timing=True)
+
+
+def shared_out(spans: Iterable[Span]) -> dict[str, float]:
+    """Seconds by phase, where what runs at the same time shares that time equally.
+
+    So they sum to the time in which anything ran at all, however many streams there were.
+    """
+    changes: defaultdict[float, list[tuple[str, int]]] = defaultdict(list)
+    for phase, start, end in spans:
+        changes[start].append((phase, 1))
+        changes[end].append((phase, -1))
+    seconds: defaultdict[str, float] = defaultdict(float)
+    running: defaultdict[str, int] = defaultdict(int)
+    for now, after in pairwise(sorted(changes)):
+        for phase, change in changes[now]:
+            running[phase] += change
+        total = sum(running.values())
+        for phase, count in running.items():
+            if count:
+                seconds[phase] += (after - now) * count / total
+    return dict(seconds)

@@ -54,4 +54,4 @@ def initialise(module: nn.Module, generator: torch.Generator) -> None:
 def _kaiming_uniform(weight: Tensor, generator: torch.Generator) -> None:
     fan_in = weight[0].numel()
     bound = math.sqrt(6.0 / fan_in)
-    weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator))
+    weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator), non_blocking=True)

@@ -323,7 +323,8 @@ class Slot(nn.Module):
 
     def _housed(self, module: ModuleT) -> ModuleT:
         """The module on the host's device, in its memory format and its mode."""
-        return module.to(self.get_buffer("_place").device).to(memory_format=torch.channels_last).train(self.training)
+        module = module.to(self.get_buffer("_place").device, non_blocking=True)
+        return module.to(memory_format=torch.channels_last).train(self.training)
 
     # Persistence
 
