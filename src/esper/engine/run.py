@@ -25,6 +25,7 @@ from esper.ranks import RankLostError, join_ranks, leave_ranks
 from esper.tasks import get_task
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
+from esper.telemetry.liveness import RunLock
 from esper.telemetry.recorder import Recorder, write_manifest
 from esper.telemetry.runs import new_run_id
 from esper.telemetry.shared_hub import SharedHub
@@ -44,7 +45,7 @@ class Run:
         ConfigError: the request cannot be carried out on this machine.
         TaskError: the data set is missing or damaged.
         CheckpointError: the checkpoint is damaged, or was made for something else.
-        RecordingError: the run's directory cannot be written.
+        RecordingError: the run's directory cannot be written, or another process trains the run.
         RankLostError: the other ranks, where torchrun started several, do not come.
     """
 
@@ -65,7 +66,12 @@ class Run:
         self.directory = run_of(resume) if resume else new
         self.pool = Pool(task, splits, lanes, slots, config, ranks.owned(config.envs))
         agent = build_agent(config, len(slots), task.blueprints, ranks)
-        self.recorder = Recorder(self.directory / place.directory)
+        self.lock = RunLock(self.directory / place.directory)
+        try:
+            self.recorder = Recorder(self.directory / place.directory)
+        except Exception:
+            self.lock.release()
+            raise
         self.hub = Hub(self.recorder) if ranks.alone else SharedHub(self.recorder, ranks)
         self.hub.subscribe(records)
         self.trainer = Trainer(
@@ -81,6 +87,8 @@ class Run:
             if resume:
                 self.trainer.restore(resume, "command line")
             self._announce(config)
+            if self.lock.problem:
+                self.hub.emit(ev.Logged(severity="warning", text=self.lock.problem))
         except Exception:
             self._close()
             raise
@@ -126,6 +134,7 @@ class Run:
     def _close(self) -> None:
         self.pool.close()
         self.recorder.close()
+        self.lock.release()
         leave_ranks()
 
 

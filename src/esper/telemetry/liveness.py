@@ -1,0 +1,108 @@
+"""Whether a run is alive: its process holds a lock in its directory, which ends with the process, however that ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from esper.telemetry.recorder import RecordingError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+LOCK = "run.lock"
+"""File in the run's directory. It stays when the run has ended: what counts is whether it is locked."""
+PATIENCE = 1.0
+"""Seconds for which a lock is tried: `is_live` holds it for an instant."""
+
+
+class Holder(msgspec.Struct):
+    """The process that trains a run, or was the last to do so."""
+
+    pid: int
+    host: str
+
+
+def is_live(directory: Path) -> bool:
+    """Whether a process trains the run in this directory now; False where the system or the disk knows no locks.
+
+    Raises OSError if the lock is there, but may not be opened.
+    """
+    if fcntl is None:
+        return False
+    try:
+        file = os.open(directory / LOCK, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no locks here: `RunLock.problem` has told
+        return False
+    finally:
+        os.close(file)
+    return False
+
+
+def read_holder(directory: Path) -> Holder | None:
+    """Who holds the lock of a run, or was the last to; None where that was not written down."""
+    try:
+        return msgspec.json.decode((directory / LOCK).read_bytes(), type=Holder)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+class RunLock:
+    """Makes a run count as alive until it is released, or the process ends.
+
+    Raises:
+        RecordingError: another process trains the run, or the directory cannot be written.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.problem: str | None = None
+        """Why the run does not count as alive although it is: a sentence for people."""
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise RecordingError(f"cannot record to {directory}: {error.strerror}") from error
+        try:
+            self._lock(directory)
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, msgspec.json.encode(Holder(pid=os.getpid(), host=socket.gethostname())), 0)
+        except OSError as error:
+            self.problem = f"nobody can see that this run is alive: {directory / LOCK}: {error.strerror}"
+        except RecordingError:
+            os.close(self._file)
+            raise
+
+    def _lock(self, directory: Path) -> None:
+        """Raises RecordingError if another process has it, OSError if there are no locks."""
+        deadline = time.monotonic() + PATIENCE
+        while fcntl is not None:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise RecordingError(_taken(directory)) from None
+                time.sleep(0.01)
+        self.problem = "nobody can see that this run is alive: this system has no file locks"
+
+    def release(self) -> None:
+        """The run is over."""
+        os.close(self._file)
+
+
+def _taken(directory: Path) -> str:
+    holder = read_holder(directory)
+    who = f"process {holder.pid} on {holder.host}" if holder else "another process"
+    return f"{directory} is being trained by {who}: stop that run first, or watch it with esper-sanctum attach"

@@ -1,0 +1,111 @@
+"""A run counts as alive as long as its process is: no longer after a kill, no shorter in a pause."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from esper.telemetry import liveness
+from esper.telemetry.liveness import LOCK, RunLock, is_live, read_holder
+from esper.telemetry.recorder import RecordingError
+
+HOLD = "import sys; from pathlib import Path; from esper.telemetry.liveness import RunLock; "
+HOLD += "lock = RunLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def other(tmp_path: Path):
+    """Another process that holds the run in `tmp_path`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_what_was_never_locked_is_not_alive(tmp_path: Path) -> None:
+    file = tmp_path / "events-00001.jsonl"
+    file.touch()
+    assert not is_live(tmp_path)
+    assert not is_live(tmp_path / "none")
+    assert not is_live(file)
+
+
+def test_alive_until_released(tmp_path: Path) -> None:
+    lock = RunLock(tmp_path)
+    assert lock.problem is None
+    assert is_live(tmp_path)
+    assert is_live(tmp_path)  # a look takes nothing away
+    lock.release()
+    assert not is_live(tmp_path)
+
+
+def test_alive_until_the_process_is_killed(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+    assert is_live(tmp_path)
+    holder = read_holder(tmp_path)
+    assert holder is not None
+    assert (holder.pid, holder.host) == (other.pid, socket.gethostname())
+    os.kill(other.pid, signal.SIGSTOP)
+    assert is_live(tmp_path)
+    other.kill()
+    other.wait()
+    assert not is_live(tmp_path)
+    RunLock(tmp_path).release()
+
+
+def test_a_run_has_one_process(tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "PATIENCE", 0.05)
+    with pytest.raises(RecordingError, match=f"is being trained by process {other.pid} on .*esper-sanctum attach"):
+        RunLock(tmp_path)
+    assert is_live(tmp_path)
+
+
+def test_a_lock_that_is_only_looked_at_is_waited_for(tmp_path: Path) -> None:
+    RunLock(tmp_path).release()
+    look = os.open(tmp_path / LOCK, os.O_RDONLY)
+    fcntl.flock(look, fcntl.LOCK_SH)
+    os.set_blocking(look, False)
+    code = "import sys, time, os, fcntl; fcntl.flock(0, fcntl.LOCK_SH); print('looking', flush=True); time.sleep(0.3)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=look, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    os.close(look)
+    RunLock(tmp_path).release()
+    process.communicate()
+
+
+def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lock = RunLock(tmp_path)
+    assert lock.problem == f"nobody can see that this run is alive: {tmp_path / LOCK}: No locks available"
+    assert not is_live(tmp_path)
+    lock.release()
+
+
+def test_a_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "fcntl", None)
+    lock = RunLock(tmp_path)
+    assert lock.problem is not None
+    assert "no file locks" in lock.problem
+    assert not is_live(tmp_path)
+    lock.release()
+
+
+def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    with pytest.raises(RecordingError, match=r"cannot record to .*taken/run: Not a directory"):
+        RunLock(tmp_path / "taken" / "run")
