@@ -22,8 +22,8 @@ from esper.sanctum.requests import Requests
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.checkpoints import CheckpointPicker
 from esper.sanctum.screens.help import Help
-from esper.sanctum.screens.overview import Overview
 from esper.sanctum.screens.quit_dialog import QuitDialog
+from esper.sanctum.screens.registry import SCREENS
 from esper.sanctum.source import ENDED, Source
 from esper.sanctum.symbols import plain
 from esper.sanctum.theme import find_theme, load_themes
@@ -67,6 +67,8 @@ class SanctumApp(App[None]):
         for known in self.palettes.values():
             self.register_theme(known.theme)
         self.view = View(source, palette)
+        for place, screen in SCREENS.items():
+            self.install_screen(screen(self.view, place), place)
         self._ticked = 0.0
         self._warned = 0
         self._state = source.state
@@ -76,7 +78,7 @@ class SanctumApp(App[None]):
 
     def get_default_screen(self) -> Screen[None]:
         """The overview."""
-        return Overview(self.view)
+        return self.get_screen("overview")
 
     def on_ready(self) -> None:
         """The first frame comes before the engine, whose imports take seconds."""
@@ -119,13 +121,14 @@ class SanctumApp(App[None]):
         return self.source.state.status in ENDED or not self.source.alive
 
     def look(self) -> None:
-        """Let the screens show what is true now."""
+        """Let the screens in sight show what is true now."""
         if self.source.state is not self._state:
             self._state = self.source.state
             self.view.generation += 1
-        for screen in self.screen_stack:
+        for screen in reversed(self.screen_stack):
             if isinstance(screen, RunScreen):
                 screen.update()
+                break  # it hides those below; a dialog does not
 
     def watch_theme(self, name: str) -> None:
         """Draw everything in the colours of another theme."""
@@ -250,6 +253,12 @@ class SanctumApp(App[None]):
             self.look()
 
     # View
+
+    def action_go(self, name: str) -> None:
+        """Open the screen of a number key, and close what lies over it."""
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+        self.switch_screen(name)
 
     def action_help(self) -> None:
         """The page of keys and symbols."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from textual.binding import Binding
 
@@ -11,6 +12,7 @@ from textual.binding import Binding
 class Category(Enum):
     """Heading under which the help screen lists a key."""
 
+    SCREENS = "Screens"
     RUN = "The run"
     REPLAY = "Replay"
     TABLE = "Env table"
@@ -47,7 +49,23 @@ class Key:
     """Reaches the app whatever has the focus."""
 
 
+class Place(NamedTuple):
+    """A screen that a number key goes to."""
+
+    key: str
+    description: str
+
+
+PLACES: dict[str, Place] = {
+    "overview": Place("1", "the population, what teaches it, what carries it"),
+}
+"""By name, in the order of the tabs; `screens.registry` says what each is."""
+
 KEYS: tuple[Key, ...] = (
+    *(
+        Key(Category.SCREENS, place.key, place.key, name, place.description, f"go('{name}')")
+        for name, place in PLACES.items()
+    ),
     Key(Category.RUN, "p", "p", "pause", "pause between two steps, or go on", "pause", True, When.LIVE),
     Key(Category.RUN, "s", "s", "step", "while paused: one step, then hold again", "step", False, When.LIVE),
     Key(Category.RUN, "c", "c", "checkpoint", "write a checkpoint now", "checkpoint", True, When.LIVE),
@@ -92,7 +110,7 @@ KEYS: tuple[Key, ...] = (
     Key(Category.VIEW, "ctrl+c,ctrl+q", "ctrl+c", "quit", "as q", "quit", priority=True),
 )
 
-APP = (Category.RUN, Category.REPLAY, Category.VIEW)
+APP = (Category.SCREENS, Category.RUN, Category.REPLAY, Category.VIEW)
 """What the app itself binds; the other categories belong to one widget or screen each."""
 
 

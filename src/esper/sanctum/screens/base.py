@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Container
+from textual.containers import Container, Horizontal
 from textual.screen import Screen
 
 from esper.sanctum.bindings import Category
@@ -12,23 +12,31 @@ from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.header import Header
 from esper.sanctum.widgets.panel import Panel, View
 from esper.sanctum.widgets.scrubber import Scrubber
+from esper.sanctum.widgets.tabs import Tabs
 from esper.sanctum.widgets.too_small import TooSmall
 
 
 class RunScreen(Screen[None]):
-    """A screen about the run. `body` yields what it shows; `CATEGORY` are the keys that it adds to the footer."""
+    """A screen about the run. `body` yields what it shows; `CATEGORY` are the keys that it adds to the footer.
+
+    Args:
+        view: what its panels look at.
+        name: of its tab; None for a screen that lies over one with a tab.
+    """
 
     CATEGORY: Category
 
-    def __init__(self, view: View) -> None:
-        super().__init__()
+    def __init__(self, view: View, name: str | None = None) -> None:
+        super().__init__(name)
         self.view = view
 
     def compose(self) -> ComposeResult:
         """The frame, and the body in it."""
         yield TooSmall()
         yield Header(self.view)
-        yield AnomalyStrip(self.view)
+        with Horizontal(id="signs"):
+            yield Tabs(self.view, self.name)
+            yield AnomalyStrip(self.view)
         with Container(id="body"):
             yield from self.body()
         yield Scrubber(self.view)
