@@ -25,20 +25,20 @@ from esper.tasks import TASK_NAMES
 from esper.telemetry import events as ev
 
 OPTIONS = {
-    "": "--help --version --envs --devices --task --policy --rounds --steps --slots --reward --counterfactual "
-    "--amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config --resume --theme "
-    "--no-tui",
+    "": "--help --version --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
+    "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config --resume "
+    "--theme --no-tui",
     "replay": "--help --telemetry-dir --speed --theme --no-tui",
     "evaluate": "--help --checkpoint --policies --episodes --seed --devices --json",
     "checkpoints": "--help --telemetry-dir --json",
     "devices": "--help --envs --devices --json",
     "schema": "--help",
-    "config": "--help --envs --devices --task --policy --rounds --steps --slots --reward --counterfactual --amp "
-    "--scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config",
+    "config": "--help --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
+    "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config",
 }
 
 CONFIG = {
-    "": "envs devices task policy rounds steps slots reward counterfactual amp scaler seed telemetry-dir "
+    "": "envs devices policy-device task policy rounds steps slots reward counterfactual amp scaler seed telemetry-dir "
     "checkpoint-every keep data-dir",
     "training": "host-clip seed-clip",
     "ppo": "learning-rate gamma horizon gae-lambda clip epochs minibatches value-coef entropy-coef max-grad-norm "

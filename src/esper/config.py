@@ -105,6 +105,13 @@ class Config(_Section, frozen=True, kw_only=True):
             description="lanes, e.g. cuda:0 cuda:1 or cpu:0 cpu:1; auto: every CUDA device, else one per core",
         ),
     ] = ("auto",)
+    policy_device: Annotated[
+        str,
+        Meta(
+            description="where the policy decides and learns, e.g. cuda:0; a small recurrent network that acts once in "
+            "a step is launched faster on a CPU than on a GPU, which then has more for the hosts"
+        ),
+    ] = "cpu"
     task: Annotated[str, Meta(description="what the hosts learn")] = "digits_impaired"
     policy: Annotated[PolicyName, Meta(description=f"who grows the networks: {', '.join(get_args(PolicyName))}")] = (
         "ppo"

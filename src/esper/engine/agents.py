@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from esper.config import Config
+from esper.engine.devices import resolve_policy_device
 from esper.engine.seeding import generator as seeded
 from esper.policy.actions import Choice
 from esper.policy.baselines import PERIOD, Periodic, Random, Static
@@ -52,7 +53,11 @@ class Agent(Protocol):
 
 
 def build_agent(config: Config, slots: int, blueprints: Sequence[str], ranks: Ranks = ALONE) -> Agent:
-    """The agent that `--policy` names."""
+    """The agent that `--policy` names.
+
+    Raises:
+        ConfigError: `--policy-device` is not there.
+    """
     if config.policy == "static":
         return Static()
     if config.policy == "random":
@@ -67,7 +72,7 @@ def build_agent(config: Config, slots: int, blueprints: Sequence[str], ranks: Ra
 
 
 def build_ppo(config: Config, slots: int, blueprints: Sequence[str], ranks: Ranks = ALONE) -> PPOAgent:
-    """The agent that learns, before it has."""
+    """The agent that learns, before it has; raises as `build_agent`."""
     return PPOAgent(
         envs=config.envs,
         steps=config.steps,
@@ -77,4 +82,5 @@ def build_ppo(config: Config, slots: int, blueprints: Sequence[str], ranks: Rank
         rounds=config.rounds,
         generator=seeded(config.seed, "policy"),
         ranks=ranks,
+        device=resolve_policy_device(config.policy_device),
     )

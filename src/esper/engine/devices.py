@@ -21,6 +21,13 @@ from esper.place import Place
 
 T = TypeVar("T")
 
+EXAMPLES = {"--devices": "auto, cuda:0, cuda:1 … or cpu:0, cpu:1 …", "--policy-device": "cpu, cuda:0, cuda:1 …"}
+ALWAYS_THERE = {
+    "--devices": "--devices auto takes what there is",
+    "--policy-device": "--policy-device cpu always works",
+}
+"""What to type instead, by option."""
+
 
 def resolve_devices(names: Sequence[str]) -> list[str]:
     """Names of the lanes, each with its index: `cuda:0`, `cpu:1`.
@@ -30,15 +37,24 @@ def resolve_devices(names: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: a device is not one, is not there, or is named twice.
     """
-    present = {"cuda": torch.cuda.device_count(), "cpu": _cores()}
+    present = _present()
     if list(names) == ["auto"]:
         kind = "cuda" if present["cuda"] else "cpu"
         return [f"{kind}:{index}" for index in range(present[kind])]
-    lanes = [_resolve(name, present) for name in names]
+    lanes = [_resolve("--devices", name, present) for name in names]
     repeated = [name for name, count in Counter(lanes).items() if count > 1]
     if repeated:
         raise ConfigError(f"--devices names {repeated[0]} more than once; a device is one lane")
     return lanes
+
+
+def resolve_policy_device(name: str) -> torch.device:
+    """The device that the policy runs on.
+
+    Raises:
+        ConfigError: it is not one, or is not there.
+    """
+    return torch_device(_resolve("--policy-device", name, _present()))
 
 
 def torch_device(lane: str) -> torch.device:
@@ -126,13 +142,23 @@ def _cpu_name() -> str:
     return model[1] if model else platform.processor() or platform.machine()
 
 
-def _resolve(name: str, present: dict[str, int]) -> str:
+def _present() -> dict[str, int]:
+    """How many devices there are of each kind."""
+    return {"cuda": torch.cuda.device_count(), "cpu": _cores()}
+
+
+def _resolve(option: str, name: str, present: dict[str, int]) -> str:
+    if name.startswith("mps"):
+        raise ConfigError(
+            f"{option} {name} is not supported: hosts train on CUDA devices and CPUs only, and nothing here was "
+            f"ever run on Apple's GPUs; use {'cpu' if option == '--policy-device' else 'auto'}"
+        )
     match = re.fullmatch(r"(cuda|cpu)(?::(\d+))?", name)
     if match is None:
-        raise ConfigError(f"--devices {name!r} is not a device: use auto, cuda:0, cuda:1 … or cpu:0, cpu:1 …")
+        raise ConfigError(f"{option} {name!r} is not a device: use {EXAMPLES[option]}")
     kind, index = match[1], int(match[2] or 0)
     count = present[kind]
     if index >= count:
         there = f"this machine has {', '.join(f'{kind}:{i}' for i in range(count)) or f'no {kind} device'}"
-        raise ConfigError(f"--devices {name} is not there: {there}; --devices auto takes what there is")
+        raise ConfigError(f"{option} {name} is not there: {there}; {ALWAYS_THERE[option]}")
     return f"{kind}:{index}"

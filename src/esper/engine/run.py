@@ -13,7 +13,7 @@ from esper.config import Config, ConfigError
 from esper.control import Control
 from esper.engine import report
 from esper.engine.agents import build_agent
-from esper.engine.devices import deal_lanes, resolve_devices
+from esper.engine.devices import deal_lanes, resolve_devices, resolve_policy_device
 from esper.engine.manifest import run_of
 from esper.engine.pool import Pool
 from esper.engine.saving import Saver
@@ -52,6 +52,7 @@ class Run:
     def __init__(self, config: Config, control: Control, records: SimpleQueue[Record], resume: Path | None) -> None:
         place = Place.current()
         lanes = deal_lanes(resolve_devices(config.devices), place)
+        resolve_policy_device(config.policy_device)
         if config.envs < place.world_size:
             raise ConfigError(
                 f"--envs {config.envs} is not enough for {place.world_size} ranks: each needs one at least"

@@ -58,7 +58,7 @@ class HeldOut:
         self._path = checkpoint
         self._checkpoint = read_checkpoint(checkpoint)
         self.config = msgspec.structs.replace(
-            self._checkpoint.config, envs=episodes, seed=evaluation_seed(seed), reward="simplified"
+            self._checkpoint.config, envs=episodes, seed=evaluation_seed(seed), reward="simplified", policy_device="cpu"
         )
         lanes = resolve_devices(devices)
         task = get_task(self.config.task)

@@ -82,7 +82,7 @@ class PolicyNetwork(nn.Module):
 
     def start(self, envs: int) -> Hidden:
         """LSTM state at the start of an episode."""
-        zeros = torch.zeros(1, envs, self.hidden)
+        zeros = torch.zeros(1, envs, self.hidden, device=self.relevant_OH.device)
         return zeros, zeros.clone()
 
     def encode(self, obs_ETF: Tensor, blueprint_ETS: Tensor, state: Hidden) -> tuple[Tensor, Hidden]:
@@ -107,7 +107,7 @@ class PolicyNetwork(nn.Module):
         Returns:
             actions_EH int64, probability of the chosen op [E], and the evaluation of the choice.
         """
-        actions_EH = torch.zeros(features_ED.shape[0], len(HEADS), dtype=torch.int64)
+        actions_EH = torch.zeros(features_ED.shape[0], len(HEADS), dtype=torch.int64, device=features_ED.device)
         for index in range(len(HEADS)):
             log_probs_EA, _ = self._head(index, features_ED, actions_EH, masks)
             actions_EH[:, index] = distributions.sample(log_probs_EA, uniform_EH[:, index])

@@ -21,7 +21,10 @@ from esper.policy.view import EnvView
 from esper.ppo.learner import Learned, Learner
 from esper.ppo.normalise import RunningMeanStd
 from esper.ppo.rollout import Rollout
+from esper.ppo.staging import Situation, Staging
 from esper.ranks import ALONE, Ranks
+
+CPU = torch.device("cpu")
 
 
 class PPOAgent:
@@ -36,6 +39,7 @@ class PPOAgent:
         rounds: rounds of the run, for the schedules.
         generator: of the initial weights.
         ranks: that share the envs, and learn together.
+        device: where the policy runs and its experience is kept.
     """
 
     def __init__(
@@ -49,48 +53,57 @@ class PPOAgent:
         rounds: int,
         generator: torch.Generator,
         ranks: Ranks = ALONE,
+        device: torch.device = CPU,
     ) -> None:
+        self._device = device
         self._ranks, envs = ranks, len(ranks.owned(envs))
         features = observation_size(slots)
         self._blueprints = blueprints
         self._ends = config.horizon == "episode"
         self.network = PolicyNetwork(slots, len(blueprints), config.hidden)
         self.network.initialise(generator)
-        self.observations = RunningMeanStd(features)
-        self.returns = RunningMeanStd(1)
+        self.network.to(device)
+        self.observations = RunningMeanStd(features).to(device)
+        self.returns = RunningMeanStd(1).to(device)
         self.learner = Learner(self.network, self.returns, config, rounds, ranks)
-        self.rollout = Rollout(envs, steps, features, slots)
-        self._final_obs_EF = torch.zeros(envs, features)
-        self._final_blueprint_ES = torch.zeros(envs, slots, dtype=torch.int64)
+        self.rollout = Rollout(envs, steps, features, slots, device)
+        self._staging = Staging(envs, features, slots, device)
         self.hidden = self.network.start(envs)
         self._uniform_ETH = torch.empty(0)
 
     def begin_round(self, uniform_ETH: Tensor) -> None:
         """Every env was reset: forget the experience and the LSTM state."""
-        self._uniform_ETH = uniform_ETH
+        self._uniform_ETH = uniform_ETH.to(self._device)
         self.rollout.clear()
         self.hidden = self.network.start(len(uniform_ETH))
 
-    @torch.no_grad()
     def act(self, views: Sequence[EnvView]) -> list[Choice]:
-        """One batched forward for all envs."""
+        """One batched forward for all envs: one copy to the policy's device, and one back."""
+        chosen = self._decide(views).tolist()
+        return [Choice(Action(*map(int, action)), probability, value) for *action, probability, value in chosen]
+
+    @torch.no_grad()
+    def _decide(self, views: Sequence[EnvView]) -> Tensor:
+        """Actions, probability of the op and value of each env, [E, H + 2], float32 on the policy's device."""
         rollout, step = self.rollout, views[0].step
-        obs_EF, blueprint_ES = rollout.obs_ETF[:, step], rollout.blueprint_ETS[:, step]
-        write_observation(views, obs_EF, blueprint_ES, self._blueprints)
-        masks = rollout.masks.at_step(step)
-        write_masks(views, masks)
-        features_ED = self._features(obs_EF, blueprint_ES)
-        actions_EH, probability_E, evaluation = self.network.act(features_ED, masks, self._uniform_ETH[:, step])
+        now = self._observe(views)
+        rollout.obs_ETF[:, step] = now.obs_EF
+        rollout.blueprint_ETS[:, step] = now.blueprint_ES
+        for kept, mask in zip(rollout.masks.at_step(step), now.masks, strict=True):
+            kept.copy_(mask)
+        features_ED = self._features(now)
+        actions_EH, probability_E, evaluation = self.network.act(features_ED, now.masks, self._uniform_ETH[:, step])
         values_E = self.returns.restore_scale(evaluation.value)
         rollout.actions_ETH[:, step] = actions_EH
         rollout.log_prob_ETH[:, step] = evaluation.log_prob_H
         rollout.value_ET[:, step] = values_E
-        return [
-            Choice(Action(*action), probability, value)
-            for action, probability, value in zip(
-                actions_EH.tolist(), probability_E.tolist(), values_E.tolist(), strict=True
-            )
-        ]
+        return torch.cat((actions_EH.float(), torch.stack((probability_E, values_E), dim=1)), dim=1)
+
+    def _observe(self, views: Sequence[EnvView]) -> Situation:
+        here = self._staging.here
+        write_observation(views, here.obs_EF, here.blueprint_ES, self._blueprints)
+        write_masks(views, here.masks)
+        return self._staging.move()
 
     def reward(self, step: int, rewards: Sequence[float]) -> None:
         """Take in the rewards of a step, one for each env."""
@@ -105,10 +118,8 @@ class PPOAgent:
         bootstrap V(s_T) (Pardo et al., 2018). The LSTM goes on from the last step's state.
         """
         if self._ends:
-            return torch.zeros(len(views))
-        write_observation(views, self._final_obs_EF, self._final_blueprint_ES, self._blueprints)
-        features_ED = self._features(self._final_obs_EF, self._final_blueprint_ES)
-        return self.returns.restore_scale(self.network.value(features_ED))
+            return torch.zeros(len(views), device=self._device)
+        return self.returns.restore_scale(self.network.value(self._features(self._observe(views))))
 
     def learn(self, views: Sequence[EnvView], round_index: int, generator: torch.Generator) -> Learned:
         """Update the policy from the round, then let the normalisers take its observations in."""
@@ -117,9 +128,9 @@ class PPOAgent:
         self.observations.update(self._ranks.gather(self.rollout.obs_ETF))
         return learned
 
-    def _features(self, obs_EF: Tensor, blueprint_ES: Tensor) -> Tensor:
-        normalised = self.observations.normalise(obs_EF)
-        features, self.hidden = self.network.encode(normalised.unsqueeze(1), blueprint_ES.unsqueeze(1), self.hidden)
+    def _features(self, now: Situation) -> Tensor:
+        normalised = self.observations.normalise(now.obs_EF)
+        features, self.hidden = self.network.encode(normalised.unsqueeze(1), now.blueprint_ES.unsqueeze(1), self.hidden)
         return features.squeeze(1)
 
     def tensors(self, ranks: Ranks = ALONE) -> dict[str, Tensor]:
@@ -158,12 +169,12 @@ class PPOAgent:
             KeyError: a tensor is missing.
             RuntimeError: a tensor has another shape.
         """
-        self._uniform_ETH = uniform_ETH
+        self._uniform_ETH = uniform_ETH.to(self._device)
         self.load_policy(tensors)
         for name, value in self.rollout.tensors().items():
             value.copy_(self._ranks.own(tensors[f"rollout.{name}"]))
         h_ED, c_ED = (self._ranks.own(tensors[name][0]) for name in ("hidden.h", "hidden.c"))
-        self.hidden = (h_ED.unsqueeze(0).clone(), c_ED.unsqueeze(0).clone())
+        self.hidden = (h_ED.unsqueeze(0).clone().to(self._device), c_ED.unsqueeze(0).clone().to(self._device))
         adam = self.learner.optimizer.state_dict()
         adam["state"] = {}
         for name, value in below("adam.", tensors).items():

@@ -30,13 +30,13 @@ def average(loss: Loss, steps: int, network: nn.Module, ranks: Ranks) -> Loss:
         return loss
     parameters = list(network.parameters())
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    reached_P = torch.tensor([p.grad is not None for p in parameters], dtype=torch.float32)
+    reached_P = loss.total.new_tensor([p.grad is not None for p in parameters])
     choices = loss.choices_H.sum()
     weighted = torch.cat(
         [torch.stack((loss.total.detach(), loss.policy, loss.value, loss.kl)), *map(torch.flatten, grads)]
     )
     counted = [
-        torch.stack((torch.tensor(steps), choices, loss.clip_fraction * choices)),
+        torch.stack((choices.new_tensor(steps), choices, loss.clip_fraction * choices)),
         loss.entropy_sum_H,
         loss.choices_H,
         reached_P,

@@ -87,12 +87,12 @@ class Learner:
         share = 1.0 - (1.0 - FINAL_SHARE) * round_index / max(self.rounds - 1, 1)
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * share
-        advantage_ET = gae(
-            rollout.reward_ET, rollout.value_ET, bootstrap_E, rollout.terminal_ET, config.gamma, config.gae_lambda
-        )
+        device = rollout.value_ET.device
+        reward_ET, terminal_ET = rollout.reward_ET.to(device), rollout.terminal_ET.to(device)
+        advantage_ET = gae(reward_ET, rollout.value_ET, bootstrap_E, terminal_ET, config.gamma, config.gae_lambda)
         return_ET = advantage_ET + rollout.value_ET
         everyones = self.ranks.gather
-        counts_ET, returns_ET = everyones(rollout.counts_ET), everyones(return_ET)
+        counts_ET, returns_ET = everyones(rollout.counts_ET.to(device)), everyones(return_ET)
         explained = explained_variance(everyones(rollout.value_ET), returns_ET, counts_ET)
         self.returns.update(returns_ET[counts_ET].unsqueeze(-1))
         target_ET = (return_ET - self.returns.mean) / self.returns.std

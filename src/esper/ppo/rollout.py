@@ -35,16 +35,17 @@ class Sequences(NamedTuple):
 
 
 class Rollout:
-    """Preallocated [E, T] buffers of a round."""
+    """Preallocated [E, T] buffers of a round, on the policy's device but for what comes back from the envs."""
 
-    def __init__(self, envs: int, steps: int, features: int, slots: int) -> None:
-        self.obs_ETF = torch.zeros(envs, steps, features)
-        self.blueprint_ETS = torch.zeros(envs, steps, slots, dtype=torch.int64)
-        self.masks = Masks.empty(envs, steps, slots=slots)
-        self.actions_ETH = torch.zeros(envs, steps, len(HEADS), dtype=torch.int64)
-        self.log_prob_ETH = torch.zeros(envs, steps, len(HEADS))
-        self.value_ET = torch.zeros(envs, steps)
+    def __init__(self, envs: int, steps: int, features: int, slots: int, device: torch.device | None = None) -> None:
+        self.obs_ETF = torch.zeros(envs, steps, features, device=device)
+        self.blueprint_ETS = torch.zeros(envs, steps, slots, dtype=torch.int64, device=device)
+        self.masks = Masks(*(mask.to(device) for mask in Masks.empty(envs, steps, slots=slots)))
+        self.actions_ETH = torch.zeros(envs, steps, len(HEADS), dtype=torch.int64, device=device)
+        self.log_prob_ETH = torch.zeros(envs, steps, len(HEADS), device=device)
+        self.value_ET = torch.zeros(envs, steps, device=device)
         """In units of return."""
+        # What an env came to is noted on the host, and moved once in a round, when the policy learns from it.
         self.reward_ET = torch.zeros(envs, steps)
         self.terminal_ET = torch.zeros(envs, steps, dtype=torch.bool)
         self.counts_ET = torch.zeros(envs, steps, dtype=torch.bool)
@@ -74,8 +75,9 @@ class Rollout:
         They are drawn from the envs of all ranks, the same on each; a rank has its own envs of them, or none.
         """
         envs = int(ranks.sum(torch.tensor(len(self.obs_ETF))))
+        counts_ET = self.counts_ET.to(obs_ETF.device)
         for drawn in torch.randperm(envs, generator=generator).chunk(min(count, envs)):
-            chosen = ranks.places(drawn, envs)
+            chosen = ranks.places(drawn, envs).to(obs_ETF.device)
             yield Sequences(
                 obs_ETF[chosen],
                 self.blueprint_ETS[chosen],
@@ -84,5 +86,5 @@ class Rollout:
                 self.log_prob_ETH[chosen],
                 advantage_ET[chosen],
                 return_ET[chosen],
-                self.counts_ET[chosen],
+                counts_ET[chosen],
             )

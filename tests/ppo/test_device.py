@@ -1,0 +1,93 @@
+"""A policy on another device than the envs'.
+
+The device is PyTorch's `meta`, whose tensors have shapes but no values: an operation on tensors of two devices is
+refused as on a GPU, so that what was forgotten on the host is found without one.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from esper.config import PPOConfig
+from esper.growth.host import GrowingNetwork
+from esper.policy import distributions
+from esper.policy.actions import HEADS
+from esper.policy.view import EnvView
+from esper.ppo.agent import CPU, PPOAgent
+from esper.ppo.staging import Situation, Staging
+from tests.growth.hosts import network
+
+META = torch.device("meta")
+ENVS, STEPS, SLOTS = 3, 2, 3
+FROM_ENVS = {"rollout.reward_ET", "rollout.counts_ET", "rollout.terminal_ET"}
+
+
+def agent_on(device: torch.device) -> PPOAgent:
+    return PPOAgent(
+        envs=ENVS,
+        steps=STEPS,
+        slots=SLOTS,
+        blueprints=("norm", "conv_light"),
+        config=PPOConfig(hidden=16, horizon="continuing"),
+        rounds=1,
+        generator=torch.Generator().manual_seed(0),
+        device=device,
+    )
+
+
+def views(step: int) -> list[EnvView]:
+    hosts: list[GrowingNetwork] = [network() for _ in range(ENVS)]
+    return [
+        EnvView(env=env, slots=host.slots, steps=STEPS, chance_loss=2.3, step=step, losses=[2.0], accuracies=[0.3])
+        for env, host in enumerate(hosts)
+    ]
+
+
+def test_a_policy_decides_and_learns_where_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributions, "validate", False)  # it would look at values
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # `meta` has none
+    agent = agent_on(META)
+    agent.begin_round(torch.rand(ENVS, STEPS, len(HEADS)))
+    for step in range(STEPS):
+        decided = agent._decide(views(step))
+        assert (decided.device, decided.shape) == (META, (ENVS, len(HEADS) + 2))
+        agent.reward(step, [0.0] * ENVS)
+    assert agent._bootstrap(views(STEPS)).device == META
+    rollout = agent.rollout
+    obs_ETF = agent.observations.normalise(rollout.obs_ETF)
+    batches = rollout.minibatches(obs_ETF, rollout.value_ET, rollout.value_ET, 2, torch.Generator())
+    for batch in batches:
+        loss = agent.learner.evaluate(batch, 0.1)
+        assert loss.total.device == META
+        loss.total.backward()
+    assert {parameter.grad.device for parameter in agent.network.parameters() if parameter.grad is not None} == {META}
+
+
+def test_all_that_a_policy_keeps_is_on_its_device_but_what_envs_report() -> None:
+    agent = agent_on(META)
+    assert {name for name, tensor in agent.tensors().items() if tensor.device != META} == FROM_ENVS
+
+
+def test_the_default_is_the_host_and_costs_no_copy() -> None:
+    agent = agent_on(CPU)
+    assert {tensor.device for tensor in agent.tensors().values()} == {CPU}
+    staging = Staging(ENVS, 5, SLOTS, CPU)
+    assert staging.move() is staging.here
+
+
+def test_one_copy_moves_all_of_a_situation() -> None:
+    here, there = (Situation(ENVS, 5, SLOTS, CPU) for _ in range(2))
+    here.obs_EF.normal_()
+    here.blueprint_ES.random_(0, 9)
+    for mask in here.masks:
+        mask.random_(0, 2)
+    there.copy_(here)
+    assert torch.equal(there.obs_EF, here.obs_EF)
+    assert torch.equal(there.blueprint_ES, here.blueprint_ES)
+    for mask, wanted in zip(there.masks, here.masks, strict=True):
+        assert mask.any()
+        assert torch.equal(mask, wanted)
+        assert mask.data_ptr() != wanted.data_ptr()
