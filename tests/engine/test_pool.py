@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from esper.engine.env import most_numbers
+from esper.engine.lanes import Outbox
 from esper.engine.pool import Pool
 from esper.growth.stages import Stage
+from esper.policy.actions import Action, Op
 from esper.telemetry import events as ev
 from tests.engine.populations import play, population
 from tests.runs import LiveRun, computed, recorded
@@ -87,3 +91,49 @@ def test_an_env_does_not_know_its_neighbours(policy: str, rounds: int, steps: in
     )
     assert of_alone == of_crowd
     assert any(isinstance(event, ev.SeedMoved) for event in of_alone) == (policy == "heuristic")
+
+
+def live_tensors() -> list[tuple[tuple[int, ...], str]]:
+    """Shape and type of every tensor that Python can reach."""
+    gc.collect()
+    return sorted((tuple(x.shape), str(x.dtype)) for x in gc.get_objects() if type(x) in (Tensor, nn.Parameter))
+
+
+def test_a_round_leaves_nothing_behind() -> None:
+    """From the second round on: buffers that are allocated once exist from the first."""
+    with population(envs=2) as pool:
+        play(pool, 0, 6)
+        pool.reset(1)
+        before = live_tensors()
+        play(pool, 1, 6)
+        assert any(slot.seed is not None for env in pool.envs for slot in env.network.slots)
+        pool.reset(2)
+        assert live_tensors() == before
+
+
+def test_what_envs_leave_in_an_outbox_is_given_back_by_env_and_vector() -> None:
+    outbox = Outbox(torch.device("cpu"), rows=3, width=4)
+    left = [[[1.0, 2.0], [3.0]], [[4.0]], [[5.0, 6.0, 7.0, 8.0]]]
+    for row, vectors in enumerate(left):
+        outbox.put(row, [torch.tensor(vector) for vector in vectors])
+    assert outbox.fetch() == left
+    outbox.put(1, [torch.tensor([9.0, 10.0])])
+    assert outbox.fetch() == [left[0], [[9.0, 10.0]], left[2]]
+
+
+def test_the_most_numbers_of_an_env_are_as_many_as_told() -> None:
+    """All slots in use, at the end of an episode with Shapley values."""
+    with population(counterfactual="shapley") as pool:
+        pool.reset(0)
+        (env,) = pool.envs
+        for index in range(3):
+            env.apply(Action(Op.GERMINATE, index), 0, 0)
+        for step in range(12):
+            env.train(0, step)
+            for index, slot in enumerate(env.network.slots):
+                slot.grad_norm = 1.0
+                if slot.may_advance:
+                    env.apply(Action(Op.ADVANCE, index), 0, step)
+            env.tick()
+        assert len(env.measured_slots()) == 3
+        assert len(env.train(0, 12)) + len(env.validate(last=True)) == most_numbers(3)

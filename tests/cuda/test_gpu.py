@@ -1,0 +1,86 @@
+"""What only a GPU can show: that the host waits for it once in a step, and that its memory does not grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from esper.engine.manifest import find_checkpoint
+from tests.engine.populations import play, population, script
+from tests.runs import LiveRun
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device"),
+]
+GPU = ("cuda:0",)
+
+
+@contextmanager
+def hidden_synchronisation_is_an_error() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("counterfactual", ["ablation", "shapley"])
+@pytest.mark.parametrize(("amp", "scaler"), [("off", "env"), ("bf16", "env"), ("fp16", "env"), ("fp16", "device")])
+def test_the_host_waits_once_in_a_step(amp: str, scaler: str, counterfactual: str) -> None:
+    """With seeds in every stage, one being planted among them; the one wait, for an event, is none of the hidden."""
+    with population(envs=4, lanes=GPU, amp=amp, scaler=scaler, counterfactual=counterfactual, steps=10) as pool:
+        play(pool, 0, 8)
+        pool.reset(1)
+        for step in range(10):
+            actions = [script(env.index, step, env.network.slots) for env in pool.envs]
+            with hidden_synchronisation_is_an_error():
+                pool.step(actions, 1, step)
+            pool.tick()
+
+
+def test_memory_is_flat_from_the_second_round_on() -> None:
+    with population(envs=4, lanes=GPU) as pool:
+        held: list[tuple[int, int]] = []
+        for round_index in range(4):
+            play(pool, 0, 8)  # the same round again and again
+            pool.reset(round_index)
+            held.append((torch.cuda.memory_allocated(0), torch.cuda.memory_reserved(0)))
+        assert held[1:] == [held[1]] * 3
+
+
+def test_an_env_of_a_gpu_does_what_one_of_a_cpu_does() -> None:
+    """One epoch from the same start, without TF32: the orders of additions differ, and nothing else."""
+    with population(envs=2, amp="off") as cpu, population(envs=2, lanes=GPU, amp="off") as gpu:
+        (wanted, _), (found, _) = play(cpu, 0, 1), play(gpu, 0, 1)
+        assert found[0].train_loss == pytest.approx(wanted[0].train_loss, rel=1e-3)
+        assert found[0].grad_norm == pytest.approx(wanted[0].grad_norm, rel=1e-2)
+
+
+def test_an_env_does_not_depend_on_its_neighbours_on_a_gpu() -> None:
+    with population(envs=1, lanes=GPU) as alone, population(envs=4, lanes=GPU) as crowd:
+        (wanted,), (found, *_) = play(alone, 0, 6), play(crowd, 0, 6)
+        assert [step.train_loss for step in found] == pytest.approx([step.train_loss for step in wanted], rel=1e-2)
+
+
+def test_phases_of_a_gpu_sum_to_no_more_than_the_time_that_passed() -> None:
+    with population(envs=4, lanes=GPU) as pool:
+        play(pool, 0, 3)
+        seconds = pool.lanes[0].stopwatch.take()
+        assert set(seconds) == {"reset", "train", "validate", "fetch"}
+        assert all(spent >= 0 for spent in seconds.values())
+        assert seconds["train"] > 0
+
+
+def test_a_policy_moves_between_devices_by_a_checkpoint(tmp_path: Path) -> None:
+    options = {"envs": 2, "steps": 3, "policy": "ppo"}
+    first = LiveRun(tmp_path, rounds=1, policy_device="cuda:0", **options)
+    assert first.start().finish().status == "done"
+    again = LiveRun(tmp_path, rounds=2, policy_device="cpu", resume=find_checkpoint(first.run.directory), **options)
+    for name, tensor in again.run.trainer.agent.tensors().items():
+        assert torch.equal(tensor, first.run.trainer.agent.tensors()[name].cpu()), name
+    assert again.start().finish().status == "done"

@@ -1,0 +1,83 @@
+"""Seconds by phase: what runs at the same time shares them, and a GPU's events are read and used again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.engine.stopwatch import CudaStopwatch, Span, Stopwatch, shared_out
+
+moments = st.integers(0, 20)
+spans = st.lists(
+    st.tuples(st.sampled_from("abc"), moments, moments).map(lambda s: Span(s[0], min(s[1:]), max(s[1:]))), max_size=12
+)
+
+
+def test_what_runs_alone_has_its_time_for_itself() -> None:
+    assert shared_out([Span("train", 0.0, 2.0), Span("validate", 2.0, 3.0), Span("train", 5.0, 6.0)]) == {
+        "train": 3.0,
+        "validate": 1.0,
+    }
+
+
+def test_what_runs_together_shares_equally() -> None:
+    found = shared_out([Span("train", 0.0, 4.0), Span("train", 0.0, 4.0), Span("validate", 1.0, 4.0)])
+    assert found == {"train": 1.0 + 3.0 * 2 / 3, "validate": pytest.approx(1.0)}
+
+
+@given(spans)
+def test_shares_sum_to_the_time_in_which_anything_ran(found: list[Span]) -> None:
+    busy = sum(any(span.start <= moment < span.end for span in found) for moment in range(20))
+    assert sum(shared_out(found).values()) == pytest.approx(busy)
+
+
+class Event:
+    """A CUDA event on a clock that goes on by a millisecond at each record."""
+
+    made = 0
+    clock = 0.0
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+        Event.made += 1
+
+    def record(self) -> None:
+        Event.clock += 1.0
+        self.at = Event.clock
+
+    def elapsed_time(self, other: Event) -> float:
+        return other.at - self.at
+
+
+def test_a_gpu_is_timed_by_its_events_and_they_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    stopwatch = CudaStopwatch()
+    for _ in range(3):
+        stopwatch.begin()
+        for phase in ("train", "validate", "train"):
+            with stopwatch(phase):
+                pass
+        stopwatch.settle()
+    assert Event.made == 1 + 2 * 3
+    assert stopwatch.take() == pytest.approx({"train": 0.006, "validate": 0.003})
+    assert stopwatch.take() == {}
+
+
+def test_what_an_error_left_unsettled_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    stopwatch = CudaStopwatch()
+    stopwatch.begin()
+    with stopwatch("train"):
+        pass
+    stopwatch.begin()
+    stopwatch.settle()
+    assert stopwatch.take() == {}
+
+
+def test_a_cpu_is_timed_by_the_clock() -> None:
+    stopwatch = Stopwatch()
+    with stopwatch("train"):
+        sum(range(1000))
+    assert list(stopwatch.take()) == ["train"]
