@@ -289,3 +289,30 @@ def test_a_rank_that_is_killed_ends_the_run_with_a_sentence(endless: subprocess.
     history = open_history(only_run(tmp_path))
     assert history.state_at(history.length).status == "failed"
     assert list_checkpoints(only_run(tmp_path)) == []
+
+
+HANGS = """
+import datetime, time
+from esper import ranks
+from esper.place import Place
+ranks.PATIENCE = datetime.timedelta(seconds=2)
+place = Place.current()
+joined = ranks.join_ranks(place, ["cpu:0"])
+assert joined.collect(place.rank) == [0, 1]
+if place.rank == 1:
+    time.sleep(60)
+try:
+    joined.collect("anybody?")
+except ranks.RankLostError as error:
+    print(error)
+    raise SystemExit(5)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "hangs.py"]
+    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 1
+    assert "rank 0 has lost another of the 2 ranks: it has ended, or has not answered for 0:00:02" in done.stdout
