@@ -16,7 +16,7 @@ from esper.telemetry.playback import Playback
 from esper.telemetry.reader import open_history
 from esper.telemetry.segment_writer import pack
 from esper.telemetry.state import Keyframe, RunState
-from tests.factory import env_stepped, example_run, stamp
+from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.telemetry.recordings import fold, lines, write_segment
 
 RUN = example_run(envs=4, rounds=2, steps=5)
@@ -117,6 +117,22 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
     back = msgspec.structs.replace(Keyframe.of(fold(history)), restored=RUN[-1].time + 1)
     write_segment(run, 3, lines([back, *third]))
     assert_same(run, [*history, *third])
+
+
+def test_a_reader_that_follows_a_run_is_told_when_ranks_join_it(tmp_path: Path) -> None:
+    """What rank 0 records is followed on."""
+    run = tmp_path / "run"
+    write_segment(run, 1, lines([Keyframe.of(RunState()), *RUN[:50]]))
+    history = open_history(run)
+    back = msgspec.structs.replace(Keyframe.of(fold(RUN[:50])), restored=RUN[50].time)
+    later = stamp([run_started(), *RUN[50:]], first=51, start=RUN[50].time)
+    first, second = shares(later, 2)
+    write_segment(run / "rank-1", 1, lines([back, *second]))
+    write_segment(run, 2, lines([back, *first]))
+    history.poll()
+    assert history.length == 50 + len(first)
+    assert "went on with more ranks" in history.notices[0]
+    assert_same(run, [*RUN[:50], *later])
 
 
 def test_an_event_waits_for_those_of_other_ranks_that_come_before_it(tmp_path: Path) -> None:

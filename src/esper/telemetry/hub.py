@@ -53,7 +53,7 @@ class Hub:
         return queue
 
     def emit(self, event: AnyEvent) -> None:
-        """Number and date a new event, give it out, and after it the anomalies that the rules find in it."""
+        """Number and date a new event of an env or a device, and give it out; after it the anomalies that are in it."""
         self._send(event)
         for found in inspect(event):
             self._send(found)

@@ -188,7 +188,10 @@ class History:
             if not self.path.is_dir():
                 return [plain_path(self.path)]
             if rank_directories(self.path):
-                return [segment_path(self.path, 1)]
+                if isinstance(self._segment, Merged) or not self.length:
+                    return [segment_path(self.path, 1)]
+                joined = f"{self.path} went on with more ranks: open it again to see what they record"
+                self._notices["ranks", self.path] = joined
             paths = list_segments(self.path)
         except OSError as error:
             raise ReadError(f"cannot read {self.path}: {error.strerror}") from error
@@ -201,7 +204,7 @@ class History:
         if self._offset and self._segment.tail(self._offset):
             torn = self._segment.path
             self._notices["torn", torn] = f"{torn} ends in the middle of a line: that event is lost"
-        ranks = self.path.is_dir() and rank_directories(self.path)
+        ranks = not self.length and self.path.is_dir() and rank_directories(self.path)
         self._segment, self._offset, self._complete = Merged(self.path) if ranks else Segment(path), 0, False
         self._resuming, self._met = True, set()
         self._mark(opens=True)
