@@ -218,6 +218,13 @@ def test_every_rank_needs_an_env(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         LiveRun(tmp_path, envs=1)
 
 
+def test_ranks_of_a_machine_cannot_share_a_gpu_for_the_policy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Place, "current", lambda: Place(0, 2, 0, 2))
+    monkeypatch.setattr(run_module, "resolve_policy_device", lambda _: torch.device("cuda:0"))
+    with pytest.raises(ConfigError, match="--policy-device cuda:0 cannot serve 2 ranks on one machine"):
+        LiveRun(tmp_path, devices=("cpu:0", "cpu:1"), policy_device="cuda:0")
+
+
 # Ranks as torchrun starts them
 
 

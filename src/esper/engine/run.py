@@ -53,10 +53,7 @@ class Run:
         place = Place.current()
         lanes = deal_lanes(resolve_devices(config.devices), place)
         resolve_policy_device(config.policy_device)
-        if config.envs < place.world_size:
-            raise ConfigError(
-                f"--envs {config.envs} is not enough for {place.world_size} ranks: each needs one at least"
-            )
+        _check_ranks(config, place)
         task = get_task(config.task)
         splits = task.load(Path(config.data_dir) if config.data_dir else None)
         slots = _slots(config, [injection.name for injection in task.build_host().injections])
@@ -137,6 +134,17 @@ class Run:
         self.recorder.close()
         self.lock.release()
         leave_ranks()
+
+
+def _check_ranks(config: Config, place: Place) -> None:
+    """Refuse what several ranks cannot do."""
+    if config.envs < place.world_size:
+        raise ConfigError(f"--envs {config.envs} is not enough for {place.world_size} ranks: each needs one at least")
+    if place.local_world_size > 1 and config.policy_device.startswith("cuda"):
+        raise ConfigError(
+            f"--policy-device {config.policy_device} cannot serve {place.local_world_size} ranks on one machine: leave the "
+            "policy on the cpu, or give torchrun --nproc-per-node 1"
+        )
 
 
 def _slots(config: Config, known: Sequence[str]) -> tuple[str, ...]:
