@@ -142,8 +142,8 @@ def _check_ranks(config: Config, place: Place) -> None:
         raise ConfigError(f"--envs {config.envs} is not enough for {place.world_size} ranks: each needs one at least")
     if place.local_world_size > 1 and config.policy_device.startswith("cuda"):
         raise ConfigError(
-            f"--policy-device {config.policy_device} cannot serve {place.local_world_size} ranks on one machine: leave the "
-            "policy on the cpu, or give torchrun --nproc-per-node 1"
+            f"--policy-device {config.policy_device} cannot serve {place.local_world_size} ranks on one machine: "
+            "leave the policy on the cpu, or give torchrun --nproc-per-node 1"
         )
 
 
