@@ -60,7 +60,7 @@ class Measurement:
     """By slot, for the same, where Shapley values were asked for: at the end of an episode."""
 
 
-class _Owner(NamedTuple):
+class Owner(NamedTuple):
     """Parameters that are trained together, and clipped by their own norm."""
 
     optimizer: torch.optim.SGD
@@ -71,7 +71,7 @@ class _Owner(NamedTuple):
     clip: float
 
     @classmethod
-    def of(cls, optimizer: torch.optim.SGD, clip: float) -> _Owner:
+    def of(cls, optimizer: torch.optim.SGD, clip: float) -> Owner:
         """What an optimizer trains."""
         (group,) = optimizer.param_groups
         parameters = group["params"]
@@ -198,37 +198,41 @@ class Env:
             loss, accuracy, loss scale (0 without one), mean gradient norm of each owner over the batches that were not
             skipped, and number of batches that were, for a gradient of this owner.
         """
-        network, scaler = self.network, self.scaler
-        network.train()
-        alphas = network.alphas()
-        owners = self._owners()
-        x_NCHW, y_N = self._samples(round_index, step)
-        logits, norms = list[Tensor](), list[list[Tensor]]()
-        for x_BCHW, y_B in zip(x_NCHW.split(self.task.batch_size), y_N.split(self.task.batch_size), strict=True):
-            with autocast(self._device, self._dtype):
-                logits_BK = network(x_BCHW, alphas)
-                loss = F.cross_entropy(logits_BK, y_B)
-            for owner in owners:
-                for parameter in owner.parameters:
-                    parameter.grad = None
-            (scaler.scale(loss) if scaler else loss).backward()
-            norms.append(self._optimize(owners))
-            logits.append(logits_BK.detach())
+        self.network.train()
+        owners = self.owners()
+        x_NCHW, y_N = self.samples(round_index, step)
+        batches = zip(x_NCHW.split(self.task.batch_size), y_N.split(self.task.batch_size), strict=True)
+        logits, norms = zip(*(self.learn(owners, x_BCHW, y_B) for x_BCHW, y_B in batches), strict=True)
         logits_NK = torch.cat(logits).float()
         hits = (logits_NK.argmax(dim=-1) == y_N).float().mean()
         loss = F.cross_entropy(logits_NK, y_N)
-        scale = scaler.current() if scaler else torch.zeros_like(loss)
+        scale = self.scaler.current() if self.scaler else torch.zeros_like(loss)
         return torch.cat((torch.stack((loss, hits, scale)), self._norms_and_losses(norms)))
 
-    def _owners(self) -> list[_Owner]:
+    def learn(self, owners: Sequence[Owner], x_BCHW: Tensor, y_B: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """One minibatch, for the host and the seeds that train.
+
+        Returns:
+            logits [B, K], and the norm of each owner's gradient before clipping, scalars on the device.
+        """
+        with autocast(self._device, self._dtype):
+            logits_BK = self.network(x_BCHW, self.network.alphas())
+            loss = F.cross_entropy(logits_BK, y_B)
+        for owner in owners:
+            for parameter in owner.parameters:
+                parameter.grad = None
+        (self.scaler.scale(loss) if self.scaler else loss).backward()
+        return logits_BK.detach(), self._optimize(owners)
+
+    def owners(self) -> list[Owner]:
         """Who has a gradient in this epoch: the host, then each slot that trains."""
         seeds = [self.slot_optimizers[index] for index in self.trained_slots()]
         return [
-            _Owner.of(self.host_optimizer, self.training.host_clip),
-            *(_Owner.of(seed, self.training.seed_clip) for seed in seeds),
+            Owner.of(self.host_optimizer, self.training.host_clip),
+            *(Owner.of(seed, self.training.seed_clip) for seed in seeds),
         ]
 
-    def _samples(self, round_index: int, step: int) -> tuple[Tensor, Tensor]:
+    def samples(self, round_index: int, step: int) -> tuple[Tensor, Tensor]:
         """Pictures and labels of one epoch, in an order that belongs to this env, round and step."""
         splits = self.splits
         generator = seeded(self.seed, "order", self.index, round_index, step)
@@ -238,7 +242,7 @@ class Env:
         return splits.train_x[order_N], splits.train_y[order_N]
 
     @torch.no_grad()
-    def _optimize(self, owners: Sequence[_Owner]) -> list[Tensor]:
+    def _optimize(self, owners: Sequence[Owner]) -> list[Tensor]:
         """Clip the gradient of each owner, and step its optimizer; none of them if scaling made one overflow.
 
         Returns:
@@ -251,12 +255,12 @@ class Env:
         norm_O = [torch.linalg.vector_norm(owned) for owned in norms.split([len(grads) for _, grads, _ in trained])]
         overflow = self.scaler.update(torch.stack(norm_O)) if self.scaler else None
         for owner, norm, (parameters, grads, momenta) in zip(owners, norm_O, trained, strict=True):
-            # What clips is divided by in the same pass, as fused optimizers do for a loss scale.
-            divisor = (norm / owner.clip).clamp(min=1.0)
+            # What clips is divided by in the same pass, as fused optimizers do for a loss scale, in float32 always.
+            divisor = (norm / owner.clip).clamp(min=1.0).float()
             sgd(parameters, grads, momenta, fused=True, grad_scale=divisor, found_inf=overflow, **owner.options)
         return norm_O
 
-    def _norms_and_losses(self, norms: list[list[Tensor]]) -> Tensor:
+    def _norms_and_losses(self, norms: Sequence[list[Tensor]]) -> Tensor:
         """From the norms in each of M batches: each owner's mean, and how many of its overflowed, [2 O].
 
         Without loss scaling nothing is skipped, and a gradient that is not finite shows in the mean. Each owner's are

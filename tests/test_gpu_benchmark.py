@@ -1,0 +1,78 @@
+"""The candidates of `benchmarks/gpu.py` against the product's loop: what is faster must compute the same thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+from benchmarks.gpu import Batched, GraphedEnv, population
+from torch import Tensor
+
+from esper.engine.env import Env
+from esper.tasks import get_task
+
+ENVS = 3
+BATCHES = 4
+
+
+@contextmanager
+def envs_of(blueprint: str | None, device: str, dtype: torch.dtype) -> Iterator[list[Env]]:
+    """Envs of one topology that differ in weights, order and scale; some of them are clipped, and some are not."""
+    digits = get_task("digits_impaired")
+    task = replace(digits, samples_per_epoch=BATCHES * digits.batch_size)
+    loaded = task.load(None)
+    exact = replace(loaded, train_x=loaded.train_x.to(dtype))
+    pool = population(task, exact, device, ENVS, blueprint)
+    for env in pool.envs:
+        env.network.to(dtype)
+        for optimizer in (env.host_optimizer, *env.slot_optimizers.values()):
+            for state in optimizer.state.values():
+                state["momentum_buffer"] = state["momentum_buffer"].to(dtype)
+        with torch.no_grad():
+            for parameter in env.network.parameters():
+                parameter.mul_(1.0 + env.index)
+    try:
+        yield pool.envs
+    finally:
+        pool.close()
+
+
+def weights(env: Env) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in env.network.state_dict().items()}
+
+
+@pytest.mark.parametrize("blueprint", [None, "conv_light", "attention"])
+def test_batched_envs_learn_what_each_learns_by_itself(blueprint: str | None) -> None:
+    """Clipping, momentum and running statistics are each env's own, in float64."""
+    with envs_of(blueprint, "cpu:0", torch.float64) as alone, envs_of(blueprint, "cpu:0", torch.float64) as together:
+        batched = Batched(together)
+        norms_MOE = torch.cat([batched.train(step) for step in range(2)])
+        clips = torch.tensor([owner.clip for owner in alone[0].owners()]).unsqueeze(1)
+        assert 0 < (norms_MOE > clips).sum() < norms_MOE.numel()  # or it would show less
+        for index, env in enumerate(alone):
+            rows = [env.train(0, step) for step in range(2)]
+            owners = norms_MOE.shape[1]
+            means_MO = norms_MOE[..., index].view(2, BATCHES, owners).mean(dim=1)
+            torch.testing.assert_close(torch.stack([row[3 : 3 + owners] for row in rows]).double(), means_MO)
+            stacked = {**batched.parameters, **batched.buffers}
+            for name, value in weights(env).items():
+                torch.testing.assert_close(stacked[name][index].detach(), value, rtol=1e-9, atol=1e-12, msg=name)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+@pytest.mark.parametrize("blueprint", [None, "conv_light"])
+def test_a_graph_learns_what_its_env_learns(blueprint: str | None) -> None:
+    with envs_of(blueprint, "cuda:0", torch.float64) as eager, envs_of(blueprint, "cuda:0", torch.float64) as graphed:
+        graphs = [GraphedEnv(env, torch.cuda.Stream()) for env in graphed]
+        for step in range(2):
+            for env, graph in zip(eager, graphs, strict=True):
+                env.train(0, step)
+                graph.train(step)
+        torch.cuda.synchronize()
+        for env, other in zip(eager, graphed, strict=True):
+            for name, value in weights(env).items():
+                torch.testing.assert_close(weights(other)[name], value, rtol=1e-6, atol=1e-9, msg=name)
