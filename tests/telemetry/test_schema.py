@@ -22,8 +22,8 @@ VALIDATOR = Draft202012Validator(SCHEMA)
 
 @given(event=st.one_of([values(kind) for kind in KINDS]))
 def test_whatever_is_recorded_conforms_to_the_schema(event: ev.AnyEvent) -> None:
-    definition = SCHEMA["$defs"][type(event).__name__]
-    VALIDATOR.evolve(schema={**SCHEMA, **definition}).validate(msgspec.json.decode(encode(event)))
+    schema: Any = {**SCHEMA, **SCHEMA["$defs"][type(event).__name__]}
+    VALIDATOR.evolve(schema=schema).validate(msgspec.json.decode(encode(event)))
 
 
 def test_every_line_of_a_recording_conforms() -> None:
