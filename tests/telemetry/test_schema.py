@@ -23,7 +23,7 @@ VALIDATOR = Draft202012Validator(SCHEMA)
 @given(event=st.one_of([values(kind) for kind in KINDS]))
 def test_whatever_is_recorded_conforms_to_the_schema(event: ev.AnyEvent) -> None:
     schema: Any = {**SCHEMA, **SCHEMA["$defs"][type(event).__name__]}
-    VALIDATOR.evolve(schema=schema).validate(msgspec.json.decode(encode(event)))
+    Draft202012Validator(schema).validate(msgspec.json.decode(encode(event)))
 
 
 def test_every_line_of_a_recording_conforms() -> None:
@@ -36,7 +36,7 @@ def test_every_line_of_a_recording_conforms() -> None:
     [("loss", "nan"), ("loss", None), ("accuracy", "0.5"), ("env", 0.5), ("slots", {}), ("type", "X")],
 )
 def test_what_no_version_writes_does_not_conform(field: str, value: object) -> None:
-    line = msgspec.json.decode(encode(env_stepped()))
+    line: Any = msgspec.json.decode(encode(env_stepped()))
 
     assert VALIDATOR.is_valid(line)
     assert not VALIDATOR.is_valid({**line, field: value})
