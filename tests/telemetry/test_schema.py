@@ -39,7 +39,8 @@ def test_what_no_version_writes_does_not_conform(field: str, value: object) -> N
     line: Any = msgspec.json.decode(encode(env_stepped()))
 
     assert VALIDATOR.is_valid(line)
-    assert not VALIDATOR.is_valid({**line, field: value})
+    line[field] = value
+    assert not VALIDATOR.is_valid(line)
 
 
 def test_every_event_and_field_is_described() -> None:
