@@ -51,7 +51,9 @@ def test_the_wheel_holds_what_is_not_code(wheel: Path) -> None:
         licence = archive.read("esper/tasks/data/LICENCE.txt").decode()
     themes = {f"esper/themes/{path.name}" for path in (ROOT / "themes").glob("*.toml")}
     assert themes
-    assert {*themes, "esper/tasks/data/digits.npz", "esper/sanctum/sanctum.tcss"} <= files
+    demo = {f"esper/demo/{path.name}" for path in (ROOT / "telemetry" / "demo").iterdir()}
+    assert "esper/demo/run.json" in demo
+    assert {*themes, *demo, "esper/tasks/data/digits.npz", "esper/sanctum/sanctum.tcss"} <= files
     assert "CC BY 4.0" in licence
     code = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
     assert code <= files
@@ -85,3 +87,11 @@ def test_an_installed_dashboard_has_its_themes_and_layout(python: Path, tmp_path
     done = subprocess.run([python, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert set(done.stdout.split()) >= {path.stem for path in (ROOT / "themes").glob("*.toml")}
+
+
+def test_an_installed_program_has_its_demo(python: Path, tmp_path: Path) -> None:
+    program = python.with_name("esper-sanctum")
+    command = [program, "demo", "--no-tui"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("run digits_impaired-")

@@ -29,6 +29,11 @@ OPTIONS = {
     "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config --resume "
     "--theme --no-tui",
     "replay": "--help --telemetry-dir --speed --theme --no-tui",
+    "demo": "--help --speed --theme --no-tui",
+    "runs": "--help --json",
+    "show": "--help --telemetry-dir --json",
+    "compare": "--help --telemetry-dir --json",
+    "export": "--help --telemetry-dir --to --out",
     "evaluate": "--help --checkpoint --policies --episodes --seed --devices --json",
     "checkpoints": "--help --telemetry-dir --json",
     "devices": "--help --envs --devices --json",

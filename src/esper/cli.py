@@ -16,7 +16,19 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 import esper
-from esper.commands import checkpoints, devices, evaluate, replay, schema, show_config
+from esper.commands import (
+    checkpoints,
+    compare,
+    demo,
+    devices,
+    evaluate,
+    export,
+    replay,
+    runs,
+    schema,
+    show_config,
+)
+from esper.commands import show as show_run
 from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, refuse
 from esper.commands.screen import add_screen_options, show
 from esper.config import Config, ConfigError, resolve
@@ -30,6 +42,11 @@ if TYPE_CHECKING:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "replay": replay.run,
+    "demo": demo.run,
+    "runs": runs.run,
+    "show": show_run.run,
+    "compare": compare.run,
+    "export": export.run,
     "evaluate": evaluate.run,
     "checkpoints": checkpoints.run,
     "devices": devices.run,

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from esper.commands.options import DONE, Parser, add_recording
+from esper.commands.text import age, size
 from esper.engine.manifest import (
     CHECKPOINTS,
     MANIFEST,
@@ -87,16 +88,8 @@ def _line(listed: Listed) -> str:
     written = datetime.fromtimestamp(listed.time)
     facts = [
         "round –" if listed.round is None else f"round {listed.round} step {listed.step}",
-        f"{written:%Y-%m-%d %H:%M:%S} ({_age(time.time() - listed.time)})",
-        f"{listed.bytes / 2**20:.1f} MiB",
+        f"{written:%Y-%m-%d %H:%M:%S} ({age(time.time() - listed.time)})",
+        size(listed.bytes),
         "verified" if listed.problem is None else listed.problem,
     ]
     return f"{listed.path}: {', '.join(facts)}"
-
-
-def _age(seconds: float) -> str:
-    """In the largest unit of which there is one."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds // length:.0f} {unit} ago"
-    return "just now"

@@ -72,9 +72,13 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of these, and tables")
 
 
-def add_recording(parser: argparse.ArgumentParser, metavar: str) -> None:
-    """`run`, for what `resolve_run` finds, and `--telemetry-dir`, where it looks."""
-    parser.add_argument("run", metavar=metavar, help="a path, a run below the telemetry directory, or last")
+def add_recording(parser: argparse.ArgumentParser, metavar: str, *, several: bool = False) -> None:
+    """`run`, for what `resolve_run` finds, and `--telemetry-dir`, where it looks; `runs` where there may be several."""
+    what = "a path, a run below the telemetry directory, or last"
+    if several:
+        parser.add_argument("runs", nargs="+", metavar=metavar, help=f"each {what}")
+    else:
+        parser.add_argument("run", metavar=metavar, help=what)
     parser.add_argument(
         "--telemetry-dir",
         type=Path,

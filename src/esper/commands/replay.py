@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from esper.commands.options import DONE, Parser, add_recording, warn
 from esper.commands.screen import add_screen_options, show
@@ -12,19 +14,30 @@ from esper.config import ConfigError
 
 def run(arguments: Sequence[str]) -> int:
     """Show a recorded run."""
-    from esper.telemetry.console import summary
-    from esper.telemetry.playback import Playback
-    from esper.telemetry.reader import open_history
     from esper.telemetry.runs import resolve_run
 
     parser = Parser(prog="esper-sanctum replay", description="Show a recorded run.")
     add_recording(parser, "FILE_OR_RUN")
+    add_replay_options(parser)
+    chosen = parser.parse_args(arguments)
+    return replay(resolve_run(chosen.run, chosen.telemetry_dir), chosen)
+
+
+def add_replay_options(parser: argparse.ArgumentParser) -> None:
+    """How a recording is shown."""
     parser.add_argument("--speed", type=float, default=1.0, metavar="X", help="how fast time passes (default: 1)")
     add_screen_options(parser)
-    chosen = parser.parse_args(arguments)
+
+
+def replay(path: Path, chosen: argparse.Namespace) -> int:
+    """Show a recording in the way that was chosen; the exit code."""
+    from esper.telemetry.console import summary
+    from esper.telemetry.playback import Playback
+    from esper.telemetry.reader import open_history
+
     if not 0 < chosen.speed < math.inf:
         raise ConfigError(f"--speed {chosen.speed} is not valid: it must be a number above 0")
-    playback = Playback(open_history(resolve_run(chosen.run, chosen.telemetry_dir)))
+    playback = Playback(open_history(path))
     if chosen.no_tui:
         playback.to_end()
         warn(playback.history.notices)

@@ -130,7 +130,7 @@ def summary(state: RunState) -> str:
         f"run {started.run}: {state.status}{reason}",
         f"{started.policy} on {started.task}, {len(started.lanes)} envs, seed {started.seed}",
         f"{state.steps_done} of {state.steps_total} steps, at round {state.round} of {started.rounds}; "
-        f"{_duration(state.time - state.start_time)}, {_number(state.steps_per_second, '.0f')} env-steps/s",
+        f"{duration(state.time - state.start_time)}, {_number(state.steps_per_second, '.0f')} env-steps/s",
     ]
     if state.accuracy:
         least, median, greatest = state.accuracy[-1]
@@ -159,14 +159,14 @@ def _round_line(state: RunState, number: int) -> str:
 
 
 def _pace(state: RunState) -> str:
-    return f"{_number(state.steps_per_second, '.0f')} env-steps/s, {_duration(state.seconds_left)} left"
+    return f"{_number(state.steps_per_second, '.0f')} env-steps/s, {duration(state.seconds_left)} left"
 
 
 def _number(value: float | None, form: str) -> str:
     return NOT_MEASURED if value is None else f"{value:{form}}"
 
 
-def _duration(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
     """Hours, minutes and seconds, as few as say it."""
     if seconds is None or not math.isfinite(seconds):
         return NOT_MEASURED

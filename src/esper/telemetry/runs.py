@@ -29,7 +29,7 @@ def list_runs(telemetry_dir: Path) -> list[Path]:
     """The run directories, the one written to last first; none if there is no such directory."""
     if not telemetry_dir.is_dir():
         return []
-    written = {path: _last_written(path) for path in telemetry_dir.iterdir() if path.is_dir()}
+    written = {path: last_written(path) for path in telemetry_dir.iterdir() if path.is_dir()}
     runs = [(when, path) for path, when in written.items() if when is not None]
     return [path for _, path in sorted(runs, reverse=True)]
 
@@ -53,7 +53,7 @@ def resolve_run(text: str, telemetry_dir: Path) -> Path:
     raise ReadError(f"there is no file {text!r}, nor a run of that name in {telemetry_dir}: {offer}")
 
 
-def _last_written(run: Path) -> float | None:
+def last_written(run: Path) -> float | None:
     """When a run's events, or its manifest, last changed; None for a directory that is no run."""
     segments = [path if path.exists() else packed_path(path) for path in list_segments(run)]
     files = [path for path in (*segments, run / "run.json") if path.exists()]

@@ -1,0 +1,132 @@
+"""`esper-sanctum compare RUN RUN…`: runs side by side."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from esper.commands.options import DONE, Parser, add_recording
+from esper.commands.summaries import read_summary, word
+from esper.commands.text import NOT_MEASURED, columns, number
+from esper.config import ConfigError
+from esper.sanctum.widgets.plot import curve, span_of
+from esper.telemetry.console import duration
+from esper.telemetry.narrate import assignment
+
+if TYPE_CHECKING:
+    from esper.telemetry.summary import Round, Summary
+
+_PLOT_WIDTH, _PLOT_HEIGHT = 36, 8
+_LABEL = 7
+"""Columns of the labels of the y axis."""
+
+_FACTS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
+    ("state", lambda run: run.state),
+    ("policy", lambda run: run.policy),
+    ("task", lambda run: run.task),
+    ("seed", lambda run: str(run.seed)),
+    ("envs", lambda run: assignment(run.lanes)),
+    ("rounds finished", lambda run: f"{len(run.finished)} of {run.rounds}"),
+    ("env-steps", lambda run: f"{run.env_steps:,}"),
+    ("env-steps/s", lambda run: number(run.env_steps_per_second, ",.0f")),
+    ("recorded", lambda run: duration(run.duration)),
+    ("best accuracy", lambda run: number(run.best.accuracy if run.best else None, ".1%")),
+    ("last round: accuracy", lambda run: _last(run, lambda last: number(last.accuracy[1], ".1%"))),
+    ("last round: return", lambda run: _last(run, lambda last: number(last.episode_return, "+.3f"))),
+    ("last round: parameters", lambda run: _last(run, lambda last: f"{number(last.parameter_ratio, '.2f')} × host")),
+    ("seeds planted", lambda run: str(sum(seeds.planted for seeds in run.seeds.values()))),
+    ("seeds fossilized", lambda run: str(sum(seeds.fossilized for seeds in run.seeds.values()))),
+    ("seeds culled", lambda run: str(sum(seeds.culled for seeds in run.seeds.values()))),
+    ("anomalies", lambda run: str(sum(run.anomalies.values()))),
+    ("steps skipped", lambda run: str(sum(run.skipped.values()))),
+    ("rollbacks", lambda run: str(run.rollbacks)),
+    ("checkpoints", lambda run: str(run.checkpoints)),
+)
+"""What is said of each run: a row each. Accuracy is the median over the envs, return and parameters the mean."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print them."""
+    from esper.telemetry.codec import encode
+
+    parser = Parser(
+        prog="esper-sanctum compare",
+        description="Print runs side by side: what they came to, where their configurations differ, and their curves "
+        "on common axes.",
+    )
+    add_recording(parser, "RUN", several=True)
+    parser.add_argument("--json", action="store_true", help="print JSON: a list of what show --json prints of each")
+    chosen = parser.parse_args(arguments)
+    if len(chosen.runs) < 2:
+        raise ConfigError("compare needs two runs or more; esper-sanctum show tells of one")
+    summaries = [read_summary(text, chosen.telemetry_dir) for text in chosen.runs]
+    if chosen.json:
+        print(encode(summaries).decode())
+        return DONE
+    width = shutil.get_terminal_size().columns
+    print("\n".join(columns(list(_rows(summaries)))))
+    for title, of, form in _CURVES:
+        print("\n".join(["", *_plots(title, of, form, summaries, width)]))
+    return DONE
+
+
+def _rows(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
+    yield "run", *(summary.run for summary in summaries)
+    for heading, say in _FACTS:
+        yield heading, *map(say, summaries)
+    for key, values in _differing(summaries).items():
+        yield f"config: {key}", *values
+
+
+def _differing(summaries: Sequence[Summary]) -> dict[str, tuple[str, ...]]:
+    """Keys in which the configurations differ, each with its value in every run."""
+    from esper.telemetry.summary import differences, value_of
+
+    first = summaries[0].config
+    keys = dict.fromkeys(key for other in summaries[1:] for key in differences(first, other.config))
+    return {key: tuple(word(value_of(summary.config, key)) for summary in summaries) for key in keys}
+
+
+def _last(summary: Summary, say: Callable[[Round], str]) -> str:
+    """Something of the last finished round."""
+    return say(summary.finished[-1]) if summary.finished else NOT_MEASURED
+
+
+def _plots(
+    title: str, of: Callable[[Round], float], form: str, summaries: Sequence[Summary], width: int
+) -> Iterator[str]:
+    """A curve for each run, on common axes, as many beside each other as the terminal has room for."""
+    curves = [[of(finished) for finished in summary.finished] for summary in summaries]
+    span = span_of([value for values in curves for value in values])
+    if span is None:
+        yield f"{title}: {NOT_MEASURED}"
+        return
+    low, high = span
+    extent = max(map(len, curves))
+    yield f"{title}, by round, 1 to {extent}; from {number(low, form)} to {number(high, form)}"
+    beside = max(1, width // (_LABEL + 2 + _PLOT_WIDTH + 2))
+    for start in range(0, len(summaries), beside):
+        shown = range(start, min(start + beside, len(summaries)))
+        blocks = [
+            [
+                f"{'':{_LABEL}}  {summaries[index].run[:_PLOT_WIDTH]}",
+                *_axis(curve(curves[index], extent, low, high, _PLOT_WIDTH, _PLOT_HEIGHT), low, high, form),
+            ]
+            for index in shown
+        ]
+        for line in zip(*blocks, strict=True):
+            yield "  ".join(part.ljust(_LABEL + 2 + _PLOT_WIDTH) for part in line).rstrip()
+
+
+def _axis(rows: Sequence[str], low: float, high: float, form: str) -> Iterator[str]:
+    """The rows of a plot with a y axis before them."""
+    labels = {0: number(high, form), len(rows) - 1: number(low, form)}
+    for index, row in enumerate(rows):
+        yield f"{labels.get(index, ''):>{_LABEL}} {'┤' if index in labels else '│'}{row}"
+
+
+_CURVES: tuple[tuple[str, Callable[[Round], float], str], ...] = (
+    ("accuracy, median over the envs", lambda finished: finished.accuracy[1], ".1%"),
+    ("return, mean over the envs", lambda finished: finished.episode_return, "+.3f"),
+)

@@ -1,0 +1,28 @@
+"""`esper-sanctum demo`: the recorded run that ships with the package, replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import esper
+from esper.commands.options import Parser
+from esper.commands.replay import add_replay_options, replay
+from esper.telemetry.segments import ReadError
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Show it."""
+    parser = Parser(prog="esper-sanctum demo", description="Replay the recorded run that ships with the package.")
+    add_replay_options(parser)
+    return replay(find_demo(), parser.parse_args(arguments))
+
+
+def find_demo() -> Path:
+    """Where it is: an installed package has it inside, a checkout at its root. Raises ReadError if it is at neither."""
+    package = Path(esper.__file__).resolve().parent
+    places = (package / "demo", package.parents[1] / "telemetry" / "demo")
+    for place in places:
+        if place.is_dir():
+            return place
+    raise ReadError(f"the demo is missing: there is no directory {places[0]}; install the package again")

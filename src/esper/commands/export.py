@@ -1,0 +1,48 @@
+"""`esper-sanctum export RUN --to FORMAT`: a recording in the format of another tool."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from esper.commands.options import DONE, Parser, add_recording, warn
+from esper.config import ConfigError
+from esper.nearest import nearest
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Write it."""
+    from esper.telemetry.export import EXPORTS, ExportError
+    from esper.telemetry.reader import open_history
+    from esper.telemetry.runs import resolve_run
+
+    parser = Parser(
+        prog="esper-sanctum export",
+        description="Write a recording as CSV or Parquet, a file for each type of event, or as curves for TensorBoard.",
+    )
+    add_recording(parser, "RUN")
+    parser.add_argument("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(EXPORTS)}")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="a new directory (default: the run's name and FORMAT)")
+    chosen = parser.parse_args(arguments)
+    if chosen.to not in EXPORTS:
+        raise ConfigError(f"--to {chosen.to!r} is no format: {nearest(chosen.to, EXPORTS)}")
+    path = resolve_run(chosen.run, chosen.telemetry_dir)
+    out = chosen.out or Path(f"{path.resolve().name.partition('.')[0]}-{chosen.to}")
+    history = open_history(path)
+    try:
+        out.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the directory {out}: {error.strerror}; choose another with --out") from None
+    try:
+        EXPORTS[chosen.to](history, out)
+    except BaseException as error:
+        shutil.rmtree(out)  # half an export looks like a whole one
+        if isinstance(error, ExportError):
+            raise ConfigError(f"--to {chosen.to}: {error}") from None
+        if isinstance(error, OSError):
+            raise ConfigError(f"cannot write to {out}: {error.strerror}") from None
+        raise
+    warn(history.notices)
+    print(f"{history.length:,} events of {path} are in {out}")
+    return DONE

@@ -1,0 +1,68 @@
+"""`esper-sanctum runs [DIR]`: the runs below a directory, the one written to last first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from esper.commands.options import DONE, Parser, warn
+from esper.commands.text import NOT_MEASURED, age, columns, number, size
+from esper.config import Config, ConfigError
+
+if TYPE_CHECKING:
+    from esper.telemetry.glance import Glance
+
+_HEADINGS = ("run", "state", "task", "policy", "round", "best", "size", "written")
+_RIGHT = (4, 5, 6, 7)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print them."""
+    from esper.telemetry.glance import glance
+    from esper.telemetry.runs import last_written, list_runs
+
+    chosen = _parser().parse_args(arguments)
+    directory = Path(chosen.directory)
+    if not directory.is_dir() and directory != Path(Config().telemetry_dir):
+        raise ConfigError(f"there is no directory {directory}")
+    now = time.time()
+    found = [glance(path, last_written(path) or 0.0, now) for path in list_runs(directory)]
+    if chosen.json:
+        print(msgspec.json.encode(found).decode())
+    elif found:
+        print("\n".join(columns([_HEADINGS, *(_row(each, now) for each in found)], _RIGHT)))
+        warn(f"{each.run} is unreadable: {each.problem}" for each in found if each.problem)
+    else:
+        print(f"{directory} holds no runs: esper-sanctum trains one, and esper-sanctum demo replays a recorded one")
+    return DONE
+
+
+def _parser() -> Parser:
+    default = Config().telemetry_dir
+    parser = Parser(
+        prog="esper-sanctum runs",
+        description="List the runs below a directory, the one written to last first. live: a process trains it; "
+        "crashed: it has no end, and no process trains it.",
+    )
+    parser.add_argument(
+        "directory", nargs="?", default=default, metavar="DIR", help=f"where runs are written (default: {default})"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON: a list of runs")
+    return parser
+
+
+def _row(each: Glance, now: float) -> tuple[str, ...]:
+    return (
+        each.run,
+        each.state,
+        each.task or NOT_MEASURED,
+        each.policy or NOT_MEASURED,
+        f"{each.round}/{each.rounds}" if each.rounds is not None else NOT_MEASURED,
+        number(each.best_accuracy, ".1%"),
+        size(each.bytes),
+        age(now - each.written),
+    )

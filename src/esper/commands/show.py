@@ -1,0 +1,124 @@
+"""`esper-sanctum show RUN`: what a run came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from esper.commands.options import DONE, Parser, add_recording
+from esper.commands.summaries import read_summary, word
+from esper.commands.text import NOT_MEASURED, columns, number
+from esper.config import Config
+from esper.sanctum.widgets.plot import span_of, sparkline, timeline
+from esper.telemetry.console import duration
+from esper.telemetry.narrate import assignment
+
+if TYPE_CHECKING:
+    from esper.telemetry.summary import Summary
+
+_WIDTH = 60
+"""Characters of a sparkline at most."""
+_TOLD = 0.005
+"""Share of the time from which on a phase is named."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print it."""
+    from esper.telemetry.codec import encode
+
+    parser = Parser(prog="esper-sanctum show", description="Print what is worth knowing of a run, live or over.")
+    add_recording(parser, "RUN")
+    parser.add_argument("--json", action="store_true", help="print JSON, with every finished round")
+    chosen = parser.parse_args(arguments)
+    summary = read_summary(chosen.run, chosen.telemetry_dir)
+    if chosen.json:
+        print(encode(summary).decode())
+    else:
+        print("\n".join(columns(list(_facts(summary)))))
+    return DONE
+
+
+def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
+    """What there is to say, each with its heading; more of the same has none."""
+    yield "run", summary.run
+    yield "state", summary.state + (f": {summary.reason}" if summary.reason else "")
+    yield "what", f"{summary.policy} on {summary.task}, seed {summary.seed}, {assignment(summary.lanes)}"
+    yield "versions", ", ".join(f"{name} {version}" for name, version in summary.versions.items())
+    yield from _configuration(summary)
+    yield "began", f"{datetime.fromtimestamp(summary.started):%Y-%m-%d %H:%M:%S}"
+    pace = number(summary.env_steps_per_second, ",.0f")
+    total = summary.rounds * summary.steps
+    yield "length", f"{duration(summary.duration)} recorded, {len(summary.finished)} of {summary.rounds} rounds"
+    yield "", f"{summary.steps_done:,} of {total:,} steps: {summary.env_steps:,} env-steps, {pace} a second"
+    yield from _learning(summary)
+    yield from _growth(summary)
+    yield from _trouble(summary)
+    spent = sum(summary.phases.values())
+    if spent > 0:
+        shares = sorted(summary.phases.items(), key=lambda phase: -phase[1])
+        told = ", ".join(f"{name} {seconds / spent:.0%}" for name, seconds in shares if seconds / spent >= _TOLD)
+        yield "time went to", told
+    last = f", the last is {summary.last_checkpoint}" if summary.last_checkpoint else ""
+    yield "checkpoints", f"{summary.checkpoints or 'none'} written{last}"
+
+
+def _configuration(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Where it is not that of the defaults."""
+    from esper.telemetry.summary import differences
+
+    defaults = msgspec.json.decode(msgspec.json.encode(Config()))
+    changed = [
+        f"{key} = {word(value)} (default: {word(default)})"
+        for key, (value, default) in differences(summary.config, defaults).items()
+    ]
+    headings = ["configuration", *[""] * len(changed)]
+    yield from zip(headings, changed or ["that of the defaults"], strict=False)
+
+
+def _learning(summary: Summary) -> Iterator[tuple[str, str]]:
+    best = summary.best
+    where = f" (env {best.env:02d}, round {best.round} step {best.step})" if best else ""
+    yield "best accuracy", number(best.accuracy if best else None, ".1%") + where
+    if not summary.finished:
+        yield "accuracy", f"{NOT_MEASURED}: no round was finished"
+        return
+    least, median, greatest = summary.finished[-1].accuracy
+    yield "accuracy", f"{median:.1%} in the median of the last finished round, {least:.1%} to {greatest:.1%}"
+    medians = [finished.accuracy[1] for finished in summary.finished]
+    yield "", f"{_spark(medians, 0.0, 1.0)}  by round, from 0 to 100%"
+    returns = [finished.episode_return for finished in summary.finished]
+    low, high = span_of(returns) or (0.0, 0.0)
+    yield "return", f"{number(returns[-1], '+.3f')} in the mean of the last finished round"
+    yield "", f"{_spark(returns, low, high)}  by round, from {low:+.3f} to {high:+.3f}"
+    yield (
+        "parameters",
+        f"{summary.finished[-1].parameter_ratio:.2f} × those of the bare host, {summary.host_parameters:,}",
+    )
+
+
+def _spark(values: Sequence[float], low: float, high: float) -> str:
+    count = len(values)
+    return sparkline(timeline(values, count, min(count, _WIDTH)), low, high)
+
+
+def _growth(summary: Summary) -> Iterator[tuple[str, str]]:
+    if not summary.seeds:
+        yield "seeds", "none planted"
+        return
+    rows = [("", "planted", "fossilized", "culled", "mean contribution")]
+    for blueprint, seeds in sorted(summary.seeds.items()):
+        counts = (str(seeds.planted), str(seeds.fossilized), str(seeds.culled))
+        rows.append((blueprint, *counts, number(seeds.contribution, "+.2%")))
+    headings = ["seeds", *[""] * len(rows)]
+    yield from zip(headings, columns(rows, right=(1, 2, 3, 4)), strict=False)
+
+
+def _trouble(summary: Summary) -> Iterator[tuple[str, str]]:
+    broken = ", ".join(f"{rule} ×{count}" for rule, count in summary.anomalies.items())
+    yield "anomalies", broken or "none"
+    skips = ", ".join(f"{owner} ×{count}" for owner, count in summary.skipped.items())
+    yield "skipped", f"optimizer steps: {skips}" if skips else "no optimizer step"
+    yield "rollbacks", str(summary.rollbacks or "none")

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import esper
+from esper import cli
+
+
+def test_the_demo_is_replayed_wherever_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert cli.main(["demo", "--no-tui"]) == 0
+
+    printed = capsys.readouterr()
+    assert printed.out.startswith("run digits_impaired-")
+    assert printed.err == ""
+
+
+def test_a_package_without_its_demo_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(esper, "__file__", str(tmp_path / "lib" / "esper" / "__init__.py"))
+
+    assert cli.main(["demo", "--no-tui"]) == 2
+
+    place = tmp_path / "lib" / "esper" / "demo"
+    assert capsys.readouterr().err == (
+        f"esper-sanctum: the demo is missing: there is no directory {place}; install the package again\n"
+    )
+
+
+def test_the_demo_is_shown_as_any_replay_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["demo", "--no-tui", "--speed", "0"]) == 2
+    assert "--speed 0.0 is not valid" in capsys.readouterr().err

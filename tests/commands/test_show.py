@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper import cli
+from esper.telemetry import events as ev
+from esper.telemetry.liveness import RunLock
+from tests.factory import env_stepped, example_run, run_started, stamp
+from tests.telemetry.recordings import recording, write_segment
+
+RUN = example_run(envs=4, rounds=3)
+EPISODES = [event for event in RUN if isinstance(event, ev.EpisodeEnded)]
+STEPS = [event for event in RUN if isinstance(event, ev.EnvStepped)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    write_segment(tmp_path / "run", 1, recording(RUN))
+    return tmp_path / "run"
+
+
+def as_json(command: str, *runs: Path, capsys: pytest.CaptureFixture[str]) -> dict:
+    assert cli.main([command, *map(str, runs), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return json.loads(printed.out)
+
+
+def test_rounds_and_the_best_are_those_of_the_events(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = as_json("show", run, capsys=capsys)
+
+    assert (shown["state"], shown["steps_done"], shown["env_steps"]) == ("done", 15, 60)
+    assert shown["duration"] == pytest.approx((len(RUN) - 1) / 100, abs=1e-4)
+    assert shown["env_steps_per_second"] == pytest.approx(60 / (15 * 0.2))
+    for number, finished in enumerate(shown["finished"], start=1):
+        episodes = [episode for episode in EPISODES if episode.round == number]
+        ordered = sorted(episode.accuracy for episode in episodes)
+        assert finished["accuracy"] == [ordered[0], ordered[2], ordered[3]]
+        assert finished["episode_return"] == pytest.approx(statistics.fmean(e.episode_return for e in episodes))
+        assert finished["parameter_ratio"] == pytest.approx(1.4)
+    assert len(shown["finished"]) == 3
+    best = max(STEPS, key=lambda event: event.accuracy)
+    assert shown["best"] == {"accuracy": best.accuracy, "env": best.env, "round": best.round, "step": best.step}
+
+
+def test_anomalies_seeds_and_checkpoints_are_counted(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = as_json("show", run, capsys=capsys)
+
+    assert shown["anomalies"] == {"dead head": 3, "non-finite gradient": 1}
+    assert {name: seeds["planted"] for name, seeds in shown["seeds"].items()} == {
+        "conv_small": 6, "conv_light": 3, "norm": 3
+    }  # fmt: skip
+    assert shown["seeds"]["conv_small"]["contribution"] == pytest.approx(0.04)
+    assert "contribution" not in shown["seeds"]["norm"]
+    assert (shown["checkpoints"], shown["last_checkpoint"]) == (3, "checkpoints/00003-005")
+
+
+def hand_made(folder: Path, *events: ev.AnyEvent, name: str = "run") -> Path:
+    write_segment(folder / name, 1, recording(stamp([run_started(envs=2), ev.RoundStarted(round=1), *events])))
+    return folder / name
+
+
+def reading(blueprint: str, contribution: float | None) -> ev.SlotReading:
+    return ev.SlotReading(stage="blending", blueprint=blueprint, contribution=contribution)
+
+
+def test_contributions_are_the_mean_of_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slots = [[reading("norm", 0.1), reading("norm", None)], [reading("norm", -0.4), reading("attention", None)]]
+    moved = {"round": 1, "step": 1, "env": 0, "slot": "mid", "before": "x", "reason": "op"}
+    moves = [ev.SeedMoved(**moved, after=after, blueprint="norm") for after in ("fossilized", "culled", "culled")]
+    path = hand_made(tmp_path, *[env_stepped(env, slots=slots[env]) for env in (0, 1)], *moves)
+
+    seeds = as_json("show", path, capsys=capsys)["seeds"]
+
+    assert seeds == {
+        "norm": {"fossilized": 1, "culled": 2, "contribution": pytest.approx(-0.15), "measurements": 2},
+    }
+
+
+def test_skips_rollbacks_and_pauses_are_summed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = hand_made(
+        tmp_path,
+        env_stepped(0, skipped={"host": 2, "mid": 1}),
+        env_stepped(1, skipped={"host": 3}),
+        ev.GovernorRolledBack(round=1, step=1, env=1, reason="loss is NaN"),
+        ev.Paused(round=1, step=1, origin="keyboard"),
+    )
+
+    shown = as_json("show", path, capsys=capsys)
+
+    assert (shown["skipped"], shown["rollbacks"], shown["pauses"]) == ({"host": 5, "mid": 1}, 1, 1)
+    assert "finished" not in shown
+    assert "env_steps_per_second" not in shown
+
+
+def test_an_accuracy_that_is_no_number_is_never_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = hand_made(tmp_path, env_stepped(0, accuracy=float("nan")), env_stepped(1, accuracy=0.25))
+
+    assert as_json("show", path, capsys=capsys)["best"]["accuracy"] == 0.25
+
+
+def test_the_text_says_how_it_went(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", str(run)]) == 0
+
+    text = re.sub(r" +", " ", capsys.readouterr().out)
+    assert "state done\n" in text
+    assert "what ppo on digits_impaired, seed 0, 4 envs on cpu:0 ×2, cpu:1 ×2\n" in text
+    assert "envs = 4 (default: 16)\n" in text
+    assert "3 of 3 rounds\n 15 of 15 steps: 60 env-steps, 20 a second\n" in text
+    assert re.search(r"\n [▁-█]{3} by round, from 0 to 100%\n", text)
+    assert "conv_small 6 0 0 +4.00%\n" in text
+    assert "norm 3 0 0 –\n" in text
+    assert "anomalies dead head ×3, non-finite gradient ×1\n" in text
+    assert "skipped no optimizer step\n" in text
+    assert "checkpoints 3 written, the last is checkpoints/00003-005\n" in text
+
+
+def test_what_was_not_measured_is_not_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", str(hand_made(tmp_path))]) == 0
+
+    text = re.sub(r" +", " ", capsys.readouterr().out)
+    assert "best accuracy –\n" in text
+    assert "accuracy –: no round was finished\n" in text
+    assert "0 env-steps, – a second\n" in text
+    assert "seeds none planted\n" in text
+
+
+def test_how_a_run_ended_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = hand_made(tmp_path, ev.RunEnded(outcome="failed", reason="no memory"))
+    assert cli.main(["show", str(failed)]) == 0
+    assert re.search(r"state +failed: no memory\n", capsys.readouterr().out)
+
+    running = hand_made(tmp_path, name="running")
+    lock = RunLock(running)
+    assert as_json("show", running, capsys=capsys)["state"] == "live"
+    lock.release()
+    assert as_json("show", running, capsys=capsys)["state"] == "crashed"
+
+
+def test_a_run_that_has_said_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.json").write_text("{}")
+
+    assert cli.main(["show", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"esper-sanctum: {tmp_path} has nothing to tell yet: no event was recorded\n"
+
+
+def other_run(folder: Path) -> Path:
+    """A run of another policy that lasted a round, and was made with another seed and clip."""
+    run = example_run(envs=2, rounds=1)
+    config = {"envs": 2, "seed": 7, "ppo": {"clip": 0.1}}
+    begun = msgspec.structs.replace(run[0], policy="heuristic", seed=7, config=config, run="other")
+    write_segment(folder / "other", 1, recording([begun, *run[1:]]))
+    return folder / "other"
+
+
+def test_runs_stand_side_by_side(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert cli.main(["compare", str(run), str(other_run(tmp_path))]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    table = dict(re.split(r"  +", line, maxsplit=1) for line in lines[: lines.index("")])
+    assert table["run"].split() == ["digits_impaired-20261121-015300", "other"]
+    assert table["policy"].split() == ["ppo", "heuristic"]
+    assert table["rounds finished"].split("  ")[0] == "3 of 3"
+    assert table["anomalies"].split() == ["4", "2"]
+    assert table["config: ppo.clip"].split() == ["unset", "0.1"]
+    assert table["config: rounds"].split() == ["3", "unset"]
+    plots = lines[lines.index("") :]
+    assert "accuracy, median over the envs, by round, 1 to 3" in plots[1]
+    assert plots[2].split() == ["digits_impaired-20261121-015300", "other"]
+    assert any(re.search("[⠁-⣿]", line) for line in plots)
+
+
+def test_plots_go_below_each_other_where_there_is_no_room(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main(["compare", str(run), str(other_run(tmp_path))]) == 0
+
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines.count("other") == lines.count("digits_impaired-20261121-015300") == 2
+
+
+def test_compare_prints_json_and_needs_two(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = as_json("compare", run, other_run(tmp_path), capsys=capsys)
+    assert [shown["policy"] for shown in both] == ["ppo", "heuristic"]
+
+    assert cli.main(["compare", str(run)]) == 2
+    assert "compare needs two runs or more" in capsys.readouterr().err
