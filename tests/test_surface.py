@@ -63,7 +63,7 @@ EVENTS = {
     "RunStarted": "run task policy rounds steps slots lanes seed host_parameters versions config",
     "RoundStarted": "round",
     "EnvStepped": "round step env op target train_loss train_accuracy loss accuracy reward reward_parts value "
-    "op_probability grad_norm parameter_ratio loss_scale skipped slots",
+    "op_probability op_probabilities decision grad_norm parameter_ratio loss_scale skipped slots",
     "SeedMoved": "round step env slot before after blueprint reason",
     "GateRefused": "round step env slot gate checks",
     "PolicyUpdated": "round policy_loss value_loss entropy kl clip_fraction explained_variance grad_norm "
@@ -85,6 +85,7 @@ PARTS = {
     "SlotReading": "stage blueprint alpha age parameters grad_norm contribution contribution_se shapley",
     "GateCheck": "name passed value threshold",
     "HeadReading": "grad_norm entropy",
+    "HeadChoice": "choice probability",
 }
 
 VALUES = {
@@ -152,7 +153,9 @@ def test_events_and_their_fields() -> None:
     """`seq` and `time`, which all of them have, left out."""
     assert (ev.SCHEMA, FORMAT) == (1, 1)
     assert {kind.__name__: fields(kind) for kind in get_args(ev.AnyEvent)} == EVENTS
-    assert {kind.__name__: fields(kind) for kind in (ev.SlotReading, ev.GateCheck, ev.HeadReading)} == PARTS
+    assert {
+        kind.__name__: fields(kind) for kind in (ev.SlotReading, ev.GateCheck, ev.HeadReading, ev.HeadChoice)
+    } == PARTS
     for kind in get_args(ev.AnyEvent):
         assert kind.__struct_config__.tag == kind.__name__
         assert kind.__struct_config__.tag_field == "type"

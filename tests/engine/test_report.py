@@ -91,6 +91,8 @@ def test_what_was_not_measured_is_absent(watched: Watched) -> None:
     for event in watched.stepped(0):
         assert event.value is None  # the heuristic has no critic
         assert event.op_probability is None
+        assert event.op_probabilities == {}
+        assert all(chosen.probability is None for chosen in event.decision.values())
         assert event.loss_scale is None
         for slot in event.slots:
             if slot.stage == "dormant":
@@ -98,6 +100,35 @@ def test_what_was_not_measured_is_absent(watched: Watched) -> None:
             if slot.stage in ("germinated", "training"):
                 assert slot.alpha is None
                 assert slot.contribution is None
+
+
+def test_a_decision_is_told_in_words(watched: Watched) -> None:
+    heads = {"wait": set(), "advance": {"slot"}, "fossilize": {"slot"}}
+    heads["germinate"] = {"slot", "blueprint", "style", "tempo", "alpha_target"}
+    for event in watched.stepped(0):
+        assert set(event.decision) == heads[event.op]
+    planted = next(event for event in watched.stepped(0) if event.op == "germinate")
+    assert {head: chosen.choice for head, chosen in planted.decision.items()} == {
+        "slot": "early",
+        "blueprint": "conv_light",
+        "style": "linear_add",
+        "tempo": "3",
+        "alpha_target": "1.0",
+    }
+
+
+def test_probabilities_are_of_the_legal_ops_and_of_what_was_chosen(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, policy="ppo", envs=2, rounds=1, steps=6)
+    live.start().finish()
+    steps = [event for event in live.heard if isinstance(event, ev.EnvStepped)]
+    assert {frozenset(event.op_probabilities) for event in steps} >= {frozenset({"wait", "germinate"})}
+    for event in steps:
+        assert sum(event.op_probabilities.values()) == pytest.approx(1, abs=1e-3)
+        assert event.op_probabilities[event.op] == pytest.approx(event.op_probability, abs=1e-4)
+    chosen = [choice for event in steps for choice in event.decision.values()]
+    assert chosen
+    assert all(choice.probability is not None and 0 < choice.probability <= 1 for choice in chosen)
+    assert any(choice.probability < 0.9 for choice in chosen if choice.probability)
 
 
 def test_the_fold_holds_the_last_step(watched: Watched) -> None:

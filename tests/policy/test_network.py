@@ -44,8 +44,8 @@ def inputs(envs: int = ENVS) -> tuple[Tensor, Tensor, Masks, Tensor]:
 def act(network: PolicyNetwork, obs: Tensor, blueprints: Tensor, masks: Masks, uniform: Tensor) -> list[Tensor]:
     """Everything that the network says of the last step."""
     features, (h, c) = network.encode(obs, blueprints, network.start(len(obs)))
-    actions, probability, evaluation = network.act(features[:, -1], masks, uniform)
-    return [features, h.squeeze(0), c.squeeze(0), actions, probability, *evaluation]
+    actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform)
+    return [features, h.squeeze(0), c.squeeze(0), actions, probabilities, *evaluation]
 
 
 def test_permuting_the_envs_permutes_the_outputs() -> None:
@@ -61,7 +61,7 @@ def test_permuting_the_envs_permutes_the_outputs() -> None:
 def test_every_action_is_legal_and_unused_heads_are_zero() -> None:
     network, (obs, blueprints, masks, uniform) = built(), inputs(envs=200)
     features, _ = network.encode(obs, blueprints, network.start(200))
-    actions, probability, evaluation = network.act(features[:, -1], masks, uniform)
+    actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform)
     assert set(actions[:, 0].tolist()) == set(Op)
     for env, row in enumerate(actions.tolist()):
         op, slot, _, style, *_ = row
@@ -69,7 +69,9 @@ def test_every_action_is_legal_and_unused_heads_are_zero() -> None:
         assert op != Op.SET_ALPHA or masks.style_ESY[env, slot, style]
         for head, index in zip(HEADS, row, strict=True):
             assert index == 0 or head in RELEVANT[Op(op)].split()
-    torch.testing.assert_close(probability, evaluation.log_prob_H[:, 0].exp())
+    torch.testing.assert_close(probabilities.gather(1, actions[:, :1]).squeeze(1), evaluation.log_prob_H[:, 0].exp())
+    torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(200))
+    assert not probabilities[~masks.op_EO].any()
 
 
 @pytest.mark.parametrize("op", Op)
@@ -99,9 +101,9 @@ def test_the_slot_is_chosen_given_the_op() -> None:
     masks.op_EO[:] = False
     masks.op_EO[:, Op.GERMINATE] = True
     features, _ = network.encode(obs, blueprints, network.start(ENVS))
-    actions, probability, evaluation = network.act(features[:, -1], masks, uniform)
+    actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform)
     assert actions[:, 1].tolist() == [2] * ENVS
-    assert probability.tolist() == [1.0] * ENVS
+    assert probabilities[:, Op.GERMINATE].tolist() == [1.0] * ENVS
     assert not evaluation.choice_H[:, :2].any()
     assert not evaluation.log_prob_H[:, :2].any()
 

@@ -16,9 +16,12 @@ from esper.engine.lanes import Lane
 from esper.growth.gates import Check
 from esper.growth.slot import Move, Slot
 from esper.growth.stages import Stage
-from esper.policy.actions import RELEVANT, Choice, Op
+from esper.policy.actions import HEADS, RELEVANT, Choice, Op, in_words
 from esper.ppo.learner import Learned
 from esper.telemetry import events as ev
+
+DIGITS = 4
+"""Decimals of the probabilities: they are looked at, not reckoned with, and there are many of them."""
 
 
 class Moment(NamedTuple):
@@ -59,6 +62,7 @@ def env_stepped(
     """A step of one env."""
     op = Op(choice.action.op)
     slots = episode.env.network.slots
+    probabilities = choice.op_probabilities or {}
     return ev.EnvStepped(
         round=at.round,
         step=at.step,
@@ -72,13 +76,27 @@ def env_stepped(
         reward=sum(parts.values()),
         reward_parts=parts,
         value=choice.value,
-        op_probability=choice.op_probability,
+        op_probability=probabilities.get(op),
+        op_probabilities={legal.label: round(share, DIGITS) for legal, share in probabilities.items()},
+        decision=_decision(episode, choice),
         grad_norm=measured.grad_norm,
         parameter_ratio=episode.view.parameter_ratio,
         loss_scale=measured.loss_scale,
         skipped=measured.skipped,
         slots=[_slot_reading(slot, measured.shapley.get(index)) for index, slot in enumerate(slots)],
     )
+
+
+def _decision(episode: Episode, choice: Choice) -> dict[str, ev.HeadChoice]:
+    """The heads after the op, in words."""
+    names = [slot.name for slot in episode.env.network.slots]
+    chosen = in_words(choice.action, names, episode.env.task.blueprints)
+    shares = dict(zip(HEADS, choice.head_probabilities or [], strict=False))
+    return {
+        head: ev.HeadChoice(choice=word, probability=round(shares[head], DIGITS) if head in shares else None)
+        for head, word in chosen.items()
+        if head != "op"
+    }
 
 
 def _slot_reading(slot: Slot, shapley: float | None) -> ev.SlotReading:

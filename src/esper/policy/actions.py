@@ -5,6 +5,7 @@ A decision is one choice of each head. An op uses some heads only; the others ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -61,11 +62,36 @@ class Choice(NamedTuple):
     """An action, and what the policy thought of it. Absent where the policy has no such thing."""
 
     action: Action
-    op_probability: float | None = None
+    op_probabilities: Mapping[Op, float] | None = None
+    """Of every legal op."""
+    head_probabilities: Sequence[float] | None = None
+    """Of each head's choice given the choices before it, in the order of `HEADS`; 1 where the op does not use it."""
     value: float | None = None
 
 
 WAIT = Choice(Action(Op.WAIT))
+
+
+def in_words(action: Action, slots: Sequence[str], blueprints: Sequence[str]) -> dict[str, str]:
+    """What each head that the op uses has chosen.
+
+    Args:
+        action: the choice.
+        slots: names of the slots.
+        blueprints: names of those on offer.
+    """
+    op = Op(action.op)
+    words = {
+        "op": op.label,
+        "slot": slots[action.slot],
+        "blueprint": blueprints[action.blueprint],
+        "style": STYLES[action.style].name,
+        "tempo": str(TEMPOS[action.tempo]),
+        "alpha_target": str(TARGETS[action.alpha_target]),
+        "alpha_speed": str(SPEEDS[action.alpha_speed]),
+        "alpha_curve": CURVES[action.alpha_curve].value,
+    }
+    return {head: words[head] for head in RELEVANT[op]}
 
 
 def head_sizes(slots: int, blueprints: int) -> tuple[int, ...]:

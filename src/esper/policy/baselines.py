@@ -83,9 +83,11 @@ class Random(Baseline):
         ops = [op for op in Op if any(row[op] for row in legal_SO)]
         op = _draw(ops, uniform_H[0])
         if op is Op.WAIT:
-            return WAIT._replace(op_probability=1 / len(ops))
-        slot = _draw([index for index, row in enumerate(legal_SO) if row[op]], uniform_H[1])
+            return WAIT._replace(op_probabilities=dict.fromkeys(ops, 1 / len(ops)))
+        slots = [index for index, row in enumerate(legal_SO) if row[op]]
+        slot = _draw(slots, uniform_H[1])
         chosen: dict[str, int] = {"op": op, "slot": slot}
+        options = {"op": len(ops), "slot": len(slots)}
         sizes = head_sizes(len(view.slots), self._blueprints)
         for index, (head, size) in enumerate(zip(HEADS, sizes, strict=True)):
             if index < 2 or head not in RELEVANT[op]:
@@ -93,8 +95,12 @@ class Random(Baseline):
             legal = range(size)
             if head == "style" and op is Op.SET_ALPHA:
                 legal = [style for style, allowed in enumerate(legal_styles(view.slots[slot])) if allowed]
-            chosen[head] = _draw(legal, uniform_H[index])
-        return Choice(Action(**chosen), op_probability=1 / len(ops))
+            chosen[head], options[head] = _draw(legal, uniform_H[index]), len(legal)
+        return Choice(
+            Action(**chosen),
+            op_probabilities=dict.fromkeys(ops, 1 / len(ops)),
+            head_probabilities=[1 / options.get(head, 1) for head in HEADS],
+        )
 
 
 def _draw(options: Sequence[T], uniform: float) -> T:

@@ -105,15 +105,17 @@ class PolicyNetwork(nn.Module):
             uniform_EH: numbers in [0, 1), one for each head.
 
         Returns:
-            actions_EH int64, probability of the chosen op [E], and the evaluation of the choice.
+            actions_EH int64, probability of every op [E, O], 0 where it is illegal, and the evaluation of the choice.
         """
         actions_EH = torch.zeros(features_ED.shape[0], len(HEADS), dtype=torch.int64, device=features_ED.device)
-        for index in range(len(HEADS)):
+        log_probs_EO, _ = self._head(0, features_ED, actions_EH, masks)
+        actions_EH[:, 0] = distributions.sample(log_probs_EO, uniform_EH[:, 0])
+        for index in range(1, len(HEADS)):
             log_probs_EA, _ = self._head(index, features_ED, actions_EH, masks)
             actions_EH[:, index] = distributions.sample(log_probs_EA, uniform_EH[:, index])
         actions_EH *= self.relevant_OH[actions_EH[:, 0]]
         evaluation = self.evaluate(features_ED, actions_EH, masks)
-        return actions_EH, evaluation.log_prob_H[:, 0].exp(), evaluation
+        return actions_EH, log_probs_EO.exp(), evaluation
 
     def evaluate(self, features_D: Tensor, actions_H: Tensor, masks: Masks) -> Evaluation:
         """Log-probability, entropy and value of given actions; leading dimensions [E] or [E, T]."""

@@ -1,6 +1,6 @@
 """The learning agent: policy network, experience and learner behind the same face as the baselines.
 
-Shapes: E envs, T steps, F features, S slots, H heads.
+Shapes: E envs, T steps, F features, S slots, H heads, O ops.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from esper.config import PPOConfig
 from esper.named_tensors import below
-from esper.policy.actions import Action, Choice
+from esper.policy.actions import HEADS, Action, Choice, Op
 from esper.policy.masks import write_masks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size, write_observation
@@ -79,12 +79,26 @@ class PPOAgent:
 
     def act(self, views: Sequence[EnvView]) -> list[Choice]:
         """One batched forward for all envs: one copy to the policy's device, and one back."""
-        chosen = self._decide(views).tolist()
-        return [Choice(Action(*map(int, action)), probability, value) for *action, probability, value in chosen]
+        heads = len(HEADS)
+        rows = self._decide(views).tolist()
+        legal_EO = self._staging.here.masks.op_EO.tolist()
+        return [
+            Choice(
+                action=Action(*map(int, row[:heads])),
+                head_probabilities=row[heads : 2 * heads],
+                value=row[2 * heads],
+                op_probabilities={op: row[2 * heads + 1 + op] for op in Op if legal[op]},
+            )
+            for row, legal in zip(rows, legal_EO, strict=True)
+        ]
 
     @torch.no_grad()
     def _decide(self, views: Sequence[EnvView]) -> Tensor:
-        """Actions, probability of the op and value of each env, [E, H + 2], float32 on the policy's device."""
+        """Actions, their probabilities, value, and probability of every op, for each env.
+
+        Returns:
+            [E, 2 H + 1 + O] float32 on the policy's device.
+        """
         rollout, step = self.rollout, views[0].step
         now = self._observe(views)
         rollout.obs_ETF[:, step] = now.obs_EF
@@ -92,12 +106,13 @@ class PPOAgent:
         for kept, mask in zip(rollout.masks.at_step(step), now.masks, strict=True):
             kept.copy_(mask)
         features_ED = self._features(now)
-        actions_EH, probability_E, evaluation = self.network.act(features_ED, now.masks, self._uniform_ETH[:, step])
+        actions_EH, probs_EO, evaluation = self.network.act(features_ED, now.masks, self._uniform_ETH[:, step])
         values_E = self.returns.restore_scale(evaluation.value)
         rollout.actions_ETH[:, step] = actions_EH
         rollout.log_prob_ETH[:, step] = evaluation.log_prob_H
         rollout.value_ET[:, step] = values_E
-        return torch.cat((actions_EH.float(), torch.stack((probability_E, values_E), dim=1)), dim=1)
+        chosen_EH = evaluation.log_prob_H.exp()
+        return torch.cat((actions_EH.float(), chosen_EH, values_E.unsqueeze(1), probs_EO), dim=1)
 
     def _observe(self, views: Sequence[EnvView]) -> Situation:
         here = self._staging.here

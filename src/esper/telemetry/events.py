@@ -83,6 +83,15 @@ class SlotReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """Shapley value of the seed among the blended ones; present at the end of an episode, where it was asked for."""
 
 
+class HeadChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What one head of the policy chose."""
+
+    choice: str
+    """In words: the name of a slot, blueprint, style or curve, a number of steps, or an alpha."""
+    probability: float | None = None
+    """That the head gave to it, given the choices before; absent for policies that are not stochastic."""
+
+
 class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
     """One env trained one epoch and was validated."""
 
@@ -109,6 +118,10 @@ class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
     """The critic's estimate before the step, in units of return; absent for policies without a critic."""
     op_probability: float | None = None
     """Probability that the policy gave to the op; absent for policies that are not stochastic."""
+    op_probabilities: dict[str, float] = {}
+    """By op, the probability of each legal one, to four decimals; empty for policies that are not stochastic."""
+    decision: dict[str, HeadChoice] = {}
+    """By head, what was chosen beside the op: only the heads that the op uses. Probabilities to four decimals."""
     grad_norm: float
     """Mean L2 norm of the host's gradient over the epoch, before clipping."""
     parameter_ratio: float
