@@ -14,11 +14,26 @@ import msgspec
 from esper.telemetry import events as ev
 from esper.telemetry.codec import decoder, encode
 from esper.telemetry.narrate import sentence
+from esper.telemetry.traces import BlueprintRecord, Course, Trace, last_contribution
 
 HISTORY = 240
 """Points kept of each curve."""
+ROUNDS_OF_OPS = 24
+"""Rounds whose ops are counted one by one."""
 LOG_LINES = 500
 ANOMALIES = 200
+
+LEARNING = (
+    "episode_return",
+    "entropy",
+    "kl",
+    "clip_fraction",
+    "explained_variance",
+    "policy_loss",
+    "value_loss",
+    "grad_norm",
+)
+"""Fields of PolicyUpdated whose courses are kept."""
 
 T = TypeVar("T")
 
@@ -50,6 +65,8 @@ class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Lifecycle of this episode's seeds."""
     refusals: dict[str, ev.GateRefused] = msgspec.field(default_factory=dict)
     """By slot: the gate that holds its seed back."""
+    trace: list[Trace] = msgspec.field(default_factory=list)
+    """The steps of this episode."""
 
 
 class HeadState(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -57,6 +74,8 @@ class HeadState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     grad_norm: list[float | None] = msgspec.field(default_factory=list)
     entropy: list[float | None] = msgspec.field(default_factory=list)
+    course: Course = msgspec.field(default_factory=Course)
+    """The gradient norm over the whole run."""
 
 
 class Anomaly(msgspec.Struct, kw_only=True):
@@ -100,6 +119,12 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     envs: list[EnvState] = msgspec.field(default_factory=list)
     heads: dict[str, HeadState] = msgspec.field(default_factory=dict)
     updates: list[ev.PolicyUpdated] = msgspec.field(default_factory=list)
+    learning: dict[str, Course] = msgspec.field(default_factory=dict)
+    """By the name of a field of PolicyUpdated, its course over the rounds."""
+    ops: list[dict[str, int]] = msgspec.field(default_factory=list)
+    """For each of the last rounds, how often each op was chosen."""
+    blueprints: dict[str, BlueprintRecord] = msgspec.field(default_factory=dict)
+    """How the seeds of each blueprint fared, over all envs and rounds."""
     accuracy: list[tuple[float, float, float]] = msgspec.field(default_factory=list)
     """For each round: least, median and greatest final accuracy of its episodes."""
     finals: list[float] = msgspec.field(default_factory=list)
@@ -169,11 +194,12 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _round_started(self, event: ev.RoundStarted) -> None:
         self.round, self.step = event.round, 0
         self.finals = []
+        _push(self.ops, {}, ROUNDS_OF_OPS)
         for env in self.envs:
             env.revision = event.seq
             env.episode_return = 0.0
             env.stepped = None
-            env.accuracy, env.rewards, env.moves, env.refusals = [], [], [], {}
+            env.accuracy, env.rewards, env.moves, env.refusals, env.trace = [], [], [], {}, []
 
     def _env_stepped(self, event: ev.EnvStepped) -> None:
         env = self.envs[event.env]
@@ -182,6 +208,11 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env.episode_return += event.reward
         _push(env.accuracy, event.accuracy)
         _push(env.rewards, event.reward)
+        _push(env.trace, Trace.of(event))
+        if not self.ops:  # opened at a keyframe of a time when ops were not counted
+            self.ops.append({})
+        counts = self.ops[-1]
+        counts[event.op] = counts.get(event.op, 0) + 1
         env.best_accuracy = max(event.accuracy, env.best_accuracy or 0.0)
 
     def _seed_moved(self, event: ev.SeedMoved) -> None:
@@ -189,6 +220,24 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env.revision = event.seq
         env.refusals.pop(event.slot, None)
         _push(env.moves, event)
+        if event.blueprint is not None:
+            self._note_blueprint(env, event, event.blueprint)
+
+    def _note_blueprint(self, env: EnvState, event: ev.SeedMoved, blueprint: str) -> None:
+        record = self.blueprints.setdefault(blueprint, BlueprintRecord())
+        assert self.started is not None
+        slot = self.started.slots.index(event.slot)
+        match event.after:
+            case "germinated":
+                record.planted += 1
+                reading = env.stepped.slots[slot] if env.stepped else None
+                if reading is not None and reading.blueprint == blueprint:
+                    record.sized, record.parameters = record.sized + 1, record.parameters + reading.parameters
+            case "fossilized":
+                record.fossilized += 1
+            case "culled":
+                record.culled += 1
+                record.judge(last_contribution(env.trace, slot))
 
     def _gate_refused(self, event: ev.GateRefused) -> None:
         env = self.envs[event.env]
@@ -201,6 +250,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             head = self.heads.setdefault(name, HeadState())
             _push(head.grad_norm, reading.grad_norm)
             _push(head.entropy, reading.entropy)
+            head.course.push(reading.grad_norm)
+        for name in LEARNING:
+            self.learning.setdefault(name, Course()).push(getattr(event, name))
 
     def _device_sampled(self, event: ev.DeviceSampled) -> None:
         self.devices[event.device] = event
@@ -235,6 +287,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env = self.envs[event.env]
         env.revision = event.seq
         _push(env.returns, event.episode_return)
+        for reading in env.stepped.slots if env.stepped else ():
+            if reading.blueprint is not None:
+                self.blueprints.setdefault(reading.blueprint, BlueprintRecord()).judge(reading.contribution)
         self.finals.append(event.accuracy)
         if len(self.finals) == len(self.envs):
             ordered = sorted(self.finals)

@@ -1,0 +1,126 @@
+"""What is kept of the past: courses of any length in few points, the steps of an episode, the league of blueprints."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.telemetry import events as ev
+from esper.telemetry.state import Keyframe, RunState
+from esper.telemetry.traces import POINTS, Course
+from tests.factory import SLOTS, env_stepped, policy_updated, run_started, stamp
+
+
+def course(values: list[float | None]) -> Course:
+    built = Course()
+    for value in values:
+        built.push(value)
+    return built
+
+
+@given(st.integers(0, 3000))
+def test_a_course_of_any_length_has_few_points_and_keeps_its_mean(count: int) -> None:
+    built = course([float(value) for value in range(count)])
+    assert len(built.points) < POINTS
+    assert len(built.points) * built.every + len(built.rest) == count
+    assert all(point == index * built.every + (built.every - 1) / 2 for index, point in enumerate(built.points))
+    assert built.last == (count - 1 if count else None)
+
+
+def test_a_point_is_of_what_was_measured() -> None:
+    values: list[float | None] = [1.0, None, None, None, 2.0, math.nan]
+    built = course(values + [0.0] * (POINTS - 6))
+    assert built.every == 2
+    assert built.values[:2] == [1.0, None]
+    assert math.isnan(built.values[2] or 0.0)
+
+
+def test_a_course_goes_on_after_a_keyframe() -> None:
+    whole, first = RunState(), RunState()
+    run = stamp([run_started(), *(policy_updated(round_, kl=round_ / 7) for round_ in range(1, 600))])
+    for event in run:
+        whole.apply(event)
+    for event in run[:300]:
+        first.apply(event)
+    second = Keyframe.of(first).open()
+    for event in run[300:]:
+        second.apply(event)
+    assert second.learning == whole.learning
+    assert second.heads == whole.heads
+    assert whole.learning["kl"].every == 4
+    assert whole.heads["alpha_curve"].course.values == [None] * len(whole.heads["alpha_curve"].course.values)
+
+
+def moved(step: int, after: str, *, slot: str = "mid", blueprint: str = "norm") -> ev.SeedMoved:
+    return ev.SeedMoved(
+        round=1, step=step, env=0, slot=slot, before="x", after=after, blueprint=blueprint, reason="op"
+    )  # fmt: skip
+
+
+def grown(step: int, stage: str, contribution: float | None = None, blueprint: str | None = "norm") -> ev.EnvStepped:
+    """The seed is in the slot in the middle."""
+    reading = ev.SlotReading(stage=stage, blueprint=blueprint, parameters=40, contribution=contribution)
+    slots = [ev.SlotReading(stage="dormant"), reading, ev.SlotReading(stage="dormant")]
+    return env_stepped(0, step=step, slots=slots)
+
+
+def ended(env: int = 0) -> ev.EpisodeEnded:
+    return ev.EpisodeEnded(
+        round=1, env=env, accuracy=0.5, best_accuracy=0.5, episode_return=0.0, parameter_ratio=1.0, fossilized=0,
+        culled=0,
+    )  # fmt: skip
+
+
+def folded(*events: ev.AnyEvent) -> RunState:
+    state = RunState()
+    for event in stamp([run_started(), ev.RoundStarted(round=1), *events]):
+        state.apply(event)
+    return state
+
+
+def test_the_league_counts_each_seed_once_with_its_last_contribution() -> None:
+    state = folded(
+        grown(1, "germinated"), moved(1, "germinated"),
+        grown(2, "blending", 0.5), grown(3, "blending", 0.125), moved(3, "probationary"),
+        grown(4, "culled", blueprint=None), moved(4, "culled"),
+        grown(5, "germinated"), moved(5, "germinated"),
+        grown(6, "fossilized", 0.25), moved(6, "fossilized"),
+        ended(),
+    )  # fmt: skip
+    record = state.blueprints["norm"]
+    assert (record.planted, record.fossilized, record.culled, record.judged) == (2, 1, 1, 2)
+    assert record.contribution == pytest.approx((0.125 + 0.25) / 2)
+    assert record.size == 40
+
+
+def test_a_seed_that_was_never_measured_is_not_judged() -> None:
+    planted = [grown(1, "germinated"), moved(1, "germinated")]
+    earlier = [grown(2, "blending", 0.5), grown(3, "culled", blueprint=None), moved(3, "culled")]
+    again = [grown(4, "germinated"), moved(4, "germinated"), grown(5, "training")]
+    state = folded(*planted, *earlier, *again, grown(6, "culled", blueprint=None), moved(6, "culled"), ended())
+    record = state.blueprints["norm"]
+    assert (record.culled, record.judged, record.contribution) == (2, 1, 0.5)
+    assert folded(*planted, ended()).blueprints["norm"].contribution is None
+
+
+def test_the_trace_is_of_this_episode() -> None:
+    first = env_stepped(0, step=1, loss_scale=512.0, skipped={"host": 2}, op_probability=0.25)
+    state = folded(first, env_stepped(0, step=2))
+    one, two = state.envs[0].trace
+    assert (one.step, one.stages, one.contributions) == (1, "dbe", [None, 0.04, None])
+    assert (one.loss_scale, one.skipped, one.parts, one.probability) == (512.0, {"host": 2}, first.reward_parts, 0.25)
+    assert two.skipped == {}
+    assert Keyframe.of(state).open().envs == state.envs
+    for event in stamp([ev.RoundStarted(round=2)], first=100):
+        state.apply(event)
+    assert state.envs[0].trace == []
+    assert len(SLOTS) == len(one.stages)
+
+
+def test_ops_are_counted_by_round() -> None:
+    state = folded(env_stepped(0), env_stepped(1, op="cull"), env_stepped(2), ev.RoundStarted(round=2), env_stepped(0))
+    assert state.ops == [{"wait": 2, "cull": 1}, {"wait": 1}]
+    for event in stamp((ev.RoundStarted(round=round_) for round_ in range(3, 60)), first=100):
+        state.apply(event)
+    assert len(state.ops) == 24
