@@ -14,7 +14,7 @@ import torch
 from esper.config import PPOConfig
 from esper.growth.host import GrowingNetwork
 from esper.policy import distributions
-from esper.policy.actions import HEADS
+from esper.policy.actions import HEADS, Op
 from esper.policy.view import EnvView
 from esper.ppo.agent import CPU, PPOAgent
 from esper.ppo.staging import Situation, Staging
@@ -53,7 +53,7 @@ def test_a_policy_decides_and_learns_where_it_lives(monkeypatch: pytest.MonkeyPa
     agent.begin_round(torch.rand(ENVS, STEPS, len(HEADS)))
     for step in range(STEPS):
         decided = agent._decide(views(step))
-        assert (decided.device, decided.shape) == (META, (ENVS, len(HEADS) + 2))
+        assert (decided.device, decided.shape) == (META, (ENVS, 2 * len(HEADS) + 1 + len(Op)))
         agent.reward(step, [0.0] * ENVS)
     assert agent._bootstrap(views(STEPS)).device == META
     rollout = agent.rollout
