@@ -26,6 +26,7 @@ OF_THE_MOMENT = (
     ev.Paused,
     ev.Resumed,
     ev.CheckpointSaved,
+    ev.ControlRequested,
     ev.Logged,
     ev.RunEnded,
 )

@@ -39,7 +39,7 @@ async def test_pause_holds_checkpoint_writes_and_resume_goes_on(tmp_path: Path) 
         await pilot.press("c")
         await until(pilot, lambda: len(source.state.checkpoints) == 1)
         assert source.state.steps_done == held
-        assert source.state.seq == events + 1  # the checkpoint, and nothing else, happened in the pause
+        assert source.state.seq == events + 2  # the request, the checkpoint and nothing else came in the pause
         saved = source.state.checkpoints[0]
         checkpoint = read_checkpoint(Path(saved.path))
         assert checkpoint.round * 4 + checkpoint.step == held

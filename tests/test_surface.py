@@ -75,6 +75,7 @@ EVENTS = {
     "GovernorRolledBack": "round step env reason",
     "EpisodeEnded": "round env accuracy best_accuracy episode_return parameter_ratio fossilized culled",
     "CheckpointSaved": "round step path bytes seconds origin",
+    "ControlRequested": "kind origin path ignored",
     "Paused": "round step origin",
     "Resumed": "round step origin checkpoint",
     "Logged": "severity text",

@@ -187,6 +187,8 @@ class Trainer:
             self._single_step = None
         while True:
             request = self.control.take(timeout=0.2 if paused else 0.0)
+            if request is not None:
+                self._tell_request(request, paused=paused)
             match request:
                 case None if not paused:
                     return True
@@ -213,6 +215,16 @@ class Trainer:
                     return True
                 case _:
                     """Nothing to do: a pause while paused, a resume while running."""
+
+    def _tell_request(self, request: Request, *, paused: bool) -> None:
+        ignored = None
+        if request.kind is Kind.PAUSE and paused:
+            ignored = "the run is paused already"
+        elif request.kind in {Kind.RESUME, Kind.STEP} and not paused:
+            ignored = "the run is not paused"
+        self.hub.announce(
+            ev.ControlRequested(kind=request.kind.value, origin=request.origin, path=request.path, ignored=ignored)
+        )
 
     def _tell_paused(self, origin: str) -> None:
         self.hub.announce(ev.Paused(round=self._at.round, step=self._at.step, origin=origin))

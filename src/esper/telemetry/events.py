@@ -323,6 +323,19 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag=True):
     """Who asked: schedule, end, keyboard, signal, command line; dashboard, where that broke down."""
 
 
+class ControlRequested(Event, frozen=True, kw_only=True, tag=True):
+    """The engine has taken a request in. What it does about it is told by what follows."""
+
+    kind: str
+    """pause, resume, step, checkpoint, restore, stop or abandon."""
+    origin: str
+    """Who asked: keyboard, signal or dashboard; `attach USER@HOST PID` for an attached viewer."""
+    path: str | None = None
+    """restore: the checkpoint to go back to."""
+    ignored: str | None = None
+    """Why nothing comes of it; absent where something does."""
+
+
 class Paused(Event, frozen=True, kw_only=True, tag=True):
     """The engine holds at a step boundary."""
 
@@ -374,6 +387,7 @@ AnyEvent: TypeAlias = (
     | GovernorRolledBack
     | EpisodeEnded
     | CheckpointSaved
+    | ControlRequested
     | Paused
     | Resumed
     | Logged

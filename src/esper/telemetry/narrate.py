@@ -49,6 +49,10 @@ def sentence(event: ev.AnyEvent) -> tuple[str, str] | None:
                 "info",
                 f"checkpoint at round {event.round} step {event.step} ({event.origin}), {event.bytes / 2**20:.1f} MiB",
             )
+        case ev.ControlRequested():
+            checkpoint = f" from {event.path}" if event.path else ""
+            ignored = f", in vain: {event.ignored}" if event.ignored else ""
+            return "info", f"{event.kind}{checkpoint} requested ({event.origin}){ignored}"
         case ev.Paused():
             return "info", f"paused at round {event.round} step {event.step} ({event.origin})"
         case ev.Resumed():

@@ -298,6 +298,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _checkpoint_saved(self, event: ev.CheckpointSaved) -> None:
         _push(self.checkpoints, event)
 
+    def _control_requested(self, event: ev.ControlRequested) -> None:
+        """Asked is not done: its line in the log is all."""
+
     def _paused(self, _event: ev.Paused) -> None:
         self.status = "paused"
 
@@ -324,6 +327,7 @@ _FOLDS: dict[type[ev.Event], Callable[[RunState, Any], None]] = {
     ev.GovernorRolledBack: RunState._governor_rolled_back,
     ev.EpisodeEnded: RunState._episode_ended,
     ev.CheckpointSaved: RunState._checkpoint_saved,
+    ev.ControlRequested: RunState._control_requested,
     ev.Paused: RunState._paused,
     ev.Resumed: RunState._resumed,
     ev.Logged: RunState._logged,

@@ -1,0 +1,113 @@
+"""What viewer and run say to each other: a length of four bytes, big-endian, and a MessagePack map of that length.
+
+A viewer says Hello, and is answered by Welcome or Refused; then it Asks, and each Ask is answered by Acknowledged or
+Refused. Acknowledged means that the engine will take the request at the end of its step; that it has taken it, and what
+came of it, are events in the recording.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+VERSION = 1
+"""Raised when a message changes its meaning. Hello and Refused keep their form in every version."""
+SOCKET = "control.sock"
+"""Name of the socket in the run's directory."""
+LONGEST = 1 << 16
+"""Bytes of a message, its length not counted."""
+LENGTH = 4
+"""Bytes of the length before it."""
+
+_LONGEST_ADDRESS = 100
+"""Bytes of a path that any system takes as the address of a socket: Linux takes 107, macOS 103."""
+
+
+class ControlError(Exception):
+    """Why a run cannot be asked for anything. One sentence, or the end of one, for people."""
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """A viewer introduces itself."""
+
+    version: int
+    who: str
+    """`user@host`."""
+    pid: int
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    """The run takes the viewer in."""
+
+    origin: str
+    """What the events call the viewer."""
+
+
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """A request. The run adds who asks."""
+
+    kind: str
+    """A value of `control.Kind`."""
+    path: str | None = None
+    """restore: the directory of the checkpoint."""
+
+
+class Acknowledged(msgspec.Struct, frozen=True, tag=True):
+    """The request is in the engine's inbox."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The viewer, or its request, is turned down."""
+
+    reason: str
+
+
+ToRun: TypeAlias = Hello | Ask
+ToViewer: TypeAlias = Welcome | Acknowledged | Refused
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def frame(message: ToRun | ToViewer) -> bytes:
+    """A message as it is sent."""
+    content = _encode(message)
+    return len(content).to_bytes(LENGTH, "big") + content
+
+
+def available() -> bool:
+    """Whether this system has Unix sockets."""
+    return hasattr(socket, "AF_UNIX")
+
+
+def unix_socket() -> socket.socket:
+    """A new socket, without an address. Raises ControlError where the system has none."""
+    if not available():
+        raise ControlError("this system has no Unix sockets")
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+@contextlib.contextmanager
+def address(path: Path) -> Iterator[str]:
+    """The path as the address of a socket, good for as long as the context lasts.
+
+    Addresses are short. A longer path is reached through its directory, opened, where the system has /proc. Raises
+    OSError (ENAMETOOLONG) where it has not, or if the directory cannot be opened.
+    """
+    if len(os.fsencode(path)) <= _LONGEST_ADDRESS:
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        short = Path(f"/proc/self/fd/{directory}")
+        if not short.exists():
+            raise OSError(errno.ENAMETOOLONG, f"more than {_LONGEST_ADDRESS} bytes long: use a shorter --telemetry-dir")
+        yield str(short / path.name)
+    finally:
+        os.close(directory)

@@ -1,0 +1,221 @@
+"""The run's end of the socket: a thread that takes requests from viewers and puts them into the engine's inbox."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from esper.attach.protocol import (
+    LENGTH,
+    LONGEST,
+    SOCKET,
+    VERSION,
+    Acknowledged,
+    Ask,
+    ControlError,
+    Hello,
+    Refused,
+    ToRun,
+    ToViewer,
+    Welcome,
+    address,
+    frame,
+    unix_socket,
+)
+from esper.control import Control, Kind
+
+VIEWERS = 32
+"""At one time."""
+BREATH = 0.1
+"""Seconds without a look at the socket when a viewer could not be taken in: a busy loop would cost training."""
+LONGEST_NAME = 100
+"""Characters of a viewer's name that are kept."""
+
+_CREDENTIALS = struct.Struct("3i")
+_decode = msgspec.msgpack.Decoder(ToRun).decode
+
+
+class ControlServer:
+    """Listens from now on, in a thread of its own. A viewer that does not read its answers is dropped.
+
+    Args:
+        directory: of the run; the caller holds its RunLock, so a socket that is there is a dead one's.
+        control: the engine's inbox.
+
+    Raises:
+        ControlError: no socket can be made there.
+    """
+
+    def __init__(self, directory: Path, control: Control) -> None:
+        self.path = directory / SOCKET
+        self._control = control
+        self._selector = selectors.DefaultSelector()
+        self._listener = _listen(self.path)
+        self._awake, self._waker = socket.socketpair()
+        for end in (self._listener, self._awake):
+            end.setblocking(False)
+            self._selector.register(end, selectors.EVENT_READ)
+        self._viewers: dict[socket.socket, _Viewer] = {}
+        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._waker.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        listening = True
+        while listening:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._awake:
+                    listening = False
+                elif key.fileobj is self._listener:
+                    self._accept()
+                elif key.fileobj in self._viewers:
+                    self._read(self._viewers[key.fileobj])
+        self.path.unlink(missing_ok=True)
+        for end in (self._listener, self._awake, *self._viewers):
+            end.close()
+        self._selector.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # it has gone already; or this process has no descriptor left for it, and it waits
+            time.sleep(BREATH)
+            return
+        connection.setblocking(False)
+        viewer = _Viewer(connection)
+        self._viewers[connection] = viewer
+        self._selector.register(connection, selectors.EVENT_READ)
+        if viewer.foreign:
+            self._refuse(viewer, "only its owner may control a run")
+        elif len(self._viewers) > VIEWERS:
+            self._refuse(viewer, f"{VIEWERS} viewers are attached already, and no more are taken")
+
+    def _read(self, viewer: _Viewer) -> None:
+        """Take in what a viewer says."""
+        try:
+            received = viewer.connection.recv(LONGEST)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        if not received:
+            self._drop(viewer)
+            return
+        viewer.received += received
+        while viewer.connection in self._viewers and (content := self._next_message(viewer)) is not None:
+            try:
+                message = _decode(content)
+            except msgspec.DecodeError as error:
+                self._refuse(viewer, f"that is no message of the control protocol: {error}")
+            else:
+                self._answer(viewer, message)
+
+    def _next_message(self, viewer: _Viewer) -> bytes | None:
+        """The next whole message, without its length; None where it has not come yet, or is too long."""
+        received = viewer.received
+        length = int.from_bytes(received[:LENGTH], "big")
+        if len(received) < LENGTH or (length <= LONGEST and len(received) < LENGTH + length):
+            return None
+        if length > LONGEST:
+            self._refuse(viewer, f"a message of {length} bytes is too long: {LONGEST} are the most")
+            return None
+        content = bytes(received[LENGTH : LENGTH + length])
+        del received[: LENGTH + length]
+        return content
+
+    def _answer(self, viewer: _Viewer, message: ToRun) -> None:
+        match message:
+            case Hello() if message.version != VERSION:
+                self._refuse(
+                    viewer,
+                    f"the run speaks version {VERSION} of the control protocol, and the viewer version "
+                    f"{message.version}: attach with the esper-sanctum that the run was started with",
+                )
+            case Hello():
+                viewer.introduce(message)
+                self._send(viewer, Welcome(viewer.origin))
+            case Ask() if not viewer.origin:
+                self._refuse(viewer, "a viewer says Hello before it asks")
+            case Ask():
+                self._send(viewer, self._take(message, viewer.origin))
+
+    def _take(self, ask: Ask, origin: str) -> Acknowledged | Refused:
+        try:
+            kind = Kind(ask.kind)
+        except ValueError:
+            return Refused(f"{ask.kind!r} cannot be asked of a run")
+        if kind is Kind.RESTORE and ask.path is None:
+            return Refused("restore needs the directory of a checkpoint")
+        self._control.ask(kind, origin, ask.path)
+        return Acknowledged()
+
+    def _refuse(self, viewer: _Viewer, reason: str) -> None:
+        """Say why, and end the connection."""
+        self._send(viewer, Refused(reason))
+        self._drop(viewer)
+
+    def _send(self, viewer: _Viewer, message: ToViewer) -> None:
+        """Answers are short: one that does not fit means that many before it were not read."""
+        content = frame(message)
+        try:
+            sent = viewer.connection.send(content)
+        except OSError:
+            sent = 0
+        if sent < len(content):
+            self._drop(viewer)
+
+    def _drop(self, viewer: _Viewer) -> None:
+        if self._viewers.pop(viewer.connection, None):
+            self._selector.unregister(viewer.connection)
+            viewer.connection.close()
+
+
+class _Viewer:
+    """One connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.received = bytearray()
+        """What is not answered yet: less than two messages."""
+        self.origin = ""
+        """What events call it; empty until it has said Hello."""
+        self._pid: int | None = None
+        self.foreign = False
+        """Whether it is another user's."""
+        if hasattr(socket, "SO_PEERCRED"):
+            content = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            self._pid, user, _ = _CREDENTIALS.unpack(content)
+            self.foreign = user != os.geteuid()
+
+    def introduce(self, hello: Hello) -> None:
+        """Learn its name; its number is better known to the system."""
+        name = "".join(letter for letter in hello.who[:LONGEST_NAME] if letter.isprintable())
+        self.origin = f"attach {name} {self._pid or hello.pid}"
+
+
+def _listen(path: Path) -> socket.socket:
+    """A socket that listens at a path, open to its owner only from the first moment on. Raises ControlError."""
+    listener = unix_socket()
+    partial = path.with_name(path.name + ".part")
+    try:
+        partial.unlink(missing_ok=True)
+        with address(partial) as name:
+            listener.bind(name)
+        partial.chmod(0o600)
+        listener.listen(VIEWERS)
+        partial.replace(path)
+    except OSError as error:
+        listener.close()
+        raise ControlError(f"{path}: {error.strerror}") from error
+    return listener

@@ -1,0 +1,79 @@
+"""A run in another process, for a dashboard in this one: its recording is followed, its socket is asked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from queue import SimpleQueue
+
+from esper.attach.client import RemoteControl
+from esper.telemetry.liveness import is_live
+from esper.telemetry.segments import ReadError
+from esper.telemetry.state import Keyframe, Record, RunState
+from esper.telemetry.tail import Tail
+
+PERIOD = 0.1
+"""Seconds between looks at the recording."""
+
+
+class AttachSession:
+    """Gives the present of a run as one Keyframe, and then its records as they are written.
+
+    Args:
+        directory: of the run.
+        read_only: ask nothing of it.
+    """
+
+    def __init__(self, directory: Path, *, read_only: bool) -> None:
+        self.directory = directory
+        self.records: SimpleQueue[Record] = SimpleQueue()
+        self.control = None if read_only else RemoteControl(directory)
+        self.failure: str | None = None
+        """Why the run can be followed no longer: one sentence."""
+        self._tail = Tail(directory)
+        self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)
+
+    @property
+    def notices(self) -> list[str]:
+        """What could not be read, or was skipped: sentences for people."""
+        return self._tail.notices
+
+    @property
+    def alive(self) -> bool:
+        """Whether more may come."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ask nothing more. The run goes on."""
+        if self.control is not None:
+            self.control.close()
+
+    def _follow(self) -> None:
+        try:
+            self._sum_up()
+            live = True
+            while live:
+                time.sleep(PERIOD)
+                live = is_live(self.directory)  # before the last look: what is written until its end is read
+                for record in self._tail.poll():
+                    self.records.put(record)
+        except ReadError as error:
+            self.failure = str(error)
+        except OSError as error:
+            self.failure = f"cannot read {self.directory}: {error.strerror}"
+
+    def _sum_up(self) -> None:
+        """What is there already, as one state: a screen must not fold it event by event."""
+        state = RunState()
+        for record in self._tail.poll():
+            if isinstance(record, Keyframe):
+                state = record.open()
+            else:
+                state.apply(record)
+        if state.seq:
+            self.records.put(Keyframe.of(state))

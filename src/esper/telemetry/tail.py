@@ -1,0 +1,104 @@
+"""Reads what is being recorded, as it comes: for who wants the present of a run, and its past only summed up.
+
+However long a run is, its present is near: every segment opens with a Keyframe, so the last one is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from esper.telemetry import events as ev
+from esper.telemetry.merged import Merged, Source, rank_directories, read
+from esper.telemetry.scan import KINDS, Unreadable
+from esper.telemetry.segments import ReadError, Segment, list_segments
+from esper.telemetry.state import Keyframe, Record
+
+DAMAGED = 20
+"""Damaged lines told one by one; what comes after them is not looked for in the file."""
+
+
+class Tail:
+    """The records of a run from the last Keyframe on; those of several ranks from the first on.
+
+    Args:
+        run: its directory.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.notices: list[str] = []
+        """What could not be read, or was skipped: sentences for people."""
+        self._run = run
+        self._source: Source | None = None
+        self._offset = 0
+        """Bytes of it that were read."""
+        self._envs = 0
+        self._seq = -1
+        """Of the last record."""
+        self._damaged = 0
+        self._strange: set[str] = set()
+        """Unknown types that were told of."""
+
+    def poll(self) -> Iterator[Record]:
+        """What was written since the last poll: first a Keyframe, later those only that the run went back to.
+
+        Raises ReadError if it cannot be read, or is of a version that this one cannot read.
+        """
+        try:
+            ranks = rank_directories(self._run)
+            paths = list_segments(self._run)
+        except OSError as error:
+            raise ReadError(f"cannot read {self._run}: {error.strerror}") from error
+        if not paths:
+            return
+        if self._source is None:
+            self._source = Merged(self._run) if ranks else Segment(paths[-1])
+        yield from self._read_on(self._source)
+        if isinstance(self._source, Segment):
+            for path in paths[paths.index(self._source.path) + 1 :]:
+                if self._source.tail(self._offset):
+                    self.notices.append(f"{self._source.path} ends in the middle of a line: that event is lost")
+                self._source, self._offset = Segment(path), 0
+                yield from self._read_on(self._source)
+
+    def _read_on(self, source: Source) -> Iterator[Record]:
+        """Read a source to its end."""
+        going = True
+        while going:
+            going = False
+            for end, _, found in read(source, self._offset, self._envs):
+                self._offset = end
+                if isinstance(found, Keyframe):
+                    yield from self._rebase(found)
+                    going = True  # with as many envs as the Keyframe has
+                    break
+                if isinstance(found, Unreadable):
+                    self._skip(source, end, found)
+                    continue
+                if isinstance(found[0], ev.RunStarted):
+                    self._envs = len(found[0].lanes)
+                self._seq = found[-1].seq
+                yield from found
+
+    def _rebase(self, keyframe: Keyframe) -> Iterator[Keyframe]:
+        """A Keyframe that says nothing new, as that of a next segment, is kept back."""
+        try:
+            self._envs = len(keyframe.open().envs)
+        except msgspec.DecodeError as error:
+            raise ReadError(f"{self._run}: this version cannot read its state: {error}") from error
+        if keyframe.seq != self._seq:
+            self._seq = keyframe.seq
+            yield keyframe
+
+    def _skip(self, source: Source, end: int, bad: Unreadable) -> None:
+        if bad.kind is None or bad.kind in KINDS:
+            self._damaged += 1
+            if self._damaged <= DAMAGED:
+                self.notices.append(f"{source.where(end)} is damaged and was skipped: {bad.reason}")
+            elif self._damaged == DAMAGED + 1:
+                self.notices.append("more lines are damaged and are skipped: replay tells of them")
+        elif bad.kind not in self._strange:
+            self._strange.add(bad.kind)
+            self.notices.append(f"events of the unknown type {bad.kind} were skipped; a newer version wrote them")
