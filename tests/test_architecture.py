@@ -58,7 +58,7 @@ def modules(*packages: str) -> list[str]:
 @pytest.mark.parametrize(
     ("packages", "forbidden"),
     [
-        (("telemetry", "control", "config", "launch", "cli", "commands"), {"torch", "textual"}),
+        (("telemetry", "control", "attach", "config", "launch", "cli", "commands"), {"torch", "textual"}),
         (("sanctum",), {"torch"}),
         (("tasks.names", "engine.manifest"), {"torch", "textual"}),
     ],

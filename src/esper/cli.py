@@ -17,6 +17,7 @@ import msgspec
 
 import esper
 from esper.commands import (
+    attach,
     checkpoints,
     compare,
     demo,
@@ -33,7 +34,7 @@ from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_op
 from esper.commands.screen import add_screen_options, show
 from esper.config import Config, ConfigError, resolve
 from esper.control import Kind
-from esper.engine.manifest import CheckpointError, check_compatible, find_checkpoint, saved_config
+from esper.engine.manifest import CheckpointError, check_compatible, find_checkpoint, run_of, saved_config
 from esper.place import Place
 from esper.telemetry.segments import ReadError
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "replay": replay.run,
+    "attach": attach.run,
     "demo": demo.run,
     "runs": runs.run,
     "show": show_run.run,
@@ -75,9 +77,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(arguments: Sequence[str]) -> int:
     """`esper-sanctum [options]`: train, with the dashboard or without."""
     chosen = vars(_train_parser().parse_args(arguments))
-    file, resume, theme, headless = (chosen.pop(name) for name in ("config", "resume", "theme", "no_tui"))
+    file, resume, detach = (chosen.pop(name) for name in ("config", "resume", "detach"))
+    theme, headless = (chosen.pop(name) for name in ("theme", "no_tui"))
     options = {name: value for name, value in chosen.items() if value is not None}
     config, checkpoint = _resolve_run(file, resume, options)
+    if detach:
+        from esper.commands.detach import start_detached
+
+        telemetry_dir = run_of(checkpoint).parent if checkpoint else Path(config.telemetry_dir)
+        return start_detached(arguments, telemetry_dir, theme=theme, headless=headless)
 
     from esper.launch import EngineThread
 
@@ -184,4 +192,7 @@ def _train_parser() -> Parser:
         "--resume", type=Path, metavar="PATH", help="go on from a checkpoint, or from the newest of a run"
     )
     add_screen_options(parser)
+    parser.add_argument(
+        "--detach", action="store_true", help="train in a process of its own, which the dashboard may leave running"
+    )
     return parser

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import threading
 import traceback
+from contextlib import closing, nullcontext
 from pathlib import Path
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
+from esper.attach.protocol import ControlError
+from esper.attach.server import ControlServer
 from esper.config import Config, ConfigError
 from esper.control import Control
+from esper.place import Place
+from esper.telemetry.events import Logged
 from esper.telemetry.state import Record
+
+if TYPE_CHECKING:
+    from esper.engine.run import Run
 
 
 class EngineThread:
@@ -67,8 +76,19 @@ class EngineThread:
             return
         self.directory = run.directory
         try:
-            run.train()
+            with self._listen(run):
+                run.train()
         except RankLostError as error:
             self.crash = f"esper-sanctum: {error}"
         except Exception:  # noqa: BLE001  (the same)
             self.crash = traceback.format_exc()
+
+    def _listen(self, run: Run) -> closing[ControlServer] | nullcontext[None]:
+        """Let viewers in other processes ask as well. A run whom they cannot ask says why, and trains all the same."""
+        if Place.current().rank > 0:  # rank 0 hears for all
+            return nullcontext()
+        try:
+            return closing(ControlServer(run.directory, self.control))
+        except ControlError as error:
+            run.hub.emit(Logged(severity="warning", text=f"this run cannot be controlled from elsewhere: {error}"))
+            return nullcontext()

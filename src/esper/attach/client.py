@@ -38,7 +38,7 @@ _decode = msgspec.msgpack.Decoder(ToViewer).decode
 
 
 class RemoteControl:
-    """Asks a run in another process, with the face of a Control. Connects when there is something to say.
+    """Asks a run in another process, with the face of a Control.
 
     Args:
         directory: of the run.
@@ -48,13 +48,16 @@ class RemoteControl:
         self.origin: str | None = None
         """What the events call this viewer; None until the run has said so."""
         self.unheard: set[Kind] = set()
-        """What was asked and is not acknowledged yet."""
+        """What was asked and is not acknowledged; who takes a refusal takes it out."""
         self.refusals: SimpleQueue[tuple[Kind | None, str]] = SimpleQueue()
         """What could not be asked, and why: sentences for people. None: nothing can be."""
         self._directory = directory
         self._connection: socket.socket | None = None
         self._outbox: SimpleQueue[tuple[Kind, str | None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="remote control", daemon=True)
+
+    def start(self) -> None:
+        """Connect, and carry what is asked."""
         self._thread.start()
 
     def ask(self, kind: Kind, origin: str, path: str | None = None) -> None:  # noqa: ARG002 (the run knows who we are)
@@ -79,7 +82,8 @@ class RemoteControl:
                 self._ask_once_more(Ask(kind.value, path))
             except ControlError as error:
                 self.refusals.put((kind, str(error)))
-            self.unheard.discard(kind)
+            else:
+                self.unheard.discard(kind)
         self._disconnect()
 
     def _ask_once_more(self, ask: Ask) -> None:

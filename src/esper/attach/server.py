@@ -79,8 +79,8 @@ class ControlServer:
                     listening = False
                 elif key.fileobj is self._listener:
                     self._accept()
-                elif key.fileobj in self._viewers:
-                    self._read(self._viewers[key.fileobj])
+                else:
+                    self._read(key.data)
         self.path.unlink(missing_ok=True)
         for end in (self._listener, self._awake, *self._viewers):
             end.close()
@@ -95,7 +95,7 @@ class ControlServer:
         connection.setblocking(False)
         viewer = _Viewer(connection)
         self._viewers[connection] = viewer
-        self._selector.register(connection, selectors.EVENT_READ)
+        self._selector.register(connection, selectors.EVENT_READ, viewer)
         if viewer.foreign:
             self._refuse(viewer, "only its owner may control a run")
         elif len(self._viewers) > VIEWERS:

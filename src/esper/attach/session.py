@@ -28,7 +28,8 @@ class AttachSession:
     def __init__(self, directory: Path, *, read_only: bool) -> None:
         self.directory = directory
         self.records: SimpleQueue[Record] = SimpleQueue()
-        self.control = None if read_only else RemoteControl(directory)
+        self.read_only = read_only
+        self.control = RemoteControl(directory)
         self.failure: str | None = None
         """Why the run can be followed no longer: one sentence."""
         self._tail = Tail(directory)
@@ -47,11 +48,12 @@ class AttachSession:
     def start(self) -> None:
         """Begin to follow."""
         self._thread.start()
+        if not self.read_only:
+            self.control.start()
 
     def close(self) -> None:
         """Ask nothing more. The run goes on."""
-        if self.control is not None:
-            self.control.close()
+        self.control.close()
 
     def _follow(self) -> None:
         try:

@@ -79,6 +79,11 @@ def add_recording(parser: argparse.ArgumentParser, metavar: str, *, several: boo
         parser.add_argument("runs", nargs="+", metavar=metavar, help=f"each {what}")
     else:
         parser.add_argument("run", metavar=metavar, help=what)
+    add_telemetry_dir(parser)
+
+
+def add_telemetry_dir(parser: argparse.ArgumentParser) -> None:
+    """`--telemetry-dir`, for commands that look runs up."""
     parser.add_argument(
         "--telemetry-dir",
         type=Path,

@@ -18,14 +18,21 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-tui", action="store_true", help="no dashboard: lines fit for a log file")
 
 
-def show(source: Source, theme: str) -> int:
-    """The dashboard, until the user leaves it; its exit code."""
+def check_screen(theme: str) -> None:
+    """Raises ConfigError if there is no terminal for the dashboard, or no such theme."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigError("the dashboard needs a terminal, and there is none here: add --no-tui")
-    from esper.sanctum.app import run_dashboard
-    from esper.sanctum.theme import ThemeError
+    from esper.sanctum.theme import ThemeError, find_theme, load_themes
 
     try:
-        return run_dashboard(source, theme=theme)
+        find_theme(theme, load_themes())
     except ThemeError as error:
         raise ConfigError(str(error)) from None
+
+
+def show(source: Source, theme: str) -> int:
+    """The dashboard, until the user leaves it; its exit code. Raises ConfigError as `check_screen` does."""
+    check_screen(theme)
+    from esper.sanctum.app import run_dashboard
+
+    return run_dashboard(source, theme=theme)

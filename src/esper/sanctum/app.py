@@ -99,10 +99,12 @@ class SanctumApp(App[None]):
         elif changed or not self.source.alive:
             self.look()
         self._warn()
+        for refusal in self.source.requests.refusals() if self.source.requests else ():
+            self.notify(refusal, severity="error", markup=False)
 
     def _warn(self) -> None:
         """Say what of a recording could not be read."""
-        notices = [] if self.source.playback is None else self.source.playback.history.notices
+        notices = self.source.notices
         for notice in notices[self._warned : MOST_NOTICES]:
             self.notify(notice, severity="warning", timeout=NOTICE_SECONDS, markup=False)
         if len(notices) > MOST_NOTICES >= self._warned:
@@ -136,9 +138,11 @@ class SanctumApp(App[None]):
         self.look()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The keys of a replay are silent in a live run."""
+        """The keys of a replay are silent in a live run, and those that end a run in a replay."""
         if action in {"play", "replay_step", "replay_round", "replay_speed", "replay_start", "replay_end"}:
             return self.source.playback is not None
+        if action in {"stop", "detach"}:
+            return self.source.live
         return super().check_action(action, parameters)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
@@ -154,12 +158,15 @@ class SanctumApp(App[None]):
 
     def _engine(self) -> Requests | None:
         """The way to the engine; without one, or after its end, says so."""
-        if self.source.requests is None:
+        requests = self.source.requests
+        if requests is None:
             self.notify("This is a recording: it cannot be controlled.", severity="warning")
+        elif requests.barred:
+            self.notify(requests.barred, severity="warning")
         elif self._over:
             self.notify("The run has ended: there is nothing to control.", severity="warning")
         else:
-            return self.source.requests
+            return requests
         return None
 
     def _ask(self, kind: Kind, path: str | None = None) -> None:
@@ -199,12 +206,25 @@ class SanctumApp(App[None]):
 
     async def action_quit(self) -> None:
         """Leave at once if nothing is lost by it; else ask."""
-        if self.source.requests is None or self._over:
+        if self.source.requests is None or self.source.attached or self._over:
             self.exit()
         elif self.source.state.status == "starting":
             self._ask(Kind.ABANDON)
-        elif not isinstance(self.screen, QuitDialog):
-            self.push_screen(QuitDialog(), self._end)
+        else:
+            self.action_stop()
+
+    def action_stop(self) -> None:
+        """End the run, after asking."""
+        if self._engine() is not None and not isinstance(self.screen, QuitDialog):
+            self.push_screen(QuitDialog(attached=self.source.attached), self._end)
+
+    def action_detach(self) -> None:
+        """Leave, if the run goes on without us."""
+        if self.source.attached:
+            self.exit()
+        else:
+            sentence = "This run trains in this process and ends with it: one that was started with --detach does not."
+            self.notify(sentence, severity="warning")
 
     def _end(self, kind: Kind | None) -> None:
         if kind is not None:
@@ -284,7 +304,7 @@ class SanctumApp(App[None]):
     # Signals
 
     def _listen(self) -> None:
-        """A first TERM or INT ends the run as `q`, checkpoint and quit; a second leaves at once."""
+        """A first TERM or INT ends the run of this process with a checkpoint; a second leaves at once."""
         if threading.current_thread() is threading.main_thread():
             loop = asyncio.get_running_loop()
             self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -299,7 +319,7 @@ class SanctumApp(App[None]):
 
     def _on_signal(self, number: int) -> None:
         requests = self.source.requests
-        if requests is None or self._over:
+        if requests is None or self.source.attached or self._over:
             self.exit()
         elif requests.leaving:
             requests.ask(Kind.ABANDON, origin="signal")

@@ -70,6 +70,8 @@ KEYS: tuple[Key, ...] = (
     Key(Category.RUN, "s", "s", "step", "while paused: one step, then hold again", "step", False, When.LIVE),
     Key(Category.RUN, "c", "c", "checkpoint", "write a checkpoint now", "checkpoint", True, When.LIVE),
     Key(Category.RUN, "r", "r", "restore", "go back to a checkpoint and go on from it", "restore", True, When.LIVE),
+    Key(Category.RUN, "Q", "Q", "stop", "end the run; asks first", "stop", False, When.LIVE),
+    Key(Category.RUN, "d", "d", "detach", "leave a run that trains in another process", "detach", False, When.LIVE),
     Key(Category.REPLAY, "space", "space", "play", "play, or hold", "play", True, When.REPLAY),
     Key(Category.REPLAY, "left", "←", "step back", "one step back", "replay_step(-1)", False, When.REPLAY),
     Key(Category.REPLAY, "right", "→", "step", "one step on", "replay_step(1)", True, When.REPLAY),
@@ -106,7 +108,7 @@ KEYS: tuple[Key, ...] = (
     Key(Category.VIEW, "S", "S", "screenshot", "write the screen to an SVG file here", "save_svg"),
     Key(Category.VIEW, "ctrl+p", "ctrl+p", "commands", "all commands by name", "command_palette"),
     Key(Category.VIEW, "question_mark,f1", "?", "help", "this page", "help", True),
-    Key(Category.VIEW, "q", "q", "quit", "quit; asks first while the run is live", "quit", True),
+    Key(Category.VIEW, "q", "q", "quit", "quit; asks first if that ends the run", "quit", True),
     Key(Category.VIEW, "ctrl+c,ctrl+q", "ctrl+c", "quit", "as q", "quit", priority=True),
 )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from esper.control import Control, Kind
+from typing import Protocol
+
+from esper.attach.client import RemoteControl
+from esper.control import Kind
 from esper.telemetry import events as ev
 from esper.telemetry.state import Record
 
@@ -15,21 +18,34 @@ _SHOWN = {
     Kind.STOP: "checkpointing, then leaving…",
     Kind.ABANDON: "leaving…",
 }
+_ONCE = frozenset({Kind.PAUSE, Kind.RESUME, Kind.STEP, Kind.CHECKPOINT})
+"""Not asked for twice while the first is unanswered."""
+
+
+class Inbox(Protocol):
+    """Takes requests for an engine. A Control is one."""
+
+    def ask(self, kind: Kind, origin: str, path: str | None = None) -> None:
+        """Send a request."""
+        ...
 
 
 class Requests:
-    """Asks through `Control`, and remembers until the answer."""
+    """Asks an engine in this process, and remembers until the answer."""
 
-    def __init__(self, control: Control) -> None:
-        self._control = control
+    barred: str | None = None
+    """Why nothing may be asked: a sentence for people."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
         self._pending: set[Kind] = set()
 
     def ask(self, kind: Kind, path: str | None = None, origin: str = "keyboard") -> None:
         """Send a request. PAUSE, RESUME, STEP and CHECKPOINT are not sent twice while the first is unanswered."""
-        if kind in self._pending and kind in {Kind.PAUSE, Kind.RESUME, Kind.STEP, Kind.CHECKPOINT}:
+        if kind in self._pending and kind in _ONCE:
             return
         self._pending.add(kind)
-        self._control.ask(kind, origin, path)
+        self._inbox.ask(kind, origin, path)
 
     @property
     def leaving(self) -> bool:
@@ -39,26 +55,69 @@ class Requests:
     @property
     def text(self) -> str:
         """What is asked for, for the header; empty when all is answered."""
-        return " ".join(text for kind, text in _SHOWN.items() if kind in self._pending)
+        return " ".join(self._shown(kind) for kind in _SHOWN if kind in self._pending)
 
     def hear(self, record: Record) -> None:
         """Cross off what this record answers."""
-        self._pending -= _answered(record)
+        self._pending -= self._answered(record)
+
+    def refusals(self) -> list[str]:
+        """What the engine could not even be asked since the last call: sentences for people."""
+        return []
+
+    @property
+    def _origin(self) -> str | None:
+        """What events call the one who asks here."""
+        return "keyboard"
+
+    def _shown(self, kind: Kind) -> str:
+        return _SHOWN[kind]
+
+    def _answered(self, record: Record) -> set[Kind]:
+        match record:
+            case ev.ControlRequested(ignored=str()) if record.origin == self._origin:
+                return {Kind(record.kind)}
+            case ev.Paused():
+                return {Kind.PAUSE, Kind.STEP}
+            case ev.PhaseTimed():
+                return {Kind.STEP}
+            case ev.Resumed():
+                return {Kind.RESUME} if record.checkpoint is None else {Kind.RESUME, Kind.RESTORE}
+            case ev.CheckpointSaved() if record.origin == self._origin:
+                return {Kind.CHECKPOINT}
+            case ev.Logged(severity="error"):
+                return {Kind.CHECKPOINT, Kind.RESTORE}  # what cannot be done is answered by an error in the log
+            case ev.RunEnded():
+                return {Kind.PAUSE, Kind.RESUME, Kind.STEP, Kind.CHECKPOINT, Kind.RESTORE}
+            case _:
+                return set()
 
 
-def _answered(record: Record) -> set[Kind]:
-    match record:
-        case ev.Paused():
-            return {Kind.PAUSE, Kind.STEP}
-        case ev.PhaseTimed():
-            return {Kind.STEP}
-        case ev.Resumed():
-            return {Kind.RESUME} if record.checkpoint is None else {Kind.RESUME, Kind.RESTORE}
-        case ev.CheckpointSaved(origin="keyboard"):
-            return {Kind.CHECKPOINT}
-        case ev.Logged(severity="error"):
-            return {Kind.CHECKPOINT, Kind.RESTORE}  # what cannot be done is answered by an error in the log
-        case ev.RunEnded():
-            return {Kind.PAUSE, Kind.RESUME, Kind.STEP, Kind.CHECKPOINT, Kind.RESTORE}
-        case _:
-            return set()
+class RemoteRequests(Requests):
+    """Asks an engine in another process, which first has to acknowledge what it is asked."""
+
+    def __init__(self, control: RemoteControl, *, read_only: bool) -> None:
+        super().__init__(control)
+        self._control = control
+        if read_only:
+            self.barred = "This view is read-only: attach without --read-only to control the run."
+
+    def refusals(self) -> list[str]:
+        """What the run could not be asked, or has refused, since the last call; it is crossed off."""
+        sentences: list[str] = []
+        while not self._control.refusals.empty():
+            kind, reason = self._control.refusals.get()
+            if kind is None:
+                sentences.append(f"This run cannot be controlled: {reason}.")
+            else:
+                self._control.unheard.discard(kind)
+                self._pending.discard(kind)
+                sentences.append(f"No {kind.value}: {reason}.")
+        return sentences
+
+    @property
+    def _origin(self) -> str | None:
+        return self._control.origin
+
+    def _shown(self, kind: Kind) -> str:
+        return f"asking to {kind.value}…" if kind in self._control.unheard else super()._shown(kind)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Sequence
 from typing import Protocol
 
-from esper.control import Control
-from esper.sanctum.requests import Requests
+from esper.attach.session import AttachSession
+from esper.sanctum.requests import Inbox, RemoteRequests, Requests
 from esper.telemetry.playback import Playback
 from esper.telemetry.state import Keyframe, Record, RunState
 
@@ -19,6 +20,8 @@ class Source(Protocol):
 
     live: bool
     """Whether the run goes on without us, as against a recording."""
+    attached: bool
+    """Whether it goes on in another process, also when we leave."""
 
     @property
     def state(self) -> RunState:
@@ -45,6 +48,11 @@ class Source(Protocol):
         """Why the run could not even be set up; the caller prints it once the terminal is restored."""
         ...
 
+    @property
+    def notices(self) -> Sequence[str]:
+        """What of a recording could not be read, or was skipped: sentences for people, ever more of them."""
+        ...
+
     def start(self) -> None:
         """Begin; called once, when the first frame is on the screen."""
         ...
@@ -58,9 +66,13 @@ class Session(Protocol):
     """A run in this process, with the engine in a thread of its own."""
 
     records: queue.SimpleQueue[Record]
-    control: Control
     failure: str | None
     """Set when the run could not be set up."""
+
+    @property
+    def control(self) -> Inbox:
+        """Where the engine is asked."""
+        ...
 
     @property
     def alive(self) -> bool:
@@ -76,12 +88,14 @@ class LiveSource:
     """A run in this process."""
 
     live = True
+    attached = False
     playback = None
+    notices: Sequence[str] = ()
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.state = RunState()
-        self.requests = Requests(session.control)
+        self.requests: Requests = Requests(session.control)
         self._started = False
 
     @property
@@ -113,10 +127,30 @@ class LiveSource:
         return count > 0
 
 
+class AttachSource(LiveSource):
+    """A run in another process."""
+
+    attached = True
+
+    def __init__(self, session: AttachSession) -> None:
+        super().__init__(session)
+        self.session = session
+        self.requests = RemoteRequests(session.control, read_only=session.read_only)
+        self.notices = session.notices
+        self._asked = ""
+
+    def tick(self, seconds: float) -> bool:
+        """Fold what has come. What was asked may be acknowledged, or refused, while nothing comes."""
+        changed = super().tick(seconds)
+        asked, self._asked = self._asked, self.requests.text
+        return changed or asked != self._asked
+
+
 class ReplaySource:
     """A recording."""
 
     live = False
+    attached = False
     requests = None
     alive = False
     failure = None
@@ -129,6 +163,11 @@ class ReplaySource:
     def state(self) -> RunState:
         """What was true at the play head."""
         return self.playback.state
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What of it could not be read, or was skipped."""
+        return self.playback.history.notices
 
     def start(self) -> None:
         """Let it play."""

@@ -15,7 +15,11 @@ from esper.control import Kind
 
 
 class QuitDialog(ModalScreen[Kind | None]):
-    """Gives STOP, ABANDON, or None to go on."""
+    """Gives STOP, ABANDON, or None to go on.
+
+    Args:
+        attached: whether the run is in another process, which a dashboard may leave without ending it.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "choose('cancel')", "go on"),
@@ -23,10 +27,14 @@ class QuitDialog(ModalScreen[Kind | None]):
         Binding("w", "choose('abandon')", "quit without"),
     ]
 
+    def __init__(self, *, attached: bool) -> None:
+        super().__init__()
+        self._question = "End the run? q only detaches." if attached else "The run is live. End it?"
+
     def compose(self) -> ComposeResult:
         """A question and three answers."""
         with Vertical(id="dialog"):
-            yield Static("The run is live. End it?", id="question")
+            yield Static(self._question, id="question")
             yield OptionList(
                 Option("c    checkpoint and quit", id="stop"),
                 Option("w    quit without a checkpoint", id="abandon"),

@@ -12,6 +12,8 @@ from esper.sanctum.widgets.panel import Line, Panel, View
 
 _WHILE_PAUSED = {"pause": "go on"}
 """Other names of keys while the run is paused."""
+_WHILE_ATTACHED = {"quit": "detach"}
+"""And where the run is in another process."""
 
 
 class Footer(Panel):
@@ -47,11 +49,13 @@ class Footer(Panel):
         return [line]
 
     def _wanted(self, key: Key, *, live: bool) -> bool:
-        paused = self.state.status == "paused"
-        return shown(key, live=live) and (key.footer or (key.action == "step" and paused))
+        also = {"step": self.state.status == "paused", "stop": self.view.source.attached}
+        return shown(key, live=live) and (key.footer or also.get(key.action, False))
 
     def _caption(self, key: Key) -> str:
-        return _WHILE_PAUSED.get(key.action, key.name) if self.state.status == "paused" else key.name
+        paused = _WHILE_PAUSED if self.state.status == "paused" else {}
+        attached = _WHILE_ATTACHED if self.view.source.attached else {}
+        return {**paused, **attached}.get(key.action, key.name)
 
     async def on_click(self, event: Click) -> None:
         """Do what the key under the pointer does."""

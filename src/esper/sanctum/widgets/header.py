@@ -27,7 +27,7 @@ def status(source: Source) -> Status:
     state = source.state
     if not source.live:
         return Status("REPLAY", "curve", {"paused": "of a pause", "failed": "of a failed run"}.get(state.status, ""))
-    note = source.requests.text if source.requests else ""
+    note = _note(source)
     match state.status:
         case "failed":
             return Status("FAILED", "error", state.reason or "")
@@ -42,6 +42,15 @@ def status(source: Source) -> Status:
             return Status("STARTING", "bright", note)
         case _:
             return Status("RUNNING", "info", note)
+
+
+def _note(source: Source) -> str:
+    """What was asked for and not answered, or why nothing can be."""
+    if source.attached and source.state.started is None:
+        return "reading the recording…"
+    if source.requests is None:
+        return ""
+    return "read-only" if source.requests.barred else source.requests.text
 
 
 class Header(Panel):

@@ -1,0 +1,153 @@
+"""The viewer's end: what is asked arrives, what cannot is told, and no screen waits for either."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.attach import client
+from esper.attach.client import RemoteControl
+from esper.attach.protocol import SOCKET, Acknowledged, Refused, Welcome, frame
+from esper.attach.server import ControlServer
+from esper.control import Control, Kind
+from esper.telemetry.liveness import LOCK, Holder
+from tests.attach.viewers import asked, wait_until
+
+
+def connected(folder: Path) -> RemoteControl:
+    remote = RemoteControl(folder)
+    remote.start()
+    return remote
+
+
+def refusal(remote: RemoteControl) -> tuple[Kind | None, str]:
+    return remote.refusals.get(timeout=10)
+
+
+@pytest.fixture
+def control() -> Control:
+    return Control()
+
+
+def stub(folder: Path, *answers: bytes) -> Callable[[], None]:
+    """A run that gives these answers, one to each message, and then no more; what closes it."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(folder / SOCKET))
+    listener.listen()
+    open_connections: list[socket.socket] = []
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        open_connections.append(connection)
+        for answer in answers:
+            if connection.recv(1 << 16):
+                connection.sendall(answer)
+
+    threading.Thread(target=serve, daemon=True).start()
+
+    def close() -> None:
+        for connection in (*open_connections, listener):
+            connection.close()
+
+    return close
+
+
+def test_a_request_arrives_under_the_viewers_name(tmp_path: Path, control: Control) -> None:
+    with closing(ControlServer(tmp_path, control)):
+        remote = connected(tmp_path)
+        remote.ask(Kind.RESTORE, "keyboard", "checkpoints/x")
+        wait_until(lambda: not remote.unheard)
+        (request,) = asked(control)
+        assert (request.kind, request.path) == (Kind.RESTORE, "checkpoints/x")
+        assert request.origin == remote.origin
+        assert request.origin.startswith("attach ")
+        assert f"@{socket.gethostname()} " in request.origin
+        assert remote.refusals.empty()
+        remote.close()
+
+
+def test_a_run_that_comes_back_is_asked_again(tmp_path: Path, control: Control) -> None:
+    with closing(ControlServer(tmp_path, control)):
+        remote = connected(tmp_path)
+        remote.ask(Kind.PAUSE, "keyboard")
+        wait_until(lambda: not remote.unheard)
+    with closing(ControlServer(tmp_path, control)):
+        remote.ask(Kind.RESUME, "keyboard")
+        wait_until(lambda: not remote.unheard)
+    assert [request.kind for request in asked(control)] == [Kind.PAUSE, Kind.RESUME]
+    remote.ask(Kind.STEP, "keyboard")
+    kind, reason = refusal(remote)
+    assert kind is Kind.STEP
+    assert reason == f"the run does not listen at {tmp_path / SOCKET} (No such file or directory); its log says why"
+    remote.close()
+
+
+def test_without_a_socket_it_says_so_before_anything_is_asked(tmp_path: Path) -> None:
+    assert refusal(connected(tmp_path)) == (
+        None,
+        f"the run does not listen at {tmp_path / SOCKET} (No such file or directory); its log says why",
+    )
+
+
+def test_a_run_on_another_machine_is_to_be_controlled_there(tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_bytes(msgspec.json.encode(Holder(pid=1, host="far-away")))
+    assert refusal(connected(tmp_path)) == (None, "the run is on far-away: attach there to control it")
+
+
+def test_a_system_without_unix_sockets_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "AF_UNIX")
+    assert refusal(connected(tmp_path)) == (None, "this system has no Unix sockets")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PATIENCE", 0.1)
+
+
+WELCOME = frame(Welcome("attach ann@box 1"))
+LATE = "the run has not answered for 0.1 s; it may still do what it was asked"
+ANSWERS = {
+    "never": ([], None, LATE),
+    "not to the request": ([WELCOME], Kind.PAUSE, LATE),
+    "with a refusal": ([frame(Refused("not you"))], None, "the run refuses: not you"),
+    "with a refusal of the request": ([WELCOME, frame(Refused("not now"))], Kind.PAUSE, "the run refuses: not now"),
+    "with nonsense": ([b"\x00\x00\x00\x01x"], None, "the run gave an answer that makes no sense: "),
+    "with the wrong answer": ([frame(Acknowledged())], None, "the run refuses: it answers Acknowledged()"),
+    "with a welcome to a request": (
+        [WELCOME, WELCOME],
+        Kind.PAUSE,
+        "the run gave an answer that makes no sense: Welcome(",
+    ),
+}
+
+
+@pytest.mark.parametrize(("answers", "asked_for", "reason"), ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.usefixtures("impatient")
+def test_a_run_that_answers_wrongly_is_told(
+    answers: list[bytes], asked_for: Kind | None, reason: str, tmp_path: Path
+) -> None:
+    close = stub(tmp_path, *answers)
+    remote = connected(tmp_path)
+    if asked_for:
+        remote.ask(asked_for, "keyboard")
+    kind, told = refusal(remote)
+    assert kind is asked_for
+    assert told.startswith(reason)
+    assert remote.unheard == ({asked_for} - {None})
+    close()
+
+
+def test_a_request_is_unheard_until_it_is_acknowledged(tmp_path: Path) -> None:
+    """And who asks does not wait."""
+    close = stub(tmp_path, WELCOME)
+    remote = connected(tmp_path)
+    wait_until(lambda: remote.origin is not None)
+    remote.ask(Kind.PAUSE, "keyboard")
+    assert remote.unheard == {Kind.PAUSE}
+    close()

@@ -1,0 +1,283 @@
+"""The run's end of the socket: who is let in, what is taken, and what no viewer can do to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.attach import server as server_module
+from esper.attach.protocol import (
+    LONGEST,
+    SOCKET,
+    VERSION,
+    Acknowledged,
+    Ask,
+    ControlError,
+    Hello,
+    Refused,
+    Welcome,
+    frame,
+)
+from esper.attach.server import VIEWERS, ControlServer
+from esper.control import Control, Kind, Request
+from tests.attach.viewers import HELLO, Viewer, asked, wait_until
+
+ORIGIN = f"attach ann@box {os.getpid()}"
+PAUSE = Ask("pause")
+
+
+@pytest.fixture
+def control() -> Control:
+    return Control()
+
+
+@pytest.fixture
+def server(tmp_path: Path, control: Control) -> Iterator[ControlServer]:
+    with closing(ControlServer(tmp_path, control)) as listening:
+        yield listening
+
+
+def assert_serves(folder: Path, control: Control) -> None:
+    """A viewer that does everything right gets what it wants."""
+    asked(control)
+    viewer = Viewer(folder)
+    assert viewer.say(HELLO) == Welcome(ORIGIN)
+    assert viewer.say(PAUSE) == Acknowledged()
+    assert asked(control) == [Request(Kind.PAUSE, ORIGIN)]
+
+
+def test_what_is_acknowledged_is_in_the_inbox(tmp_path: Path, server: ControlServer, control: Control) -> None:
+    viewer = Viewer(tmp_path)
+    assert viewer.say(HELLO) == Welcome(ORIGIN)
+    assert asked(control) == []
+    for kind in Kind:
+        assert viewer.say(Ask(kind.value, "checkpoints/x")) == Acknowledged()
+        assert asked(control) == [Request(kind, ORIGIN, "checkpoints/x")]
+
+
+def test_messages_come_in_any_pieces(tmp_path: Path, server: ControlServer, control: Control) -> None:
+    viewer = Viewer(tmp_path)
+    for byte in frame(HELLO) + frame(PAUSE):
+        viewer.send(bytes([byte]))
+    assert [viewer.hear(), viewer.hear()] == [Welcome(ORIGIN), Acknowledged()]
+    viewer.send(frame(Ask("resume")) + frame(Ask("step")))
+    assert [viewer.hear(), viewer.hear()] == [Acknowledged()] * 2
+    assert [request.kind for request in asked(control)] == [Kind.PAUSE, Kind.RESUME, Kind.STEP]
+
+
+def packed(value: object) -> bytes:
+    content = msgspec.msgpack.encode(value)
+    return len(content).to_bytes(4, "big") + content
+
+
+WRONG = {
+    "noise": (b"\x00\x00\x00\x05noise", "that is no message of the control protocol: "),
+    "empty": (b"\x00\x00\x00\x00", "that is no message of the control protocol: "),
+    "an unknown message": (packed({"type": "Obey"}), "that is no message of the control protocol: "),
+    "a field of another type": (packed({"type": "Ask", "kind": 3}), "that is no message of the control protocol: "),
+    "too long": (
+        (LONGEST + 1).to_bytes(4, "big"),
+        f"a message of {LONGEST + 1} bytes is too long: {LONGEST} are the most",
+    ),
+    "HTTP": (b"GET / HTTP/1.1\r\n\r\n", "a message of 1195725856 bytes is too long"),
+    "no Hello": (frame(PAUSE), "a viewer says Hello before it asks"),
+    "a later version": (
+        packed({"type": "Hello", "version": VERSION + 1, "who": "ann", "pid": 1, "colour": "red"}),
+        f"the run speaks version {VERSION} of the control protocol, and the viewer version {VERSION + 1}: ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), WRONG.values(), ids=WRONG)
+def test_what_is_no_message_is_refused_with_a_reason(
+    content: bytes, reason: str, tmp_path: Path, server: ControlServer, control: Control
+) -> None:
+    viewer = Viewer(tmp_path)
+    viewer.send(content)
+    refused = viewer.hear()
+    assert isinstance(refused, Refused)
+    assert refused.reason.startswith(reason)
+    assert viewer.ended
+    assert asked(control) == []
+    assert_serves(tmp_path, control)
+
+
+@pytest.mark.parametrize(
+    ("ask", "reason"),
+    [
+        (Ask("fly"), "'fly' cannot be asked of a run"),
+        (Ask("restore"), "restore needs the directory of a checkpoint"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_and_the_next_may_be(
+    ask: Ask, reason: str, tmp_path: Path, server: ControlServer, control: Control
+) -> None:
+    viewer = Viewer(tmp_path)
+    viewer.say(HELLO)
+    assert viewer.say(ask) == Refused(reason)
+    assert viewer.say(PAUSE) == Acknowledged()
+    assert [request.kind for request in asked(control)] == [Kind.PAUSE]
+
+
+def test_a_name_cannot_break_a_line_of_the_log(tmp_path: Path, server: ControlServer) -> None:
+    welcome = Viewer(tmp_path).say(Hello(VERSION, "ann\x1b[31m\n" + "x" * 1000, 1))
+    assert isinstance(welcome, Welcome)
+    assert welcome.origin.isprintable()
+    assert len(welcome.origin) < 120
+
+
+def test_the_system_knows_the_viewer_better_than_it_says(tmp_path: Path, server: ControlServer) -> None:
+    assert Viewer(tmp_path).say(Hello(VERSION, "ann@box", 1)) == Welcome(ORIGIN)
+
+
+def test_only_its_owner_controls_a_run(
+    tmp_path: Path, server: ControlServer, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stat.S_IMODE((tmp_path / SOCKET).stat().st_mode) == 0o600
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        viewer = Viewer(tmp_path)
+        assert viewer.hear() == Refused("only its owner may control a run")
+        assert viewer.ended
+    assert_serves(tmp_path, control)
+
+
+def test_viewers_beyond_the_most_are_refused(tmp_path: Path, server: ControlServer) -> None:
+    viewers = [Viewer(tmp_path) for _ in range(VIEWERS)]
+    assert all(isinstance(viewer.say(HELLO), Welcome) for viewer in viewers)
+    refused = Viewer(tmp_path).hear()
+    assert isinstance(refused, Refused)
+    assert f"{VIEWERS} viewers are attached already" in refused.reason
+    viewers.pop().connection.close()
+
+    def taken() -> bool:
+        viewer = Viewer(tmp_path)
+        viewer.send(frame(HELLO))
+        return isinstance(viewer.hear(), Welcome)
+
+    wait_until(taken)
+
+
+def test_a_viewer_that_does_not_read_is_dropped(tmp_path: Path, server: ControlServer, control: Control) -> None:
+    deaf = Viewer(tmp_path)
+    deaf.send(frame(HELLO))
+    with pytest.raises(ConnectionError):
+        deaf.send(frame(PAUSE) * 100_000)
+    assert_serves(tmp_path, control)
+
+
+LINGER = """
+import sys, time
+from pathlib import Path
+from tests.attach.viewers import HELLO, Viewer
+viewer = Viewer(Path(sys.argv[1]))
+viewer.say(HELLO)
+viewer.send(b"\\x00\\x00")
+print("attached", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_two_viewers_and_a_kill_of_one(tmp_path: Path, server: ControlServer, control: Control) -> None:
+    """In the middle of its message; and one that is stopped holds nobody up."""
+    left = Viewer(tmp_path)
+    left.say(HELLO)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        process = subprocess.Popen([sys.executable, "-c", LINGER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "attached\n"
+        process.send_signal(number)
+        assert left.say(PAUSE) == Acknowledged()
+        process.kill()
+        process.communicate()
+        assert left.say(PAUSE) == Acknowledged()
+    assert [request.origin for request in asked(control)] == [ORIGIN] * 4
+    assert_serves(tmp_path, control)
+
+
+# The socket itself
+
+
+def test_the_socket_goes_with_the_run(tmp_path: Path, control: Control) -> None:
+    server = ControlServer(tmp_path, control)
+    viewer = Viewer(tmp_path)
+    viewer.say(HELLO)
+    assert [path.name for path in tmp_path.iterdir()] == [SOCKET]
+    server.close()
+    assert viewer.ended
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_socket_of_a_dead_run_is_replaced(tmp_path: Path, control: Control) -> None:
+    for name in (SOCKET, f"{SOCKET}.part"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+            dead.bind(str(tmp_path / name))
+    with pytest.raises(ConnectionRefusedError):
+        Viewer(tmp_path)
+    with closing(ControlServer(tmp_path, control)):
+        assert_serves(tmp_path, control)
+        assert [path.name for path in tmp_path.iterdir()] == [SOCKET]
+
+
+def test_a_path_longer_than_an_address(tmp_path: Path, control: Control) -> None:
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    files = len(os.listdir("/proc/self/fd"))
+    server = ControlServer(deep, control)
+    assert stat.S_IMODE((deep / SOCKET).stat().st_mode) == 0o600
+    assert_serves(deep, control)
+    server.close()
+    assert not (deep / SOCKET).exists()
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) == files)
+
+
+def test_a_long_path_on_a_system_without_proc_is_one_sentence(
+    tmp_path: Path, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(Path, "exists", lambda path: not str(path).startswith("/proc"))
+    with pytest.raises(ControlError, match=r"control.sock: .* bytes long: use a shorter --telemetry-dir"):
+        ControlServer(deep, control)
+
+
+def test_a_system_without_unix_sockets_is_one_sentence(
+    tmp_path: Path, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(socket, "AF_UNIX")
+    with pytest.raises(ControlError, match="this system has no Unix sockets"):
+        ControlServer(tmp_path, control)
+
+
+def test_a_directory_that_takes_no_socket_is_one_sentence(tmp_path: Path, control: Control) -> None:
+    with pytest.raises(ControlError, match=r"gone/control.sock: No such file or directory"):
+        ControlServer(tmp_path / "gone", control)
+
+
+def test_without_descriptors_it_waits_for_one(
+    tmp_path: Path, server: ControlServer, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A viewer that cannot be taken in now is taken in later."""
+    breaths: list[float] = []
+    refusals = iter([True, True])
+    accept = socket.socket.accept
+
+    def scarce(listener: socket.socket) -> tuple[socket.socket, object]:
+        if next(refusals, False):
+            raise OSError(24, "Too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", scarce)
+    monkeypatch.setattr(server_module.time, "sleep", breaths.append)
+    assert_serves(tmp_path, control)
+    assert breaths == [server_module.BREATH] * 2

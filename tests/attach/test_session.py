@@ -1,0 +1,79 @@
+"""A run in another process, as a session of this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from esper.attach.session import AttachSession
+from esper.telemetry.codec import encode
+from esper.telemetry.liveness import RunLock
+from esper.telemetry.recorder import Recorder
+from esper.telemetry.state import Keyframe, Record
+from tests.attach.viewers import wait_until
+from tests.factory import example_run
+
+RUN = example_run()
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Iterator[RunLock]:
+    held = RunLock(tmp_path)
+    yield held
+    held.release()
+
+
+def heard(session: AttachSession) -> list[Record]:
+    return [session.records.get_nowait() for _ in range(session.records.qsize())]
+
+
+def test_the_past_is_one_state_and_the_future_comes_event_by_event(tmp_path: Path, lock: RunLock) -> None:
+    recorder = Recorder(tmp_path)
+    for event in RUN[:40]:
+        recorder.put(event)
+    assert recorder.flush()
+    session = AttachSession(tmp_path, read_only=True)
+    assert not session.alive
+    session.start()
+    wait_until(lambda: session.records.qsize() == 1)
+    (past,) = heard(session)
+    assert isinstance(past, Keyframe)
+    assert past.open().seq == 40
+    for event in RUN[40:]:
+        recorder.put(event)
+    assert recorder.flush()
+    wait_until(lambda: session.records.qsize() == len(RUN) - 40)
+    assert encode(heard(session)) == encode(RUN[40:])
+    assert session.alive
+    recorder.close()
+
+
+def test_what_is_said_last_is_heard(tmp_path: Path) -> None:
+    """Between a look at the recording and the end of the process."""
+    lock = RunLock(tmp_path)
+    recorder = Recorder(tmp_path)
+    recorder.put(RUN[0])
+    assert recorder.flush()
+    session = AttachSession(tmp_path, read_only=True)
+    session.start()
+    wait_until(lambda: session.records.qsize() == 1)
+    recorder.put(RUN[1])
+    recorder.close()
+    lock.release()
+    wait_until(lambda: not session.alive)
+    assert encode(heard(session)[1:]) == encode(RUN[1:2])
+    assert session.failure is None
+
+
+def test_a_recording_that_vanishes_is_one_sentence(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    lock = RunLock(directory)
+    session = AttachSession(directory, read_only=True)
+    session.start()
+    directory.rename(tmp_path / "elsewhere")
+    wait_until(lambda: session.failure is not None)
+    assert session.failure == f"cannot read {directory}: No such file or directory"
+    wait_until(lambda: not session.alive)
+    lock.release()

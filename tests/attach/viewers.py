@@ -1,0 +1,72 @@
+"""A viewer that says what a test wants it to, whole or in pieces, right or wrong."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from esper.attach.protocol import LENGTH, SOCKET, VERSION, Hello, ToRun, ToViewer, address, frame
+from esper.control import Control, Request
+
+PATIENCE = 10.0
+"""Seconds: far more than anything takes; what never comes fails the test."""
+HELLO = Hello(VERSION, "ann@box", os.getpid())
+
+_decode = msgspec.msgpack.Decoder(ToViewer).decode
+
+
+class Viewer:
+    """Connected to the socket in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.connection.settimeout(PATIENCE)
+        with address(directory / SOCKET) as name:
+            self.connection.connect(name)
+
+    def send(self, content: bytes) -> None:
+        self.connection.sendall(content)
+
+    def say(self, message: ToRun) -> ToViewer:
+        """Its answer."""
+        self.send(frame(message))
+        return self.hear()
+
+    def hear(self) -> ToViewer:
+        return _decode(self._receive(int.from_bytes(self._receive(LENGTH), "big")))
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run has closed the connection, with nothing more to say."""
+        try:
+            return self.connection.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def _receive(self, size: int) -> bytes:
+        content = b""
+        while len(content) < size:
+            part = self.connection.recv(size - len(content))
+            assert part, "the run has closed the connection"
+            content += part
+        return content
+
+
+def asked(control: Control) -> list[Request]:
+    """What is in an inbox; it is emptied."""
+    requests: list[Request] = []
+    while (request := control.take()) is not None:
+        requests.append(request)
+    return requests
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

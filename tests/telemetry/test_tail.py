@@ -1,0 +1,156 @@
+"""The present of a run: from the last Keyframe on, and then everything, once, in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from esper.telemetry import events as ev
+from esper.telemetry.codec import encode
+from esper.telemetry.recorder import Recorder
+from esper.telemetry.segment_writer import pack
+from esper.telemetry.segments import ReadError, segment_path
+from esper.telemetry.state import Keyframe, Record, RunState
+from esper.telemetry.tail import DAMAGED, Tail
+from tests.factory import example_run
+
+RUN = example_run()
+
+
+def fold(records: list[Record]) -> RunState:
+    state = RunState()
+    for record in records:
+        if isinstance(record, Keyframe):
+            state = record.open()
+        else:
+            state.apply(record)
+    return state
+
+
+def folded(records: list[Record]) -> bytes:
+    """The state after them, written down: a NaN is equal to none."""
+    return encode(fold(records))
+
+
+def lines(*records: Record) -> bytes:
+    return b"".join(encode(record) + b"\n" for record in records)
+
+
+def kinds(records: list[Record]) -> list[str]:
+    return [type(record).__name__ for record in records]
+
+
+def test_every_record_comes_once_and_in_order(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    tail = Tail(tmp_path)
+    assert list(tail.poll()) == []
+    heard: list[Record] = []
+    for start in range(0, len(RUN), 7):
+        for event in RUN[start : start + 7]:
+            recorder.put(event)
+        assert recorder.flush()
+        heard += tail.poll()
+    recorder.close()
+    assert list(tail.poll()) == []
+    assert kinds(heard[:1]) == ["Keyframe"]
+    assert lines(*heard[1:]) == lines(*RUN)
+    assert folded(heard) == folded(list(RUN))
+
+
+def test_a_long_run_is_entered_at_its_last_segment(tmp_path: Path) -> None:
+    segment_path(tmp_path, 1).write_bytes(b"this is not looked at\n")
+    early = fold(list(RUN[:30]))
+    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(early), *RUN[30:40]))
+    tail = Tail(tmp_path)
+    heard = list(tail.poll())
+    assert kinds(heard) == ["Keyframe", *kinds(list(RUN[30:40]))]
+    assert folded(heard) == folded(list(RUN[:40]))
+    assert tail.notices == []
+
+
+def test_a_new_segment_is_gone_on_to_and_its_keyframe_says_nothing_new(tmp_path: Path) -> None:
+    first = segment_path(tmp_path, 1)
+    first.write_bytes(lines(Keyframe.of(RunState()), *RUN[:20]))
+    tail = Tail(tmp_path)
+    assert len(list(tail.poll())) == 21
+    with first.open("ab") as file:
+        file.write(lines(*RUN[20:25]))
+    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(fold(list(RUN[:25]))), *RUN[25:30]))
+    pack(first)
+    assert lines(*tail.poll()) == lines(*RUN[20:30])
+
+
+def test_a_run_that_goes_back_gives_the_state_it_goes_back_to(tmp_path: Path) -> None:
+    first = segment_path(tmp_path, 1)
+    first.write_bytes(lines(Keyframe.of(RunState()), *RUN[:20]))
+    tail = Tail(tmp_path)
+    heard = list(tail.poll())
+    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(fold(list(RUN[:10]))), *RUN[10:12]))
+    heard += tail.poll()
+    assert folded(heard) == folded(list(RUN[:12]))
+
+
+def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
+    content = lines(Keyframe.of(RunState()), *RUN[:9])
+    file = segment_path(tmp_path, 1)
+    for cut in (0, 10, len(content) - 5):
+        file.write_bytes(content[:cut])
+        tail = Tail(tmp_path)
+        before = list(tail.poll())
+        file.write_bytes(content)
+        assert folded(before + list(tail.poll())) == folded(list(RUN[:9]))
+        assert tail.notices == []
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    unknown = b'{"type":"Sneezed","seq":3,"time":1.0}\n' * 2
+    content = lines(Keyframe.of(RunState()), *RUN[:5]) + unknown + b"rubbish\n" + lines(*RUN[5:7]) + b'{"type":"RunE'
+    segment_path(tmp_path, 1).write_bytes(content)
+    tail = Tail(tmp_path)
+    assert len(list(tail.poll())) == 8
+    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(fold(list(RUN[:7]))), *RUN[7:9]))
+    assert len(list(tail.poll())) == 2
+    skipped, damaged, torn = tail.notices
+    assert skipped == "events of the unknown type Sneezed were skipped; a newer version wrote them"
+    assert damaged.startswith(f"{segment_path(tmp_path, 1)}, line 9 is damaged and was skipped: ")
+    assert torn == f"{segment_path(tmp_path, 1)} ends in the middle of a line: that event is lost"
+
+
+def test_much_damage_is_told_in_few_words(tmp_path: Path) -> None:
+    segment_path(tmp_path, 1).write_bytes(lines(Keyframe.of(RunState())) + b"rubbish\n" * 1000)
+    tail = Tail(tmp_path)
+    list(tail.poll())
+    assert len(tail.notices) == DAMAGED + 1
+    assert tail.notices[-1] == "more lines are damaged and are skipped: replay tells of them"
+
+
+def test_a_state_of_another_version_is_one_sentence(tmp_path: Path) -> None:
+    segment_path(tmp_path, 1).write_bytes(b'{"type":"Keyframe","seq":5,"time":1.0,"state":{"seq":"five"}}\n')
+    with pytest.raises(ReadError, match="this version cannot read its state: "):
+        list(Tail(tmp_path).poll())
+
+
+def test_a_directory_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match=r"cannot read .*gone: No such file"):
+        list(Tail(tmp_path / "gone").poll())
+
+
+def test_the_ranks_of_a_run_are_one_stream(tmp_path: Path) -> None:
+    """Odd numbers in one file, even ones in the other."""
+    other = tmp_path / "rank-1"
+    other.mkdir()
+    started, rest = RUN[0], RUN[1:60]
+    assert isinstance(started, ev.RunStarted)
+    opening = Keyframe.of(RunState())
+    shares = [[event for event in rest if event.seq % 2 == part] for part in (1, 0)]
+    segment_path(tmp_path, 1).write_bytes(lines(opening, started, *shares[0][:10]))
+    segment_path(other, 1).write_bytes(lines(opening, started, *shares[1][:10]))
+    tail = Tail(tmp_path)
+    heard = list(tail.poll())
+    with segment_path(tmp_path, 1).open("ab") as file:
+        file.write(lines(*shares[0][10:]))
+    with segment_path(other, 1).open("ab") as file:
+        file.write(lines(*shares[1][10:]))
+    heard += tail.poll()
+    assert lines(*(record for record in heard if not isinstance(record, Keyframe))) == lines(*RUN[:60])
