@@ -52,8 +52,8 @@ def step_events(envs: int, round_: int, step: int) -> list[ev.AnyEvent]:
     """One step of every env."""
     events: list[ev.AnyEvent] = []
     for env in range(envs):
-        events += _moves(env, round_, step)
         events.append(stepped(env, round_, step))
+        events += _moves(env, round_, step)
     for lane in range(2):
         busy = 0.962 - lane * 0.011 - step * 0.001
         events.append(
@@ -90,9 +90,12 @@ def stepped(env: int, round_: int, step: int) -> ev.EnvStepped:
     accuracy = max(0.09, min(ceiling, 0.985) * (1 - math.exp(-step / (4 + env % 3))))
     parts = {"accuracy": 0.02 * (env % 7) - 0.03, "contribution": 0.05 * grown, "rent": -0.004 * grown}
     broken = (env, step) == (9, 17)
+    acts = step % 3 == 0
+    probabilities = {"wait": 0.38, "advance": 0.62} if acts else {"wait": 0.62, "germinate": 0.3, "cull": 0.08}
     return ev.EnvStepped(
         round=round_, step=step, env=env,
-        op="advance" if step % 3 == 0 else "wait", target="mid" if step % 3 == 0 else None,
+        op="advance" if acts else "wait", target="mid" if acts else None, op_probabilities=probabilities,
+        decision={"slot": ev.HeadChoice(choice="mid", probability=0.55)} if acts else {},
         train_loss=2.2 - 1.5 * accuracy, train_accuracy=min(accuracy + 0.03, 1.0), loss=2.3 - 1.6 * accuracy,
         accuracy=accuracy, reward=sum(parts.values()), reward_parts=parts, value=0.31, op_probability=0.62,
         grad_norm=math.nan if broken else 0.35 + 0.11 * env + 0.02 * step, parameter_ratio=1 + 0.9 * grown,

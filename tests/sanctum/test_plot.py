@@ -2,7 +2,7 @@ import math
 
 from esper.sanctum.theme import DEFAULT, load_themes
 from esper.sanctum.widgets.chart import Chart
-from esper.sanctum.widgets.plot import curve, round_up, sparkline, timeline
+from esper.sanctum.widgets.plot import curve, places, round_up, sparkline
 
 
 def test_a_sparkline_tells_gap_zero_and_nan_apart() -> None:
@@ -11,13 +11,13 @@ def test_a_sparkline_tells_gap_zero_and_nan_apart() -> None:
 
 def test_places_of_a_timeline_do_not_move() -> None:
     values = [float(value) for value in range(25)]
-    whole = timeline(values, 25, 10)
+    whole = places(values, 25, 10)
     for count in range(1, 26):
-        part = timeline(values[:count], 25, 10)
+        part = places(values[:count], 25, 10)
         finished = count * 10 // 25
         assert part[:finished] == whole[:finished]
         assert all(place is None for place in part[finished + 1 :])
-    assert timeline([1.0, 2.0], 4, 8) == [1.0, 1.0, 2.0, 2.0, None, None, None, None]
+    assert places([1.0, 2.0], 4, 8) == [1.0, 1.0, 2.0, 2.0, None, None, None, None]
 
 
 def test_a_curve_rises_from_corner_to_corner() -> None:

@@ -35,7 +35,7 @@ async def test_a_number_key_closes_what_lies_over_the_screen() -> None:
         await pilot.press("enter")
         assert isinstance(app.screen, EnvDetail)
         await pilot.press("1")
-        assert app.screen_stack == [app.get_screen("overview")]
+        assert [screen.name for screen in app.screen_stack] == ["overview"]
 
 
 async def test_narrow_tabs_leave_the_line_to_the_anomalies() -> None:
@@ -56,7 +56,7 @@ async def test_a_click_on_a_tab_opens_its_screen() -> None:
         await settle(pilot)
         await pilot.click(Tabs, offset=(3, 0))
         await settle(pilot)
-        assert app.screen is app.get_screen("overview")
+        assert app.screen.name == "overview"
 
 
 async def test_the_palette_knows_the_screens() -> None:

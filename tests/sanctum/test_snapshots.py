@@ -1,19 +1,55 @@
 """Pictures of the screens, from fixed events. After a change that was meant: `--snapshot-update`, and look at them."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
+from esper.sanctum.app import SanctumApp
+from esper.sanctum.source import ReplaySource
+from esper.sanctum.theme import DEFAULT
+from esper.telemetry.playback import Playback
+from esper.telemetry.reader import open_history
 from tests.factory import example_run
 from tests.sanctum.driving import live, replay, settle
 from tests.sanctum.population import population
 
+DEMO = Path(__file__).parents[2] / "telemetry" / "demo"
 SnapCompare = Callable[..., bool]
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=lambda size: "x".join(map(str, size)))
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+def by_size(size: tuple[int, int]) -> str:
+    return "x".join(map(str, size))
+
+
+def demo(theme: str = DEFAULT) -> SanctumApp:
+    """The recorded run, held at its start."""
+    source = ReplaySource(Playback(open_history(DEMO)))
+    source.start = lambda: None
+    return SanctumApp(source, theme=theme)
+
+
+def at_the_end_of(*keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
+    """Go to the last step of the demo, then press some keys."""
+
+    async def go(pilot: Pilot[None]) -> None:
+        app = pilot.app
+        assert isinstance(app, SanctumApp)
+        assert app.source.playback is not None
+        app.source.playback.to_end()
+        app.source.playback.step(-1)
+        await settle(pilot)
+        await pilot.press(*keys)
+        await settle(pilot)
+
+    return go
+
+
+@pytest.mark.parametrize("size", SIZES, ids=by_size)
 def test_overview(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     app, _ = live(population())
     assert snap_compare(app, terminal_size=size, run_before=settle)
@@ -25,7 +61,7 @@ def test_themes(snap_compare: SnapCompare, theme: str) -> None:
     assert snap_compare(app, terminal_size=(120, 40), run_before=settle)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: "x".join(map(str, size)))
+@pytest.mark.parametrize("size", SIZES, ids=by_size)
 def test_env_detail(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     async def open_env(pilot: Pilot[None]) -> None:
         await settle(pilot)
@@ -34,6 +70,17 @@ def test_env_detail(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
 
     app, _ = live(population())
     assert snap_compare(app, terminal_size=size, run_before=open_env)
+
+
+@pytest.mark.parametrize("key", ["2", "3"])
+@pytest.mark.parametrize("size", SIZES, ids=by_size)
+def test_screens(snap_compare: SnapCompare, key: str, size: tuple[int, int]) -> None:
+    assert snap_compare(demo(), terminal_size=size, run_before=at_the_end_of(key))
+
+
+@pytest.mark.parametrize("key", ["2", "3"])
+def test_screens_on_light_ground(snap_compare: SnapCompare, key: str) -> None:
+    assert snap_compare(demo("sanctum-light"), terminal_size=(120, 40), run_before=at_the_end_of(key))
 
 
 def test_replay(snap_compare: SnapCompare, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from esper.commands.options import DONE, Parser, add_recording
 from esper.commands.summaries import read_summary, word
 from esper.commands.text import NOT_MEASURED, columns, number
 from esper.config import Config
-from esper.sanctum.widgets.plot import span_of, sparkline, timeline
+from esper.sanctum.widgets.plot import places, span_of, sparkline
 from esper.telemetry.console import duration
 from esper.telemetry.narrate import assignment
 
@@ -101,7 +101,7 @@ def _learning(summary: Summary) -> Iterator[tuple[str, str]]:
 
 def _spark(values: Sequence[float], low: float, high: float) -> str:
     count = len(values)
-    return sparkline(timeline(values, count, min(count, _WIDTH)), low, high)
+    return sparkline(places(values, count, min(count, _WIDTH)), low, high)
 
 
 def _growth(summary: Summary) -> Iterator[tuple[str, str]]:

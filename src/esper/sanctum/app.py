@@ -21,6 +21,7 @@ from esper.sanctum.bindings import APP, KEYS, bindings, shown
 from esper.sanctum.requests import Requests
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.checkpoints import CheckpointPicker
+from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.screens.help import Help
 from esper.sanctum.screens.quit_dialog import QuitDialog
 from esper.sanctum.screens.registry import SCREENS
@@ -52,6 +53,7 @@ class SanctumApp(App[None]):
     """
 
     TITLE = "Esper Sanctum"
+    DEFAULT_MODE = "overview"
     CSS_PATH = Path(__file__).with_name("sanctum.tcss")
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(*APP)]
     HORIZONTAL_BREAKPOINTS = _WIDTHS
@@ -68,17 +70,13 @@ class SanctumApp(App[None]):
             self.register_theme(known.theme)
         self.view = View(source, palette)
         for place, screen in SCREENS.items():
-            self.install_screen(screen(self.view, place), place)
+            self.add_mode(place, partial(screen, self.view, place))
         self._ticked = 0.0
         self._warned = 0
         self._state = source.state
         self._handlers: dict[signal.Signals, SignalHandler] = {}
         self.set_reactive(SanctumApp.theme, palette.name)
         self.stylesheet.set_variables(self.get_css_variables())  # the first frame is in these colours already
-
-    def get_default_screen(self) -> Screen[None]:
-        """The overview."""
-        return self.get_screen("overview")
 
     def on_ready(self) -> None:
         """The first frame comes before the engine, whose imports take seconds."""
@@ -274,11 +272,16 @@ class SanctumApp(App[None]):
 
     # View
 
+    def action_open_env(self) -> None:
+        """Open the env under the cursor."""
+        if self.source.state.envs:
+            self.push_screen(EnvDetail(self.view))
+
     def action_go(self, name: str) -> None:
         """Open the screen of a number key, and close what lies over it."""
         while len(self.screen_stack) > 1:
             self.pop_screen()
-        self.switch_screen(name)
+        self.switch_mode(name)
 
     def action_help(self) -> None:
         """The page of keys and symbols."""

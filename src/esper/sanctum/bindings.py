@@ -15,8 +15,11 @@ class Category(Enum):
     SCREENS = "Screens"
     RUN = "The run"
     REPLAY = "Replay"
+    ROWS = "Rows of envs"
     TABLE = "Env table"
     DETAIL = "Env detail"
+    POLICY = "Policy"
+    GROWTH = "Growth"
     SCRUBBER = "Time line of a replay (tab moves to it)"
     VIEW = "View"
 
@@ -58,6 +61,8 @@ class Place(NamedTuple):
 
 PLACES: dict[str, Place] = {
     "overview": Place("1", "the population, what teaches it, what carries it"),
+    "policy": Place("2", "which heads learn, how the learning goes, what is decided"),
+    "growth": Place("3", "what grows in every env, how each blueprint fares"),
 }
 """By name, in the order of the tabs; `screens.registry` says what each is."""
 
@@ -94,16 +99,21 @@ KEYS: tuple[Key, ...] = (
     Key(Category.REPLAY, "right_curly_bracket", "}", "end", "to the end", "replay_end", False, When.REPLAY),
     Key(Category.SCRUBBER, "home", "Home", "start", "to the start", "start", False, When.REPLAY),
     Key(Category.SCRUBBER, "end", "End", "end", "to the end", "end", False, When.REPLAY),
-    Key(Category.TABLE, "up,k", "↑ k", "up", "the env above", "move(-1)"),
-    Key(Category.TABLE, "down,j", "↓ j", "down", "the env below", "move(1)"),
-    Key(Category.TABLE, "pageup", "PgUp", "page up", "a page up", "page(-1)"),
-    Key(Category.TABLE, "pagedown", "PgDn", "page down", "a page down", "page(1)"),
-    Key(Category.TABLE, "home", "Home", "first", "the first env", "first"),
-    Key(Category.TABLE, "end", "End", "last", "the last env", "last"),
-    Key(Category.TABLE, "enter", "↵", "env", "open the env", "open", True),
+    Key(Category.ROWS, "up,k", "↑ k", "up", "the env above", "move(-1)"),
+    Key(Category.ROWS, "down,j", "↓ j", "down", "the env below", "move(1)"),
+    Key(Category.ROWS, "pageup", "PgUp", "page up", "a page up", "page(-1)"),
+    Key(Category.ROWS, "pagedown", "PgDn", "page down", "a page down", "page(1)"),
+    Key(Category.ROWS, "home", "Home", "first", "the first env", "first"),
+    Key(Category.ROWS, "end", "End", "last", "the last env", "last"),
+    Key(Category.ROWS, "enter", "↵", "env", "open the env", "app.open_env", True),
     Key(Category.DETAIL, "up,k", "↑ k", "previous", "the env above", "move(-1)"),
     Key(Category.DETAIL, "down,j", "↓ j", "next", "the env below", "move(1)"),
     Key(Category.DETAIL, "escape", "Esc", "back", "back to the overview", "back"),
+    Key(Category.POLICY, "up,k", "↑ k", "previous", "decisions of the env above", "move(-1)"),
+    Key(Category.POLICY, "down,j", "↓ j", "next", "decisions of the env below", "move(1)"),
+    Key(Category.POLICY, "o", "o", "figure", "the next figure of the updates first", "next_figure", True),
+    Key(Category.POLICY, "enter", "↵", "env", "open the env", "app.open_env"),
+    Key(Category.GROWTH, "o", "o", "order", "order the blueprints by the next column", "order", True),
     Key(Category.VIEW, "t", "t", "theme", "next theme", "next_theme", True),
     Key(Category.VIEW, "S", "S", "screenshot", "write the screen to an SVG file here", "save_svg"),
     Key(Category.VIEW, "ctrl+p", "ctrl+p", "commands", "all commands by name", "command_palette"),

@@ -61,6 +61,16 @@ STATUSES: dict[str, Symbol] = {
 NOT_MEASURED = "–"
 NOT_A_NUMBER = "NaN"
 
+OPS: dict[str, str] = {
+    "wait": "do nothing",
+    "germinate": "plant a seed in an empty slot",
+    "advance": "begin to blend a trained seed in",
+    "set_alpha": "blend to another alpha",
+    "cull": "remove a seed",
+    "fossilize": "make a seed permanent",
+}
+"""What the policy can do in a step."""
+
 HEADS: dict[str, tuple[str, str]] = {
     "op": ("op", "op"),
     "slot": ("slot", "slot"),

@@ -22,6 +22,13 @@ from esper.sanctum.symbols import STAGES
 DEFAULT = "sanctum-dark"
 
 
+_SERIES = {
+    True: ("#56b4e9", "#2fbf8f", "#cc79a7", "#d9cf5b", "#8f9cf0", "#e69f00", "#9aa4ad", "#e0734a"),
+    False: ("#0072b2", "#007a58", "#a84c80", "#857a00", "#4a55b8", "#a86f00", "#5c666f", "#b8480f"),
+}
+"""Colours of curves that share a chart, on dark and on light ground: Okabe and Ito's, who can be told apart by all."""
+
+
 class ThemeError(ValueError):
     """A theme cannot be had; the message is one sentence that says which, where, and what to do."""
 
@@ -178,6 +185,12 @@ def _palette(name: str, file: ThemeFile) -> Palette:
         "error": style(severities.error, bold=True, reverse=True),
         "bad": style(severities.error, bold=True, reverse=True),
     }
+    for index, colour in enumerate(_SERIES[file.dark]):
+        styles[f"series{index}"] = style(colour)
+        styles[f"area{index}"] = style(background.blend(Color.parse(colour), 0.6).hex)
+    calm, worst, best = (Color.parse(colour) for colour in (text.dim, severities.warning, file.primary))
+    for rank, colour in enumerate((worst, calm.blend(worst, 0.5), calm, calm.blend(best, 0.5), best)):
+        styles[f"rank{rank}"] = style(colour.hex)
     for stage in STAGES:
         styles[stage] = style(getattr(file.stages, stage), bold=stage == "fossilized" or None)
     theme = Theme(

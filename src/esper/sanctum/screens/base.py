@@ -17,14 +17,14 @@ from esper.sanctum.widgets.too_small import TooSmall
 
 
 class RunScreen(Screen[None]):
-    """A screen about the run. `body` yields what it shows; `CATEGORY` are the keys that it adds to the footer.
+    """A screen about the run. `body` yields what it shows; `CATEGORIES` are the keys that it adds to the footer.
 
     Args:
         view: what its panels look at.
         name: of its tab; None for a screen that lies over one with a tab.
     """
 
-    CATEGORY: Category
+    CATEGORIES: tuple[Category, ...]
 
     def __init__(self, view: View, name: str | None = None) -> None:
         super().__init__(name)
@@ -40,7 +40,7 @@ class RunScreen(Screen[None]):
         with Container(id="body"):
             yield from self.body()
         yield Scrubber(self.view)
-        yield Footer(self.view, self.CATEGORY)
+        yield Footer(self.view, *self.CATEGORIES)
 
     def body(self) -> ComposeResult:
         """The panels of this screen."""

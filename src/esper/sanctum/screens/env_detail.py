@@ -20,7 +20,7 @@ class EnvDetail(RunScreen):
     """The env under the cursor: its courses, its slots, its last step, its lifecycle."""
 
     AUTO_FOCUS = ""
-    CATEGORY = Category.DETAIL
+    CATEGORIES = (Category.DETAIL,)
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.DETAIL)]
 
     def body(self) -> ComposeResult:
@@ -36,7 +36,7 @@ class EnvDetail(RunScreen):
 
     def action_move(self, envs: int) -> None:
         """Go to a neighbour."""
-        self.view.env = min(max(self.view.env + envs, 0), max(len(self.view.source.state.envs) - 1, 0))
+        self.view.move(envs)
         self.update()
 
     def action_back(self) -> None:

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from esper.sanctum.bindings import KEYS, Category, shown
-from esper.sanctum.symbols import HEADS, SEVERITIES, STAGES, STATUSES, Symbol, number, power_of_two
+from esper.sanctum.symbols import HEADS, OPS, SEVERITIES, STAGES, STATUSES, Symbol, number, power_of_two
 from esper.sanctum.theme import Palette
 
 _INDENT, _WIDTH = 11, 52
@@ -67,6 +67,8 @@ class Help(ModalScreen[None]):
         self._section(page, "State of the run", [(s.glyph, "bright", _named(s)) for s in STATUSES.values()])
         self._section(page, "Numbers", [(cell.text.strip(), cell.role, text) for cell, text in _NUMBERS])
         self._section(page, "Columns and figures", [(name, "head", text) for name, text in _COLUMNS])
+        ops = [(name.replace("_", " "), "head", text) for name, text in OPS.items()]
+        self._section(page, "Ops of the policy", ops)
         heads = [(short, "head", long) for long, short in HEADS.values()]
         self._section(page, "Heads of the policy", heads)
         page.append("Esc back", style=self._palette["dim"])

@@ -7,7 +7,6 @@ from textual.containers import Vertical
 
 from esper.sanctum.bindings import Category
 from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.widgets.accuracy import PopulationAccuracy
 from esper.sanctum.widgets.devices import Devices
 from esper.sanctum.widgets.env_table import EnvTable
@@ -19,7 +18,7 @@ class Overview(RunScreen):
     """The population to the left; what teaches it and what carries it to the right."""
 
     AUTO_FOCUS = "EnvTable"
-    CATEGORY = Category.TABLE
+    CATEGORIES = (Category.ROWS, Category.TABLE)
 
     def body(self) -> ComposeResult:
         """Two columns; sanctum.tcss lays them below each other where it is narrow."""
@@ -30,7 +29,3 @@ class Overview(RunScreen):
             yield Heads(self.view)
             yield Devices(self.view)
             yield Log(self.view)
-
-    def on_env_table_opened(self) -> None:
-        """Enter on a row."""
-        self.app.push_screen(EnvDetail(self.view))

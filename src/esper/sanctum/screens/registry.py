@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from esper.sanctum.screens.base import RunScreen
+from esper.sanctum.screens.growth import Growth
 from esper.sanctum.screens.overview import Overview
+from esper.sanctum.screens.policy import Policy
 
 SCREENS: dict[str, type[RunScreen]] = {
     "overview": Overview,
+    "policy": Policy,
+    "growth": Growth,
 }
 """By the names of `PLACES`."""

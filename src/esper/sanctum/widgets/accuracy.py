@@ -10,6 +10,7 @@ from textual.geometry import Size
 from esper.sanctum.symbols import percent
 from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.plot import extent_of_rounds
 
 PERCENT = ((0.0, "0"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100"))
 
@@ -45,7 +46,7 @@ class PopulationAccuracy(Panel):
         chart = Chart(
             values=middles,
             band=(lows, highs),
-            extent=_extent(len(points), rounds) if by_round else steps,
+            extent=extent_of_rounds(len(points), rounds) if by_round else steps,
             low=0.0,
             high=1.0,
             ticks=percent_ticks(size.height),
@@ -61,9 +62,3 @@ class PopulationAccuracy(Panel):
         """Least, median and greatest accuracy of each step that every env has done."""
         courses = [env.accuracy for env in self.state.envs]
         return [(min(step), median(step), max(step)) for step in zip(*courses, strict=False)]
-
-
-def _extent(points: int, rounds: int) -> int:
-    """Length of the axis: a round number of rounds, so that it is stretched only now and then."""
-    nice = next((size for size in (10, 25, 50, 100, 150, 200) if size >= points), points)
-    return max(min(nice, rounds), points)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line
-from esper.sanctum.widgets.plot import column_spread, curve
+from esper.sanctum.widgets.plot import column_spread, curve, overlay
 
 AXIS = 5
 """Columns that the labels of the y axis take."""
 _APART = 10
-_STEPS = (1, 2, 5, 10, 20, 25, 50, 100)
+_STEPS = (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000)
 """Between the labels of the x axis: columns at least, and values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One curve, with an optional band around it."""
+    """One curve or several, with an optional band around the first."""
 
     values: Sequence[float | None]
     extent: int
@@ -29,6 +31,12 @@ class Chart:
     """Values of the y axis, with their labels."""
     first: int = 1
     """What the first value is called on the x axis."""
+    each: int = 1
+    """What lies between two values on the x axis."""
+    role: str = "curve"
+    """Of the style of the curve."""
+    others: Sequence[tuple[Sequence[float | None], str]] = ()
+    """Further curves, each with its role; where two meet, the earlier one has the colour."""
     band: tuple[Sequence[float], Sequence[float]] | None = None
     """Least and greatest values around the curve."""
 
@@ -37,40 +45,43 @@ class Chart:
         plot_width, plot_height = width - AXIS - 2, height - 1
         if plot_width < 8 or plot_height < 2:
             return []
-        rows = curve(self.values, self.extent, self.low, self.high, plot_width, plot_height)
-        labels = {self._row(value, plot_height): label for value, label in self.ticks}
+        curves = [(self.values, self.role), *self.others]
+        layers = [curve(values, self.extent, self.low, self.high, plot_width, plot_height) for values, _ in curves]
+        roles = [role for _, role in curves]
+        labels = {self.row(value, height): label for value, label in self.ticks}
         band = self._band_rows(plot_width, plot_height)
         lines: list[Line] = []
-        for y, row in enumerate(rows):
+        for y, row in enumerate(overlay(layers)):
             line = Line(palette)
             line.add(labels.get(y, "").rjust(AXIS), "dim").add(" ┤" if y in labels else " │", "faint")
-            _paint(line, row, band[y])
+            _paint(line, row, roles, band[y])
             lines.append(line)
         return [*lines, self._x_axis(palette, plot_width)]
 
-    def _row(self, value: float, height: int) -> int:
-        """Line of the plot, from the top, on which a value of the y axis falls."""
-        dots = round((value - self.low) / (self.high - self.low) * (height * 4 - 1))
-        return height - 1 - dots // 4
+    def row(self, value: float, height: int) -> int:
+        """Which of `lines(…, height)` a value of the y axis falls on."""
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return height - 2 - round(share * ((height - 1) * 4 - 1)) // 4
 
     def _band_rows(self, width: int, height: int) -> list[list[bool]]:
         rows = [[False] * width for _ in range(height)]
         if self.band is not None:
             for x, spread in enumerate(column_spread(*self.band, self.extent, width)):
                 if spread is not None:
-                    for y in range(self._row(spread[1], height), self._row(spread[0], height) + 1):
+                    for y in range(self.row(spread[1], height + 1), self.row(spread[0], height + 1) + 1):
                         rows[y][x] = True
         return rows
 
     def _x_axis(self, palette: Palette, width: int) -> Line:
         """Labels below the plot: the first value, round numbers about every ten columns, the last value."""
         line = Line(palette)
-        step = next((size for size in _STEPS if size * width >= _APART * self.extent), self.extent)
-        last = self.first + self.extent - 1
+        span = self.extent * self.each
+        step = next((size for size in _STEPS if size * width >= _APART * span), span)
+        last = self.first + (self.extent - 1) * self.each
         ticks = [self.first, *(value for value in range(self.first + 1, last) if value % step == 0), last]
         for value in ticks:
             label = str(value)
-            at = AXIS + 2 + round((value - self.first) / max(self.extent - 1, 1) * (width - 1)) - len(label) // 2
+            at = AXIS + 2 + round((value - self.first) / max(last - self.first, 1) * (width - 1)) - len(label) // 2
             column = min(at, AXIS + 2 + width - len(label))
             room = width + AXIS + 2 if value == last else width + AXIS - 1 - len(str(last))
             if column > line.width and column + len(label) <= room:
@@ -78,14 +89,11 @@ class Chart:
         return line
 
 
-def _paint(line: Line, row: str, band: list[bool]) -> None:
-    """Append one row of the plot: the curve, and the band where there is no curve."""
-    start = 0
-    pairs = zip(row, band, strict=True)
-    kinds = ["curve" if character != " " else "band" if shade else "" for character, shade in pairs]
-    for x in range(1, len(row) + 1):
-        if x == len(row) or kinds[x] != kinds[start]:
-            kind = kinds[start]
-            text = "░" * (x - start) if kind == "band" else row[start:x]
-            line.add(text, kind or "normal")
-            start = x
+def _paint(line: Line, row: list[tuple[str, int]], roles: Sequence[str], band: list[bool]) -> None:
+    """Append one row of the plot: the curves, and the band where there is none."""
+    cells = (
+        (roles[owner], character) if owner >= 0 else ("band", "░") if shade else ("normal", " ")
+        for (character, owner), shade in zip(row, band, strict=True)
+    )
+    for role, run in groupby(cells, key=itemgetter(0)):
+        line.add("".join(character for _, character in run), role)

@@ -11,7 +11,7 @@ from statistics import median
 from esper.sanctum.symbols import SEVERITIES, STAGES, number, percent, plain, power_of_two
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line
-from esper.sanctum.widgets.plot import sparkline, timeline
+from esper.sanctum.widgets.plot import places, sparkline
 from esper.telemetry.events import RunStarted, SlotReading
 from esper.telemetry.state import HISTORY, EnvState
 
@@ -88,8 +88,8 @@ def row(
     line.add(f"{env.env:0{layout.digits}d}", "bright" if here else "dim")
     line.add(SEVERITIES[severity].glyph if severity else " ", severity or "normal")
     line.cell(percent(step.accuracy if step else None), "bright" if here else None).add(gap)
-    places = timeline(env.accuracy, min(started.steps, HISTORY), layout.spark)
-    line.add(sparkline(places, 0.0, 1.0), "spark").add(gap)
+    spread = places(env.accuracy, min(started.steps, HISTORY), layout.spark)
+    line.add(sparkline(spread, 0.0, 1.0), "spark").add(gap)
     line.cell(number(step.reward if step else None, 2, 3, signed=True, fixed=True)).add(gap)
     for index in range(len(started.slots)):
         slot_cell(line, layout, step.slots[index] if step else None)

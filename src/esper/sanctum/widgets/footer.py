@@ -57,10 +57,9 @@ class Footer(Panel):
         attached = _WHILE_ATTACHED if self.view.source.attached else {}
         return {**paused, **attached}.get(key.action, key.name)
 
-    async def on_click(self, event: Click) -> None:
+    def on_click(self, event: Click) -> None:
         """Do what the key under the pointer does."""
         offset = event.get_content_offset(self)
         for places, key in self._places:
             if offset is not None and offset.x in places:
-                owner = "app" if key.category in APP else "focused"
-                await self.run_action(f"{owner}.{key.action}")
+                self.app.simulate_key(key.keys.partition(",")[0])

@@ -30,6 +30,10 @@ class View:
     generation: int = 0
     """Counts the times that the state was replaced, by a seek or a restore: nothing drawn before still holds."""
 
+    def move(self, envs: int) -> None:
+        """Put the cursor so many envs further, or on the last there is."""
+        self.env = min(max(self.env + envs, 0), max(len(self.source.state.envs) - 1, 0))
+
 
 _REVERSED = frozenset({"bad", "error"})
 """Roles in which a space is not the same as in all others."""

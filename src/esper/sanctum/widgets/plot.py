@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 GAP = " "
@@ -30,7 +33,7 @@ def sparkline(values: Sequence[float | None], low: float, high: float) -> str:
     )
 
 
-def timeline(values: Sequence[float], total: int, width: int) -> list[float | None]:
+def places(values: Sequence[T], total: int, width: int) -> list[T | None]:
     """Spread the first of `total` values over `width` places, each place the last value of its share of the time.
 
     A place keeps its meaning while the values come in, so that nothing jumps.
@@ -66,6 +69,25 @@ class Canvas:
     def lines(self) -> list[str]:
         """The characters, from the top; a cell without dots is a space."""
         return ["".join(chr(_BRAILLE + cell) if cell else " " for cell in row) for row in self._cells]
+
+
+def overlay(layers: Sequence[Sequence[str]]) -> list[list[tuple[str, int]]]:
+    """Curves drawn one upon the other: for each cell the dots of all, and the number of the first that has any there.
+
+    A cell without dots is a space, numbered -1.
+    """
+    rows: list[list[tuple[str, int]]] = []
+    for cells in zip(*layers, strict=True):
+        row: list[tuple[str, int]] = []
+        for stack in zip(*cells, strict=True):
+            dots, owner = 0, -1
+            for number, cell in enumerate(stack):
+                if cell != " ":
+                    dots |= ord(cell) - _BRAILLE
+                    owner = number if owner < 0 else owner
+            row.append((chr(_BRAILLE + dots) if dots else " ", owner))
+        rows.append(row)
+    return rows
 
 
 def curve(values: Sequence[float | None], extent: int, low: float, high: float, width: int, height: int) -> list[str]:
@@ -118,6 +140,77 @@ def span_of(values: Sequence[float | None]) -> tuple[float, float] | None:
     """Least and greatest finite value; None if there is none."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     return (min(finite), max(finite)) if finite else None
+
+
+DECADES = 4
+"""Most decades of a logarithmic axis: what is weaker lies on its foot."""
+
+
+class Axis(NamedTuple):
+    """The y axis of a chart: its ends, and labelled values in between."""
+
+    low: float
+    high: float
+    ticks: list[tuple[float, str]]
+
+
+def axis_of(values: Sequence[float | None], height: int, *, least: float | None = None) -> Axis:
+    """An axis of round numbers around the finite values, which stays as it is while they change little.
+
+    Args:
+        values: what is to be drawn.
+        height: lines of the plot.
+        least: a value that the axis is to show in any case, 0 for what cannot be negative.
+    """
+    low, high = span_of([*values, least]) or (0.0, 1.0)
+    if low == high:
+        low, high = (low, low + 1) if low == least else (low - abs(low) / 2, high + abs(high) / 2)
+    step = round_up((high - low) / min(max(height // 3, 1), 5))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    ticks = [(index * step, short(index * step)) for index in range(first, last + 1)]
+    return Axis(first * step, last * step, ticks)
+
+
+def decades(values: Sequence[float | None]) -> Axis:
+    """An axis for the logarithms of the positive values, from one of 1, 2, 5 times a power of ten to another."""
+    least, greatest = span_of([value for value in values if value]) or (0.1, 1.0)
+    top = round_up(greatest)
+    bottom = min(max(round_down(least), top / 10.0**DECADES), top / 2)
+    powers = range(math.floor(math.log10(bottom)), math.ceil(math.log10(top)) + 1)
+    marks = (1,) if top / bottom > 50 else (1, 2, 5)
+    known = [mark * 10.0**power for power in powers for mark in marks]
+    ticks = [(math.log10(value), short(value)) for value in known if bottom * 0.999 <= value <= top * 1.001]
+    return Axis(math.log10(bottom), math.log10(top), ticks)
+
+
+def logarithmic(values: Sequence[float | None], bottom: float) -> list[float | None]:
+    """Decades of the positive values; what is not above `bottom` lies on it."""
+    floor = math.log10(bottom)
+    return [
+        value if value is None or not math.isfinite(value) else math.log10(value) if value > bottom else floor
+        for value in values
+    ]
+
+
+def short(value: float) -> str:
+    """A number as an axis has it, in five columns at most."""
+    text = f"{value:.3g}".replace("-", "−").replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3g}"
+    if len(text) > 5 or "e" in text:
+        mantissa, _, exponent = f"{value:.0e}".partition("e")
+        text = f"{mantissa}e{int(exponent)}"
+    return "0" if value == 0 else text.replace("-", "−")
+
+
+def extent_of_rounds(points: int, total: int) -> int:
+    """Length of an axis of rounds: a round number of points, so that it is stretched only now and then."""
+    nice = next((size for size in (10, 25, 50, 100, 150, 200) if size >= points), points)
+    return max(min(nice, total), points)
+
+
+def round_down(value: float) -> float:
+    """The last of 1, 2, 5 times a power of ten that is not above a positive value."""
+    base = 10 ** math.floor(math.log10(value))
+    return next(step * base for step in (5, 2, 1) if step * base <= value * (1 + 1e-9))
 
 
 def round_up(value: float) -> float:

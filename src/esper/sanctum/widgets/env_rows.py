@@ -1,0 +1,87 @@
+"""A panel with a row per env: the cursor, which stays on its env, and the rows in sight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import BindingType
+from textual.events import Click
+from textual.strip import Strip
+
+from esper.sanctum.bindings import Category, bindings
+from esper.sanctum.widgets.panel import Panel, View
+
+
+class EnvRows(Panel, can_focus=True):
+    """Rows of envs below one line of headings. The cursor is `view.env`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.ROWS)]
+
+    def __init__(self, view: View, *, id: str | None = None) -> None:
+        super().__init__(view, id=id)
+        self._top = 0
+        self._shown: Sequence[int] = ()
+
+    def order(self) -> Sequence[int]:
+        """The envs in the order of their rows."""
+        return range(len(self.state.envs))
+
+    def page(self, room: int) -> Sequence[int]:
+        """The envs in sight when there is room for so many, the one under the cursor among them."""
+        order = self.order()
+        count = len(order)
+        if count and self.view.env not in order:
+            self.view.env = order[0]
+        at = order.index(self.view.env) if count else 0
+        self._top = min(max(self._top, at - room + 1), at, max(count - room, 0))
+        self._shown = order[self._top : self._top + room]
+        return self._shown
+
+    def mark_more(self, strips: list[Strip], width: int) -> None:
+        """Arrows at the right edge of the first and last row where there are envs out of sight."""
+        if self._top > 0:
+            strips[1] = Strip.join([strips[1].crop(0, width - 1), self.line().add("↑", "dim").strip(1)])
+        if self._top + len(self._shown) < len(self.order()):
+            last = len(self._shown)
+            strips[last] = Strip.join([strips[last].crop(0, width - 1), self.line().add("↓", "dim").strip(1)])
+
+    def select(self, env: int) -> None:
+        """Put the cursor on an env."""
+        self.view.env = env
+        self.update()
+
+    def action_move(self, rows: int) -> None:
+        """Move the cursor by rows."""
+        order = self.order()
+        if order:
+            at = order.index(self.view.env) if self.view.env in order else 0
+            self.select(order[min(max(at + rows, 0), len(order) - 1)])
+
+    def action_page(self, pages: int) -> None:
+        """Move the cursor by pages."""
+        self.action_move(pages * max(len(self._shown) - 1, 1))
+
+    def action_first(self) -> None:
+        """Go to the first row."""
+        self.action_move(-len(self.state.envs))
+
+    def action_last(self) -> None:
+        """Go to the last row."""
+        self.action_move(len(self.state.envs))
+
+    def on_click(self, event: Click) -> None:
+        """A click selects a row, a double click opens it."""
+        offset = event.get_content_offset(self)
+        if offset is not None and 1 <= offset.y <= len(self._shown):
+            self.select(self._shown[offset.y - 1])
+            if event.chain == 2:
+                self.app.simulate_key("enter")
+
+    def on_mouse_scroll_down(self) -> None:
+        """The wheel moves the cursor."""
+        self.action_move(3)
+
+    def on_mouse_scroll_up(self) -> None:
+        """The wheel moves the cursor."""
+        self.action_move(-3)

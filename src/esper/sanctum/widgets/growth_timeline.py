@@ -1,0 +1,88 @@
+"""The growth of the whole population: a row per env, a lane per slot, a place per step."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import groupby
+
+from textual.geometry import Size
+from textual.strip import Strip
+
+from esper.sanctum.symbols import SEVERITIES, STAGES, percent, plain
+from esper.sanctum.widgets.env_rows import EnvRows
+from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.plot import places
+from esper.telemetry.events import RunStarted
+from esper.telemetry.state import HISTORY, EnvState
+
+STAGE_OF = {name[0]: name for name in STAGES}
+"""Stages by the letters of a trace."""
+_LEAST_NAME, _NAME = 6, 11
+_ACCURACY = 6
+
+
+class GrowthTimeline(EnvRows):
+    """Each step is the letter of its stage, in its colour. What the seed is stands beside its lane, where it fits."""
+
+    HEADING = "growth in this episode ─ a place per step"
+
+    def on_mount(self) -> None:
+        """Nothing is drawn yet."""
+        self._rows: dict[int, tuple[Hashable, Strip]] = {}
+
+    def key(self) -> Hashable:
+        """The state, and where the cursor is."""
+        return self.state.seq, self.view.env
+
+    def draw(self, size: Size) -> list[Line] | list[Strip]:
+        """The heading, and the rows in sight."""
+        started = self.state.started
+        if started is None:
+            return []
+        width, room = size.width, max(size.height - 1, 1)
+        steps = min(started.steps, HISTORY)
+        lane = (width - 6 - _ACCURACY) // len(started.slots) - 1
+        spare = lane - min(steps, 40)
+        name = min(spare, _NAME) if spare >= _LEAST_NAME else 0
+        lane = min(lane - name, steps)
+        shown = self.page(room)
+        self.border_subtitle = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
+        worst = {a.found.env: a.found.severity for a in reversed(self.state.active_anomalies())}
+        strips = [self._heading(started, lane, name).strip(width)]
+        for index in shown:
+            env = self.state.envs[index]
+            here, severity = index == self.view.env, worst.get(index)
+            key = (env.revision, here, severity, lane, name, width, self.view.palette.name, self.view.generation)
+            known = self._rows.get(index)
+            if known is None or known[0] != key:
+                known = key, self._row(env, started, lane, name, severity, here=here).strip(width)
+                self._rows[index] = known
+            strips.append(known[1])
+        self.mark_more(strips, width)
+        return strips
+
+    def _heading(self, started: RunStarted, lane: int, name: int) -> Line:
+        line = self.line().add("env   ", "head")
+        for slot in started.slots:
+            line.fit(f"{plain(slot)} 1–{started.steps}", lane + name, "head").add(" ")
+        return line.add("acc %", "head")
+
+    def _row(
+        self, env: EnvState, started: RunStarted, lane: int, name: int, severity: str | None, *, here: bool
+    ) -> Line:
+        line = Line(self.view.palette, here=here).add("▸" if here else " ", "key")
+        line.add(f"{env.env:>3d}" if len(self.state.envs) > 100 else f"{env.env:02d}", "bright" if here else "dim")
+        line.add(SEVERITIES[severity].glyph if severity else " ", severity or "normal").to(6)
+        for slot in range(len(started.slots)):
+            letters = [step.stages[slot] for step in env.trace]
+            end = line.width + lane
+            for letter, run in groupby(places(letters, min(started.steps, HISTORY), lane)):
+                stage = STAGE_OF[letter] if letter else None
+                count = len(list(run))
+                line.add(STAGES[stage].glyph * count if stage else " " * count, stage or "normal")
+            line.to(end)
+            if name:
+                reading = env.stepped.slots[slot] if env.stepped else None
+                line.add(" ").fit(plain(reading.blueprint or "") if reading else "", name - 1, "dim")
+            line.add(" ")
+        return line.cell(percent(env.stepped.accuracy if env.stepped else None), "bright" if here else None)

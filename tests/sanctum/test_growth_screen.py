@@ -1,0 +1,94 @@
+"""The screen of growth: from the steps and moves of seeds to the time lines and the league."""
+
+import pytest
+
+from esper.sanctum.screens.env_detail import EnvDetail
+from esper.sanctum.widgets.growth_timeline import STAGE_OF, GrowthTimeline
+from esper.sanctum.widgets.league import League
+from esper.telemetry import events as ev
+from tests.factory import env_stepped, run_started, stamp
+from tests.sanctum.driving import ROOMY, live, settle
+from tests.sanctum.population import population
+
+LIFE = ("dormant", "germinated", "training", "blending", "probationary", "fossilized", "culled", "embargoed")
+
+
+def grown(env: int, step: int, early: str, late: str) -> ev.EnvStepped:
+    slots = [
+        ev.SlotReading(stage=early, blueprint="norm"),
+        ev.SlotReading(stage="dormant"),
+        ev.SlotReading(stage=late),
+    ]
+    return env_stepped(env, step=step, slots=slots)
+
+
+def test_every_stage_has_its_own_letter() -> None:
+    assert [STAGE_OF[stage[0]] for stage in LIFE] == list(LIFE)
+
+
+async def test_a_place_per_step_and_slot() -> None:
+    run = [run_started(2, 3, 10), ev.RoundStarted(round=1)]
+    run += [grown(1, step, stage, "dormant") for step, stage in enumerate(LIFE, 1)]
+    app, session = live(stamp(run))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        await pilot.press("3")
+        await settle(pilot)
+        panel = app.screen.query_one(GrowthTimeline)
+        first, second = panel.text.splitlines()[1:3]
+        assert first.split() == ["▸00", "–"]
+        assert second.split() == ["01", "·gtbpFxz", "norm", "········", "········", "35.0"]
+        session.say(*stamp([ev.RoundStarted(round=2)], first=100))
+        await settle(pilot)
+        assert panel.text.splitlines()[2].split() == ["01", "–"]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_the_whole_population_can_be_reached(size: tuple[int, int]) -> None:
+    app, _ = live(population(envs=64, rounds=2, stop=25))
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        await pilot.press("3")
+        await settle(pilot)
+        panel = app.screen.query_one(GrowthTimeline)
+        seen: set[str] = set()
+        for _ in range(64):
+            rows = panel.text.splitlines()[1 : panel.size.height]
+            here = [row for row in rows if row.startswith("▸")]
+            assert len(here) == 1
+            seen.add(here[0].split()[0].strip("▸✖▲"))
+            assert len(here[0].split()[1]) >= 21  # of 25 steps at 80 columns
+            await pilot.press("j")
+        assert seen == {f"{env:02d}" for env in range(64)}
+        await pilot.press("home", "pagedown", "enter")
+        await settle(pilot)
+        assert isinstance(app.screen, EnvDetail)
+        assert app.view.env > 5
+
+
+async def test_the_league() -> None:
+    def move(env: int, after: str, blueprint: str) -> ev.SeedMoved:
+        return ev.SeedMoved(
+            round=1, step=1, env=env, slot="mid", before="x", after=after, blueprint=blueprint, reason="op"
+        )
+
+    run = [
+        run_started(2, 3, 10), ev.RoundStarted(round=1),
+        env_stepped(0), move(0, "germinated", "conv_small"), move(0, "fossilized", "conv_small"),
+        move(1, "germinated", "norm"), move(1, "culled", "norm"), move(1, "germinated", "norm"),
+        *(ev.EpisodeEnded(round=1, env=env, accuracy=0.5, best_accuracy=0.5, episode_return=0.0, parameter_ratio=1.0,
+                          fossilized=0, culled=0) for env in range(2)),
+    ]  # fmt: skip
+    app, _ = live(stamp(run))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        await pilot.press("3")
+        await settle(pilot)
+        panel = app.screen.query_one(League)
+        assert [line.split() for line in panel.text.splitlines()[1:3]] == [
+            ["conv_small", "+4.0", "1", "1", "0", "148"],
+            ["norm", "–", "2", "0", "1", "–"],
+        ]
+        await pilot.press("o")
+        assert "by planted" in str(panel.border_title)
+        assert panel.text.splitlines()[1].startswith(" norm")

@@ -1,0 +1,124 @@
+"""The screen of the policy: from its updates and decisions to the panels."""
+
+import math
+
+from esper.sanctum.symbols import head_label
+from esper.sanctum.widgets.decisions import Decisions
+from esper.sanctum.widgets.head_courses import HeadNorms, HeadShares, shares
+from esper.sanctum.widgets.learning import FIGURES, Learning
+from esper.telemetry import events as ev
+from esper.telemetry.state import LEARNING
+from tests.factory import HEADS, env_stepped, policy_updated, run_started, stamp
+from tests.sanctum.driving import ROOMY, live, settle, shown
+
+STARTED = [run_started(3, 20, 5), ev.RoundStarted(round=1)]
+
+
+def updated(round_: int, **norms: float | None) -> ev.PolicyUpdated:
+    heads = {name: ev.HeadReading(grad_norm=norms.get(name, 0.1), entropy=0.5) for name in HEADS}
+    return policy_updated(round_, heads=heads)
+
+
+def test_shares_are_of_what_was_measured() -> None:
+    assert shares([3.0, None, 1.0]) == [0.75, 0.0, 0.25]
+    assert shares([None, 0.0]) is None
+    assert shares([1.0, math.nan]) == []
+
+
+async def test_the_shares_of_the_last_update_stand_beside_their_bands() -> None:
+    app, _ = live(stamp([*STARTED, updated(1, op=0.3), updated(2, op=0.7, slot=0.0, tempo=None)]))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        await pilot.press("2")
+        await settle(pilot)
+        words = shown(app, HeadShares).split()
+    beside = {words[i - 1]: word for i, word in enumerate(words) if word.endswith("%") and word != "100%"}
+    assert beside == {head_label(name, short=True): "8%" for name in HEADS} | {"op": "58%", "slot": "0%", "tempo": "0%"}
+
+
+async def test_norms_have_an_axis_of_decades_and_a_name_at_each_end() -> None:
+    app, _ = live(stamp([*STARTED, updated(1, op=0.004), updated(2, op=3.0, slot=0.0, tempo=None)]))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        await pilot.press("2")
+        await settle(pilot)
+        lines = app.screen.query_one(HeadNorms).text.splitlines()
+    ticks = [line.split()[0] for line in lines if "┤" in line]
+    assert ticks == ["1", ".1", ".01"]
+    rows = {line.split()[-1]: number for number, line in enumerate(lines[:-1]) if line.split()[-1] != "│"}
+    assert set(rows) >= {head_label(name, short=True) for name in HEADS}
+    assert rows["op"] < rows["bp"] < rows["slot"]  # 3, 0.1 and 0
+
+
+async def test_no_policy_no_curves() -> None:
+    app, _ = live(stamp(STARTED))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        await pilot.press("2")
+        await settle(pilot)
+        assert shown(app, HeadNorms) == "no update of the policy yet"
+        assert shown(app, Learning) == "no update of the policy yet"
+
+
+async def test_every_figure_of_an_update_is_charted() -> None:
+    assert set(FIGURES) == set(LEARNING)
+    values = {name: round(0.1 + index / 7, 3) for index, name in enumerate(FIGURES)}
+    app, _ = live(stamp([*STARTED, policy_updated(1), policy_updated(2, **values)]))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        await pilot.press("2")
+        await settle(pilot)
+        text = shown(app, Learning)
+    for name, (label, _) in FIGURES.items():
+        assert f"{label} {values[name]:.3g}".replace(" 0.", " .").rstrip("0") in text, name
+
+
+async def test_o_brings_the_next_figure_where_not_all_fit() -> None:
+    app, _ = live(stamp([*STARTED, policy_updated(1), policy_updated(2, explained_variance=None)]))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("2")
+        await settle(pilot)
+        seen = []
+        for _ in FIGURES:
+            seen.append(shown(app, Learning).split(",")[0].rsplit(" ", 1)[0])
+            await pilot.press("o")
+        first = {label.split()[0] for label, _ in FIGURES.values()}
+        assert {text.split()[0].strip(",") for text in seen} == {word.strip(",") for word in first}
+        await pilot.press("o", "o", "o", "o")
+        assert shown(app, Learning).startswith("explained variance –")
+
+
+async def test_decisions_tell_chosen_illegal_and_unknown_apart() -> None:
+    chosen = env_stepped(
+        1, step=1, op="germinate", target="mid", op_probability=0.25,
+        op_probabilities={"wait": 0.75, "germinate": 0.25},
+        decision={"slot": ev.HeadChoice(choice="mid", probability=0.5), "blueprint": ev.HeadChoice(choice="norm")},
+    )  # fmt: skip
+    app, session = live(stamp([*STARTED, env_stepped(0, op_probability=None), chosen, env_stepped(2)]))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        await pilot.press("2")
+        await settle(pilot)
+        panel = app.screen.query_one(Decisions)
+        assert "env 00" in str(panel.border_title)
+        assert "illegal" not in panel.text
+        lines = {line.split()[1 if line.startswith("▸") else 0]: line.split() for line in panel.text.splitlines()[1:7]}
+        assert lines["wait"][-1] == "–"
+        await pilot.press("j")
+        assert "env 01, step 1" in str(panel.border_title)
+        lines = {line.strip("▸ ").split()[0]: line for line in panel.text.splitlines()[1:7]}
+        assert lines["germinate"].startswith("▸ germinate  33.3%")
+        assert "0.250 ━" in lines["germinate"]
+        assert "0.750 ━" in lines["wait"]
+        assert lines["cull"].endswith("illegal")
+        assert panel.text.splitlines()[9].split() == ["1", "germinate", "mid", "0.25", "bp", "norm"]
+        await pilot.press("k", "k")
+        assert "env 00" in str(panel.border_title)
+        session.say(*stamp([ev.RoundStarted(round=2)], first=100))
+        await settle(pilot)
+        assert "0.250" not in panel.text
+        await pilot.press("j", "enter")
+        assert app.screen.name is None  # the env lies over the screen of the policy
+        await pilot.press("escape")
+        assert app.screen.name == "policy"
