@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.telemetry import events as ev
-from esper.telemetry import reader, segments
+from esper.telemetry import notices, reader, segments
 from esper.telemetry.codec import encode
 from esper.telemetry.reader import History, ReadError, open_history
 from esper.telemetry.segment_writer import pack
@@ -79,7 +81,7 @@ def test_a_packed_file_truncated_anywhere_opens_and_says_so(tmp_path: Path) -> N
         assert history.length < len(SHORT)
         assert repr(list(history.events())) == repr(SHORT[: history.length])
         second = len(zstandard.compress(SHORT_BYTES[:2000]))
-        assert size == second or "cannot be unpacked to its end" in history.notices[0]
+        assert size == second or "not all of it can be unpacked" in history.notices[0]
 
 
 @given(offset=st.integers(0, len(SHORT_BYTES) - 2), value=st.integers(0, 255))
@@ -91,12 +93,110 @@ def test_a_flipped_byte_costs_its_line_and_is_told(tmp_path: Path, offset: int, 
 
     try:
         history = open_history(path)
-    except ReadError:  # it struck the name of a field, in the first event of its type
+    except ReadError:  # it struck the name of a field in the first event, without which there is no run
+        assert len(RUN_LINES[0]) <= offset < SHORT_BYTES.index(b"\n", len(RUN_LINES[0]))
         return
 
     assert history.length == len(SHORT) or history.notices
     assert history.state_at(history.length).seq == history._state.seq
     assert len(list(history.events())) == history.length
+
+
+RUN_LINES = recording(RUN).splitlines(keepends=True)
+FLIPS = st.lists(st.tuples(st.integers(0, len(recording(RUN)) - 1), st.integers(1, 255)), min_size=1, max_size=8)
+
+
+def without_struck(flips: list[tuple[int, int]]) -> list[ev.AnyEvent]:
+    """The events in whose lines, and the ends of the lines before them, no byte was flipped."""
+    ends = list(itertools.accumulate(map(len, RUN_LINES)))
+    return [
+        event
+        for event, start, end in zip(RUN, ends, ends[1:], strict=False)
+        if not any(start - 1 <= offset < end for offset, _ in flips)
+    ]
+
+
+@settings(max_examples=60)
+@given(flips=FLIPS)
+def test_flipped_bytes_cost_their_lines_and_no_others(tmp_path: Path, flips: list[tuple[int, int]]) -> None:
+    damaged = bytearray(recording(RUN))
+    for offset, mask in flips:
+        damaged[offset] ^= mask
+    path = tmp_path / "flipped.jsonl"
+    path.write_bytes(damaged)
+    whole = without_struck(flips)
+
+    try:
+        history = open_history(path)
+    except ReadError:
+        struck = {type(event) for event in RUN} - {type(event) for event in whole}
+        assert whole[:1] != RUN[:1] or struck  # without its beginning, or with all of a type, there is no run to open
+        return
+
+    if whole[:1] == RUN[:1]:
+        read = list(map(repr, history.events()))
+        assert [event for event in map(repr, whole) if event not in set(read)] == []
+        assert len(read) == len(RUN) or history.notices
+    assert repr(history.state_at(history.length)) == repr(history._state)
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_a_flipped_byte_of_a_packed_file_costs_its_frame(tmp_path: Path, data: st.DataObject) -> None:
+    cuts = (0, 20, 40, 60, len(RUN_LINES))
+    compress = zstandard.ZstdCompressor(write_checksum=True).compress
+    frames = [compress(b"".join(RUN_LINES[start:stop])) for start, stop in pairwise(cuts)]
+    struck = data.draw(st.integers(1, 3))
+    damaged = bytearray(frames[struck])
+    damaged[data.draw(st.integers(4, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
+    path = tmp_path / "flipped.jsonl.zst"
+    path.write_bytes(b"".join([*frames[:struck], damaged, *frames[struck + 1 :]]))
+
+    history = open_history(path)
+
+    assert "not all of it can be unpacked" in history.notices[0]
+    without = RUN[: cuts[struck] - 1] + RUN[cuts[struck + 1] - 1 :]
+    # Where the flag was struck that promises a checksum, the frame is whole, and the checksum no frame.
+    assert repr(list(history.events())) in (repr(without), repr(RUN))
+    assert repr(history.state_at(history.length)) == repr(fold(history.events()))
+
+
+def test_a_frame_too_big_to_hold_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "MOST_HELD", 3000)
+    monkeypatch.setattr(segments, "PACKED_CHUNK", 100)
+    path = tmp_path / "big.jsonl.zst"
+    path.write_bytes(zstandard.compress(recording(RUN)))
+    history = open_history(path)
+
+    assert same(history, RUN)
+    assert repr(history.state_at(50)) == repr(fold(RUN[:50]))
+
+
+@pytest.mark.parametrize("chunk", [16, 17, 19, 23])
+def test_the_next_frame_is_found_wherever_a_read_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    first, second = (zstandard.compress(b"".join(lines)) for lines in (RUN_LINES[:9], RUN_LINES[9:]))
+    path = tmp_path / "flipped.jsonl.zst"
+    path.write_bytes(first[:6] + bytes(len(first) - 6) + second)
+    monkeypatch.setattr(segments, "CHUNK", chunk)
+
+    assert b"".join(Segment(tmp_path / "flipped.jsonl")._chunks(0)) == b"".join(RUN_LINES[9:])
+
+
+def test_the_only_event_of_its_type_may_be_damaged(tmp_path: Path) -> None:
+    content = recording(RUN).replace(b'"outcome"', b'"outcume"')
+    history = open_history(write_segment(tmp_path, 1, content))
+
+    assert same(history, RUN[:-1])
+    assert re.search(r"line \d+ is damaged and was skipped: .*missing required field `outcome`", history.notices[0])
+
+
+def test_a_run_that_does_not_say_what_it_is_is_refused_by_field(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, 1, recording(RUN).replace(b'"task"', b'"tusk"'))
+
+    with pytest.raises(ReadError, match=r"line 2: this version cannot read RunStarted: .*`task`"):
+        open_history(path)
 
 
 def test_a_damaged_line_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
@@ -123,8 +223,8 @@ def test_many_damaged_lines_are_told_in_short(tmp_path: Path) -> None:
     history = open_history(write_segment(tmp_path, 1, recording(RUN) + b"{}\n" * 1000))
 
     assert history.length == len(RUN)
-    assert len(history.notices) == reader.NOTICES + 1
-    assert history.notices[-1] == f"{1000 - reader.NOTICES} more lines are damaged"
+    assert len(history.notices) == notices.NOTICES + 1
+    assert history.notices[-1] == f"{1000 - notices.NOTICES} more lines are damaged"
 
 
 def test_a_newer_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import torch
 
@@ -63,24 +63,25 @@ def env_stepped(
     op = Op(choice.action.op)
     slots = episode.env.network.slots
     probabilities = choice.op_probabilities or {}
+    told = {name: round(part, 6) for name, part in parts.items()}  # decimals, not digits: they are to sum up
     return ev.EnvStepped(
         round=at.round,
         step=at.step,
         env=episode.env.index,
         op=op.label,
         target=slots[choice.action.slot].name if "slot" in RELEVANT[op] else None,
-        train_loss=measured.train_loss,
-        train_accuracy=measured.train_accuracy,
-        loss=measured.loss,
-        accuracy=measured.accuracy,
-        reward=sum(parts.values()),
-        reward_parts=parts,
-        value=choice.value,
-        op_probability=probabilities.get(op),
+        train_loss=_short(measured.train_loss),
+        train_accuracy=_short(measured.train_accuracy),
+        loss=_short(measured.loss),
+        accuracy=_short(measured.accuracy),
+        reward=sum(told.values()),
+        reward_parts=told,
+        value=_short(choice.value),
+        op_probability=_short(probabilities.get(op)),
         op_probabilities={legal.label: round(share, DIGITS) for legal, share in probabilities.items()},
         decision=_decision(episode, choice),
-        grad_norm=measured.grad_norm,
-        parameter_ratio=episode.view.parameter_ratio,
+        grad_norm=_short(measured.grad_norm),
+        parameter_ratio=_short(episode.view.parameter_ratio),
         loss_scale=measured.loss_scale,
         skipped=measured.skipped,
         slots=[_slot_reading(slot, measured.shapley.get(index)) for index, slot in enumerate(slots)],
@@ -103,14 +104,23 @@ def _slot_reading(slot: Slot, shapley: float | None) -> ev.SlotReading:
     return ev.SlotReading(
         stage=slot.stage.label,
         blueprint=slot.blueprint,
-        alpha=slot.alpha if slot.stage.blended else None,
+        alpha=_short(slot.alpha) if slot.stage.blended else None,
         age=slot.age,
         parameters=slot.parameter_count,
-        grad_norm=slot.grad_norm,
-        contribution=slot.contribution,
-        contribution_se=slot.contribution_se,
-        shapley=shapley,
+        grad_norm=_short(slot.grad_norm),
+        contribution=_short(slot.contribution),
+        contribution_se=_short(slot.contribution_se),
+        shapley=_short(shapley),
     )
+
+
+@overload
+def _short(value: float) -> float: ...
+@overload
+def _short(value: float | None) -> float | None: ...
+def _short(value: float | None) -> float | None:
+    """A value in six significant digits. A float32 has hardly more, and all 17 of a double nearly double the files."""
+    return None if value is None else float(f"{value:.6g}")
 
 
 def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:
@@ -119,10 +129,10 @@ def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:
     return ev.EpisodeEnded(
         round=round_number,
         env=episode.env.index,
-        accuracy=episode.view.accuracies[-1],
-        best_accuracy=max(episode.view.accuracies[1:]),
-        episode_return=episode.episode_return,
-        parameter_ratio=episode.view.parameter_ratio,
+        accuracy=_short(episode.view.accuracies[-1]),
+        best_accuracy=_short(max(episode.view.accuracies[1:])),
+        episode_return=_short(episode.episode_return),
+        parameter_ratio=_short(episode.view.parameter_ratio),
         fossilized=stages.count(Stage.FOSSILIZED),
         culled=episode.culled,
     )

@@ -83,12 +83,12 @@ class Merged:
 
     @property
     def broken(self) -> list[Path]:
-        """Packed files that cannot be unpacked to their end."""
+        """Packed files of which not all can be unpacked."""
         return [path for segment in self._segments.values() for path in segment.broken]
 
     @property
     def corrupt(self) -> bool:
-        """A packed file cannot be unpacked beyond some byte."""
+        """A part of a packed file cannot be unpacked."""
         return any(segment.corrupt for segment in self._segments.values())
 
     def tail(self, offset: int) -> bytes:  # noqa: ARG002 (as a Segment has it)

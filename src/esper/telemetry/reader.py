@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -21,19 +21,16 @@ import zstandard
 
 from esper.telemetry import events as ev
 from esper.telemetry.merged import Merged, Source, rank_directories, read
-from esper.telemetry.scan import KINDS, Unreadable, unknown_fields
+from esper.telemetry.notices import Notices
+from esper.telemetry.scan import Unreadable
 from esper.telemetry.segments import ReadError, Segment, list_segments, packed_path, plain_path, segment_path
-from esper.telemetry.state import Keyframe, Record, RunState
+from esper.telemetry.state import Keyframe, RunState
 
 __all__ = ["History", "ReadError", "open_history"]
 
 BLOCK = 2_048
 """Events from one kept state to the next, until there are BLOCKS of them; then twice as many."""
 BLOCKS = 512
-NOTICES = 20
-"""Damaged lines told one by one."""
-STRANGERS = 50
-"""Unreadable lines at its beginning after which a file is no recording."""
 
 _state_encode = msgspec.msgpack.Encoder().encode
 _state_decode = msgspec.msgpack.Decoder(RunState).decode
@@ -98,19 +95,13 @@ class History:
         """From each of these positions on, what wall-clock time is ahead of recorded time."""
         self._resuming = True
         """The next event is the first after a Keyframe, or of all."""
-        self._notices: dict[object, str] = {}
-        self._damaged = 0
-        self._seen: set[str] = set()
-        """Types of which a record has come."""
-        self._met: set[type[Record]] = set()
-        """Those of which one has come in this file."""
+        self._notices = Notices(path)
         self._mark(opens=True)
 
     @property
     def notices(self) -> list[str]:
         """What could not be read, or was skipped: sentences for people."""
-        more = [f"{self._damaged - NOTICES} more lines are damaged"] if self._damaged > NOTICES else []
-        return [*self._notices.values(), *more]
+        return self._notices.sentences
 
     def poll(self) -> int:
         """Read what was appended since. Returns the position up to which the history is as it was.
@@ -191,7 +182,7 @@ class History:
                 if isinstance(self._segment, Merged) or not self.length:
                     return [segment_path(self.path, 1)]
                 joined = f"{self.path} went on with more ranks: open it again to see what they record"
-                self._notices["ranks", self.path] = joined
+                self._notices.tell(("ranks", self.path), joined)
             paths = list_segments(self.path)
         except OSError as error:
             raise ReadError(f"cannot read {self.path}: {error.strerror}") from error
@@ -203,10 +194,11 @@ class History:
         """Go on with another file."""
         if self._offset and self._segment.tail(self._offset):
             torn = self._segment.path
-            self._notices["torn", torn] = f"{torn} ends in the middle of a line: that event is lost"
+            self._notices.tell(("torn", torn), f"{torn} ends in the middle of a line: that event is lost")
         ranks = not self.length and self.path.is_dir() and rank_directories(self.path)
         self._segment, self._offset, self._complete = Merged(self.path) if ranks else Segment(path), 0, False
-        self._resuming, self._met = True, set()
+        self._resuming = True
+        self._notices.begin_file()
         self._mark(opens=True)
 
     def _read_on(self) -> int:
@@ -241,7 +233,7 @@ class History:
             kept, last = self._resume(events[0]), events[0].time
         if self.length - self._blocks[-1].position >= self._interval:
             self._mark(opens=False)
-        self._meet(text, events)
+        self._notices.meet(text, events)
         state, length, shift = self._state, self.length, self._shifts[-1][1]
         for event in events:
             if event.time < last:
@@ -277,8 +269,8 @@ class History:
             return self.length
         if self.length and keyframe.seq > self._state.seq:
             lost = f"events {self._state.seq + 1} to {keyframe.seq} are missing"
-            self._notices["gap", self._segment.path] = f"{lost} before {self._segment.path}"
-        self._meet(text, [keyframe])
+            self._notices.tell(("gap", self._segment.path), f"{lost} before {self._segment.path}")
+        self._notices.meet(text, [keyframe])
         kept = self._undo(keyframe.seq)
         self._state = state
         self._resuming = True
@@ -321,48 +313,17 @@ class History:
             self._blocks = [block for i, block in enumerate(self._blocks) if block.opens or i % 2 == 0]
             self._interval *= 2
 
-    def _meet(self, text: bytes, records: Sequence[Record]) -> None:
-        """Look at the first record of each type in a file, one a line of the text, for signs of a newer version."""
-        new = set(map(type, records)) - self._met
-        if not new:
-            return
-        self._met |= new
-        for line, record in zip(text.split(b"\n"), records, strict=False):
-            kind = type(record)
-            if kind in new:
-                new.remove(kind)
-                self._seen.add(kind.__name__)
-                if fields := unknown_fields(line, record):
-                    skipped = f"fields of {kind.__name__} that a newer version wrote were skipped: {', '.join(fields)}"
-                    self._notices.setdefault(kind.__name__, skipped)
-
     def _skip(self, end: int, bad: Unreadable) -> None:
-        """Say what cannot be read. Raises ReadError where it cannot be damage."""
-        path = self._segment.path
-        if bad.kind is not None and bad.kind not in KINDS:
-            self._notices[bad.kind] = f"events of the unknown type {bad.kind} were skipped; a newer version wrote them"
-            self._seen.add(bad.kind)
-            return
-        if bad.kind is not None and bad.kind not in self._seen:  # so it is not this line, but this type, that differs
-            raise ReadError(f"{self._segment.where(end)}: this version cannot read {bad.kind}: {bad.reason}")
-        self._damaged += 1
-        if self._damaged <= NOTICES:
-            where = self._segment.where(end)
-            self._notices[path, end] = f"{where} is damaged and was skipped: {bad.reason}"
-        if self._damaged >= STRANGERS and not self._seen:
-            raise self._foreign()
+        """Go on without the line that ends at an offset. Raises ReadError where it cannot be damage."""
+        segment = self._segment
+        self._notices.skip(bad, (segment.path, end), lambda: segment.where(end))
 
     def _check_end(self) -> None:
         """Raise ReadError if the file that was read to its end is no recording."""
         segment = self._segment
         for packed in segment.broken:
-            self._notices["packed", packed] = f"{packed} is damaged: it cannot be unpacked to its end"
+            self._notices.tell(packed, f"{packed} is damaged: not all of it can be unpacked")
         beginning = b'{"type":"'
         tail = segment.tail(self._offset)[: len(beginning)]
-        if not self._seen and (self._damaged or segment.corrupt or not beginning.startswith(tail)):
-            raise self._foreign()
-
-    def _foreign(self) -> ReadError:
-        return ReadError(
-            f"{self.path} is not a recording of esper-sanctum; expected the directory of a run, or JSON Lines of events"
-        )
+        sound = not segment.corrupt and beginning.startswith(tail)
+        self._notices.check(begun=self._state.started is not None, sound=sound)

@@ -14,6 +14,8 @@ CHUNK = 1 << 18
 """Bytes read at a time, to be decoded together: some hundred events."""
 PACKED_CHUNK = 1 << 14
 """Bytes of a packed file read at a time: they grow up to thirtyfold."""
+MOST_HELD = 1 << 26
+"""Plain bytes of a frame that are held until its checksum was found right; a recorder's frames are far smaller."""
 LONGEST_LINE = 1 << 28
 """Bytes without a line's end after which a file cannot be a recording."""
 
@@ -64,13 +66,13 @@ class Segment:
         self.cut = False
         """The packed file ends too early."""
         self.corrupt = False
-        """The packed file cannot be unpacked beyond some byte."""
+        """A part of the packed file cannot be unpacked."""
         self._frames = [(0, 0)]
         """Where zstd frames are known to start: offset in the plain text, and in the packed file."""
 
     @property
     def broken(self) -> list[Path]:
-        """The packed file, if it cannot be unpacked to its end."""
+        """The packed file, if not all of it can be unpacked."""
         return [packed_path(self.path)] if self.cut or self.corrupt else []
 
     @property
@@ -127,27 +129,58 @@ class Segment:
             return packed_path(self.path).open("rb"), True
 
     def _unpack(self, file: BinaryIO, offset: int) -> Iterator[bytes]:
-        """Unpack from the nearest known frame on, and note every further frame on the way."""
+        """Unpack from the nearest known frame on, and note every further frame on the way.
+
+        A frame is given out when its checksum was found right; one that is damaged counts as empty.
+        """
         at, packed = self._frames[bisect_right(self._frames, offset, key=lambda frame: frame[0]) - 1]
-        file.seek(packed)
-        frame = None
-        while data := file.read(PACKED_CHUNK):
-            while data:
-                frame = frame or zstandard.ZstdDecompressor().decompressobj()
-                try:
-                    chunk = frame.decompress(data)
-                except zstandard.ZstdError:
-                    self.corrupt = True
-                    return
-                if at + len(chunk) > offset:
-                    yield chunk[max(offset - at, 0) :]
-                at += len(chunk)
-                data = frame.unused_data
-                if frame.eof:
-                    frame = None
-                    if at > self._frames[-1][0]:
-                        self._frames.append((at, file.tell() - len(data)))
-        self.cut = frame is not None
+        while packed >= 0:
+            file.seek(packed)
+            frame = zstandard.ZstdDecompressor().decompressobj()
+            try:
+                for text in _unpack_frame(file, frame):
+                    for start in range(max(offset - at, 0), len(text), CHUNK):
+                        yield text[start : start + CHUNK]
+                    at += len(text)
+            except zstandard.ZstdError:
+                self.corrupt = True
+                packed = _find_frame(file, packed + 1)
+                continue
+            if not frame.eof:
+                self.cut = file.tell() > packed
+                return
+            packed = file.tell() - len(frame.unused_data)
+            if at > self._frames[-1][0]:
+                self._frames.append((at, packed))
+
+
+def _unpack_frame(file: BinaryIO, frame: zstandard.ZstdDecompressionObj) -> Iterator[bytes]:
+    """What a frame holds, or the beginning of it where the file ends too early: in one piece, unless that is too big.
+
+    Raises ZstdError if the frame is damaged.
+    """
+    held: list[bytes] = []
+    size = 0
+    while not frame.eof and (data := file.read(PACKED_CHUNK)):
+        held.append(frame.decompress(data))
+        size += len(held[-1])
+        if size > MOST_HELD:
+            yield b"".join(held)
+            held, size = [], 0
+    yield b"".join(held)
+
+
+def _find_frame(file: BinaryIO, start: int) -> int:
+    """Where the next frame may start, from a byte on; -1 where none does."""
+    file.seek(start)
+    rest = b""
+    while chunk := file.read(CHUNK):
+        found = (rest + chunk).find(zstandard.MAGIC_NUMBER.to_bytes(4, "little"))
+        if found >= 0:
+            return start - len(rest) + found
+        start += len(chunk)
+        rest = (rest + chunk)[-3:]
+    return -1
 
 
 def _read(file: BinaryIO, offset: int) -> Iterator[bytes]:

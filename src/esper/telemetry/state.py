@@ -220,14 +220,13 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env.revision = event.seq
         env.refusals.pop(event.slot, None)
         _push(env.moves, event)
-        if event.blueprint is not None:
-            self._note_blueprint(env, event, event.blueprint)
+        slots = self.started.slots if self.started else []
+        if event.blueprint is not None and event.slot in slots:  # a damaged line may name another
+            self._note_blueprint(env, event.after, event.blueprint, slots.index(event.slot))
 
-    def _note_blueprint(self, env: EnvState, event: ev.SeedMoved, blueprint: str) -> None:
+    def _note_blueprint(self, env: EnvState, after: str, blueprint: str, slot: int) -> None:
         record = self.blueprints.setdefault(blueprint, BlueprintRecord())
-        assert self.started is not None
-        slot = self.started.slots.index(event.slot)
-        match event.after:
+        match after:
             case "germinated":
                 record.planted += 1
                 reading = env.stepped.slots[slot] if env.stepped else None
