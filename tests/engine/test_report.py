@@ -58,9 +58,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     return Watched(live, readings)
 
 
-def told(*values: float | None) -> tuple[float | None, ...]:
-    """What an event says of these: six digits."""
-    return tuple(None if value is None else float(f"{value:.6g}") for value in values)
+def told(value: float | None, digits: int = 5) -> float | None:
+    """What an event says of a value: so many significant digits."""
+    return None if value is None else float(f"{value:.{digits}g}")
 
 
 def test_every_step_carries_what_its_env_measured(watched: Watched) -> None:
@@ -69,9 +69,9 @@ def test_every_step_carries_what_its_env_measured(watched: Watched) -> None:
         events = watched.stepped(env)
         assert len(events) == len(readings) == STEPS
         for event, (measured, parameters) in zip(events, readings, strict=True):
-            assert (event.train_loss, event.train_accuracy) == told(measured.train_loss, measured.train_accuracy)
-            assert (event.loss, event.accuracy) == told(measured.loss, measured.accuracy)
-            assert (event.grad_norm, event.parameter_ratio) == told(measured.grad_norm, parameters / host)
+            assert (event.train_loss, event.loss) == (told(measured.train_loss), told(measured.loss))
+            assert (event.train_accuracy, event.accuracy) == (told(measured.train_accuracy), told(measured.accuracy))
+            assert (event.grad_norm, event.parameter_ratio) == (told(measured.grad_norm, 4), told(parameters / host))
 
 
 def test_every_slot_carries_what_its_seed_measured(watched: Watched) -> None:
@@ -84,9 +84,10 @@ def test_every_slot_carries_what_its_seed_measured(watched: Watched) -> None:
                     continue
                 if index in measured.contributions:
                     contributions += 1
-                    assert (slot.contribution, slot.contribution_se) == told(*measured.contributions[index])
+                    contribution, error = measured.contributions[index]
+                    assert (slot.contribution, slot.contribution_se) == (told(contribution), told(error, 4))
                 norms += index in measured.slot_grad_norms
-                assert (slot.grad_norm,) == told(measured.slot_grad_norms.get(index))
+                assert slot.grad_norm == told(measured.slot_grad_norms.get(index), 4)
     assert contributions > 5
     assert norms > contributions  # seeds in training have a gradient, and contribute nothing
 
@@ -151,7 +152,7 @@ def test_rewards_add_up(watched: Watched) -> None:
         assert {*events[-1].reward_parts} == {"accuracy", "rent", "contribution"}
         total = math.fsum(event.reward for event in events)
         assert watched.live.state.envs[env].returns == [ended[env].episode_return]
-        assert ended[env].episode_return == pytest.approx(total, abs=STEPS * 3 * 5e-7)  # each part has six decimals
+        assert ended[env].episode_return == pytest.approx(total, abs=STEPS * 3 * 5e-6)  # each part has five decimals
         assert ended[env].accuracy == events[-1].accuracy
         assert ended[env].best_accuracy == max(event.accuracy for event in events)
         assert ended[env].parameter_ratio == events[-1].parameter_ratio
@@ -195,8 +196,8 @@ def test_loss_and_accuracy_are_those_of_the_validation_split(tmp_path: Path) -> 
     hits, loss = evaluate(env.network, env.splits.validation_x, env.splits.validation_y, env.network.alphas())
     stepped = live.state.envs[0].stepped
     assert stepped is not None
-    assert stepped.accuracy == pytest.approx(hits.mean().item(), abs=1e-6)
-    assert stepped.loss == pytest.approx(loss, rel=1e-5)
+    assert stepped.accuracy == pytest.approx(hits.mean().item(), rel=1e-4)
+    assert stepped.loss == pytest.approx(loss, rel=1e-4)
 
 
 def test_a_contribution_is_what_is_lost_without_the_seed(watched: Watched) -> None:
@@ -211,8 +212,8 @@ def test_a_contribution_is_what_is_lost_without_the_seed(watched: Watched) -> No
             with_it, _ = evaluate(env.network, x, y, alphas)
             without, _ = evaluate(env.network, x, y, [0.0 if i == index else alpha for i, alpha in enumerate(alphas)])
             gain = with_it - without
-            assert slot.contribution == pytest.approx(gain.mean().item(), abs=1e-6)
-            assert slot.contribution_se == pytest.approx(gain.std(correction=0).item() / math.sqrt(len(y)), rel=1e-4)
+            assert slot.contribution == pytest.approx(gain.mean().item(), rel=1e-4)
+            assert slot.contribution_se == pytest.approx(gain.std(correction=0).item() / math.sqrt(len(y)), rel=1e-3)
             checked += 1
     assert checked > 0
 

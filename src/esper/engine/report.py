@@ -63,7 +63,7 @@ def env_stepped(
     op = Op(choice.action.op)
     slots = episode.env.network.slots
     probabilities = choice.op_probabilities or {}
-    told = {name: round(part, 6) for name, part in parts.items()}  # decimals, not digits: they are to sum up
+    told = {name: round(part, 5) for name, part in parts.items()}  # decimals, not digits: they are to sum up
     return ev.EnvStepped(
         round=at.round,
         step=at.step,
@@ -76,11 +76,11 @@ def env_stepped(
         accuracy=_short(measured.accuracy),
         reward=sum(told.values()),
         reward_parts=told,
-        value=_short(choice.value),
-        op_probability=_short(probabilities.get(op)),
+        value=_short(choice.value, 4),
+        op_probability=round(probabilities[op], DIGITS) if op in probabilities else None,
         op_probabilities={legal.label: round(share, DIGITS) for legal, share in probabilities.items()},
         decision=_decision(episode, choice),
-        grad_norm=_short(measured.grad_norm),
+        grad_norm=_short(measured.grad_norm, 4),
         parameter_ratio=_short(episode.view.parameter_ratio),
         loss_scale=measured.loss_scale,
         skipped=measured.skipped,
@@ -107,20 +107,20 @@ def _slot_reading(slot: Slot, shapley: float | None) -> ev.SlotReading:
         alpha=_short(slot.alpha) if slot.stage.blended else None,
         age=slot.age,
         parameters=slot.parameter_count,
-        grad_norm=_short(slot.grad_norm),
+        grad_norm=_short(slot.grad_norm, 4),
         contribution=_short(slot.contribution),
-        contribution_se=_short(slot.contribution_se),
+        contribution_se=_short(slot.contribution_se, 4),
         shapley=_short(shapley),
     )
 
 
 @overload
-def _short(value: float) -> float: ...
+def _short(value: float, digits: int = 5) -> float: ...
 @overload
-def _short(value: float | None) -> float | None: ...
-def _short(value: float | None) -> float | None:
-    """A value in six significant digits. A float32 has hardly more, and all 17 of a double nearly double the files."""
-    return None if value is None else float(f"{value:.6g}")
+def _short(value: float | None, digits: int = 5) -> float | None: ...
+def _short(value: float | None, digits: int = 5) -> float | None:
+    """A value in so many significant digits, which is more than it is good for. All 17 would double the files."""
+    return None if value is None else float(f"{value:.{digits}g}")
 
 
 def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:

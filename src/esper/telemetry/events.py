@@ -24,7 +24,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     seq: int = 0
     """Sequence number in the run, from 1, without gaps."""
     time: float = 0.0
-    """Wall clock, seconds since the epoch."""
+    """Wall clock, seconds since the epoch, to the millisecond."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag=True):

@@ -11,8 +11,8 @@ from esper.telemetry.segments import packed_path
 
 FRAME_BYTES = 1 << 20
 """Plain bytes in a zstd frame: the most that a reader unpacks to get at one line, and that a flipped bit costs."""
-LEVEL = 12
-"""Of compression: about a second for a whole segment."""
+LEVEL = 15
+"""Of compression: some seconds for a whole segment, in the recorder's thread and without Python's lock."""
 
 
 class SegmentWriter:
