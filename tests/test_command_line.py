@@ -200,6 +200,7 @@ WRONG = {
     ("replay", "last"): "there is no last run: telemetry holds none yet",
     ("replay", "last", "--speed", "0"): "--speed 0.0 is not valid: it must be a number above 0",
     ("replay", "last", "--speed", "nan"): "--speed nan is not valid",
+    ("replay", "last", "--follow", "--no-tui"): "--follow needs the dashboard: leave out --no-tui",
     ("replay", "last", "--speed", "fast"): "--speed: invalid float value: 'fast'",
     (): "the dashboard needs a terminal, and there is none here: add --no-tui",
 }

@@ -5,12 +5,17 @@ from pathlib import Path
 import pytest
 
 from esper.control import Kind
+from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource, ReplaySource
+from esper.sanctum.theme import DEFAULT
 from esper.telemetry import events as ev
+from esper.telemetry.playback import Playback
+from esper.telemetry.reader import open_history
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import example_run, stamp
-from tests.sanctum.driving import replay
+from tests.sanctum.driving import header, replay, settle
 from tests.sanctum.sessions import FakeSession
+from tests.telemetry.recordings import recording
 
 
 def test_nothing_heavy_is_imported_before_the_first_frame() -> None:
@@ -108,3 +113,53 @@ def test_a_replay_plays_once_started(tmp_path: Path) -> None:
     source.tick(1e6)
     assert source.state.status == "done"
     assert not playback.playing
+
+
+def recorded_part(folder: Path, count: int) -> ReplaySource:
+    """The first events of a recording that is being written, followed."""
+    (folder / "events-00001.jsonl").write_bytes(recording(example_run()[:count]))
+    source = ReplaySource(Playback(open_history(folder)), follow=True)
+    source.start()
+    return source
+
+
+def test_a_recording_that_is_written_is_followed(tmp_path: Path) -> None:
+    run = example_run()
+    source = recorded_part(tmp_path, 20)
+    assert source.tick(0.2)
+    assert not source.tick(0.2)
+    assert (source.state.seq, source.following) == (20, True)
+    (tmp_path / "events-00001.jsonl").write_bytes(recording(run[:30]))
+    assert source.tick(0.2)
+    assert (source.state.seq, source.following) == (30, True)
+
+    source.playback.seek(10)
+    (tmp_path / "events-00001.jsonl").write_bytes(recording(run[:40]))
+    assert source.tick(0.2)  # how much lies ahead has changed
+    assert (source.state.seq, source.playback.length, source.following) == (10, 40, False)
+    source.playback.to_end()
+    (tmp_path / "events-00001.jsonl").write_bytes(recording(run))
+    source.tick(0.2)
+    assert (source.state.status, source.following) == ("done", True)
+
+
+def test_a_followed_recording_that_vanishes_ends_the_dashboard_with_a_sentence(tmp_path: Path) -> None:
+    source = recorded_part(tmp_path, 20)
+    (tmp_path / "events-00001.jsonl").rename(tmp_path / "elsewhere")
+    source.tick(0.2)
+    assert source.failure is not None
+    assert source.failure.startswith(f"{tmp_path} is not a run")
+
+
+async def test_the_header_says_whether_the_end_is_followed(tmp_path: Path) -> None:
+    source = recorded_part(tmp_path, 20)
+    app = SanctumApp(source, theme=DEFAULT)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "REPLAY following" in header(app)
+        await pilot.press("left")
+        await settle(pilot)
+        assert "REPLAY round" in header(app)
+        await pilot.press("right_curly_bracket")
+        await settle(pilot)
+        assert "REPLAY following" in header(app)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import esper
 from esper.commands.options import Parser
-from esper.commands.replay import add_replay_options, replay
+from esper.commands.replay import parse_replay, replay
 from esper.telemetry.segments import ReadError
 
 
 def run(arguments: Sequence[str]) -> int:
     """Show it."""
     parser = Parser(prog="esper-sanctum demo", description="Replay the recorded run that ships with the package.")
-    add_replay_options(parser)
-    return replay(find_demo(), parser.parse_args(arguments))
+    chosen = parse_replay(parser, arguments)
+    return replay(find_demo(), chosen)
 
 
 def find_demo() -> Path:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from esper.commands.options import DONE, Parser, add_recording, warn
+from esper.commands.options import DONE, Parser, add_recording, refuse, warn
 from esper.commands.screen import add_screen_options, show
 from esper.config import ConfigError
 
@@ -18,25 +18,29 @@ def run(arguments: Sequence[str]) -> int:
 
     parser = Parser(prog="esper-sanctum replay", description="Show a recorded run.")
     add_recording(parser, "FILE_OR_RUN")
-    add_replay_options(parser)
-    chosen = parser.parse_args(arguments)
-    return replay(resolve_run(chosen.run, chosen.telemetry_dir), chosen)
+    parser.add_argument("--follow", action="store_true", help="begin at the end, and stay there while it is written")
+    chosen = parse_replay(parser, arguments)
+    if chosen.follow and chosen.no_tui:
+        raise ConfigError("--follow needs the dashboard: leave out --no-tui, or see esper-sanctum attach --no-tui")
+    return replay(resolve_run(chosen.run, chosen.telemetry_dir), chosen, follow=chosen.follow)
 
 
-def add_replay_options(parser: argparse.ArgumentParser) -> None:
-    """How a recording is shown."""
+def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """The options of a command, with those that say how a recording is shown. Raises ConfigError."""
     parser.add_argument("--speed", type=float, default=1.0, metavar="X", help="how fast time passes (default: 1)")
     add_screen_options(parser)
+    chosen = parser.parse_args(arguments)
+    if not 0 < chosen.speed < math.inf:
+        raise ConfigError(f"--speed {chosen.speed} is not valid: it must be a number above 0")
+    return chosen
 
 
-def replay(path: Path, chosen: argparse.Namespace) -> int:
+def replay(path: Path, chosen: argparse.Namespace, *, follow: bool = False) -> int:
     """Show a recording in the way that was chosen; the exit code."""
     from esper.telemetry.console import summary
     from esper.telemetry.playback import Playback
     from esper.telemetry.reader import open_history
 
-    if not 0 < chosen.speed < math.inf:
-        raise ConfigError(f"--speed {chosen.speed} is not valid: it must be a number above 0")
     playback = Playback(open_history(path))
     if chosen.no_tui:
         playback.to_end()
@@ -46,4 +50,6 @@ def replay(path: Path, chosen: argparse.Namespace) -> int:
     playback.speed = chosen.speed
     from esper.sanctum.source import ReplaySource
 
-    return show(ReplaySource(playback), chosen.theme)
+    source = ReplaySource(playback, follow=follow)
+    code = show(source, chosen.theme)
+    return refuse(source.failure) if source.failure else code

@@ -9,6 +9,7 @@ from typing import Protocol
 from esper.attach.session import AttachSession
 from esper.sanctum.requests import Inbox, RemoteRequests, Requests
 from esper.telemetry.playback import Playback
+from esper.telemetry.segments import ReadError
 from esper.telemetry.state import Keyframe, Record, RunState
 
 ENDED = frozenset({"done", "stopped", "failed"})
@@ -46,6 +47,11 @@ class Source(Protocol):
     @property
     def failure(self) -> str | None:
         """Why the run could not even be set up; the caller prints it once the terminal is restored."""
+        ...
+
+    @property
+    def following(self) -> bool:
+        """Whether the end of a recording is shown, and will be when there is more of it."""
         ...
 
     @property
@@ -88,6 +94,7 @@ class LiveSource:
     """A run in this process."""
 
     live = True
+    following = False
     attached = False
     playback = None
     notices: Sequence[str] = ()
@@ -147,16 +154,22 @@ class AttachSource(LiveSource):
 
 
 class ReplaySource:
-    """A recording."""
+    """A recording.
+
+    Args:
+        playback: of it.
+        follow: begin at its end, and read on while it is written.
+    """
 
     live = False
     attached = False
     requests = None
     alive = False
-    failure = None
 
-    def __init__(self, playback: Playback) -> None:
+    def __init__(self, playback: Playback, *, follow: bool = False) -> None:
         self.playback = playback
+        self.failure: str | None = None
+        self._follow = follow
         self._seen: tuple[object, ...] = ()
 
     @property
@@ -170,14 +183,27 @@ class ReplaySource:
         return self.playback.history.notices
 
     def start(self) -> None:
-        """Let it play."""
-        self.playback.playing = True
+        """Let it play, or go to its end."""
+        if self._follow:
+            self.playback.to_end()
+        else:
+            self.playback.playing = True
+
+    @property
+    def following(self) -> bool:
+        """Whether the end is shown, and will be when there is more."""
+        return self._follow and self.playback.position == self.playback.length
 
     def tick(self, seconds: float) -> bool:
-        """Move the play head on, if it plays."""
+        """Move the play head on, if it plays; take in what was written since."""
         playback = self.playback
+        if self._follow:
+            try:
+                playback.poll()
+            except ReadError as error:
+                self.failure = str(error)
         if playback.playing:
             playback.advance(seconds)
-        seen = (playback.position, playback.playing, playback.speed)
+        seen = (playback.position, playback.length, playback.playing, playback.speed)
         changed, self._seen = seen != self._seen, seen
         return changed

@@ -26,7 +26,9 @@ def status(source: Source) -> Status:
     """How the run is, from its events; never from what was merely asked for."""
     state = source.state
     if not source.live:
-        return Status("REPLAY", "curve", {"paused": "of a pause", "failed": "of a failed run"}.get(state.status, ""))
+        moment = {"paused": "of a pause", "failed": "of a failed run"}.get(state.status, "")
+        following = "following" if source.following and state.status not in ENDED else ""
+        return Status("REPLAY", "curve", " ".join(filter(None, (following, moment))))
     note = _note(source)
     match state.status:
         case "failed":

@@ -34,7 +34,9 @@ class Scrubber(Panel, can_focus=True):
     def key(self) -> Hashable:
         """The play head, and whether it has the focus."""
         playback = self.view.source.playback
-        return (playback.position, playback.playing, playback.speed, self.has_focus) if playback else None
+        if playback is None:
+            return None
+        return playback.position, playback.length, playback.playing, playback.speed, self.has_focus
 
     def draw(self, size: Size) -> list[Line]:
         """Play or hold, speed, the line, the time."""
