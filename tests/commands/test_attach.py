@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from esper import cli
 from esper.engine.checkpoint import read_checkpoint
 from esper.engine.manifest import list_checkpoints
 from esper.telemetry import events as ev
@@ -132,6 +134,17 @@ def test_a_run_that_is_killed_while_it_is_watched(tmp_path: Path) -> None:
     _, errors = watching.communicate(timeout=PATIENCE)
     assert errors == "esper-sanctum: the process that trained telemetry/live ended without a word\n"
     assert watching.returncode == 1
+
+
+def test_a_run_that_cannot_listen_says_why_and_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delattr(socket, "AF_UNIX")
+    assert cli.main(["--no-tui", "--envs", "2", "--steps", "2", "--rounds", "1"]) == 0
+    output = capsys.readouterr().out
+    assert "WARNING this run cannot be controlled from elsewhere: this system has no Unix sockets\n" in output
+    assert f"run {only_run(tmp_path).name}: done" in output
 
 
 # --detach

@@ -39,6 +39,11 @@ _COLUMNS = (
     ("EV", "explained variance: how well the critic foresaw the returns, 1 is perfectly"),
     ("busy", "share of the step that the lane spent working"),
 )
+_REQUESTS = (
+    ("asking…", "sent to a run in another process, and not heard there yet"),
+    ("pausing…", "heard: the engine will do it at the end of its step"),
+    ("", "done, once the event that says so has come; the log names who asked"),
+)
 
 
 class Help(ModalScreen[None]):
@@ -69,6 +74,7 @@ class Help(ModalScreen[None]):
         self._section(page, "Columns and figures", [(name, "head", text) for name, text in _COLUMNS])
         ops = [(name.replace("_", " "), "head", text) for name, text in OPS.items()]
         self._section(page, "Ops of the policy", ops)
+        self._section(page, "What was asked of the run", [(name, "bright", text) for name, text in _REQUESTS])
         heads = [(short, "head", long) for long, short in HEADS.values()]
         self._section(page, "Heads of the policy", heads)
         page.append("Esc back", style=self._palette["dim"])
