@@ -97,6 +97,10 @@ def test_segments_are_finished_packed_and_open_with_a_keyframe(
     put_all(recorder, RUN)
     recorder.flush()
 
+    deadline = time.monotonic() + 30
+    while sum(not name.endswith(".zst") for name in files(recorder.directory)) > 1:  # they are packed beside
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     names = files(recorder.directory)
     assert len(names) > 3
     assert [name.endswith(".zst") for name in names] == [True] * (len(names) - 1) + [False]

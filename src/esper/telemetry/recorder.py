@@ -73,6 +73,8 @@ class Recorder:
         self._number = segment_number(segments[-1]) if segments else 0
         self._finished = [path for path in segments if path.exists()]
         """Segments to pack: those that a killed run left are among them."""
+        self._packer = threading.Thread()
+        """Packs segments while it is alive; there is one at most."""
         self._failure: str | None = None
         self._incoming: deque[Record | _Heard] = deque()
         self._alert = BATCH
@@ -109,7 +111,8 @@ class Recorder:
     def _hold_back(self) -> None:
         """Wait while too many wait."""
         if len(self._incoming) >= self._alert:
-            self._wake.set()
+            if not self._wake.is_set():
+                self._wake.set()
             while len(self._incoming) >= WAITING and self._thread.is_alive():
                 time.sleep(0.002)
             self._check_alive()
@@ -177,11 +180,12 @@ class Recorder:
         """Take what comes next, unless something is still on its way: a batch of events, or one Keyframe."""
         if self._taken:
             return
-        while self._incoming and len(self._taken) < BATCH:
-            if isinstance(self._incoming[0], Keyframe) and self._taken:
+        for _ in range(min(len(self._incoming), BATCH)):
+            keyframe = type(self._incoming[0]) is Keyframe
+            if keyframe and self._taken:
                 return
             self._taken.append(self._incoming.popleft())
-            if isinstance(self._taken[-1], Keyframe):
+            if keyframe:
                 return
 
     def _write(self) -> None:
@@ -217,11 +221,11 @@ class Recorder:
             self._segment = None
 
     def _pack(self) -> None:
-        while self._finished:
-            path = self._finished.pop(0)
-            # Where there is no room for it, the plain file stays: it reads as well, and the next recorder packs it.
-            with suppress(OSError):
-                pack(path)
+        """Have finished segments packed, beside what goes on: it takes seconds each."""
+        if self._finished and not self._packer.is_alive():
+            finished, self._finished = self._finished, []
+            self._packer = threading.Thread(target=_pack_all, args=(finished,), name="packer", daemon=True)
+            self._packer.start()
 
     def _answer(self) -> None:
         while self._requests:
@@ -257,7 +261,16 @@ class Recorder:
         self._answer()
         self._sync()
         self._finish_segment()
-        self._pack()
+        if self._packer.is_alive():
+            self._packer.join()
+        _pack_all(self._finished)
+
+
+def _pack_all(segments: Iterable[Path]) -> None:
+    for path in segments:
+        # Where there is no room for it, the plain file stays: it reads as well, and the next recorder packs it.
+        with suppress(OSError):
+            pack(path)
 
 
 class _Heard(NamedTuple):
