@@ -52,6 +52,10 @@ class Measurement:
     """By slot: only those that trained."""
     loss_scale: float | None
     """At the end of the epoch; None without loss scaling."""
+    growth_tracker: int | None
+    """Clean batches since that scale last changed."""
+    lost: int
+    """Batches that taught nothing since a gradient of any owner overflowed; with loss scaling only."""
     skipped: dict[str, int]
     """Batches that taught nothing since a gradient overflowed, by its owner, host or slot; with loss scaling only."""
     contributions: dict[int, tuple[float, float]]
@@ -194,9 +198,9 @@ class Env:
         """Train one epoch of `samples_per_epoch` samples in this env's own order.
 
         Returns:
-            [3 + 2 O] on the device for O owners of parameters, the host and then each slot that trains, in order: mean
-            loss, accuracy, loss scale (0 without one), mean gradient norm of each owner over the batches that were not
-            skipped, and number of batches that were, for a gradient of this owner.
+            [5 + 2 O] on the device for O owners of parameters, the host and then each slot that trains, in order: mean
+            loss, accuracy, loss scale and its growth tracker (0 without one), number of batches that were skipped, mean
+            gradient norm of each owner over the others, and number of batches that were, for a gradient of this owner.
         """
         self.network.train()
         owners = self.owners()
@@ -206,8 +210,8 @@ class Env:
         logits_NK = torch.cat(logits).float()
         hits = (logits_NK.argmax(dim=-1) == y_N).float().mean()
         loss = F.cross_entropy(logits_NK, y_N)
-        scale = self.scaler.current() if self.scaler else torch.zeros_like(loss)
-        return torch.cat((torch.stack((loss, hits, scale)), self._norms_and_losses(norms)))
+        scale = self.scaler.current() if self.scaler else loss.new_zeros(2)
+        return torch.cat((torch.stack((loss, hits)), scale, self._norms_and_losses(norms)))
 
     def learn(self, owners: Sequence[Owner], x_BCHW: Tensor, y_B: Tensor) -> tuple[Tensor, list[Tensor]]:
         """One minibatch, for the host and the seeds that train.
@@ -231,6 +235,12 @@ class Env:
             Owner.of(self.host_optimizer, self.training.host_clip),
             *(Owner.of(seed, self.training.seed_clip) for seed in seeds),
         ]
+
+    @property
+    def batches(self) -> int:
+        """In an epoch."""
+        samples = min(len(self.splits.train_y), self.task.samples_per_epoch)
+        return -(-samples // self.task.batch_size)
 
     def samples(self, round_index: int, step: int) -> tuple[Tensor, Tensor]:
         """Pictures and labels of one epoch, in an order that belongs to this env, round and step."""
@@ -261,19 +271,22 @@ class Env:
         return norm_O
 
     def _norms_and_losses(self, norms: Sequence[list[Tensor]]) -> Tensor:
-        """From the norms in each of M batches: each owner's mean, and how many of its overflowed, [2 O].
+        """From the norms in each of M batches: how many were skipped; each owner's mean, and how many of its overflowed.
 
         Without loss scaling nothing is skipped, and a gradient that is not finite shows in the mean. Each owner's are
         summed by themselves, so that the host's mean is the same to the bit whoever else there is.
+
+        Returns:
+            [1 + 2 O] on the device.
         """
         norm_OM = [torch.stack(each) for each in zip(*norms, strict=True)]
         if self.scaler is None:
             mean_O = torch.stack([norm_M.mean() for norm_M in norm_OM])
-            return torch.cat((mean_O, torch.zeros_like(mean_O)))
+            return torch.cat((mean_O.new_zeros(1), mean_O, torch.zeros_like(mean_O)))
         overflow_OM = torch.stack([~norm_M.isfinite() for norm_M in norm_OM])
         skipped_M = overflow_OM.any(dim=0)
         total_O = torch.stack([norm_M.masked_fill(skipped_M, 0.0).sum() for norm_M in norm_OM])
-        return torch.cat((total_O / (~skipped_M).sum(), overflow_OM.sum(dim=1)))
+        return torch.cat((skipped_M.sum(dim=0, keepdim=True), total_O / (~skipped_M).sum(), overflow_OM.sum(dim=1)))
 
     @torch.inference_mode()
     def validate(self, *, last: bool) -> Tensor:
@@ -332,7 +345,7 @@ class Env:
     def take(self, trained: list[float], validated: list[float]) -> Measurement:
         """Give the numbers of `train` and `validate`, once on the host, their names; note them in the slots."""
         owners = self.trained_slots()
-        norms, lost = trained[3 : 4 + len(owners)], trained[4 + len(owners) :]
+        norms, lost = trained[5 : 6 + len(owners)], trained[6 + len(owners) :]
         names = ["host", *(self.network.slots[index].name for index in owners)]
         slot_norms = dict(zip(owners, norms[1:], strict=True))
         slots = self.measured_slots()
@@ -350,6 +363,8 @@ class Env:
             grad_norm=norms[0],
             slot_grad_norms=slot_norms,
             loss_scale=trained[2] if self.scaler else None,
+            growth_tracker=int(trained[3]) if self.scaler else None,
+            lost=int(trained[4]),
             skipped={name: int(count) for name, count in zip(names, lost, strict=True) if count},
             contributions=contributed,
             shapley=dict(zip(slots, shapley, strict=True)) if shapley else {},

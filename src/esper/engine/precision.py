@@ -65,8 +65,16 @@ class LossScaler:
         return (~norm_O.isfinite()).any().float()
 
     def current(self) -> Tensor:
-        """The scale, as a scalar on the device: reading it costs no synchronisation."""
-        return self._scaler.scale(self._one)
+        """The scale, and the clean batches since it last changed, [2] on the device: this costs no synchronisation."""
+        scale = self._scaler.scale(self._one)
+        tracker = self._scaler._growth_tracker  # its public twin waits for the device
+        assert tracker is not None  # built with the scale
+        return torch.stack((scale, tracker.to(scale.dtype)))
+
+    @property
+    def growth_interval(self) -> int:
+        """Clean batches after which the scale doubles."""
+        return self._scaler.get_growth_interval()
 
     def snapshot(self) -> dict[str, Any]:
         """What a checkpoint keeps: scale and growth tracker among it."""

@@ -83,7 +83,9 @@ def env_stepped(
         grad_norm=_short(measured.grad_norm, 4),
         parameter_ratio=_short(episode.view.parameter_ratio),
         loss_scale=measured.loss_scale,
+        growth_tracker=measured.growth_tracker,
         skipped=measured.skipped,
+        lost=measured.lost,
         slots=[_slot_reading(slot, measured.shapley.get(index)) for index, slot in enumerate(slots)],
     )
 

@@ -96,7 +96,8 @@ class Run:
         lanes = [lane for share in self.ranks.collect(self.pool.assignment) for lane in share]
         manifest = {"run": self.directory.name, "config": builtins, "versions": report.versions()}
         self.ranks.first(lambda: write_manifest(self.directory, manifest))
-        network = self.pool.envs[0].network
+        env = self.pool.envs[0]
+        network = env.network
         started = ev.RunStarted(
             run=self.directory.name,
             task=config.task,
@@ -107,6 +108,8 @@ class Run:
             lanes=lanes,
             seed=config.seed,
             host_parameters=network.host_parameter_count,
+            batches=env.batches,
+            growth_interval=env.scaler.growth_interval if env.scaler else None,
             versions=report.versions(),
             config=builtins,
         )

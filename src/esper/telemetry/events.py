@@ -48,6 +48,10 @@ class RunStarted(Event, frozen=True, kw_only=True, tag=True):
     """Of everything random."""
     host_parameters: int
     """Parameters of a host before it grows."""
+    batches: int | None = None
+    """Batches in one epoch of an env."""
+    growth_interval: int | None = None
+    """Clean batches after which a loss scale doubles; absent without loss scaling."""
     versions: dict[str, str]
     """Versions of esper-sanctum, Python and torch."""
     config: dict[str, Any] = {}
@@ -128,8 +132,12 @@ class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
     """Parameters of host and seeds over those of the bare host."""
     loss_scale: float | None = None
     """The loss scaler's scale; absent where there is no scaler."""
+    growth_tracker: int | None = None
+    """Clean batches since the scale last changed; at `RunStarted.growth_interval` it doubles. Absent as the scale."""
     skipped: dict[str, int] = {}
     """Optimizer steps skipped for non-finite gradients in this epoch, by owner (host or slot); only those with any."""
+    lost: int = 0
+    """Batches of this epoch that taught nothing, since a gradient of any owner was not finite under loss scaling."""
     slots: list[SlotReading]
     """In the order of `RunStarted.slots`."""
 
