@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from esper.telemetry import events as ev
-from esper.telemetry.anomalies import inspect
+from esper.telemetry.inspector import Inspector
 
 START = 1_790_000_000.0
 """Wall-clock time of the first event."""
@@ -34,7 +34,8 @@ def example_run(envs: int = 4, rounds: int = 2, steps: int = 5) -> list[ev.AnyEv
                 ev.PhaseTimed(round=round_, step=step, wall=0.2, phases={"train": 0.12, "validate": 0.05, "act": 0.01})
             )
     run.append(ev.RunEnded(outcome="done"))
-    return stamp(found for event in run for found in (event, *inspect(event)))
+    inspector = Inspector()
+    return stamp(said for event in run for said in (event, *inspector.look(event)))
 
 
 def stamp(run: Iterable[ev.AnyEvent], first: int = 1, start: float = START) -> list[ev.AnyEvent]:

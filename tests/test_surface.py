@@ -61,10 +61,12 @@ CHOICES = {
 }
 
 EVENTS = {
-    "RunStarted": "run task policy rounds steps slots lanes seed host_parameters versions config",
+    "RunStarted": "run task policy rounds steps slots lanes seed host_parameters batches growth_interval versions "
+    "config",
     "RoundStarted": "round",
     "EnvStepped": "round step env op target train_loss train_accuracy loss accuracy reward reward_parts value "
-    "op_probability op_probabilities decision grad_norm parameter_ratio loss_scale skipped slots",
+    "op_probability op_probabilities decision grad_norm parameter_ratio loss_scale growth_tracker "
+    "skipped lost slots",
     "SeedMoved": "round step env slot before after blueprint reason",
     "GateRefused": "round step env slot gate checks",
     "PolicyUpdated": "round policy_loss value_loss entropy kl clip_fraction explained_variance grad_norm "
@@ -73,6 +75,7 @@ EVENTS = {
     "owners",
     "PhaseTimed": "round step wall phases",
     "AnomalyFound": "rule severity where env value threshold text",
+    "AnomalyEnded": "rule where env",
     "GovernorRolledBack": "round step env reason",
     "EpisodeEnded": "round env accuracy best_accuracy episode_return parameter_ratio fossilized culled",
     "CheckpointSaved": "round step path bytes seconds origin",

@@ -92,6 +92,10 @@ def test_the_run_tells_of_scales_and_skips_and_of_scales_that_diverge(tmp_path: 
     assert second is not None
     assert first.loss_scale == FIRST_SCALE
     assert first.skipped == {}
+    assert (first.lost, second.lost) == (0, batches(live.run.pool.envs[1]))
+    assert state.started is not None
+    assert (state.started.batches, state.started.growth_interval) == (batches(live.run.pool.envs[0]), 2000)
+    assert (first.growth_tracker, second.growth_tracker) == (2 * batches(live.run.pool.envs[0]), 0)
     assert second.skipped["host"] > 0
     assert second.loss_scale is not None
     assert second.loss_scale < FIRST_SCALE / 64

@@ -5,11 +5,23 @@ import math
 import msgspec
 import pytest
 
+from esper.telemetry import anomalies
 from esper.telemetry import events as ev
-from esper.telemetry.anomalies import DEAD_GRAD_NORM, ENTROPY_FLOOR, KL_SPIKE, inspect
-from tests.factory import device_sampled, env_stepped, example_run, policy_updated
+from esper.telemetry.anomalies import DEAD_GRAD_NORM, ENTROPY_FLOOR, KL_SPIKE, stale_telemetry
+from esper.telemetry.inspector import Finding, Inspector
+from esper.telemetry.state import Keyframe, RunState
+from tests.factory import device_sampled, env_stepped, example_run, policy_updated, run_started, stamp
 
 SLOT = ev.SlotReading(stage="training", blueprint="conv_small", grad_norm=math.nan)
+
+
+def inspect(*events: ev.AnyEvent) -> list[Finding]:
+    """What a new inspector says of the last of some events."""
+    inspector = Inspector()
+    said: list[Finding] = []
+    for event in events:
+        said = inspector.look(event)
+    return said
 
 
 def update(**heads: ev.HeadReading) -> ev.PolicyUpdated:
@@ -27,7 +39,7 @@ def update(**heads: ev.HeadReading) -> ev.PolicyUpdated:
         (env_stepped(env=7, slots=[SLOT]), "non-finite gradient", "error", "env 7"),
         (policy_updated(policy_loss=math.nan, heads={}), "non-finite update", "error", "policy loss"),
         (policy_updated(value_loss=math.inf, heads={}), "non-finite update", "error", "value loss"),
-        (policy_updated(grad_norm=math.nan, heads={}), "non-finite update", "error", "gradient norm"),
+        (policy_updated(grad_norm=math.nan, heads={}), "non-finite update", "error", "gradient of the policy"),
         (policy_updated(kl=0.11, heads={}), "KL spike", "warning", "policy"),
         (policy_updated(kl=math.nan, heads={}), "KL spike", "error", "policy"),
         (update(op=ev.HeadReading(grad_norm=math.nan, entropy=0.5)), "non-finite head", "error", "head op"),
@@ -41,6 +53,7 @@ def update(**heads: ev.HeadReading) -> ev.PolicyUpdated:
 )
 def test_each_rule_finds_what_it_is_for(event: ev.AnyEvent, rule: str, severity: str, where: str) -> None:
     [found] = inspect(event)
+    assert isinstance(found, ev.AnomalyFound)
 
     assert (found.rule, found.severity, found.where) == (rule, severity, where)
     assert found.text
@@ -68,23 +81,23 @@ def test_what_is_within_the_limits_is_no_anomaly(event: ev.AnyEvent) -> None:
 
 
 def test_a_sentence_says_what_where_when_and_how_much() -> None:
-    [env] = inspect(env_stepped(env=7, round=2, step=3, slots=[SLOT]))
-    [head] = inspect(update(op=ev.HeadReading(entropy=0.5)))
-    [memory] = inspect(device_sampled("cuda:1", used=95, total=100))
+    cases = {
+        "env 07: the gradient of the conv_small in slot 1 is NaN at round 2 step 3": env_stepped(
+            env=7, round=2, step=3, slots=[SLOT]
+        ),
+        "head op had choices in round 1, yet no gradient reached it": update(op=ev.HeadReading(entropy=0.5)),
+        "cuda:1: 95% of its memory is in use, more than 90%": device_sampled("cuda:1", used=95, total=100),
+    }
+    for text, event in cases.items():
+        [found] = inspect(event)
+        assert isinstance(found, ev.AnomalyFound)
+        assert found.text == text
 
-    assert env.text == "env 07: the gradient of the conv_small in slot 1 is NaN at round 2 step 3"
-    assert head.text == "head op had choices in round 1, yet no gradient reached it"
-    assert memory.text == "cuda:1: 95% of its memory is in use, more than 90%"
 
-
-def test_several_anomalies_of_one_event_are_all_found() -> None:
+def test_several_rules_broken_by_one_event_are_all_found() -> None:
     found = inspect(env_stepped(loss=math.nan, train_loss=math.inf, grad_norm=math.nan))
 
-    assert [(one.rule, math.isnan(one.value)) for one in found] == [
-        ("non-finite loss", False),
-        ("non-finite loss", True),
-        ("non-finite gradient", True),
-    ]
+    assert [one.rule for one in found] == ["non-finite loss", "non-finite gradient"]  # each rule once a place
 
 
 def test_an_anomaly_is_no_anomaly_itself() -> None:
@@ -92,3 +105,145 @@ def test_an_anomaly_is_no_anomaly_itself() -> None:
 
     assert anomalies
     assert all(inspect(msgspec.structs.replace(anomaly, value=math.nan)) == [] for anomaly in anomalies)
+
+
+def course(*changes: dict[str, object], env: int = 0, round: int = 1) -> list[ev.AnyEvent]:
+    """Steps of an env, with one that stays at 90 % beside it."""
+    steps: list[ev.AnyEvent] = []
+    for step, change in enumerate(changes, 1):
+        steps += [env_stepped(9, round, step, accuracy=0.9), env_stepped(env, round, step, **change)]
+    return steps
+
+
+def memories(*held: int, used: int = 0) -> list[ev.AnyEvent]:
+    """A sample of a GPU of 1000 bytes in each of some rounds."""
+    rounds: list[ev.AnyEvent] = []
+    for round_, size in enumerate(held, 1):
+        sample = device_sampled("cuda:0", allocated=1, reserved=size, used=used, total=1000)
+        rounds += [env_stepped(round=round_), sample]
+    return rounds
+
+
+LONG = [{"accuracy": 0.5}] + [{"accuracy": 0.4}] * anomalies.STALLED_STEPS
+SLOW = [
+    device_sampled(f"cpu:{lane}", envs=2, busy=busy, allocated=None)
+    for _ in range(anomalies.STRAGGLING_STEPS)
+    for lane, busy in enumerate((0.5, 0.9))
+]
+EVEN = [device_sampled(lane, busy=0.5, allocated=None) for lane in ("cpu:0", "cpu:1") for _ in range(10)]
+
+CASES = {
+    "non-finite gradient": (course({"grad_norm": math.nan}), course({}, {})[-1:]),
+    "exploding gradient": (course({}, {}, {}, {"grad_norm": 9.0}), [env_stepped(0, 1, 5)]),
+    "repeated skips": (course(*[{"lost": 2}] * anomalies.SKIPS_IN_A_ROW), [env_stepped(0, 1, 9)]),
+    "stalled env": (course(*LONG), [env_stepped(0, 1, 20, accuracy=0.6)]),
+    "KL spike": ([policy_updated(kl=0.2, heads={})], [policy_updated(2, kl=0.01, heads={})]),
+    "dead head": ([update(op=ev.HeadReading(entropy=0.5))], [update(op=ev.HeadReading(entropy=0.5, grad_norm=0.1))]),
+    "entropy collapse": (
+        [update(op=ev.HeadReading(grad_norm=0.1, entropy=0.01))],
+        [update(op=ev.HeadReading(grad_norm=0.1, entropy=0.5))],
+    ),
+    "loss scales diverge": (
+        [device_sampled(scale_min=1.0, scale_max=128.0)],
+        [device_sampled(scale_min=2.0, scale_max=128.0)],
+    ),
+    "memory nearly full": ([device_sampled(used=91, total=100)], [device_sampled(used=89, total=100)]),
+    "memory grows": (memories(100, 110, 120, 130, 140, 150, 150), memories(*[100] * 8)[-2:]),
+    "straggling lane": (SLOW, [device_sampled("cpu:1", busy=0.1, allocated=None) for _ in range(10)]),
+}
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_each_rule_begins_once_and_ends_when_the_value_comes_back(rule: str) -> None:
+    inspector = Inspector()
+    breaks, mends = CASES[rule]
+    said = [finding for event in breaks for finding in inspector.look(event)]
+    assert [(type(one), one.rule) for one in said] == [(ev.AnomalyFound, rule)]
+    assert inspector.look(breaks[-1]) == []  # it goes on, which is no news
+    said = [finding for event in mends for finding in inspector.look(event)]
+    assert [(type(one), one.rule) for one in said] == [(ev.AnomalyEnded, rule)]
+
+
+def test_a_rollback_lasts_until_the_next_fresh_host() -> None:
+    inspector = Inspector()
+    back = ev.GovernorRolledBack(round=1, step=3, env=0, reason="the loss is NaN")
+    [found] = inspector.look(back)
+    assert isinstance(found, ev.AnomalyFound)
+    assert found.text == "env 00: rolled back at round 1 step 3: the loss is NaN"
+    assert inspector.look(env_stepped(round=1, step=4)) == []
+    inspector.look(env_stepped(round=2, step=1))
+    assert len(inspector.look(back)) == 1
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        course({}, {"grad_norm": 9.0}),  # too few norms to compare it with
+        course(*[{"lost": 2}, {}] * 4),  # skips, but never in a row
+        course(*[{"accuracy": 0.85}] * 20),  # no better, yet as good as the others
+        course(*LONG[:-1]),
+        memories(100, 110, 120, 130, 140, 140, 150),  # not in every round
+        memories(*(10_000 + i for i in range(7))),  # the noise of an allocator
+        EVEN,
+    ],
+)
+def test_what_only_looks_like_it_is_no_anomaly(events: list[ev.AnyEvent]) -> None:
+    inspector = Inspector()
+    assert [finding for event in events for finding in inspector.look(event)] == []
+
+
+def test_memory_that_grows_says_when_it_is_full() -> None:
+    inspector = Inspector()
+    said = [f for event in memories(100, 110, 120, 130, 140, 150, 160, used=900) for f in inspector.look(event)]
+    [found] = [one for one in said if isinstance(one, ev.AnomalyFound)]
+    assert found.text.endswith("at this rate it is full in round 17")  # 100 bytes left, 10 a round, from round 7 on
+
+
+def test_lanes_of_one_cpu_share_one_memory() -> None:
+    state = RunState()
+    for event in stamp([device_sampled("cpu:0", allocated=5), device_sampled("cpu:1", allocated=7)]):
+        state.apply(event)
+    assert [memory.peak for memory in state.vitals.memories.values()] == [5]
+
+
+def test_a_resumed_inspector_says_what_the_old_one_would_have_said() -> None:
+    run: list[ev.AnyEvent] = [run_started(10), ev.RoundStarted(round=1)]
+    inspector, state = Inspector(), RunState()
+    told = course(*LONG[:6], *[{"accuracy": 0.4, "lost": 1}] * 4)
+    for event in stamp([*run, device_sampled(used=91, total=100), *told]):
+        state.apply(event)
+        for finding in inspector.look(event):
+            state.apply(finding)
+    other = Inspector.resumed(Keyframe.of(state).open())
+    rest = [*course({"accuracy": 0.4}), device_sampled(used=91, total=100), device_sampled(used=10, total=100)]
+    rest = [msgspec.structs.replace(event, step=11) if isinstance(event, ev.EnvStepped) else event for event in rest]
+    expected = [inspector.look(event) for event in rest]
+    assert [other.look(event) for event in rest] == expected
+    assert [one.rule for said in expected for one in said] == ["stalled env", "repeated skips", "memory nearly full"]
+
+
+def test_a_silent_engine_is_stale_by_its_own_cadence() -> None:
+    assert stale_telemetry(None, 1e6) is None  # it has not begun
+    assert stale_telemetry(0.1, 5.0) is None
+    assert stale_telemetry(2.0, 19.0) is None
+    for cadence, age, limit in ((0.1, 5.1, 5.0), (2.0, 20.5, 20.0)):
+        found = stale_telemetry(cadence, age)
+        assert found is not None
+        assert (found.rule, found.value, found.threshold) == ("stale telemetry", age, limit)
+
+
+def test_run_state_knows_since_when_and_when_it_was_over() -> None:
+    state = RunState()
+    run = [run_started(1), ev.RoundStarted(round=1), *stamp([])]
+    inspector = Inspector()
+    events = stamp([*run, device_sampled(used=91, total=100), device_sampled(used=10, total=100)])
+    for event in events:
+        state.apply(event)
+        for finding in inspector.look(event):
+            state.apply(msgspec.structs.replace(finding, seq=event.seq, time=event.time))
+        if event.seq == 3:
+            [anomaly] = state.active_anomalies()
+            assert (anomaly.found.value, anomaly.found.threshold, anomaly.first_time) == (0.91, 0.9, event.time)
+    assert state.active_anomalies() == []
+    [anomaly] = state.anomalies.values()
+    assert anomaly.ended == events[-1].time

@@ -40,6 +40,7 @@ def test_a_log_has_a_dated_line_for_each_round_and_notable_event() -> None:
     assert [re.sub(r"\d+\.\d.*", "…", line[20:]) for line in log] == [
         "INFO    run digits_impaired-20261121-015300: ppo on digits_impaired, 4 envs on cpu:0 ×2, cpu:1 ×2",
         "ERROR   env 01: the gradient of the host is NaN at round 1 step 3",
+        "INFO    env 1: non-finite gradient is over",
         "INFO    round 1/2: accuracy …",
         "WARNING head tempo had choices in round 1, yet no gradient reached it",
         "INFO    checkpoint at round 1 step 5 (schedule), …",
@@ -98,12 +99,12 @@ def test_on_a_terminal_there_is_a_bar_and_the_same_lines() -> None:
 
 
 def test_a_restored_run_is_told_from_its_keyframe_on() -> None:
-    keyframe = Keyframe.of(fold(RUN[:31]))
+    keyframe = Keyframe.of(fold(RUN[:36]))
 
-    log = printed([keyframe, *RUN[31:]])
+    log = printed([keyframe, *RUN[36:]])
 
     assert "round 1/2" in log[0]
-    assert print_run([keyframe, *RUN[31:]], io.StringIO()).seq == len(RUN)
+    assert print_run([keyframe, *RUN[36:]], io.StringIO()).seq == len(RUN)
 
 
 def test_it_goes_on_until_the_run_is_over_and_the_queue_empty() -> None:
@@ -133,7 +134,7 @@ def test_the_summary_of_a_run() -> None:
     assert lines[-3:] == [
         "anomalies: 2",
         "  env 01: the gradient of the host is NaN at round 1 step 3 (×1)",
-        "  head tempo had choices in round 2, yet no gradient reached it (×2)",
+        "  head tempo had choices in round 1, yet no gradient reached it (×1)",
     ]
 
 

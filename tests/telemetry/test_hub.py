@@ -71,7 +71,12 @@ def test_an_anomaly_follows_the_event_it_was_found_in(hub: Hub, memory: Memory) 
     hub.emit(env_stepped(env=3, grad_norm=math.nan))
     hub.emit(env_stepped(env=3))
 
-    assert [type(record) for record in memory.records] == [ev.EnvStepped, ev.AnomalyFound, ev.EnvStepped]
+    assert [type(record) for record in memory.records] == [
+        ev.EnvStepped,
+        ev.AnomalyFound,
+        ev.EnvStepped,
+        ev.AnomalyEnded,
+    ]
     assert [record.seq for record in memory.records] == [1, 2, 3]
 
 

@@ -210,7 +210,8 @@ class Env:
         logits_NK = torch.cat(logits).float()
         hits = (logits_NK.argmax(dim=-1) == y_N).float().mean()
         loss = F.cross_entropy(logits_NK, y_N)
-        scale = self.scaler.current() if self.scaler else loss.new_zeros(2)
+        scaler = self.scaler
+        scale = torch.stack((scaler.current(), scaler.tracker().float())) if scaler else loss.new_zeros(2)
         return torch.cat((torch.stack((loss, hits)), scale, self._norms_and_losses(norms)))
 
     def learn(self, owners: Sequence[Owner], x_BCHW: Tensor, y_B: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -271,7 +272,7 @@ class Env:
         return norm_O
 
     def _norms_and_losses(self, norms: Sequence[list[Tensor]]) -> Tensor:
-        """From the norms in each of M batches: how many were skipped; each owner's mean, and how many of its overflowed.
+        """From the norms in each of M batches: how many were skipped; for each owner the mean, and how many overflowed.
 
         Without loss scaling nothing is skipped, and a gradient that is not finite shows in the mean. Each owner's are
         summed by themselves, so that the host's mean is the same to the bit whoever else there is.

@@ -65,11 +65,14 @@ class LossScaler:
         return (~norm_O.isfinite()).any().float()
 
     def current(self) -> Tensor:
-        """The scale, and the clean batches since it last changed, [2] on the device: this costs no synchronisation."""
-        scale = self._scaler.scale(self._one)
+        """The scale, as a scalar on the device: reading it costs no synchronisation."""
+        return self._scaler.scale(self._one)
+
+    def tracker(self) -> Tensor:
+        """Clean batches since the scale last changed, as a scalar on the device; asked for after the scale."""
         tracker = self._scaler._growth_tracker  # its public twin waits for the device
         assert tracker is not None  # built with the scale
-        return torch.stack((scale, tracker.to(scale.dtype)))
+        return tracker
 
     @property
     def growth_interval(self) -> int:

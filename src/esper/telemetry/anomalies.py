@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from statistics import median
 from typing import Any
 
 from esper.telemetry import events as ev
+from esper.telemetry.vitals import Vitals, memory_of, non_finite_step, non_finite_update, runs_out
 
 DEAD_GRAD_NORM = 1e-8
 """A head that learns less than this in an update does not learn."""
@@ -14,64 +16,160 @@ KL_SPIKE = 0.1
 """Nats. Clipped updates of a healthy policy stay below a fifth of it."""
 ENTROPY_FLOOR = 0.05
 """Share of the greatest entropy below which a head has stopped to explore."""
-MEMORY_CEILING = 0.9
-"""Share of a device's memory."""
+EXPLODING_FACTOR = 10.0
+"""Times the median of its earlier norms in the episode: a gradient that explodes, not one that is merely large."""
+EXPLODING_STEPS = 3
+"""Earlier norms that the median needs."""
+SKIPS_IN_A_ROW = 3
+"""Steps in a row that lost a batch to an overflow: the first search for a scale takes one or two."""
+STALLED_STEPS = 10
+"""Steps without a better accuracy."""
+STALLED_GAP = 0.1
+"""And so far below the median of the other envs, as a share: an env that is done is not stalled."""
 SCALE_SPREAD = 64.0
 """Greatest over least loss scale on one device: six halvings apart, its envs no longer train in the same numbers."""
+PING_PONG = 2
+"""Times that a loss scale grew only to fall again, among its last changes."""
+MEMORY_CEILING = 0.9
+"""Share of a device's vitals."""
+MEMORY_ROUNDS = 5
+"""Rounds in a row in which the memory grew."""
+MEMORY_GROWTH = 0.01
+"""Share of a device's memory by which it grew over those rounds: less is the noise of an allocator."""
+STRAGGLING = 1.5
+"""Times the time per env of the median lane."""
+STRAGGLING_STEPS = 10
+"""Steps over which a lane's time is averaged."""
+STALE_STEPS = 10.0
+"""Times a usual step without a word from the engine."""
+STALE_SECONDS = 5.0
+"""And at least so long: quick steps have their hiccups."""
 
 
-def inspect(event: ev.AnyEvent) -> list[ev.AnomalyFound]:
-    """The anomalies in one event. Depends on nothing but the event."""
-    rules = _RULES.get(type(event))
-    return [found for rule in rules for found in rule(event)] if rules else []
+def stale_telemetry(cadence: float | None, age: float) -> ev.AnomalyFound | None:
+    """The one rule that is about the dashboard's own clock, so that no event can tell of it.
+
+    Args:
+        cadence: seconds of a usual step; None before the first.
+        age: seconds since the last event came.
+    """
+    limit = max(STALE_STEPS * cadence, STALE_SECONDS) if cadence is not None else math.inf
+    if age <= limit:
+        return None
+    return ev.AnomalyFound(
+        rule="stale telemetry",
+        severity="warning",
+        where="engine",
+        value=age,
+        threshold=limit,
+        text=f"nothing was heard of the engine for {age:.0f} s, and a step usually takes {cadence:.2g} s",
+    )
 
 
-def _env_not_finite(event: ev.EnvStepped) -> Iterator[ev.AnomalyFound]:
-    # The sum is finite only if every term is, but for an overflow, which the closer look then clears.
-    total = event.train_loss + event.loss + event.train_accuracy + event.accuracy + event.grad_norm
-    for slot in event.slots:
-        if slot.grad_norm is not None:
-            total += slot.grad_norm
-    return iter(()) if math.isfinite(total) else _env_values_not_finite(event)
+def _env_not_finite(event: ev.EnvStepped, _: Vitals) -> Iterator[ev.AnomalyFound]:
+    for what, value in non_finite_step(event):
+        rule = next(kind for kind in ("loss", "accuracy", "gradient") if kind in what)
+        yield ev.AnomalyFound(
+            rule=f"non-finite {rule}",
+            severity="error",
+            where=f"env {event.env}",
+            env=event.env,
+            value=value,
+            text=f"env {event.env:02d}: {what} is {_word(value)} at round {event.round} step {event.step}",
+        )
 
 
-def _env_values_not_finite(event: ev.EnvStepped) -> Iterator[ev.AnomalyFound]:
-    values = [
-        ("non-finite loss", "the training loss", event.train_loss),
-        ("non-finite loss", "the validation loss", event.loss),
-        ("non-finite accuracy", "the training accuracy", event.train_accuracy),
-        ("non-finite accuracy", "the validation accuracy", event.accuracy),
-        ("non-finite gradient", "the gradient of the host", event.grad_norm),
-    ]
-    for number, slot in enumerate(event.slots):
-        if slot.grad_norm is not None:
-            name = f"the gradient of the {slot.blueprint or 'seed'} in slot {number + 1}"
-            values.append(("non-finite gradient", name, slot.grad_norm))
-    for rule, what, value in values:
-        if not math.isfinite(value):
+def exploding(earlier: list[float | None], norm: float | None) -> float | None:
+    """The norm that `norm` should not exceed, if it does: a multiple of the median of those before it; else None."""
+    if norm is None or not math.isfinite(norm):
+        return None
+    known = [value for value in earlier if value is not None and math.isfinite(value)]
+    if len(known) < EXPLODING_STEPS:
+        return None
+    limit = EXPLODING_FACTOR * median(known)
+    return limit if 0 < limit < norm else None
+
+
+def _exploding_norm(event: ev.EnvStepped, vitals: Vitals) -> Iterator[ev.AnomalyFound]:
+    before = vitals.envs[event.env].episode[:-1]
+    owners = [("the host", [vital.grad_norm for vital in before], event.grad_norm)]
+    for index, slot in enumerate(event.slots):
+        name = f"the {slot.blueprint or 'seed'} in slot {index + 1}"
+        # Only of this seed: the norms of the one before it in the slot say nothing of it.
+        owners.append((name, [vital.slots[index] for vital in before[-slot.age :] if slot.age], slot.grad_norm))
+    for name, earlier, norm in owners:
+        limit = exploding(earlier, norm)
+        if limit is not None and norm is not None:
             yield ev.AnomalyFound(
-                rule=rule,
-                severity="error",
+                rule="exploding gradient",
+                severity="warning",
                 where=f"env {event.env}",
                 env=event.env,
-                value=value,
-                text=f"env {event.env:02d}: {what} is {_word(value)} at round {event.round} step {event.step}",
+                value=norm,
+                threshold=limit,
+                text=f"env {event.env:02d}: the gradient of {name} is {norm:.3g} at round {event.round} step "
+                f"{event.step}, more than {EXPLODING_FACTOR:.0f} times its median",
             )
 
 
-def _update_not_finite(event: ev.PolicyUpdated) -> Iterator[ev.AnomalyFound]:
-    values = {
-        "policy loss": event.policy_loss,
-        "value loss": event.value_loss,
-        "gradient norm": event.grad_norm,
-    }
-    for name, value in values.items():
-        if not math.isfinite(value):
-            text = f"the {name} of the policy is {_word(value)} in round {event.round}"
-            yield ev.AnomalyFound(rule="non-finite update", severity="error", where=name, value=value, text=text)
+def _repeated_skips(event: ev.EnvStepped, vitals: Vitals) -> Iterator[ev.AnomalyFound]:
+    recent = vitals.envs[event.env].recent[-SKIPS_IN_A_ROW:]
+    if len(recent) == SKIPS_IN_A_ROW and all(vital.lost for vital in recent):
+        lost = sum(vital.lost for vital in recent)
+        yield ev.AnomalyFound(
+            rule="repeated skips",
+            severity="warning",
+            where=f"env {event.env}",
+            env=event.env,
+            value=lost,
+            threshold=float(SKIPS_IN_A_ROW),
+            text=f"env {event.env:02d}: overflows cost it {lost} batches in {SKIPS_IN_A_ROW} steps in a row",
+        )
 
 
-def _kl_spike(event: ev.PolicyUpdated) -> Iterator[ev.AnomalyFound]:
+def _stalled(event: ev.EnvStepped, vitals: Vitals) -> Iterator[ev.AnomalyFound]:
+    course = [vital.accuracy for vital in vitals.envs[event.env].episode]
+    if len(course) <= STALLED_STEPS or max(course[-STALLED_STEPS:]) > max(course[:-STALLED_STEPS]):
+        return
+    others = [vitals.recent[-1].accuracy for env, vitals in vitals.envs.items() if env != event.env]
+    middle = median(others) if others else event.accuracy
+    if event.accuracy < middle - STALLED_GAP:
+        yield ev.AnomalyFound(
+            rule="stalled env",
+            severity="warning",
+            where=f"env {event.env}",
+            env=event.env,
+            value=event.accuracy,
+            threshold=middle - STALLED_GAP,
+            text=f"env {event.env:02d}: no better for {STALLED_STEPS} steps at {event.accuracy:.1%}, "
+            f"the median of the others is {middle:.1%}",
+        )
+
+
+def _rolled_back(event: ev.GovernorRolledBack, _: Vitals) -> Iterator[ev.AnomalyFound]:
+    yield ev.AnomalyFound(
+        rule="governor rollback",
+        severity="error",
+        where=f"env {event.env}",
+        env=event.env,
+        value=float(event.step),
+        text=f"env {event.env:02d}: rolled back at round {event.round} step {event.step}: {event.reason}",
+    )
+
+
+def _update_not_finite(event: ev.PolicyUpdated, _: Vitals) -> Iterator[ev.AnomalyFound]:
+    for what, value in non_finite_update(event):
+        _, _, head = what.partition(" of head ")
+        yield ev.AnomalyFound(
+            rule="non-finite head" if head else "non-finite update",
+            severity="error",
+            where=f"head {head}" if head else what.removeprefix("the "),
+            value=value,
+            text=f"{what} is {_word(value)} in round {event.round}",
+        )
+
+
+def _kl_spike(event: ev.PolicyUpdated, _: Vitals) -> Iterator[ev.AnomalyFound]:
     if not event.kl <= KL_SPIKE:  # a NaN is one, too
         yield ev.AnomalyFound(
             rule="KL spike",
@@ -83,17 +181,10 @@ def _kl_spike(event: ev.PolicyUpdated) -> Iterator[ev.AnomalyFound]:
         )
 
 
-def _head_gradient(event: ev.PolicyUpdated) -> Iterator[ev.AnomalyFound]:
+def _head_gradient(event: ev.PolicyUpdated, _: Vitals) -> Iterator[ev.AnomalyFound]:
     for name, head in event.heads.items():
-        if head.grad_norm is not None and not math.isfinite(head.grad_norm):
-            yield ev.AnomalyFound(
-                rule="non-finite head",
-                severity="error",
-                where=f"head {name}",
-                value=head.grad_norm,
-                text=f"the gradient of head {name} is {_word(head.grad_norm)} in round {event.round}",
-            )
-        elif head.entropy is not None and (head.grad_norm is None or head.grad_norm < DEAD_GRAD_NORM):
+        forced = head.entropy is None  # it never had a choice, so that there is nothing to learn
+        if not forced and (head.grad_norm is None or head.grad_norm < DEAD_GRAD_NORM):
             reached = "no gradient" if head.grad_norm is None else f"a gradient of only {head.grad_norm:.1e}"
             yield ev.AnomalyFound(
                 rule="dead head",
@@ -105,7 +196,7 @@ def _head_gradient(event: ev.PolicyUpdated) -> Iterator[ev.AnomalyFound]:
             )
 
 
-def _head_entropy(event: ev.PolicyUpdated) -> Iterator[ev.AnomalyFound]:
+def _head_entropy(event: ev.PolicyUpdated, _: Vitals) -> Iterator[ev.AnomalyFound]:
     for name, head in event.heads.items():
         if head.entropy is not None and not head.entropy >= ENTROPY_FLOOR:
             yield ev.AnomalyFound(
@@ -119,7 +210,7 @@ def _head_entropy(event: ev.PolicyUpdated) -> Iterator[ev.AnomalyFound]:
             )
 
 
-def _memory_full(event: ev.DeviceSampled) -> Iterator[ev.AnomalyFound]:
+def _memory_full(event: ev.DeviceSampled, _: Vitals) -> Iterator[ev.AnomalyFound]:
     if event.used is not None and event.total and event.used / event.total > MEMORY_CEILING:
         share = event.used / event.total
         yield ev.AnomalyFound(
@@ -132,7 +223,25 @@ def _memory_full(event: ev.DeviceSampled) -> Iterator[ev.AnomalyFound]:
         )
 
 
-def _scales_diverge(event: ev.DeviceSampled) -> Iterator[ev.AnomalyFound]:
+def _memory_grows(event: ev.DeviceSampled, vitals: Vitals) -> Iterator[ev.AnomalyFound]:
+    if not vitals.tells_of_memory(event.device):
+        return
+    course = vitals.memories[memory_of(event.device)]
+    grows = course.growth(MEMORY_ROUNDS)
+    if grows is not None and course.total and grows * MEMORY_ROUNDS > MEMORY_GROWTH * course.total:
+        full = runs_out(course, MEMORY_ROUNDS)
+        yield ev.AnomalyFound(
+            rule="memory grows",
+            severity="warning",
+            where=event.device,
+            value=grows * MEMORY_ROUNDS / course.total,
+            threshold=MEMORY_GROWTH,
+            text=f"{event.device}: memory grew by {grows / 2**20:.0f} MiB a round in each of {MEMORY_ROUNDS} rounds"
+            + (f"; at this rate it is full in round {full}" if full is not None else ""),
+        )
+
+
+def _scales_diverge(event: ev.DeviceSampled, _: Vitals) -> Iterator[ev.AnomalyFound]:
     if event.scale_min and event.scale_max and event.scale_max / event.scale_min > SCALE_SPREAD:
         spread = event.scale_max / event.scale_min
         yield ev.AnomalyFound(
@@ -145,6 +254,22 @@ def _scales_diverge(event: ev.DeviceSampled) -> Iterator[ev.AnomalyFound]:
         )
 
 
+def _straggling_lane(event: ev.DeviceSampled, vitals: Vitals) -> Iterator[ev.AnomalyFound]:
+    loads = {name: lane.load(STRAGGLING_STEPS) for name, lane in vitals.lanes.items()}
+    mine = loads.pop(event.device)
+    usual = median([load for load in loads.values() if load is not None] or [0.0])
+    if mine is not None and usual > 0 and mine > STRAGGLING * usual:
+        yield ev.AnomalyFound(
+            rule="straggling lane",
+            severity="warning",
+            where=event.device,
+            value=mine / usual,
+            threshold=STRAGGLING,
+            text=f"{event.device}: it needs {mine / usual:.1f} times as long for an env as the other lanes, "
+            f"over {STRAGGLING_STEPS} steps",
+        )
+
+
 def _word(value: float) -> str:
     """A value as people write it."""
     if math.isfinite(value):
@@ -152,8 +277,9 @@ def _word(value: float) -> str:
     return "NaN" if math.isnan(value) else "infinite"
 
 
-_RULES: dict[type[ev.Event], tuple[Callable[[Any], Iterator[ev.AnomalyFound]], ...]] = {
-    ev.EnvStepped: (_env_not_finite,),
+RULES: dict[type[ev.Event], tuple[Callable[[Any, Vitals], Iterator[ev.AnomalyFound]], ...]] = {
+    ev.EnvStepped: (_env_not_finite, _exploding_norm, _repeated_skips, _stalled),
+    ev.GovernorRolledBack: (_rolled_back,),
     ev.PolicyUpdated: (_update_not_finite, _kl_spike, _head_gradient, _head_entropy),
-    ev.DeviceSampled: (_memory_full, _scales_diverge),
+    ev.DeviceSampled: (_memory_full, _memory_grows, _scales_diverge, _straggling_lane),
 }

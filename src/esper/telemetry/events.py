@@ -287,6 +287,17 @@ class AnomalyFound(Event, frozen=True, kw_only=True, tag=True):
     """One sentence for people."""
 
 
+class AnomalyEnded(Event, frozen=True, kw_only=True, tag=True):
+    """A value came back into the range that a rule allows. With a fresh host, those of an env end without a word."""
+
+    rule: str
+    """Name of the rule, as in AnomalyFound."""
+    where: str
+    """What it had happened to, as there."""
+    env: int | None = None
+    """Env that it was about; absent where it was about none."""
+
+
 class GovernorRolledBack(Event, frozen=True, kw_only=True, tag=True):
     """The governor took an env back to its last good snapshot; the env sits out the rest of the round."""
 
@@ -392,6 +403,7 @@ AnyEvent: TypeAlias = (
     | DeviceSampled
     | PhaseTimed
     | AnomalyFound
+    | AnomalyEnded
     | GovernorRolledBack
     | EpisodeEnded
     | CheckpointSaved

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from msgspec.structs import force_setattr, replace
 
-from esper.telemetry.anomalies import inspect
 from esper.telemetry.events import AnyEvent, Logged
+from esper.telemetry.inspector import Inspector
 from esper.telemetry.state import Keyframe, Record
 
 
@@ -41,6 +41,7 @@ class Hub:
         self.seq = 0
         """Number of the last event."""
         self._sink = sink
+        self._inspector = Inspector()
         self._put = sink.put
         self._queues: tuple[SimpleQueue[Record], ...] = ()
         self._told: str | None = None
@@ -55,8 +56,8 @@ class Hub:
     def emit(self, event: AnyEvent) -> None:
         """Number and date a new event of an env or a device, and give it out; after it the anomalies that are in it."""
         self._send(event)
-        for found in inspect(event):
-            self._send(found)
+        for finding in self._inspector.look(event):
+            self._send(finding)
         if self._sink.failure != self._told:
             self._tell(self._sink.failure)
 
@@ -70,6 +71,7 @@ class Hub:
     def restore(self, keyframe: Keyframe) -> None:
         """Go back to the state of a checkpoint: listeners get it, and the next event follows its number."""
         self.seq = keyframe.seq
+        self._inspector = Inspector.resumed(keyframe.open())
         self._give(replace(keyframe, restored=self._clock()))
 
     def flush(self) -> bool:

@@ -42,6 +42,8 @@ def sentence(event: ev.AnyEvent) -> tuple[str, str] | None:
             return "info", f"round {event.round} learned: return {event.episode_return:+.3f}, KL {event.kl:.4f}"
         case ev.AnomalyFound():
             return event.severity, event.text
+        case ev.AnomalyEnded():
+            return "info", f"{event.where}: {event.rule} is over"
         case ev.GovernorRolledBack():
             return "error", f"env {event.env:02d} rolled back: {event.reason}"
         case ev.CheckpointSaved():

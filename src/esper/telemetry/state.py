@@ -15,6 +15,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.codec import decoder, encode
 from esper.telemetry.narrate import sentence
 from esper.telemetry.traces import BlueprintRecord, Course, Trace, last_contribution
+from esper.telemetry.vitals import Vitals
 
 HISTORY = 240
 """Points kept of each curve."""
@@ -82,12 +83,20 @@ class Anomaly(msgspec.Struct, kw_only=True):
     """One rule broken in one place, however often."""
 
     found: ev.AnomalyFound
-    """The latest."""
+    """As it began, the last time that it did."""
     first_time: float
     first_round: int
     first_step: int
     last_round: int
+    ended: float | None = None
+    """When the value came back into its range; None while it is out of it."""
     count: int = 1
+    """Times that it began."""
+
+
+def key_of(anomaly: ev.AnomalyFound | ev.AnomalyEnded) -> str:
+    """By which an anomaly is known: its rule and place."""
+    return f"{anomaly.rule} {anomaly.where}"
 
 
 class LogLine(msgspec.Struct, kw_only=True, frozen=True):
@@ -135,6 +144,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     phases: dict[str, float] = msgspec.field(default_factory=dict)
     """Seconds spent in each phase since the run began."""
     anomalies: dict[str, Anomaly] = msgspec.field(default_factory=dict)
+    vitals: Vitals = msgspec.field(default_factory=Vitals)
+    timing: ev.PhaseTimed | None = None
+    """Of the last step."""
     checkpoints: list[ev.CheckpointSaved] = msgspec.field(default_factory=list)
     log: list[LogLine] = msgspec.field(default_factory=list)
 
@@ -178,9 +190,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         return sum(recent) / len(recent) * (self.steps_total - self.steps_done) if recent else None
 
     def active_anomalies(self) -> list[Anomaly]:
-        """Those seen in this round or the one before, errors first, then the newest."""
-        seen = [anomaly for anomaly in self.anomalies.values() if anomaly.last_round >= self.round - 1]
-        return sorted(seen, key=lambda a: (a.found.severity != "error", -a.found.seq))
+        """Those that have not ended, errors first, then the newest."""
+        active = [anomaly for anomaly in self.anomalies.values() if anomaly.ended is None]
+        return sorted(active, key=lambda a: (a.found.severity != "error", -a.found.seq))
 
     def _run_started(self, event: ev.RunStarted) -> None:
         if self.started is None:
@@ -195,6 +207,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.round, self.step = event.round, 0
         self.finals = []
         _push(self.ops, {}, ROUNDS_OF_OPS)
+        for anomaly in self.anomalies.values():
+            if anomaly.found.env is not None and anomaly.ended is None:  # its host is gone
+                anomaly.ended = event.time
         for env in self.envs:
             env.revision = event.seq
             env.episode_return = 0.0
@@ -205,6 +220,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env = self.envs[event.env]
         env.revision = event.seq
         env.stepped = event
+        self.vitals.fold_step(event)
         env.episode_return += event.reward
         _push(env.accuracy, event.accuracy)
         _push(env.rewards, event.reward)
@@ -245,6 +261,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def _policy_updated(self, event: ev.PolicyUpdated) -> None:
         _push(self.updates, event)
+        self.vitals.fold_update(event)
         for name, reading in event.heads.items():
             head = self.heads.setdefault(name, HeadState())
             _push(head.grad_norm, reading.grad_norm)
@@ -255,15 +272,16 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def _device_sampled(self, event: ev.DeviceSampled) -> None:
         self.devices[event.device] = event
+        self.vitals.fold_sample(event)
 
     def _phase_timed(self, event: ev.PhaseTimed) -> None:
-        self.round, self.step = event.round, event.step
+        self.round, self.step, self.timing = event.round, event.step, event
         _push(self.walls, event.wall)
         for name, seconds in event.phases.items():
             self.phases[name] = self.phases.get(name, 0.0) + seconds
 
     def _anomaly_found(self, event: ev.AnomalyFound) -> None:
-        key = f"{event.rule} {event.where}"
+        key = key_of(event)
         known = self.anomalies.pop(key, None)
         if known is None:
             known = Anomaly(
@@ -274,10 +292,15 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
                 last_round=self.round,
             )
         else:
-            known.found, known.last_round, known.count = event, self.round, known.count + 1
+            known.found, known.last_round, known.count, known.ended = event, self.round, known.count + 1, None
         self.anomalies[key] = known  # last again: the oldest is the first of the dict
         if len(self.anomalies) > ANOMALIES:
             del self.anomalies[next(iter(self.anomalies))]
+
+    def _anomaly_ended(self, event: ev.AnomalyEnded) -> None:
+        known = self.anomalies.get(key_of(event))
+        if known is not None:
+            known.ended = event.time
 
     def _governor_rolled_back(self, event: ev.GovernorRolledBack) -> None:
         self.envs[event.env].revision = event.seq
@@ -323,6 +346,7 @@ _FOLDS: dict[type[ev.Event], Callable[[RunState, Any], None]] = {
     ev.DeviceSampled: RunState._device_sampled,
     ev.PhaseTimed: RunState._phase_timed,
     ev.AnomalyFound: RunState._anomaly_found,
+    ev.AnomalyEnded: RunState._anomaly_ended,
     ev.GovernorRolledBack: RunState._governor_rolled_back,
     ev.EpisodeEnded: RunState._episode_ended,
     ev.CheckpointSaved: RunState._checkpoint_saved,

@@ -1,0 +1,81 @@
+"""Looks at a run as it happens, with the rules of `anomalies.py`: where an anomaly begins, and where it ends."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from esper.telemetry import events as ev
+from esper.telemetry.anomalies import RULES
+from esper.telemetry.state import RunState, key_of
+from esper.telemetry.vitals import Vitals
+
+Finding: TypeAlias = ev.AnomalyFound | ev.AnomalyEnded
+
+
+class Inspector:
+    """Told every event of a run, one after the other."""
+
+    def __init__(self) -> None:
+        self._vitals = Vitals()
+        self._open: dict[str, dict[str, ev.AnomalyFound]] = {}
+        """By the scope of a rule, then by rule and place."""
+        self._rounds: dict[int, int] = {}
+        """By env, the round of its last step."""
+
+    @classmethod
+    def resumed(cls, state: RunState) -> Inspector:
+        """One that has seen all that led to a state, which is given away to it."""
+        inspector = cls()
+        vitals = inspector._vitals = state.vitals
+        inspector._rounds = {number: env.recent[-1].round for number, env in vitals.envs.items() if env.recent}
+        for anomaly in state.active_anomalies():
+            found = anomaly.found
+            inspector._open.setdefault(_scope_of(found, vitals), {})[key_of(found)] = found
+        return inspector
+
+    def look(self, event: ev.AnyEvent) -> list[Finding]:
+        """The anomalies that begin or end with an event."""
+        rules = RULES.get(type(event))
+        if not rules:
+            return []
+        scope = self._note(event)
+        known = self._open.get(scope, {})
+        now: dict[str, ev.AnomalyFound] = {}
+        for rule in rules:
+            for found in rule(event, self._vitals):
+                now.setdefault(key_of(found), found)
+        if not now and not known:
+            return []
+        self._open[scope] = now
+        begun = [found for key, found in now.items() if key not in known]
+        ended = [
+            ev.AnomalyEnded(rule=found.rule, where=found.where, env=found.env)
+            for key, found in known.items()
+            if key not in now
+        ]
+        return [*begun, *ended]
+
+    def _note(self, event: ev.AnyEvent) -> str:
+        """Take an event in. Returns its scope: an anomaly there that it does not show again has ended."""
+        match event:
+            case ev.EnvStepped():
+                if self._rounds.get(event.env) != event.round:
+                    self._rounds[event.env] = event.round
+                    # A fresh host: what was wrong with the last one is over, and RunState knows.
+                    self._open.pop(f"env {event.env}", None)
+                    self._open.pop(f"governor {event.env}", None)
+                self._vitals.fold_step(event)
+                return f"env {event.env}"
+            case ev.GovernorRolledBack():
+                return f"governor {event.env}"
+            case ev.DeviceSampled():
+                self._vitals.fold_sample(event)
+                return event.device
+            case _:
+                return "policy"
+
+
+def _scope_of(found: ev.AnomalyFound, vitals: Vitals) -> str:
+    if found.env is not None:
+        return f"governor {found.env}" if found.rule == "governor rollback" else f"env {found.env}"
+    return found.where if found.where in vitals.lanes else "policy"
