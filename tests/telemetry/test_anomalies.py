@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 import pytest
@@ -107,7 +108,7 @@ def test_an_anomaly_is_no_anomaly_itself() -> None:
     assert all(inspect(msgspec.structs.replace(anomaly, value=math.nan)) == [] for anomaly in anomalies)
 
 
-def course(*changes: dict[str, object], env: int = 0, round: int = 1) -> list[ev.AnyEvent]:
+def course(*changes: Mapping[str, object], env: int = 0, round: int = 1) -> list[ev.AnyEvent]:
     """Steps of an env, with one that stays at 90 % beside it."""
     steps: list[ev.AnyEvent] = []
     for step, change in enumerate(changes, 1):

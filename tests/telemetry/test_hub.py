@@ -77,7 +77,7 @@ def test_an_anomaly_follows_the_event_it_was_found_in(hub: Hub, memory: Memory) 
         ev.EnvStepped,
         ev.AnomalyEnded,
     ]
-    assert [record.seq for record in memory.records] == [1, 2, 3]
+    assert [record.seq for record in memory.records] == [1, 2, 3, 4]
 
 
 def test_after_a_restore_the_numbers_go_on_from_the_checkpoint(hub: Hub, memory: Memory) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -79,7 +79,7 @@ def _env_not_finite(event: ev.EnvStepped, _: Vitals) -> Iterator[ev.AnomalyFound
         )
 
 
-def exploding(earlier: list[float | None], norm: float | None) -> float | None:
+def exploding(earlier: Sequence[float | None], norm: float | None) -> float | None:
     """The norm that `norm` should not exceed, if it does: a multiple of the median of those before it; else None."""
     if norm is None or not math.isfinite(norm):
         return None
@@ -92,6 +92,7 @@ def exploding(earlier: list[float | None], norm: float | None) -> float | None:
 
 def _exploding_norm(event: ev.EnvStepped, vitals: Vitals) -> Iterator[ev.AnomalyFound]:
     before = vitals.envs[event.env].episode[:-1]
+    owners: list[tuple[str, Sequence[float | None], float | None]]
     owners = [("the host", [vital.grad_norm for vital in before], event.grad_norm)]
     for index, slot in enumerate(event.slots):
         name = f"the {slot.blueprint or 'seed'} in slot {index + 1}"
@@ -131,7 +132,7 @@ def _stalled(event: ev.EnvStepped, vitals: Vitals) -> Iterator[ev.AnomalyFound]:
     course = [vital.accuracy for vital in vitals.envs[event.env].episode]
     if len(course) <= STALLED_STEPS or max(course[-STALLED_STEPS:]) > max(course[:-STALLED_STEPS]):
         return
-    others = [vitals.recent[-1].accuracy for env, vitals in vitals.envs.items() if env != event.env]
+    others = [sibling.recent[-1].accuracy for env, sibling in vitals.envs.items() if env != event.env]
     middle = median(others) if others else event.accuracy
     if event.accuracy < middle - STALLED_GAP:
         yield ev.AnomalyFound(
