@@ -160,7 +160,7 @@ def _rolled_back(event: ev.GovernorRolledBack, _: Vitals) -> Iterator[ev.Anomaly
 
 def _update_not_finite(event: ev.PolicyUpdated, _: Vitals) -> Iterator[ev.AnomalyFound]:
     for what, value in non_finite_update(event):
-        _, _, head = what.partition(" of head ")
+        head = what.partition(" of head ")[2]
         yield ev.AnomalyFound(
             rule="non-finite head" if head else "non-finite update",
             severity="error",

@@ -14,6 +14,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from esper.telemetry.readings import GateCheck as GateCheck
+from esper.telemetry.readings import HeadChoice as HeadChoice
+from esper.telemetry.readings import HeadReading as HeadReading
+from esper.telemetry.readings import SlotReading as SlotReading
+
 SCHEMA = 1
 """Raised when a field or an event is removed or changes its meaning; new ones do not need it."""
 
@@ -62,38 +67,6 @@ class RoundStarted(Event, frozen=True, kw_only=True, tag=True):
     """Every env was reset to a fresh host."""
 
     round: int
-
-
-class SlotReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One slot of one env at the end of a step."""
-
-    stage: str
-    """dormant, germinated, training, blending, probationary, fossilized, culled or embargoed."""
-    blueprint: str | None = None
-    """Architecture of its seed; absent in an empty slot."""
-    alpha: float | None = None
-    """Absent while nothing is blended: before BLENDING and in an empty slot."""
-    age: int = 0
-    """Steps since germination."""
-    parameters: int = 0
-    """Of its seed; 0 in an empty slot."""
-    grad_norm: float | None = None
-    """Mean L2 norm of the seed's gradient over the epoch, before clipping."""
-    contribution: float | None = None
-    """Validation accuracy with every seed, less that without this one."""
-    contribution_se: float | None = None
-    """Standard error of the contribution over the samples of the validation split (paired)."""
-    shapley: float | None = None
-    """Shapley value of the seed among the blended ones; present at the end of an episode, where it was asked for."""
-
-
-class HeadChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What one head of the policy chose."""
-
-    choice: str
-    """In words: the name of a slot, blueprint, style or curve, a number of steps, or an alpha."""
-    probability: float | None = None
-    """That the head gave to it, given the choices before; absent for policies that are not stochastic."""
 
 
 class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
@@ -159,19 +132,6 @@ class SeedMoved(Event, frozen=True, kw_only=True, tag=True):
     """Why: the op that asked for it, or the timer or gate that let it through."""
 
 
-class GateCheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One condition of a gate."""
-
-    name: str
-    """What was checked."""
-    passed: bool
-    """Whether it holds."""
-    value: float | None = None
-    """What was measured, in the unit of the check; absent when nothing was."""
-    threshold: float | None = None
-    """What it is held against, in the same unit."""
-
-
 class GateRefused(Event, frozen=True, kw_only=True, tag=True):
     """A gate began to hold a seed back, or holds it back for another reason than before."""
 
@@ -183,15 +143,6 @@ class GateRefused(Event, frozen=True, kw_only=True, tag=True):
     """G2, G3 or G5."""
     checks: list[GateCheck]
     """All conditions of the gate, those that hold too."""
-
-
-class HeadReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One head of the policy over one update."""
-
-    grad_norm: float | None = None
-    """L2 norm of the head's gradient, mean over the minibatches, before clipping; absent when none reached it."""
-    entropy: float | None = None
-    """Entropy over log(number of legal actions), mean over the decisions with a choice; absent when there were none."""
 
 
 class PolicyUpdated(Event, frozen=True, kw_only=True, tag=True):
