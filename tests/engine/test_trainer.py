@@ -99,6 +99,34 @@ def test_a_pause_while_paused_and_a_resume_while_running_are_nothing(tmp_path: P
     assert live.finish().status == "done"
     held = [type(event) for event in live.heard if isinstance(event, ev.Paused | ev.Resumed)]
     assert held == [ev.Paused, ev.Resumed]
+    requests = [event for event in live.heard if isinstance(event, ev.ControlRequested)]
+    assert [(request.kind, request.ignored) for request in requests] == [
+        ("resume", "the run is not paused"),
+        ("pause", None),
+        ("pause", "the run is paused already"),
+        ("resume", None),
+    ]
+
+
+def test_every_request_is_recorded_with_who_asked_before_what_comes_of_it(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, checkpoint_every=0).start_paused()
+    live.control.ask(Kind.CHECKPOINT, "attach ann@box 7")
+    saved = live.wait_for(ev.CheckpointSaved)
+    live.control.ask(Kind.STEP, "keyboard")
+    live.control.ask(Kind.RESTORE, "attach bob@box 8", saved.path)
+    live.wait_for(ev.Resumed)
+    live.control.ask(Kind.STOP, "signal")
+    live.finish()
+    told = [event for event in live.heard if isinstance(event, ev.ControlRequested)]
+    assert [(event.kind, event.origin, event.path) for event in told] == [
+        ("pause", "test", None),
+        ("checkpoint", "attach ann@box 7", None),
+        ("step", "keyboard", None),
+        ("restore", "attach bob@box 8", saved.path),
+        ("stop", "signal", None),
+    ]
+    after = [type(live.heard[live.heard.index(event) + 1]) for event in told]
+    assert after == [ev.Paused, ev.CheckpointSaved, ev.EnvStepped, ev.CheckpointSaved, ev.CheckpointSaved]
 
 
 # Checkpoints

@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
-from esper.sanctum.symbols import number, plain, time_of_day
+from esper.sanctum.symbols import number, plain, shorten, time_of_day
 from esper.telemetry.events import CheckpointSaved
 
 
@@ -38,7 +38,7 @@ class CheckpointPicker(ModalScreen[str | None]):
                     Text(str(saved.step), justify="right"),
                     Text(time_of_day(saved.time)),
                     Text(number(saved.bytes / 2**20, 4, 2).text),
-                    Text(plain(saved.origin)),
+                    Text(shorten(plain(saved.origin), 12)),
                     Text(plain(PurePath(saved.path).name)),
                 )
             yield table
