@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterable
+from pathlib import Path
 
 from esper.control import Control, Request
 from esper.telemetry.state import Record
@@ -17,6 +18,7 @@ class FakeSession:
         self.control = Control()
         self.alive = True
         self.failure: str | None = None
+        self.directory: Path | None = None
         self.started = False
         self.say(*records)
 

@@ -11,6 +11,9 @@ from esper.commands.options import DONE, Parser, add_recording, refuse, warn
 from esper.commands.screen import add_screen_options, show
 from esper.config import ConfigError
 
+FIRST_LOOK = 0.02
+"""Seconds of reading before the first frame; the dashboard reads on."""
+
 
 def run(arguments: Sequence[str]) -> int:
     """Show a recorded run."""
@@ -27,10 +30,19 @@ def run(arguments: Sequence[str]) -> int:
 
 def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """The options of a command, with those that say how a recording is shown. Raises ConfigError."""
-    parser.add_argument("--speed", type=float, default=1.0, metavar="X", help="how fast time passes (default: 1)")
+    parser.add_argument(
+        "--at", metavar="WHEN", help="where to begin: round:14, step:812, event:1234, anomaly:1, 1h20m, 12:30 or 40%%"
+    )
+    parser.add_argument(
+        "--speed",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="how fast time passes, inf: as fast as it goes (default: 1)",
+    )
     add_screen_options(parser)
     chosen = parser.parse_args(arguments)
-    if not 0 < chosen.speed < math.inf:
+    if not chosen.speed > 0:
         raise ConfigError(f"--speed {chosen.speed} is not valid: it must be a number above 0")
     return chosen
 
@@ -38,18 +50,23 @@ def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> a
 def replay(path: Path, chosen: argparse.Namespace, *, follow: bool = False) -> int:
     """Show a recording in the way that was chosen; the exit code."""
     from esper.telemetry.console import summary
+    from esper.telemetry.moments import MomentError, find_moment
     from esper.telemetry.playback import Playback
     from esper.telemetry.reader import open_history
 
-    playback = Playback(open_history(path))
+    whole = chosen.no_tui or chosen.at or follow
+    playback = Playback(open_history(path, math.inf if whole else FIRST_LOOK))
+    try:
+        playback.seek(find_moment(chosen.at, playback.history) if chosen.at else playback.length if whole else 0)
+    except MomentError as error:
+        raise ConfigError(f"--at: {error}") from None
     if chosen.no_tui:
-        playback.to_end()
         warn(playback.history.notices)
         print(summary(playback.state))
         return DONE
     playback.speed = chosen.speed
     from esper.sanctum.source import ReplaySource
 
-    source = ReplaySource(playback, follow=follow)
+    source = ReplaySource(playback, follow=follow, hold=chosen.at is not None)
     code = show(source, chosen.theme)
     return refuse(source.failure) if source.failure else code

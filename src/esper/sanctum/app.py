@@ -28,6 +28,7 @@ from esper.sanctum.screens.registry import SCREENS
 from esper.sanctum.source import ENDED, Source
 from esper.sanctum.symbols import plain
 from esper.sanctum.theme import find_theme, load_themes
+from esper.sanctum.time_travel import TimeTravel
 from esper.sanctum.widgets.panel import View
 from esper.sanctum.widgets.too_small import HEIGHT, WIDTH
 
@@ -36,8 +37,6 @@ TICK = 0.2
 MOST_NOTICES = 3
 """Of what could not be read, so many are shown; so long that they can be."""
 NOTICE_SECONDS = 20.0
-SPEEDS = tuple(2.0**power for power in range(-2, 11))
-"""Speeds of a replay."""
 _WIDTHS = [(0, "-tiny"), (WIDTH, "-narrow"), (110, "-normal"), (160, "-wide")]
 _HEIGHTS = [(0, "-flat"), (HEIGHT, "-short"), (34, "-medium"), (50, "-tall")]
 """From which size on a screen has a class; sanctum.tcss says what follows from it."""
@@ -45,7 +44,7 @@ SignalHandler: TypeAlias = Callable[[int, FrameType | None], object] | int | sig
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class SanctumApp(App[None]):
+class SanctumApp(TimeTravel, App[None]):
     """Shows a source until the user leaves, or the run that the user ended is over.
 
     Raises:
@@ -118,7 +117,7 @@ class SanctumApp(App[None]):
     @property
     def _over(self) -> bool:
         """Whether nothing more will come from an engine."""
-        return self.source.state.status in ENDED or not self.source.alive
+        return self.source.present.status in ENDED or not self.source.alive
 
     def look(self) -> None:
         """Let the screens in sight show what is true now."""
@@ -136,9 +135,9 @@ class SanctumApp(App[None]):
         self.look()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The keys of a replay are silent in a live run, and those that end a run in a replay."""
-        if action in {"play", "replay_step", "replay_round", "replay_speed", "replay_start", "replay_end"}:
-            return self.source.playback is not None
+        """Keys that go back to the present are for those who are in the past; those that end a run, for a live one."""
+        if action == "rejoin":
+            return self.source.live and self.source.playback is not None
         if action in {"stop", "detach"}:
             return self.source.live
         return super().check_action(action, parameters)
@@ -175,11 +174,11 @@ class SanctumApp(App[None]):
 
     def action_pause(self) -> None:
         """Pause, or go on."""
-        self._ask(Kind.RESUME if self.source.state.status == "paused" else Kind.PAUSE)
+        self._ask(Kind.RESUME if self.source.present.status == "paused" else Kind.PAUSE)
 
     def action_step(self) -> None:
         """One step of a paused run."""
-        if self._engine() is not None and self.source.state.status != "paused":
+        if self._engine() is not None and self.source.present.status != "paused":
             self.notify("Single steps need a paused run: p pauses.", severity="warning")
         elif self._engine() is not None:
             self._ask(Kind.STEP)
@@ -192,7 +191,8 @@ class SanctumApp(App[None]):
         """Pick a checkpoint to go back to."""
         if self._engine() is None:
             return
-        if not self.source.state.checkpoints:
+        checkpoints = self.source.present.checkpoints
+        if not checkpoints:
             self.notify("There is no checkpoint yet: c writes one.", severity="warning")
             return
 
@@ -200,13 +200,13 @@ class SanctumApp(App[None]):
             if path is not None:
                 self._ask(Kind.RESTORE, path)
 
-        self.push_screen(CheckpointPicker(self.source.state.checkpoints), restore)
+        self.push_screen(CheckpointPicker(checkpoints), restore)
 
     async def action_quit(self) -> None:
         """Leave at once if nothing is lost by it; else ask."""
         if self.source.requests is None or self.source.attached or self._over:
             self.exit()
-        elif self.source.state.status == "starting":
+        elif self.source.present.status == "starting":
             self._ask(Kind.ABANDON)
         else:
             self.action_stop()
@@ -227,48 +227,6 @@ class SanctumApp(App[None]):
     def _end(self, kind: Kind | None) -> None:
         if kind is not None:
             self._ask(kind)
-
-    # Replay
-
-    def action_play(self) -> None:
-        """Play, or hold; at the end, from the start."""
-        if (playback := self.source.playback) is not None:
-            if not playback.playing and playback.position >= playback.length:
-                playback.to_start()
-            playback.playing = not playback.playing
-            self.look()
-
-    def action_replay_step(self, delta: int) -> None:
-        """Hold, one step away."""
-        if (playback := self.source.playback) is not None:
-            playback.playing = False
-            playback.step(delta)
-            self.look()
-
-    def action_replay_round(self, delta: int) -> None:
-        """Hold, one round away."""
-        if (playback := self.source.playback) is not None:
-            playback.playing = False
-            playback.step_round(delta)
-            self.look()
-
-    def action_replay_speed(self, delta: int) -> None:
-        """Half or twice the speed."""
-        if (playback := self.source.playback) is not None:
-            playback.speed = min(max(playback.speed * 2.0**delta, SPEEDS[0]), SPEEDS[-1])
-            self.look()
-
-    def action_replay_start(self) -> None:
-        """To the start."""
-        if (playback := self.source.playback) is not None:
-            playback.to_start()
-            self.look()
-
-    def action_replay_end(self) -> None:
-        """To the end."""
-        if (playback := self.source.playback) is not None:
-            playback.to_end()
-            self.look()
 
     # View
 

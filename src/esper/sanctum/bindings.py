@@ -14,13 +14,13 @@ class Category(Enum):
 
     SCREENS = "Screens"
     RUN = "The run"
-    REPLAY = "Replay"
+    TIME = "Time: a recording, or the past of a live run"
     ROWS = "Rows of envs"
     TABLE = "Env table"
     DETAIL = "Env detail"
     POLICY = "Policy"
     GROWTH = "Growth"
-    SCRUBBER = "Time line of a replay (tab moves to it)"
+    SCRUBBER = "Time line (tab moves to it)"
     VIEW = "View"
 
 
@@ -77,26 +77,38 @@ KEYS: tuple[Key, ...] = (
     Key(Category.RUN, "r", "r", "restore", "go back to a checkpoint and go on from it", "restore", True, When.LIVE),
     Key(Category.RUN, "Q", "Q", "stop", "end the run; asks first", "stop", False, When.LIVE),
     Key(Category.RUN, "d", "d", "detach", "leave a run that trains in another process", "detach", False, When.LIVE),
-    Key(Category.REPLAY, "space", "space", "play", "play, or hold", "play", True, When.REPLAY),
-    Key(Category.REPLAY, "left", "←", "step back", "one step back", "replay_step(-1)", False, When.REPLAY),
-    Key(Category.REPLAY, "right", "→", "step", "one step on", "replay_step(1)", True, When.REPLAY),
-    Key(Category.REPLAY, "shift+left", "⇧←", "round back", "one round back", "replay_round(-1)", False, When.REPLAY),
-    Key(Category.REPLAY, "shift+right", "⇧→", "round", "one round on", "replay_round(1)", True, When.REPLAY),
+    Key(Category.TIME, "space", "space", "play", "play, or hold", "play", True, When.REPLAY),
+    Key(Category.TIME, "left", "←", "step back", "one step back", "replay_step(-1)"),
+    Key(Category.TIME, "right", "→", "step", "one step on", "replay_step(1)", True, When.REPLAY),
+    Key(Category.TIME, "shift+left", "⇧←", "round back", "one round back", "replay_round(-1)"),
+    Key(Category.TIME, "shift+right", "⇧→", "round", "one round on", "replay_round(1)", True, When.REPLAY),
+    Key(Category.TIME, "less_than_sign,comma", "<", "slower", "play more slowly", "replay_speed(-1)"),
+    Key(Category.TIME, "greater_than_sign,full_stop", ">", "faster", "play faster", "replay_speed(1)"),
+    Key(Category.TIME, "left_curly_bracket", "{", "start", "to the start", "replay_start"),
+    Key(Category.TIME, "right_curly_bracket", "}", "end", "to the end; in a live run, its present", "replay_end"),
     Key(
-        Category.REPLAY, "less_than_sign,comma", "<", "slower", "half the speed", "replay_speed(-1)", False, When.REPLAY
+        Category.TIME,
+        "end",
+        "End",
+        "rejoin",
+        "from the past of a live run to its present",
+        "rejoin",
+        priority=True,
+        when=When.LIVE,
     ),
+    Key(Category.TIME, "g", "g", "go to", "go to round:14, step:812, anomaly:1, 1h20m, 12:30 or 40%", "go_to"),
+    Key(Category.TIME, "m", "m", "bookmark", "set a bookmark here, or take it away", "bookmark"),
     Key(
-        Category.REPLAY,
-        "greater_than_sign,full_stop",
-        ">",
-        "faster",
-        "twice the speed",
-        "replay_speed(1)",
+        Category.TIME,
+        "n",
+        "n",
+        "next mark",
+        "next bookmark: anomaly, rollback, checkpoint, fossilization or own",
+        "mark(1)",
         True,
         When.REPLAY,
     ),
-    Key(Category.REPLAY, "left_curly_bracket", "{", "start", "to the start", "replay_start", False, When.REPLAY),
-    Key(Category.REPLAY, "right_curly_bracket", "}", "end", "to the end", "replay_end", False, When.REPLAY),
+    Key(Category.TIME, "N", "N", "previous mark", "the bookmark before", "mark(-1)"),
     Key(Category.SCRUBBER, "home", "Home", "start", "to the start", "start", False, When.REPLAY),
     Key(Category.SCRUBBER, "end", "End", "end", "to the end", "end", False, When.REPLAY),
     Key(Category.ROWS, "up,k", "↑ k", "up", "the env above", "move(-1)"),
@@ -122,7 +134,7 @@ KEYS: tuple[Key, ...] = (
     Key(Category.VIEW, "ctrl+c,ctrl+q", "ctrl+c", "quit", "as q", "quit", priority=True),
 )
 
-APP = (Category.SCREENS, Category.RUN, Category.REPLAY, Category.VIEW)
+APP = (Category.SCREENS, Category.RUN, Category.TIME, Category.VIEW)
 """What the app itself binds; the other categories belong to one widget or screen each."""
 
 

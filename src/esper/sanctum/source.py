@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from esper.attach.session import AttachSession
 from esper.sanctum.requests import Inbox, RemoteRequests, Requests
 from esper.telemetry.playback import Playback
+from esper.telemetry.reader import open_history
 from esper.telemetry.segments import ReadError
 from esper.telemetry.state import Keyframe, Record, RunState
 
+SLICE = 0.08
+"""Seconds of a tick that go into reading on, while a recording is not read to its end."""
 ENDED = frozenset({"done", "stopped", "failed"})
 """Values of `RunState.status` after which nothing more comes."""
 
@@ -35,8 +39,21 @@ class Source(Protocol):
         ...
 
     @property
+    def present(self) -> RunState:
+        """What is true of the run itself: not `state`, while one looks at its past."""
+        ...
+
+    @property
     def playback(self) -> Playback | None:
-        """The play head of a recording; None for a live run."""
+        """The play head of a recording, or over the past of a live run; None in its present."""
+        ...
+
+    def look_back(self) -> str | None:
+        """Make sure that there is a play head; where that cannot be, one sentence that says why."""
+        ...
+
+    def rejoin(self) -> None:
+        """Leave the past of a live run for its present."""
         ...
 
     @property
@@ -76,6 +93,11 @@ class Session(Protocol):
     """Set when the run could not be set up."""
 
     @property
+    def directory(self) -> Path | None:
+        """Of the run, once it is set up."""
+        ...
+
+    @property
     def control(self) -> Inbox:
         """Where the engine is asked."""
         ...
@@ -96,14 +118,19 @@ class LiveSource:
     live = True
     following = False
     attached = False
-    playback = None
     notices: Sequence[str] = ()
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.state = RunState()
+        self.present = RunState()
+        self.playback: Playback | None = None
         self.requests: Requests = Requests(session.control)
         self._started = False
+
+    @property
+    def state(self) -> RunState:
+        """What is true now, or was true where one looks back to."""
+        return self.present if self.playback is None else self.playback.state
 
     @property
     def alive(self) -> bool:
@@ -120,18 +147,37 @@ class LiveSource:
         self._session.start()
         self._started = True
 
-    def tick(self, seconds: float) -> bool:  # noqa: ARG002 (a live run keeps its own time)
+    def tick(self, seconds: float) -> bool:
         """Fold what has come; only that, so that a fast engine cannot hold the screen."""
         records = self._session.records
         count = records.qsize()
         for _ in range(count):
             record = records.get_nowait()
             if isinstance(record, Keyframe):
-                self.state = record.open()
+                self.present = record.open()
             else:
-                self.state.apply(record)
+                self.present.apply(record)
             self.requests.hear(record)
+        if self.playback is not None:
+            self.playback.poll(SLICE)
+            self.playback.advance(seconds)
         return count > 0
+
+    def look_back(self) -> str | None:
+        """Open what the run has recorded so far, at its end."""
+        if self.playback is None:
+            if self._session.directory is None:
+                return "Nothing is recorded yet."
+            try:
+                self.playback = Playback(open_history(self._session.directory))
+            except ReadError as error:
+                return f"The past cannot be shown: {error}"
+            self.playback.to_end()
+        return None
+
+    def rejoin(self) -> None:
+        """Show the present again."""
+        self.playback = None
 
 
 class AttachSource(LiveSource):
@@ -158,6 +204,7 @@ class ReplaySource:
 
     Args:
         playback: of it.
+        hold: stay where it is until someone plays.
         follow: begin at its end, and read on while it is written.
     """
 
@@ -166,9 +213,10 @@ class ReplaySource:
     requests = None
     alive = False
 
-    def __init__(self, playback: Playback, *, follow: bool = False) -> None:
+    def __init__(self, playback: Playback, *, hold: bool = False, follow: bool = False) -> None:
         self.playback = playback
         self.failure: str | None = None
+        self._hold = hold
         self._follow = follow
         self._seen: tuple[object, ...] = ()
 
@@ -182,12 +230,23 @@ class ReplaySource:
         """What of it could not be read, or was skipped."""
         return self.playback.history.notices
 
+    @property
+    def present(self) -> RunState:
+        """A recording has no other present than what it shows."""
+        return self.playback.state
+
+    def look_back(self) -> None:
+        """There is a play head already."""
+
+    def rejoin(self) -> None:
+        """There is no present to go to."""
+
     def start(self) -> None:
-        """Let it play, or go to its end."""
+        """Let it play, hold, or go to its end."""
         if self._follow:
             self.playback.to_end()
         else:
-            self.playback.playing = True
+            self.playback.playing = not self._hold
 
     @property
     def following(self) -> bool:
@@ -197,9 +256,9 @@ class ReplaySource:
     def tick(self, seconds: float) -> bool:
         """Move the play head on, if it plays; take in what was written since."""
         playback = self.playback
-        if self._follow:
+        if self._follow or not playback.history.loaded:
             try:
-                playback.poll()
+                playback.poll(SLICE)
             except ReadError as error:
                 self.failure = str(error)
         if playback.playing:

@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from esper.telemetry.marks import Sign
+
 
 @dataclass(frozen=True)
 class Symbol:
@@ -52,11 +54,26 @@ STATUSES: dict[str, Symbol] = {
         Symbol("RUNNING", "●", "the engine trains"),
         Symbol("PAUSED", "❚❚", "the engine holds between two steps"),
         Symbol("REPLAY", "▶", "this is a recording"),
+        Symbol("PAST", "◀", "the past of a run that goes on; so many events have come since"),
         Symbol("DONE", "✓", "the run came to its end"),
         Symbol("STOPPED", "■", "the run was ended before its last round, as asked"),
         Symbol("FAILED", "✖", "the run ended by an error; the log says which"),
     )
 }
+
+SIGNS: dict[Sign, tuple[Symbol, str]] = {
+    Sign.BOOKMARK: (Symbol("bookmark", "◆", "set here with m"), "key"),
+    Sign.ROLLBACK: (Symbol("rollback", "↶", "the governor took an env back"), "error"),
+    Sign.NOT_FINITE: (Symbol("not finite", "✖", "an anomaly: something became NaN or infinite"), "error"),
+    Sign.ANOMALY: (Symbol("anomaly", "▲", "a value left its range"), "warning"),
+    Sign.CHECKPOINT: (Symbol("checkpoint", "C", "a checkpoint was written"), "bright"),
+    Sign.PAUSE: (Symbol("pause", "‖", "the run was paused"), "bright"),
+    Sign.SKIP: (Symbol("skip", "↓", "a gradient overflowed, and a loss scale fell"), "warning"),
+    Sign.FOSSILIZED: (Symbol("fossilized", "F", "a seed became permanent"), "fossilized"),
+    Sign.CULLED: (Symbol("culled", "x", "a seed was removed"), "culled"),
+    Sign.PLANTED: (Symbol("planted", "g", "a seed was planted"), "germinated"),
+}
+"""Signs of the time line and their roles; where several fall into one cell, the first is shown."""
 
 NOT_MEASURED = "–"
 NOT_A_NUMBER = "NaN"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
@@ -65,7 +66,7 @@ class Playback:
             self._fold(event)
         else:
             until = self.duration
-            self.playing = False
+            self.playing = not self.history.loaded
         self._clock = max(self._clock, until)
         return self.position - start
 
@@ -94,6 +95,18 @@ class Playback:
         self.seek(self.history.position_at(seconds))
         self._clock = min(max(seconds, 0.0), self.duration)
 
+    def step_mark(self, delta: int) -> bool:
+        """Go to the next bookmark (1), or the one before (-1); False if there is none."""
+        marks = self.history.marks
+        mark = marks.next_stop(self.position) if delta > 0 else marks.last_stop(self.position)
+        if mark is not None:
+            self.seek(mark.position)
+        return mark is not None
+
+    def toggle_bookmark(self) -> bool:
+        """Set a bookmark here, or take it away; whether there is one now."""
+        return self.history.marks.toggle(self.position, self.elapsed)
+
     def to_start(self) -> None:
         """Go to before the first event."""
         self.seek(0)
@@ -102,13 +115,13 @@ class Playback:
         """Go to after the last event."""
         self.seek(self.length)
 
-    def poll(self) -> bool:
-        """Pick up what was appended to a recording that is being written; True if there was anything.
+    def poll(self, within: float = math.inf) -> bool:
+        """Pick up what was not read yet, or was appended since, for so many seconds; True if there was anything.
 
-        A play head at the end stays at the end. Raises ReadError as `open_history` does.
+        A play head at the end of all that there was stays at the end. Raises ReadError as `open_history` does.
         """
-        before, following = self.length, self.position == self.length
-        kept = self.history.poll()
+        before, following = self.length, self.history.loaded and self.position == self.length
+        kept = self.history.poll(within)
         if kept == before == self.length:
             return False
         if self.position > kept:  # the moment shown was undone

@@ -9,19 +9,22 @@ the positions of the steps.
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from time import perf_counter
 
 import msgspec
-import zstandard
 
 from esper.telemetry import events as ev
+from esper.telemetry.blocks import Block, pack_state
+from esper.telemetry.marks import Marks
 from esper.telemetry.merged import Merged, Source, rank_directories, read
 from esper.telemetry.notices import Notices
+from esper.telemetry.recorded_time import RecordedTime
 from esper.telemetry.scan import Unreadable
 from esper.telemetry.segments import ReadError, Segment, list_segments, packed_path, plain_path, segment_path
 from esper.telemetry.state import Keyframe, RunState
@@ -32,38 +35,21 @@ BLOCK = 2_048
 """Events from one kept state to the next, until there are BLOCKS of them; then twice as many."""
 BLOCKS = 512
 
-_state_encode = msgspec.msgpack.Encoder().encode
-_state_decode = msgspec.msgpack.Decoder(RunState).decode
-_pack = zstandard.ZstdCompressor(level=1).compress
-_unpack = zstandard.ZstdDecompressor().decompress
 
-
-class _Block(NamedTuple):
-    """A place from which to read on, and the state there."""
-
-    position: int
-    seq: int
-    elapsed: float
-    segment: Source
-    offset: int
-    envs: int
-    opens: bool
-    """A file begins here, or a Keyframe, and what is read before it does not reach across."""
-    state: bytes
-
-    def open(self) -> RunState:
-        return _state_decode(_unpack(self.state))
-
-
-def open_history(path: Path) -> History:
+def open_history(path: Path, within: float = math.inf) -> History:
     """Read a run directory, or one file of events, plain or packed.
 
-    Raises ReadError if there is nothing there, or something else, or events that this version cannot read.
+    Args:
+        path: of the directory or file.
+        within: seconds after which it returns with what it has; `poll` reads on.
+
+    Raises:
+        ReadError: there is nothing there, or something else, or events that this version cannot read.
     """
     if not path.exists() and not packed_path(path).exists():
         raise ReadError(f"there is no recording at {path}")
     history = History(path)
-    history.poll()
+    history.poll(within)
     return history
 
 
@@ -81,18 +67,21 @@ class History:
         """Positions at which a step has just ended: after its PhaseTimed."""
         self.rounds = array("Q")
         """Positions at which a round is about to start: before its RoundStarted."""
+        self.marks = Marks()
+        """What is looked for, and whoever watches has set a bookmark at."""
         self._segment: Source = Segment(plain_path(path))
         """The last that was begun."""
         self._offset = 0
         """Bytes of it that were read."""
         self._complete = False
         """It was read to its end, after it was packed."""
+        self.loaded = False
+        """The last poll came to the end of what there was."""
         self._state = RunState()
         """At the end."""
         self._interval = BLOCK
-        self._blocks: list[_Block] = []
-        self._shifts: list[tuple[int, float]] = [(0, 0.0)]
-        """From each of these positions on, what wall-clock time is ahead of recorded time."""
+        self._blocks: list[Block] = []
+        self._clock = RecordedTime()
         self._resuming = True
         """The next event is the first after a Keyframe, or of all."""
         self._notices = Notices(path)
@@ -103,17 +92,18 @@ class History:
         """What could not be read, or was skipped: sentences for people."""
         return self._notices.sentences
 
-    def poll(self) -> int:
-        """Read what was appended since. Returns the position up to which the history is as it was.
+    def poll(self, within: float = math.inf) -> int:
+        """Read what was not read yet, for so many seconds. Returns the position up to which the history is as it was.
 
         That is the old length, or less where events were undone. Raises ReadError as `open_history` does.
         """
-        kept = self.length
+        kept, deadline = self.length, perf_counter() + within
+        self.loaded = True
         for path in self._paths():
-            if path > self._segment.path:
+            if self.loaded and path > self._segment.path:
                 self._begin(path)
             if path == self._segment.path:
-                kept = min(kept, self._read_on())
+                kept = min(kept, self._read_on(deadline))
         return kept
 
     def state_at(self, position: int) -> RunState:
@@ -141,7 +131,7 @@ class History:
 
         While nothing was recorded, between a run and its resumption, recorded time stands still.
         """
-        return time - self._shifts[bisect_right(self._shifts, index, key=itemgetter(0)) - 1][1]
+        return time - self._clock.shift_at(index)
 
     def position_at(self, seconds: float) -> int:
         """The last position that is reached within so many recorded seconds."""
@@ -152,6 +142,24 @@ class History:
                 break
             position += 1
         return position
+
+    @property
+    def began(self) -> float | None:
+        """Wall-clock time of the first event, seconds since the epoch; None while there is none."""
+        return self._clock.shift_at(0) if self.length else None
+
+    @property
+    def ended(self) -> float | None:
+        """Wall-clock time of the last event."""
+        return self._state.time if self.length else None
+
+    def position_at_time(self, time: float) -> int:
+        """The last position that is reached at a wall-clock time; where nothing was recorded then, what came next."""
+        for start, end, shift in self._clock.spans(self.length):
+            position = self.position_at(time - shift)
+            if position < end:
+                return max(position, start)
+        return self.length
 
     def _block_of(self, position: int) -> int:
         """Index of the block in which a position lies."""
@@ -201,8 +209,8 @@ class History:
         self._notices.begin_file()
         self._mark(opens=True)
 
-    def _read_on(self) -> int:
-        """Read the segment to its end. Returns the position up to which the history is as it was."""
+    def _read_on(self, deadline: float) -> int:
+        """Read the segment to its end, if there is time. Returns the position up to which the history is as it was."""
         kept = self.length
         if self._complete:
             return kept
@@ -222,6 +230,9 @@ class History:
                 else:
                     kept = min(kept, self._append(text, found))
                     self._offset = end
+                if perf_counter() > deadline:
+                    self.loaded = False
+                    return kept
         self._complete = packed
         self._check_end()
         return kept
@@ -234,16 +245,17 @@ class History:
         if self.length - self._blocks[-1].position >= self._interval:
             self._mark(opens=False)
         self._notices.meet(text, events)
-        state, length, shift = self._state, self.length, self._shifts[-1][1]
+        state, length, shift, note = self._state, self.length, self._clock.shift, self.marks.note
         for event in events:
             if event.time < last:
                 shift += event.time - last
-                self._shifts.append((length, shift))
+                self._clock.set_shift(length, shift)
             last = event.time
             if type(event) is ev.RoundStarted:
                 self.rounds.append(length)
             state.apply(event)
             length += 1
+            note(event, length, last - shift)
             if type(event) is ev.PhaseTimed:
                 self.steps.append(length)
         self.length, self.duration = length, last - shift
@@ -256,7 +268,7 @@ class History:
             kept = self._undo(event.seq - 1)
             self._state = self.state_at(kept)
             self._mark(opens=True)
-        self._shifts.append((self.length, event.time - self.duration))
+        self._clock.set_shift(self.length, event.time - self.duration)
         self._resuming = False
         return kept
 
@@ -290,15 +302,15 @@ class History:
             del self._blocks[index + 1 :]
             del self.steps[bisect_right(self.steps, position) :]
             del self.rounds[bisect_left(self.rounds, position) :]
-            while len(self._shifts) > 1 and self._shifts[-1][0] >= position:
-                self._shifts.pop()
+            self.marks.forget(position)
+            self._clock.forget(position)
             self.length, self.duration = position, duration
         return position
 
     def _mark(self, opens: bool) -> None:
         """Keep the state here, and in the long run every second of those kept."""
         self._blocks.append(
-            _Block(
+            Block(
                 position=self.length,
                 seq=self._state.seq,
                 elapsed=self.duration,
@@ -306,7 +318,7 @@ class History:
                 offset=self._offset,
                 envs=len(self._state.envs),
                 opens=opens,
-                state=_pack(_state_encode(self._state)),
+                state=pack_state(self._state),
             )
         )
         if len(self._blocks) > BLOCKS and not opens:

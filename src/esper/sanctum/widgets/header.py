@@ -30,6 +30,9 @@ def status(source: Source) -> Status:
         following = "following" if source.following and state.status not in ENDED else ""
         return Status("REPLAY", "curve", " ".join(filter(None, (following, moment))))
     note = _note(source)
+    if source.playback is not None:
+        ahead = f"+{source.present.seq - state.seq} events"
+        return Status("PAST", "warning", f"{ahead} {note or source.present.status}")
     match state.status:
         case "failed":
             return Status("FAILED", "error", state.reason or "")

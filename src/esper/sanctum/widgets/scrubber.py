@@ -1,42 +1,63 @@
-"""The time line of a replay: where the play head is, how fast it goes, and what it has passed."""
+"""The time line: where the play head is, how fast it goes, and what happened when."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
 from textual.binding import BindingType
-from textual.events import Click
+from textual.events import MouseDown, MouseMove, MouseUp
 from textual.geometry import Size
 
 from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.symbols import SEVERITIES, clock
-from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.symbols import SIGNS, clock
+from esper.sanctum.widgets.panel import Line, Panel, View
+from esper.telemetry.marks import ANOMALIES, Mark
 from esper.telemetry.playback import Playback
 
 HEAD = "●"
-CHECKPOINT = "C"
+HEAT = "▁▂▃▄▅▆▇█"
+"""How many of the anomalies fall into a cell, against the cell with most."""
 
 
 class Scrubber(Panel, can_focus=True):
-    """One line; nothing for a live run. A click goes there."""
+    """A line of signs, and where there is room one of anomalies above it; nothing in the present of a live run.
+
+    It is dragged with the mouse.
+    """
 
     DEFAULT_CSS = """
     Scrubber { height: 1; padding: 0 1; }
+    Scrubber.-heat { height: 2; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.SCRUBBER)]
 
-    def on_mount(self) -> None:
-        """Take no room in a live run."""
-        self.display = self.view.source.playback is not None
+    def __init__(self, view: View) -> None:
+        super().__init__(view)
         self._track = range(0)
+        self._dragged = False
+        self._cells: tuple[Hashable, list[Mark | None], list[int]] = (None, [], [])
+
+    def on_mount(self) -> None:
+        """Take no room where there is no play head."""
+        self.display = self.view.source.playback is not None
+
+    def update(self) -> None:
+        """Come and go with the play head; a second line where the screen has one to spare."""
+        playback = self.view.source.playback
+        self.display = playback is not None
+        warm = playback is not None and self.app.size.height >= 34
+        self.set_class(warm, "-heat")
+        super().update()
 
     def key(self) -> Hashable:
-        """The play head, and whether it has the focus."""
+        """The play head, what is marked, and whether it has the focus."""
         playback = self.view.source.playback
         if playback is None:
             return None
-        return playback.position, playback.length, playback.playing, playback.speed, self.has_focus
+        history = playback.history
+        place = (playback.position, playback.playing, playback.speed)
+        return (*place, history.length, history.loaded, len(history.marks), self.has_focus)
 
     def draw(self, size: Size) -> list[Line]:
         """Play or hold, speed, the line, the time."""
@@ -44,35 +65,79 @@ class Scrubber(Panel, can_focus=True):
         if playback is None:
             return []
         line = self.line().add("▶ " if playback.playing else "❚❚", "curve")
-        line.add(f" {playback.speed:g}×".ljust(7))
-        times = f"  {clock(playback.elapsed)} of {clock(playback.duration)}"
+        speed = "max" if playback.speed == float("inf") else f"{playback.speed:g}×"
+        line.add(f" {speed}".ljust(7))
+        reading = "" if playback.history.loaded else "…"
+        times = f"  {clock(playback.elapsed)} of {clock(playback.duration)}{reading}"
         room = max(size.width - line.width - len(times), 1)
         self._track = range(line.width, line.width + room)
-        self._draw_track(line, playback, room)
-        return [line.add(times, "dim")]
+        signs, heat = self._spread(playback, room)
+        lines = [self._draw_heat(heat)] if size.height > 1 else []
+        self._draw_track(line, playback, signs)
+        return [*lines, line.add(times, "dim")]
 
-    def _draw_track(self, line: Line, playback: Playback, room: int) -> None:
-        duration = playback.duration
-        at = min(int(playback.elapsed / duration * room), room - 1) if duration > 0 else 0
-        marks: dict[int, tuple[str, str]] = {at: (HEAD, "key" if self.has_focus else "bright")}
-        state = self.state
-        passed = [(saved.time, CHECKPOINT, "bright") for saved in state.checkpoints]
-        for anomaly in state.anomalies.values():
-            severity = anomaly.found.severity
-            passed.append((anomaly.first_time, SEVERITIES[severity].glyph, severity))
-        for when, glyph, role in passed:
-            if duration > 0:
-                marks.setdefault(min(int((when - state.start_time) / duration * room), room - 1), (glyph, role))
-        for column in range(room):
-            glyph, role = marks.get(column, ("━", "curve") if column < at else ("─", "faint"))
-            line.add(glyph, role)
+    def _spread(self, playback: Playback, room: int) -> tuple[Sequence[Mark | None], Sequence[int]]:
+        """For each cell of the line, what it shows, and how many anomalies fall into it."""
+        history = playback.history
+        key = (id(history), history.length, len(history.marks), room)
+        if self._cells[0] != key:
+            signs: list[Mark | None] = [None] * room
+            heat = [0] * room
+            for mark in history.marks:
+                cell = _cell(mark.elapsed, history.duration, room)
+                shown = signs[cell]
+                if shown is None or mark.sign < shown.sign:
+                    signs[cell] = mark
+                heat[cell] += mark.sign in ANOMALIES
+            self._cells = (key, signs, heat)
+        return self._cells[1], self._cells[2]
 
-    def on_click(self, event: Click) -> None:
-        """Go to the time under the pointer."""
-        offset, playback = event.get_content_offset(self), self.view.source.playback
-        if playback is not None and offset is not None and offset.x in self._track:
-            share = (offset.x - self._track.start) / max(len(self._track) - 1, 1)
-            playback.seek_time(share * playback.duration)
+    def _draw_heat(self, heat: Sequence[int]) -> Line:
+        line, most = self.line(), max(heat, default=0)
+        line.add("anomalies".ljust(self._track.start), "dim")
+        for count in heat:
+            line.add(HEAT[(len(HEAT) - 1) * count // most] if count else " ", "warning")
+        return line
+
+    def _draw_track(self, line: Line, playback: Playback, signs: Sequence[Mark | None]) -> None:
+        at = _cell(playback.elapsed, playback.duration, len(signs))
+        for column, mark in enumerate(signs):
+            if column == at:
+                line.add(HEAD, "key" if self.has_focus else "bright")
+            elif mark is not None:
+                symbol, role = SIGNS[mark.sign]
+                line.add(symbol.glyph, role)
+            else:
+                line.add(*("━", "curve") if column < at else ("─", "faint"))
+
+    # The mouse
+
+    def on_mouse_down(self, event: MouseDown) -> None:
+        """Go there, and take hold of the play head."""
+        self._dragged = True
+        self.capture_mouse()
+        self._follow(event)
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        """Drag it along."""
+        if self._dragged:
+            self._follow(event)
+
+    def on_mouse_up(self, event: MouseUp) -> None:
+        """Let go."""
+        if self._dragged:
+            self._dragged = False
+            self.release_mouse()
+            self._follow(event)
+
+    def _follow(self, event: MouseDown | MouseMove | MouseUp) -> None:
+        playback = self.view.source.playback
+        if playback is None or not self._track:
+            return
+        column = event.x - self.gutter.left - self._track.start
+        share = min(max(column / max(len(self._track) - 1, 1), 0.0), 1.0)
+        playback.seek_time(share * playback.duration)
+        self.update()  # the other panels follow with the next tick
 
     def on_focus(self) -> None:
         """Show that Home and End are ours now."""
@@ -82,12 +147,14 @@ class Scrubber(Panel, can_focus=True):
         """Show that they are not."""
         self.update()
 
-    def action_start(self) -> None:
+    async def action_start(self) -> None:
         """Go to the start."""
-        if self.view.source.playback is not None:
-            self.view.source.playback.to_start()
+        await self.run_action("app.replay_start")
 
-    def action_end(self) -> None:
+    async def action_end(self) -> None:
         """Go to the end."""
-        if self.view.source.playback is not None:
-            self.view.source.playback.to_end()
+        await self.run_action("app.replay_end")
+
+
+def _cell(elapsed: float, duration: float, room: int) -> int:
+    return min(int(elapsed / duration * room), room - 1) if duration > 0 else 0

@@ -1,0 +1,122 @@
+"""The moments of a recording that one looks for: noted while it is read, so that a key goes to the next of them."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from esper.telemetry import events as ev
+
+
+class Sign(IntEnum):
+    """What happened there; where several share a place on the time line, the first of these is shown."""
+
+    BOOKMARK = 0
+    """Set by whoever watches."""
+    ROLLBACK = 1
+    NOT_FINITE = 2
+    """An anomaly whose value is NaN or infinite."""
+    ANOMALY = 3
+    CHECKPOINT = 4
+    PAUSE = 5
+    SKIP = 6
+    """A loss scale fell: a gradient overflowed, and the batch taught nothing."""
+    FOSSILIZED = 7
+    CULLED = 8
+    PLANTED = 9
+
+
+STOPS = frozenset({Sign.BOOKMARK, Sign.ROLLBACK, Sign.NOT_FINITE, Sign.ANOMALY, Sign.CHECKPOINT, Sign.FOSSILIZED})
+"""Where the keys for the next and the previous bookmark stop."""
+ANOMALIES = frozenset({Sign.NOT_FINITE, Sign.ANOMALY})
+
+
+class Mark(NamedTuple):
+    """One moment."""
+
+    sign: Sign
+    position: int
+    """After the event that it is about."""
+    elapsed: float
+    """Recorded seconds."""
+
+
+class Marks:
+    """Marks in the order of their positions, 17 bytes each."""
+
+    def __init__(self) -> None:
+        self._signs = array("B")
+        self._positions = array("Q")
+        self._elapsed = array("d")
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __iter__(self) -> Iterator[Mark]:
+        for sign, position, elapsed in zip(self._signs, self._positions, self._elapsed, strict=True):
+            yield Mark(Sign(sign), position, elapsed)
+
+    def note(self, event: ev.AnyEvent, position: int, elapsed: float) -> None:
+        """Mark the position after an event, if it is one of those that are looked for."""
+        sign = _SIGNS[type(event)](event) if type(event) in _SIGNS else None
+        if sign is not None:
+            self._signs.append(sign)
+            self._positions.append(position)
+            self._elapsed.append(elapsed)
+
+    def toggle(self, position: int, elapsed: float) -> bool:
+        """Set a bookmark, or take the one that is there away; whether there is one now."""
+        start, stop = bisect_left(self._positions, position), bisect_right(self._positions, position)
+        for index in range(start, stop):
+            if self._signs[index] == Sign.BOOKMARK:
+                del self._signs[index], self._positions[index], self._elapsed[index]
+                return False
+        self._signs.insert(start, Sign.BOOKMARK)
+        self._positions.insert(start, position)
+        self._elapsed.insert(start, elapsed)
+        return True
+
+    def forget(self, position: int) -> None:
+        """Drop what lies after a position: it was undone."""
+        kept = bisect_right(self._positions, position)
+        del self._signs[kept:], self._positions[kept:], self._elapsed[kept:]
+
+    def next_stop(self, position: int) -> Mark | None:
+        """The first after a position at which one stops."""
+        for index in range(bisect_right(self._positions, position), len(self)):
+            if self._signs[index] in STOPS:
+                return self._at(index)
+        return None
+
+    def last_stop(self, position: int) -> Mark | None:
+        """The last before a position at which one stops."""
+        for index in reversed(range(bisect_left(self._positions, position))):
+            if self._signs[index] in STOPS:
+                return self._at(index)
+        return None
+
+    def anomaly(self, number: int) -> Mark | None:
+        """The anomaly of that number, from 1."""
+        found = (index for index, sign in enumerate(self._signs) if sign in ANOMALIES)
+        return next((self._at(index) for count, index in enumerate(found, start=1) if count == number), None)
+
+    def _at(self, index: int) -> Mark:
+        return Mark(Sign(self._signs[index]), self._positions[index], self._elapsed[index])
+
+
+def _move(event: ev.SeedMoved) -> Sign | None:
+    return {"germinated": Sign.PLANTED, "fossilized": Sign.FOSSILIZED, "culled": Sign.CULLED}.get(event.after)
+
+
+_SIGNS: dict[type[ev.Event], Callable[[Any], Sign | None]] = {
+    ev.SeedMoved: _move,
+    ev.EnvStepped: lambda event: Sign.SKIP if event.skipped else None,
+    ev.AnomalyFound: lambda event: Sign.ANOMALY if math.isfinite(event.value) else Sign.NOT_FINITE,
+    ev.GovernorRolledBack: lambda _: Sign.ROLLBACK,
+    ev.CheckpointSaved: lambda _: Sign.CHECKPOINT,
+    ev.Paused: lambda _: Sign.PAUSE,
+}

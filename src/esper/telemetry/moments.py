@@ -1,0 +1,80 @@
+"""Moments of a recording as people write them: `round:14`, `step:812`, `1h20m`, `12:30`, `40%`, `anomaly:1`."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+
+from esper.telemetry.reader import History
+
+FORMS = "round:14, step:812, event:1234, anomaly:1, 1h20m, 12:30 or 40%"
+"""What can be written, for messages."""
+
+_COUNTED = re.compile(r"(round|step|event|anomaly):(\d+)")
+_LASTING = re.compile(r"(?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)%")
+
+
+class MomentError(ValueError):
+    """No moment of this recording; the text is one sentence for whoever wrote it."""
+
+
+def find_moment(text: str, history: History) -> int:
+    """The position that is meant.
+
+    Args:
+        text: `round:N`, the start of a round; `step:N`, the end of the N-th step since the run began; `event:N`;
+            `anomaly:N`, the N-th of the run; a time since the beginning such as `1h20m` or `90s`; a local time of day
+            such as `12:30` or `12:30:15`, the first that the recording reached; or a share such as `40%` of its length.
+        history: the recording.
+
+    Raises:
+        MomentError: it cannot be read, or the recording has no such moment.
+    """
+    text = text.strip()
+    if match := _COUNTED.fullmatch(text):
+        return _counted(match[1], int(match[2]), history)
+    if match := _LASTING.fullmatch(text):
+        hours, minutes, seconds = (float(part or 0) for part in match.groups())
+        return _elapsed(text, 3600 * hours + 60 * minutes + seconds, history)
+    if match := _CLOCK.fullmatch(text):
+        return _time_of_day(text, [int(part or 0) for part in match.groups()], history)
+    if (match := _SHARE.fullmatch(text)) and float(match[1]) <= 100:
+        return history.position_at(float(match[1]) / 100 * history.duration)
+    raise MomentError(f"{text!r} is no moment: write {FORMS}")
+
+
+def _counted(what: str, number: int, history: History) -> int:
+    if what == "anomaly":
+        if mark := history.marks.anomaly(number):
+            return mark.position
+        raise MomentError(f"there is no anomaly:{number} in this recording")
+    known = {"round": history.rounds, "step": history.steps, "event": range(1, history.length + 1)}[what]
+    if 1 <= number <= len(known):
+        return known[number - 1]
+    reach = f"it has {what}:1 to {what}:{len(known)}" if known else f"it has no {what} yet"
+    raise MomentError(f"there is no {what}:{number} in this recording: {reach}")
+
+
+def _elapsed(text: str, seconds: float, history: History) -> int:
+    if seconds > history.duration:
+        length = timedelta(seconds=int(history.duration))
+        raise MomentError(f"{text} is beyond the end of this recording, which lasts {length}")
+    return history.position_at(seconds)
+
+
+def _time_of_day(text: str, parts: list[int], history: History) -> int:
+    hour, minute, second = parts
+    if hour > 23 or minute > 59 or second > 59:
+        raise MomentError(f"{text} is no time of day")
+    start, end = history.began, history.ended
+    if start is None or end is None:
+        raise MomentError("this recording is empty")
+    wanted = datetime.fromtimestamp(start).replace(hour=hour, minute=minute, second=second, microsecond=0)
+    if wanted.timestamp() + 60 <= start:  # the minute in which it began counts as its beginning
+        wanted += timedelta(days=1)
+    if wanted.timestamp() > end:
+        first, last = (f"{datetime.fromtimestamp(when):%H:%M:%S}" for when in (start, end))
+        raise MomentError(f"this recording was not running at {text}: it goes from {first} to {last}")
+    return history.position_at_time(wanted.timestamp())

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.widgets import Input, Static
+
+from esper.control import Kind
+from esper.sanctum.screens.go_to import GoTo
+from esper.sanctum.symbols import SIGNS
+from esper.sanctum.widgets.scrubber import Scrubber
+from esper.telemetry import events as ev
+from esper.telemetry.marks import Sign
+from tests.factory import example_run
+from tests.sanctum.driving import header, live, replay, settle, shown
+from tests.telemetry.recordings import recording, write_segment
+
+SIZE = (120, 40)
+RUN = example_run(rounds=3)
+STOPS = [index for index, event in enumerate(RUN, start=1) if isinstance(event, ev.AnomalyFound | ev.CheckpointSaved)]
+HALF = next(index for index, event in enumerate(RUN) if isinstance(event, ev.RoundStarted) and event.round == 3)
+
+
+async def test_the_keys_of_bookmarks(tmp_path: Path) -> None:
+    app, playback = replay(RUN, tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        seen: list[int] = []
+        for _ in STOPS:
+            await pilot.press("n")
+            seen.append(playback.position)
+        assert seen == STOPS
+        await pilot.press("n")
+        assert playback.position == STOPS[-1]
+        await pilot.press("N")
+        assert playback.position == STOPS[-2]
+
+        await pilot.press("left_curly_bracket", "right", "m", "left_curly_bracket", "n")
+        own = playback.position
+        assert own not in STOPS
+        assert SIGNS[Sign.BOOKMARK][0].glyph not in shown(app, Scrubber)  # the play head stands on it
+        await pilot.press("right")
+        await settle(pilot)
+        assert SIGNS[Sign.BOOKMARK][0].glyph in shown(app, Scrubber)
+        await pilot.press("left", "m", "left_curly_bracket", "n")
+        assert playback.position == STOPS[0]
+
+
+async def test_go_to_a_moment_and_be_refused_one(tmp_path: Path) -> None:
+    app, playback = replay(RUN, tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("g", *"round:9", "enter")
+        assert isinstance(app.screen, GoTo)
+        assert "it has round:1 to round:3" in str(app.screen.query_one("#hint", Static).content)
+        app.screen.query_one(Input).value = "step:7"
+        await pilot.press("enter")
+        await settle(pilot)
+        assert (app.source.state.round, app.source.state.step) == (2, 2)
+        await pilot.press("g", "escape")
+        assert app.source.state.step == 2
+        assert not playback.playing
+
+
+async def test_the_play_head_is_dragged(tmp_path: Path) -> None:
+    app, playback = replay(RUN, tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.mouse_down(Scrubber, offset=(40, 1))
+        there = playback.position
+        assert 0 < there < playback.length
+        await pilot.hover(Scrubber, offset=(70, 1))
+        assert playback.position > there
+        await pilot.hover(Scrubber, offset=(119, 1))
+        await pilot.mouse_up(Scrubber, offset=(119, 1))
+        assert playback.position == playback.length
+        await pilot.hover(Scrubber, offset=(40, 1))
+        assert playback.position == playback.length
+
+
+async def test_the_past_of_a_live_run(tmp_path: Path) -> None:
+    app, session = live(RUN[:HALF])
+    session.directory = tmp_path
+    file = write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        assert not app.screen.query_one(Scrubber).display
+        await pilot.press("left")
+        await settle(pilot)
+        assert (app.source.state.round, app.source.state.step) == (2, 4)
+        await pilot.press("shift+left")
+        assert (app.source.state.round, app.source.state.step) == (1, 5)
+        position = app.source.state.seq
+        assert f"◀ PAST +{HALF - position} events running" in header(app)
+        assert app.screen.query_one(Scrubber).display
+
+        session.say(*RUN[HALF:])  # the run goes on meanwhile, and records it
+        file.write_bytes(recording(RUN))
+        await settle(pilot)
+        assert app.source.state.seq == position
+        assert app.source.present.seq == len(RUN)
+        assert f"+{len(RUN) - position} events" in header(app)
+        assert app.source.playback is not None
+        assert app.source.playback.length == len(RUN)
+
+        await pilot.press("end")
+        await settle(pilot)
+        assert app.source.state.seq == len(RUN)
+        assert "DONE" in header(app)
+        assert not app.screen.query_one(Scrubber).display
+
+
+async def test_keys_for_the_run_act_on_its_present(tmp_path: Path) -> None:
+    app, session = live(RUN[:HALF])
+    session.directory = tmp_path
+    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("left_curly_bracket", "p", "c")
+        assert [request.kind for request in session.asked()] == [Kind.PAUSE, Kind.CHECKPOINT]
+        assert app.source.state.seq == 0
+        assert "pausing…" in header(app)
+        await pilot.press("right_curly_bracket")
+        await settle(pilot)
+        assert "RUNNING" in header(app)
+
+
+async def test_without_a_recording_there_is_no_past() -> None:
+    app, session = live(RUN[:HALF])
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        before = header(app)
+        await pilot.press("space", "right", "left", "comma", "n", "m")
+        await settle(pilot)
+        assert session.asked() == []
+        assert header(app) == before
+        assert [toast.message for toast in app._notifications] == ["Nothing is recorded yet."] * 2

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.telemetry import events as ev
+from esper.telemetry.marks import STOPS, Marks, Sign
+
+AT: dict[str, Any] = {"round": 1, "step": 1, "env": 0}
+
+
+def moved(after: str) -> ev.SeedMoved:
+    return ev.SeedMoved(**AT, slot="mid", before="blending", after=after, reason="test")
+
+
+def stepped(**values: Any) -> ev.EnvStepped:
+    fields: dict[str, Any] = {"op": "wait", "train_loss": 1.0, "train_accuracy": 0.5, "loss": 1.0, "accuracy": 0.5}
+    return ev.EnvStepped(
+        **AT, **fields, reward=0.0, reward_parts={}, grad_norm=1.0, parameter_ratio=1.0, slots=[], **values
+    )
+
+
+def anomaly(value: float) -> ev.AnomalyFound:
+    return ev.AnomalyFound(rule="rule", severity="error", where="env 0", value=value, text="text")
+
+
+SAID: list[tuple[ev.AnyEvent, Sign | None]] = [
+    (moved("germinated"), Sign.PLANTED),
+    (moved("fossilized"), Sign.FOSSILIZED),
+    (moved("culled"), Sign.CULLED),
+    (moved("blending"), None),
+    (stepped(), None),
+    (stepped(skipped={"host": 1}), Sign.SKIP),
+    (anomaly(3.0), Sign.ANOMALY),
+    (anomaly(math.nan), Sign.NOT_FINITE),
+    (ev.Paused(round=1, step=1, origin="keyboard"), Sign.PAUSE),
+    (ev.CheckpointSaved(round=1, step=1, path="p", bytes=1, origin="end"), Sign.CHECKPOINT),
+    (ev.RoundStarted(round=1), None),
+]
+
+
+def noted(chosen: list[int]) -> tuple[Marks, list[tuple[Sign, int]]]:
+    marks, expected = Marks(), []
+    for position, index in enumerate(chosen, start=1):
+        event, sign = SAID[index]
+        marks.note(event, position, position / 10)
+        expected += [(sign, position)] if sign is not None else []
+    return marks, expected
+
+
+def test_each_event_has_its_sign() -> None:
+    marks, expected = noted(list(range(len(SAID))))
+    assert [(mark.sign, mark.position) for mark in marks] == expected
+
+
+@given(chosen=st.lists(st.integers(0, len(SAID) - 1), max_size=40), at=st.integers(0, 41))
+def test_stops_are_the_nearest_on_either_side(chosen: list[int], at: int) -> None:
+    marks, expected = noted(chosen)
+    stops = [position for sign, position in expected if sign in STOPS]
+
+    after, before = marks.next_stop(at), marks.last_stop(at)
+
+    assert (after and after.position) == min((stop for stop in stops if stop > at), default=None)
+    assert (before and before.position) == max((stop for stop in stops if stop < at), default=None)
+
+
+@given(chosen=st.lists(st.integers(0, len(SAID) - 1), max_size=40), at=st.integers(0, 41))
+def test_what_was_undone_is_forgotten(chosen: list[int], at: int) -> None:
+    marks, expected = noted(chosen)
+    marks.forget(at)
+    assert [(mark.sign, mark.position) for mark in marks] == [pair for pair in expected if pair[1] <= at]
+
+
+@given(chosen=st.lists(st.integers(0, len(SAID) - 1), max_size=20), own=st.lists(st.integers(0, 21), max_size=12))
+def test_bookmarks_come_and_go_and_leave_the_order(chosen: list[int], own: list[int]) -> None:
+    marks, expected = noted(chosen)
+
+    there = [marks.toggle(position, position / 10) for position in own]
+
+    assert there == [own[: index + 1].count(position) % 2 == 1 for index, position in enumerate(own)]
+    kept = {position for position in own if own.count(position) % 2}
+    assert {mark.position for mark in marks if mark.sign is Sign.BOOKMARK} == kept
+    positions = [mark.position for mark in marks]
+    assert positions == sorted(positions)
+    assert len(marks) == len(expected) + len(kept)
+
+
+def test_anomalies_are_counted_from_one() -> None:
+    marks, _ = noted([6, 9, 7])
+    assert [mark and mark.position for mark in (marks.anomaly(0), marks.anomaly(1), marks.anomaly(2))] == [None, 1, 3]
+    assert marks.anomaly(3) is None
