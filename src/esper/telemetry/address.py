@@ -1,0 +1,58 @@
+"""The address of a view of a recording: `RUN#step=812&env=17&view=overview`."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+MOMENTS = ("round", "step", "event", "anomaly")
+"""What may say when. The first that is given counts from 1, as `find_moment` does."""
+_PART = re.compile(r"([a-z]+)=([^&=#]+)")
+
+
+class AddressError(ValueError):
+    """No address; the text is one sentence for whoever wrote it."""
+
+
+class Address(NamedTuple):
+    """Which run, and what of it; what is not said is None."""
+
+    run: str
+    """As `resolve_run` takes it."""
+    moment: str | None = None
+    """As `find_moment` takes it: `step:812`."""
+    env: int | None = None
+    """The env under the cursor."""
+    view: str | None = None
+    """Name of a screen."""
+
+    def __str__(self) -> str:
+        parts = [
+            self.moment.replace(":", "=") if self.moment is not None else "",
+            f"env={self.env}" if self.env is not None else "",
+            f"view={self.view}" if self.view is not None else "",
+        ]
+        return f"{self.run}#{'&'.join(filter(None, parts))}"
+
+
+def parse_address(text: str) -> Address:
+    """Read what a person typed or pasted; a name without `#` is a run and nothing more.
+
+    Raises:
+        AddressError: what follows the `#` is none of `round=`, `step=`, `event=`, `anomaly=`, `env=` and `view=`.
+    """
+    run, mark, rest = text.rpartition("#")
+    if not mark:
+        return Address(text)
+    found: dict[str, str] = {}
+    for part in rest.split("&"):
+        match = _PART.fullmatch(part)
+        known = (*MOMENTS, "env", "view")
+        if match is None or match[1] not in known or (match[1] != "view" and not match[2].isdecimal()):
+            raise AddressError(f"{part!r} in {text!r} says nothing: write RUN#step=812&env=17&view=overview")
+        found[match[1]] = match[2]
+    moments = [name for name in MOMENTS if name in found]
+    if len(moments) > 1:
+        raise AddressError(f"{text!r} names two moments, {moments[0]} and {moments[1]}: write one")
+    moment = f"{moments[0]}:{found[moments[0]]}" if moments else None
+    return Address(run, moment, int(found["env"]) if "env" in found else None, found.get("view"))

@@ -1,0 +1,169 @@
+"""Where two runs of one seed part: the first event in which they computed different things."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from esper.telemetry import events as ev
+from esper.telemetry.reader import History
+
+COMPUTED = frozenset(
+    {
+        ev.RoundStarted,
+        ev.EnvStepped,
+        ev.SeedMoved,
+        ev.GateRefused,
+        ev.PolicyUpdated,
+        ev.GovernorRolledBack,
+        ev.EpisodeEnded,
+    }
+)
+"""What follows from the seed. The others say when, where and at whose wish, or are derived from these."""
+CHECK_EVERY = 64
+"""Events compared between two looks at the clock."""
+SHOWN = 3
+"""Differing fields that a sentence names."""
+
+
+class Divergence(NamedTuple):
+    """The first difference."""
+
+    position: int
+    """In the history that is watched: after the event that differs."""
+    other: int
+    """In the other history, likewise."""
+    round: int
+    step: int | None
+    """None where the event is about a whole round."""
+    env: int | None
+    text: str
+    """One sentence for people."""
+
+
+class Comparison:
+    """Two histories read side by side, a slice at a time, in bounded memory.
+
+    Args:
+        run: the history that is watched, read to its end.
+        other: the one that it is held against, read to its end.
+        names: of both, for sentences.
+    """
+
+    def __init__(self, run: History, other: History, names: tuple[str, str]) -> None:
+        self._names = names
+        self.compared = 0
+        """Computed events that are equal in both."""
+        self.found: Divergence | None = None
+        seeds = _seed(run), _seed(other)
+        self._seeds = seeds if seeds[0] != seeds[1] else None
+        self.done = self._seeds is not None
+        """Both were read as far as both go, or to the first difference; or they have two seeds, and need not be."""
+        start, other_start = _common_start(run, other)
+        self._pairs = zip(_computed(run, start), _computed(other, other_start), strict=False)
+
+    def search(self, within: float = math.inf) -> bool:
+        """Compare on for so many seconds; True if that settled it. Raises ReadError as the histories do."""
+        deadline = perf_counter() + within
+        while not self.done:
+            for _ in range(CHECK_EVERY):
+                pair = next(self._pairs, None)
+                if pair is None:
+                    self.done = True
+                    return True
+                (position, event), (other_position, other_event) = pair
+                if differences := list(_differing(event, other_event)):
+                    self.found = self._divergence(event, (position, other_position), differences)
+                    self.done = True
+                    return True
+                self.compared += 1
+            if perf_counter() > deadline:
+                break
+        return False
+
+    @property
+    def sentence(self) -> str:
+        """What is known so far, for people."""
+        here, there = self._names
+        if self._seeds is not None:
+            return f"{here} has the seed {self._seeds[0]} and {there} {self._seeds[1]}: they differ from the start"
+        if self.found is not None:
+            return self.found.text
+        if self.done:
+            return f"{here} and {there} computed the same as far as both go: {self.compared} equal events"
+        return f"{here} and {there} computed the same so far: {self.compared} equal events"
+
+    def _divergence(self, event: ev.AnyEvent, positions: tuple[int, int], differences: list[str]) -> Divergence:
+        here, there = self._names
+        round_, step, env = (getattr(event, name, None) for name in ("round", "step", "env"))
+        assert round_ is not None  # every computed event is of a round
+        place = f"round {round_}" + (f" step {step}" if step else "") + (f", env {env:02d}" if env is not None else "")
+        more = f" and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+        what = ", ".join(differences[:SHOWN]) + more
+        text = f"{here} and {there} diverge at {place}: {what} (this run, the other)"
+        return Divergence(*positions, round_, step, env, text)
+
+
+def position_after(history: History, steps: int) -> int:
+    """The position after so many recorded steps; the end where there are fewer."""
+    return 0 if steps <= 0 else history.steps[steps - 1] if steps <= len(history.steps) else history.length
+
+
+def _common_start(run: History, other: History) -> tuple[int, int]:
+    """The positions of the first moment that is in both: the end of a step, unless both were recorded from the start.
+
+    A recording that was cut out of a run begins in its midst.
+    """
+    begun = [history.state_at(0) for history in (run, other)]
+    steps = max(state.steps_done + 1 if state.seq else 0 for state in begun)
+    return position_after(run, steps - begun[0].steps_done), position_after(other, steps - begun[1].steps_done)
+
+
+def _seed(history: History) -> int | None:
+    """The seed of a run; None where it was recorded before it had one."""
+    state = history.state_at(min(history.length, 1))
+    return state.started.seed if state.started else None
+
+
+def _computed(history: History, start: int) -> Iterator[tuple[int, ev.AnyEvent]]:
+    """The computed events from a position on, each with the position after it."""
+    for position, event in enumerate(history.events(start), start=start + 1):
+        if type(event) in COMPUTED:
+            yield position, event
+
+
+def _differing(event: ev.AnyEvent, other: ev.AnyEvent) -> Iterator[str]:
+    """What differs between two events beside their numbers and dates, in words."""
+    if type(event) is not type(other):
+        yield f"{type(event).__name__} against {type(other).__name__}"
+        return
+    for name in event.__struct_fields__:
+        if name not in ("seq", "time"):
+            yield from _differing_values(getattr(event, name), getattr(other, name), name)
+
+
+def _differing_values(value: Any, other: Any, name: str) -> Iterator[str]:
+    if value == other:
+        return
+    match value, other:
+        case float(), float() if math.isnan(value) and math.isnan(other):
+            return
+        case msgspec.Struct(), msgspec.Struct():
+            for field in value.__struct_fields__:
+                yield from _differing_values(getattr(value, field), getattr(other, field), f"{name}.{field}")
+        case dict(), dict():
+            for key in dict.fromkeys([*value, *other]):
+                yield from _differing_values(value.get(key), other.get(key), f"{name}.{key}")
+        case list(), list() if len(value) == len(other):
+            for index, (mine, theirs) in enumerate(zip(value, other, strict=True)):
+                yield from _differing_values(mine, theirs, f"{name}[{index}]")
+        case _:
+            yield f"{name} {_word(value)} against {_word(other)}"
+
+
+def _word(value: Any) -> str:
+    return "nothing" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,40 @@
+"""Another run beside the one that is watched: at the same step, and held against it event by event."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from esper.telemetry.divergence import Comparison, position_after
+from esper.telemetry.playback import Playback
+from esper.telemetry.reader import History
+from esper.telemetry.state import RunState
+
+
+class Rival:
+    """A second recording whose play head follows the first.
+
+    Args:
+        history: of the run that is watched, read to its end.
+        other: of the rival, read to its end.
+    """
+
+    def __init__(self, history: History, other: History) -> None:
+        self._playback = Playback(other)
+        self._skipped = other.state_at(0).steps_done
+        """Steps of it that were done before its recording begins."""
+        self.name = other.path.resolve().name
+        self.comparison = Comparison(history, other, (history.path.resolve().name, self.name))
+
+    @property
+    def state(self) -> RunState:
+        """What was true of the rival at the step that `follow` was last given."""
+        return self._playback.state
+
+    def follow(self, state: RunState) -> None:
+        """Go to where the rival was when as many steps had ended. Raises ReadError as the history does."""
+        history = self._playback.history
+        position = position_after(history, state.steps_done - self._skipped)
+        if state.step == 0 and state.round:  # a round has begun, and none of its steps has ended
+            index = bisect_left(history.rounds, position)
+            position = history.rounds[index] + 1 if index < len(history.rounds) else position
+        self._playback.seek(position)

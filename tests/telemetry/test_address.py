@@ -1,0 +1,48 @@
+"""Addresses survive being written and read; what is none is refused in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.telemetry.address import MOMENTS, Address, AddressError, parse_address
+
+RUNS = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1).filter(lambda text: "#" not in text)
+ADDRESSES = st.builds(
+    Address,
+    RUNS,
+    st.builds("{}:{}".format, st.sampled_from(MOMENTS), st.integers(0, 10**9)),
+    st.none() | st.integers(0, 999),
+    st.none() | st.sampled_from(["overview", "env"]),
+)
+
+
+@given(ADDRESSES)
+def test_what_is_written_is_read_back(address: Address) -> None:
+    assert parse_address(str(address)) == address
+
+
+def test_it_reads_as_people_write_it() -> None:
+    assert parse_address("night#step=812&env=17&view=numerics") == Address("night", "step:812", 17, "numerics")
+    assert str(Address("night", "step:812", 17, "numerics")) == "night#step=812&env=17&view=numerics"
+    assert parse_address("runs/night") == Address("runs/night")
+    assert parse_address("a#b#env=3") == Address("a#b", None, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("night#", "'' in 'night#' says nothing: write RUN#step=812"),
+        ("night#step=x", "'step=x' in"),
+        ("night#stage=3", "'stage=3' in"),
+        ("night#env=-1", "'env=-1' in"),
+        ("night#step=1&round=2", "names two moments, round and step: write one"),
+        ("night#step", "'step' in"),
+    ],
+)
+def test_what_is_no_address_is_refused(text: str, says: str) -> None:
+    with pytest.raises(AddressError) as refused:
+        parse_address(text)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
