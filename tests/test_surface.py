@@ -28,7 +28,7 @@ OPTIONS = {
     "": "--help --version --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
     "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config --resume "
     "--theme --no-tui --detach",
-    "replay": "--help --telemetry-dir --follow --at --speed --theme --no-tui",
+    "replay": "--help --telemetry-dir --follow --against --at --speed --theme --no-tui",
     "attach": "--help --telemetry-dir --read-only --theme --no-tui",
     "demo": "--help --at --speed --theme --no-tui",
     "runs": "--help --json",

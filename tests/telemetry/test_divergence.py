@@ -116,7 +116,8 @@ def test_a_run_that_ends_early_does_not_differ(tmp_path: Path) -> None:
 def test_runs_of_two_seeds_are_not_compared(tmp_path: Path) -> None:
     comparison = Comparison(history(tmp_path / "a", RUN), history(tmp_path / "b", doctored(0, seed=3)), ("a", "b"))
 
-    assert comparison.done
+    assert comparison.search()
+    assert comparison.found is None
     assert comparison.sentence == "a has the seed 0 and b 3: they differ from the start"
 
 

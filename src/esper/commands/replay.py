@@ -22,10 +22,12 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser(prog="esper-sanctum replay", description="Show a recorded run.")
     add_recording(parser, "FILE_OR_RUN")
     parser.add_argument("--follow", action="store_true", help="begin at the end, and stay there while it is written")
+    parser.add_argument("--against", metavar="RUN", help="show another run as a ghost, and find where the two part")
     chosen = parse_replay(parser, arguments)
     if chosen.follow and chosen.no_tui:
         raise ConfigError("--follow needs the dashboard: leave out --no-tui, or see esper-sanctum attach --no-tui")
-    return replay(resolve_run(chosen.run, chosen.telemetry_dir), chosen, follow=chosen.follow)
+    against = resolve_run(chosen.against, chosen.telemetry_dir) if chosen.against else None
+    return replay(resolve_run(chosen.run, chosen.telemetry_dir), chosen, follow=chosen.follow, against=against)
 
 
 def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
@@ -47,15 +49,17 @@ def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> a
     return chosen
 
 
-def replay(path: Path, chosen: argparse.Namespace, *, follow: bool = False) -> int:
-    """Show a recording in the way that was chosen; the exit code."""
+def replay(path: Path, chosen: argparse.Namespace, *, follow: bool = False, against: Path | None = None) -> int:
+    """Show a recording in the way that was chosen, beside another run or alone; the exit code."""
     from esper.telemetry.console import summary
     from esper.telemetry.moments import MomentError, find_moment
     from esper.telemetry.playback import Playback
     from esper.telemetry.reader import open_history
+    from esper.telemetry.rival import Rival
 
     whole = chosen.no_tui or chosen.at or follow
     playback = Playback(open_history(path, math.inf if whole else FIRST_LOOK))
+    rival = Rival(playback.history, open_history(against, math.inf if whole else FIRST_LOOK)) if against else None
     try:
         playback.seek(find_moment(chosen.at, playback.history) if chosen.at else playback.length if whole else 0)
     except MomentError as error:
@@ -63,6 +67,9 @@ def replay(path: Path, chosen: argparse.Namespace, *, follow: bool = False) -> i
     if chosen.no_tui:
         warn(playback.history.notices)
         print(summary(playback.state))
+        if rival is not None:
+            rival.comparison.search()
+            print(rival.comparison.sentence)
         return DONE
     playback.speed = chosen.speed
     from esper.sanctum.source import ReplaySource

@@ -49,8 +49,8 @@ class Comparison:
     """Two histories read side by side, a slice at a time, in bounded memory.
 
     Args:
-        run: the history that is watched, read to its end.
-        other: the one that it is held against, read to its end.
+        run: the history that is watched; `search` wants it read to its end, and the other too.
+        other: the one that it is held against.
         names: of both, for sentences.
     """
 
@@ -59,12 +59,11 @@ class Comparison:
         self.compared = 0
         """Computed events that are equal in both."""
         self.found: Divergence | None = None
-        seeds = _seed(run), _seed(other)
-        self._seeds = seeds if seeds[0] != seeds[1] else None
-        self.done = self._seeds is not None
+        self.done = False
         """Both were read as far as both go, or to the first difference; or they have two seeds, and need not be."""
-        start, other_start = _common_start(run, other)
-        self._pairs = zip(_computed(run, start), _computed(other, other_start), strict=False)
+        self._seeds: tuple[int | None, int | None] | None = None
+        """Of both, where they are two."""
+        self._pairs = self._read(run, other)
 
     def search(self, within: float = math.inf) -> bool:
         """Compare on for so many seconds; True if that settled it. Raises ReadError as the histories do."""
@@ -96,6 +95,15 @@ class Comparison:
         if self.done:
             return f"{here} and {there} computed the same as far as both go: {self.compared} equal events"
         return f"{here} and {there} computed the same so far: {self.compared} equal events"
+
+    def _read(self, run: History, other: History) -> Iterator[tuple[tuple[int, ev.AnyEvent], tuple[int, ev.AnyEvent]]]:
+        """What both computed, side by side, each with the position after it."""
+        seeds = _seed(run), _seed(other)
+        if seeds[0] != seeds[1]:
+            self._seeds = seeds
+            return
+        start, other_start = _common_start(run, other)
+        yield from zip(_computed(run, start), _computed(other, other_start), strict=False)
 
     def _divergence(self, event: ev.AnyEvent, positions: tuple[int, int], differences: list[str]) -> Divergence:
         here, there = self._names

@@ -1,0 +1,49 @@
+"""`esper-sanctum replay` without a dashboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.cli import main
+from esper.telemetry import events as ev
+from tests.factory import example_run
+from tests.runs import LiveRun
+from tests.telemetry.recordings import recording, write_segment
+
+RUN = example_run()
+
+
+def test_against_says_where_two_runs_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = next(i for i, event in enumerate(RUN) if isinstance(event, ev.EnvStepped) and event.step == 3)
+    step = RUN[index]
+    other = [*RUN[:index], msgspec.structs.replace(step, loss=2.5), *RUN[index + 1 :]]
+    write_segment(tmp_path / "a", 1, recording(RUN))
+    write_segment(tmp_path / "b", 1, recording(other))
+
+    assert main(["replay", "a", "--against", "b", "--no-tui", "--telemetry-dir", str(tmp_path)]) == 0
+
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == "a and b diverge at round 1 step 3, env 00: loss 2 against 2.5 (this run, the other)"
+
+
+def test_two_runs_of_one_seed_compute_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (LiveRun(tmp_path / name, rounds=1) for name in ("one", "two"))
+    for run in (first, second):
+        run.start().finish()
+
+    assert main(["replay", str(first.run.directory), "--against", str(second.run.directory), "--no-tui"]) == 0
+
+    assert "computed the same as far as both go" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_run_to_hold_against_that_is_not_there_is_a_wrong_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_segment(tmp_path / "a", 1, recording(RUN))
+
+    assert main(["replay", "a", "--against", "c", "--no-tui", "--telemetry-dir", str(tmp_path)]) == 2
+
+    assert "there is no file 'c', nor a run of that name" in capsys.readouterr().err
