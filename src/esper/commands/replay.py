@@ -26,6 +26,8 @@ def run(arguments: Sequence[str]) -> int:
     chosen = parse_replay(parser, arguments)
     if chosen.follow and chosen.no_tui:
         raise ConfigError("--follow needs the dashboard: leave out --no-tui, or see esper-sanctum attach --no-tui")
+    if chosen.follow and chosen.against:
+        raise ConfigError("--against compares what is recorded: leave out --follow")
     against = resolve_run(chosen.against, chosen.telemetry_dir) if chosen.against else None
     return replay(resolve_run(chosen.run, chosen.telemetry_dir), chosen, follow=chosen.follow, against=against)
 
@@ -74,6 +76,6 @@ def replay(path: Path, chosen: argparse.Namespace, *, follow: bool = False, agai
     playback.speed = chosen.speed
     from esper.sanctum.source import ReplaySource
 
-    source = ReplaySource(playback, follow=follow, hold=chosen.at is not None)
+    source = ReplaySource(playback, hold=chosen.at is not None, follow=follow, rival=rival)
     code = show(source, chosen.theme)
     return refuse(source.failure) if source.failure else code

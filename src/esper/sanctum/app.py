@@ -96,6 +96,8 @@ class SanctumApp(TimeTravel, App[None]):
         elif changed or not self.source.alive:
             self.look()
         self._warn()
+        if self.source.rival is not None and (news := self.source.rival.news()) is not None:
+            self.notify(news, timeout=NOTICE_SECONDS, markup=False)
         for refusal in self.source.requests.refusals() if self.source.requests else ():
             self.notify(refusal, severity="error", markup=False)
 

@@ -11,6 +11,7 @@ from esper.attach.session import AttachSession
 from esper.sanctum.requests import Inbox, RemoteRequests, Requests
 from esper.telemetry.playback import Playback
 from esper.telemetry.reader import open_history
+from esper.telemetry.rival import Rival
 from esper.telemetry.segments import ReadError
 from esper.telemetry.state import Keyframe, Record, RunState
 
@@ -54,6 +55,11 @@ class Source(Protocol):
 
     def rejoin(self) -> None:
         """Leave the past of a live run for its present."""
+        ...
+
+    @property
+    def rival(self) -> Rival | None:
+        """Another run that goes along as a ghost."""
         ...
 
     @property
@@ -118,6 +124,7 @@ class LiveSource:
     live = True
     following = False
     attached = False
+    rival = None
     notices: Sequence[str] = ()
 
     def __init__(self, session: Session) -> None:
@@ -206,6 +213,7 @@ class ReplaySource:
         playback: of it.
         hold: stay where it is until someone plays.
         follow: begin at its end, and read on while it is written.
+        rival: another run that goes along as a ghost.
     """
 
     live = False
@@ -213,8 +221,11 @@ class ReplaySource:
     requests = None
     alive = False
 
-    def __init__(self, playback: Playback, *, hold: bool = False, follow: bool = False) -> None:
+    def __init__(
+        self, playback: Playback, *, hold: bool = False, follow: bool = False, rival: Rival | None = None
+    ) -> None:
         self.playback = playback
+        self.rival = rival
         self.failure: str | None = None
         self._hold = hold
         self._follow = follow
@@ -263,6 +274,10 @@ class ReplaySource:
                 self.failure = str(error)
         if playback.playing:
             playback.advance(seconds)
-        seen = (playback.position, playback.length, playback.playing, playback.speed)
+        if self.rival is not None:
+            self.rival.follow(playback.state)
+            self.rival.comparison.search(SEARCH)
+        place = (playback.position, playback.length, playback.playing, playback.speed)
+        seen = (*place, self.rival and self.rival.note)
         changed, self._seen = seen != self._seen, seen
         return changed

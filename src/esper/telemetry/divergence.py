@@ -85,6 +85,11 @@ class Comparison:
         return False
 
     @property
+    def other_seed(self) -> bool:
+        """The two are runs of two seeds, of which one expects no likeness."""
+        return self._seeds is not None
+
+    @property
     def sentence(self) -> str:
         """What is known so far, for people."""
         here, there = self._names

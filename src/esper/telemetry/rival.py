@@ -25,6 +25,8 @@ class Rival:
         self.name = other.path.resolve().name
         self.comparison = Comparison(history, other, (history.path.resolve().name, self.name))
 
+        self._told = False
+
     @property
     def state(self) -> RunState:
         """What was true of the rival at the step that `follow` was last given."""
@@ -38,3 +40,20 @@ class Rival:
             index = bisect_left(history.rounds, position)
             position = history.rounds[index] + 1 if index < len(history.rounds) else position
         self._playback.seek(position)
+
+    @property
+    def note(self) -> str:
+        """In a few words, how the two compare as far as is known."""
+        comparison = self.comparison
+        if (found := comparison.found) is not None:
+            return f"≠ from round {found.round}{f' step {found.step}' if found.step else ''}: {self.name}"
+        if comparison.other_seed:
+            return f"≠ seed: {self.name}"
+        return f"= {self.name}" if comparison.done else f"= so far: {self.name}"
+
+    def news(self) -> str | None:
+        """The sentence about where the two part, or that they do not: once, when that is settled."""
+        if self._told or not self.comparison.done:
+            return None
+        self._told = True
+        return self.comparison.sentence

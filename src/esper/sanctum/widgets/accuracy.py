@@ -11,6 +11,7 @@ from esper.sanctum.symbols import percent
 from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.plot import extent_of_rounds
+from esper.telemetry.state import RunState
 
 PERCENT = ((0.0, "0"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100"))
 
@@ -21,17 +22,18 @@ def percent_ticks(height: int) -> Sequence[tuple[float, str]]:
 
 
 class PopulationAccuracy(Panel):
-    """Median over the envs as a curve, from the least to the greatest as a band."""
+    """Median over the envs as a curve, from the least to the greatest as a band; that of another run as a ghost."""
 
     def key(self) -> Hashable:
         """Changes with each round, and with each step of the first."""
         state = self.state
-        return len(state.accuracy), state.round, (state.seq if len(state.accuracy) < 2 else 0)
+        ghost = self.view.ghost
+        return len(state.accuracy), state.round, (state.seq if len(state.accuracy) < 2 else 0), ghost and ghost.seq
 
     def draw(self, size: Size) -> list[Line]:
         """The chart, once there are two points."""
         by_round = len(self.state.accuracy) >= 2
-        points = self.state.accuracy if by_round else self._this_round()
+        points = self.state.accuracy if by_round else this_round(self.state)
         by = "round" if by_round else f"step of round {self.state.round}"
         self.border_title = f"validation accuracy % ─ by {by}"
         if len(points) < 2 or self.state.started is None:
@@ -42,6 +44,10 @@ class PopulationAccuracy(Panel):
             f"median {percent(middles[-1]).text.strip()}  min {percent(lows[-1]).text.strip()}"
             f"  max {percent(highs[-1]).text.strip()}"
         )
+        first = max(rounds_finished(self.state) - len(points), 0) + 1 if by_round else 1
+        ghost = self._ghost(first, len(points), by_round=by_round)
+        if self.view.source.rival and ghost:
+            self.border_subtitle += f"  ghost {percent(ghost[-1]).text.strip()}"
         rounds, steps = self.state.started.rounds, self.state.started.steps
         chart = Chart(
             values=middles,
@@ -50,15 +56,29 @@ class PopulationAccuracy(Panel):
             low=0.0,
             high=1.0,
             ticks=percent_ticks(size.height),
-            first=max(self._rounds_finished() - len(points), 0) + 1 if by_round else 1,
+            first=first,
+            others=[(ghost, "dim")],
         )
         return chart.lines(self.view.palette, *size)
 
-    def _rounds_finished(self) -> int:
-        state = self.state
-        return state.round if state.finals and len(state.finals) == len(state.envs) else state.round - 1
+    def _ghost(self, first: int, count: int, *, by_round: bool) -> list[float | None]:
+        """The medians of the run that goes along, at the same rounds or steps; None where it has none."""
+        ghost = self.view.ghost
+        if ghost is None:
+            return []
+        if not by_round:
+            return [middle for _, middle, _ in this_round(ghost)] if ghost.round == self.state.round else []
+        behind = first - 1 - (rounds_finished(ghost) - len(ghost.accuracy))
+        indices = range(behind, behind + count)
+        return [ghost.accuracy[index][1] if 0 <= index < len(ghost.accuracy) else None for index in indices]
 
-    def _this_round(self) -> list[tuple[float, float, float]]:
-        """Least, median and greatest accuracy of each step that every env has done."""
-        courses = [env.accuracy for env in self.state.envs]
-        return [(min(step), median(step), max(step)) for step in zip(*courses, strict=False)]
+
+def rounds_finished(state: RunState) -> int:
+    """Rounds of which every env has finished its episode."""
+    return state.round if state.finals and len(state.finals) == len(state.envs) else state.round - 1
+
+
+def this_round(state: RunState) -> list[tuple[float, float, float]]:
+    """Least, median and greatest accuracy of each step that every env has done."""
+    courses = [env.accuracy for env in state.envs]
+    return [(min(step), median(step), max(step)) for step in zip(*courses, strict=False)]

@@ -23,10 +23,17 @@ class EnvPanel(Panel):
         envs = self.state.envs
         return envs[self.view.env] if self.view.env < len(envs) else None
 
+    @property
+    def ghost(self) -> EnvState | None:
+        """The same env of the run that goes along, in the same round; None where there is none."""
+        ghost = self.view.ghost
+        here = ghost is not None and ghost.round == self.state.round and self.view.env < len(ghost.envs)
+        return ghost.envs[self.view.env] if ghost is not None and here else None
+
     def key(self) -> Hashable:
-        """Which env, and its revision."""
-        env = self.env
-        return None if env is None else (env.env, env.revision)
+        """Which env, and its revision; and that of its ghost."""
+        env, ghost = self.env, self.ghost
+        return None if env is None else (env.env, env.revision, ghost and ghost.revision)
 
     def draw(self, size: Size) -> list[Line]:
         """Nothing before the run has started."""
@@ -45,15 +52,24 @@ class EnvPanel(Panel):
 
 
 class EnvAccuracy(EnvPanel):
-    """Validation accuracy by step of this episode."""
+    """Validation accuracy by step of this episode; that of the run that goes along as a ghost."""
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """The chart; name and lane of the env stand in the border."""
         self.border_title = f"env {env.env:02d} on {plain(env.lane)} ─ accuracy %"
         self.border_subtitle = f"best {percent(env.best_accuracy).text.strip()}"
         extent, first = self.axis(env.accuracy)
+        ghost = self.ghost
+        if ghost is not None and ghost.accuracy:
+            self.border_subtitle += f"  ghost {percent(ghost.accuracy[-1]).text.strip()}"
         chart = Chart(
-            values=env.accuracy, extent=extent, first=first, low=0.0, high=1.0, ticks=percent_ticks(size.height)
+            values=env.accuracy,
+            extent=extent,
+            first=first,
+            low=0.0,
+            high=1.0,
+            ticks=percent_ticks(size.height),
+            others=[(ghost.accuracy, "dim")] if ghost is not None else [],
         )
         return chart.lines(self.view.palette, *size)
 

@@ -28,7 +28,8 @@ def status(source: Source) -> Status:
     if not source.live:
         moment = {"paused": "of a pause", "failed": "of a failed run"}.get(state.status, "")
         following = "following" if source.following and state.status not in ENDED else ""
-        return Status("REPLAY", "curve", " ".join(filter(None, (following, moment))))
+        beside = source.rival.note if source.rival else ""
+        return Status("REPLAY", "curve", " ".join(filter(None, (following, moment, beside))))
     note = _note(source)
     if source.playback is not None:
         ahead = f"+{source.present.seq - state.seq} events"

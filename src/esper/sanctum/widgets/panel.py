@@ -30,6 +30,11 @@ class View:
     generation: int = 0
     """Counts the times that the state was replaced, by a seek or a restore: nothing drawn before still holds."""
 
+    @property
+    def ghost(self) -> RunState | None:
+        """What was true, at the same step, of the run that goes along; None where none does."""
+        return self.source.rival.state if self.source.rival else None
+
     def move(self, envs: int) -> None:
         """Put the cursor so many envs further, or on the last there is."""
         self.env = min(max(self.env + envs, 0), max(len(self.source.state.envs) - 1, 0))
