@@ -41,7 +41,7 @@ def beside(folder: Path, other: Sequence[ev.AnyEvent]) -> tuple[SanctumApp, Play
         for name, events in (("night", RUN), ("day", other))
     ]
     playback = Playback(histories[0])
-    source = ReplaySource(playback, Rival(*histories))
+    source = ReplaySource(playback, rival=Rival(*histories))
     source.start = lambda: None
     return SanctumApp(source, theme=DEFAULT), playback
 
