@@ -13,6 +13,7 @@ from esper.sanctum.source import ReplaySource
 from esper.sanctum.theme import DEFAULT
 from esper.sanctum.widgets.accuracy import PopulationAccuracy
 from esper.sanctum.widgets.env_charts import EnvAccuracy
+from esper.sanctum.widgets.scrubber import Scrubber
 from esper.telemetry import events as ev
 from esper.telemetry.playback import Playback
 from esper.telemetry.reader import open_history
@@ -80,6 +81,12 @@ async def test_where_they_part_is_told_once_and_stays_in_the_header(tmp_path: Pa
         assert len(told) == 1
         assert told[0].startswith("night and day diverge at round 2 step 3, env 00: accuracy ")
         assert "REPLAY ≠ from round 2 step 3: day" in header(app)
+        assert "≠" in shown(app, Scrubber)
+        await go(pilot, playback, 2, 1)
+        await pilot.press("n")
+        await settle(pilot)
+        assert (playback.state.round, playback.state.step) == (2, 2)
+        assert RUN[playback.position - 1] != better(RUN[playback.position - 1])
 
 
 async def test_equal_runs_are_said_to_be_equal(tmp_path: Path) -> None:

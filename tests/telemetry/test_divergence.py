@@ -157,5 +157,5 @@ def test_a_rival_is_at_the_same_step(tmp_path: Path) -> None:
 
     for position in [0, 1, 2, *run.steps, 30, *(start + 1 for start in run.rounds)]:
         state = fold(RUN[:position])
-        rival.follow(state)
+        rival.go_along(state, 0.0)
         assert (rival.state.round, rival.state.step) == (state.round, state.step)

@@ -275,8 +275,7 @@ class ReplaySource:
         if playback.playing:
             playback.advance(seconds)
         if self.rival is not None:
-            self.rival.follow(playback.state)
-            self.rival.comparison.search(SEARCH)
+            self.rival.go_along(playback.state, SLICE)
         place = (playback.position, playback.length, playback.playing, playback.speed)
         seen = (*place, self.rival and self.rival.note)
         changed, self._seen = seen != self._seen, seen

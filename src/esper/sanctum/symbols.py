@@ -63,6 +63,7 @@ STATUSES: dict[str, Symbol] = {
 
 SIGNS: dict[Sign, tuple[Symbol, str]] = {
     Sign.BOOKMARK: (Symbol("bookmark", "◆", "set here with m"), "key"),
+    Sign.DIVERGENCE: (Symbol("divergence", "≠", "from here on, the run held against it computed otherwise"), "key"),
     Sign.ROLLBACK: (Symbol("rollback", "↶", "the governor took an env back"), "error"),
     Sign.NOT_FINITE: (Symbol("not finite", "✖", "an anomaly: something became NaN or infinite"), "error"),
     Sign.ANOMALY: (Symbol("anomaly", "▲", "a value left its range"), "warning"),

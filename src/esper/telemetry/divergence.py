@@ -35,6 +35,8 @@ class Divergence(NamedTuple):
 
     position: int
     """In the history that is watched: after the event that differs."""
+    elapsed: float
+    """Recorded seconds to it."""
     other: int
     """In the other history, likewise."""
     round: int
@@ -56,6 +58,7 @@ class Comparison:
 
     def __init__(self, run: History, other: History, names: tuple[str, str]) -> None:
         self._names = names
+        self._elapsed = run.elapsed
         self.compared = 0
         """Computed events that are equal in both."""
         self.found: Divergence | None = None
@@ -118,7 +121,8 @@ class Comparison:
         more = f" and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
         what = ", ".join(differences[:SHOWN]) + more
         text = f"{here} and {there} diverge at {place}: {what} (this run, the other)"
-        return Divergence(*positions, round_, step, env, text)
+        elapsed = self._elapsed(positions[0] - 1, event.time)
+        return Divergence(positions[0], elapsed, positions[1], round_, step, env, text)
 
 
 def position_after(history: History, steps: int) -> int:

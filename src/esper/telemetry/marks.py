@@ -17,20 +17,32 @@ class Sign(IntEnum):
 
     BOOKMARK = 0
     """Set by whoever watches."""
-    ROLLBACK = 1
-    NOT_FINITE = 2
+    DIVERGENCE = 1
+    """The first event that another run, held against this one, has otherwise."""
+    ROLLBACK = 2
+    NOT_FINITE = 3
     """An anomaly whose value is NaN or infinite."""
-    ANOMALY = 3
-    CHECKPOINT = 4
-    PAUSE = 5
-    SKIP = 6
+    ANOMALY = 4
+    CHECKPOINT = 5
+    PAUSE = 6
+    SKIP = 7
     """A loss scale fell: a gradient overflowed, and the batch taught nothing."""
-    FOSSILIZED = 7
-    CULLED = 8
-    PLANTED = 9
+    FOSSILIZED = 8
+    CULLED = 9
+    PLANTED = 10
 
 
-STOPS = frozenset({Sign.BOOKMARK, Sign.ROLLBACK, Sign.NOT_FINITE, Sign.ANOMALY, Sign.CHECKPOINT, Sign.FOSSILIZED})
+STOPS = frozenset(
+    {
+        Sign.BOOKMARK,
+        Sign.DIVERGENCE,
+        Sign.ROLLBACK,
+        Sign.NOT_FINITE,
+        Sign.ANOMALY,
+        Sign.CHECKPOINT,
+        Sign.FOSSILIZED,
+    }
+)
 """Where the keys for the next and the previous bookmark stop."""
 ANOMALIES = frozenset({Sign.NOT_FINITE, Sign.ANOMALY})
 
@@ -75,10 +87,15 @@ class Marks:
             if self._signs[index] == Sign.BOOKMARK:
                 del self._signs[index], self._positions[index], self._elapsed[index]
                 return False
-        self._signs.insert(start, Sign.BOOKMARK)
-        self._positions.insert(start, position)
-        self._elapsed.insert(start, elapsed)
+        self.add(Mark(Sign.BOOKMARK, position, elapsed))
         return True
+
+    def add(self, mark: Mark) -> None:
+        """Put a mark in its place."""
+        index = bisect_left(self._positions, mark.position)
+        self._signs.insert(index, mark.sign)
+        self._positions.insert(index, mark.position)
+        self._elapsed.insert(index, mark.elapsed)
 
     def forget(self, position: int) -> None:
         """Drop what lies after a position: it was undone."""
