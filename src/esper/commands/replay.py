@@ -6,20 +6,30 @@ import argparse
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from esper.commands.options import DONE, Parser, add_recording, refuse, warn
 from esper.commands.screen import add_screen_options, show
 from esper.config import ConfigError
+from esper.nearest import nearest
+from esper.telemetry.address import Address, AddressError, parse_address
+
+if TYPE_CHECKING:
+    from esper.telemetry.reader import History
 
 FIRST_LOOK = 0.02
 """Seconds of reading before the first frame; the dashboard reads on."""
+ADDRESS = (
+    "FILE_OR_RUN may be an address, as the key Y of the dashboard copies it: 'RUN#step=812&env=17&view=overview'. "
+    "A time of day such as 12:30 is local, and the first that the recording reached."
+)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Show a recorded run."""
     from esper.telemetry.runs import resolve_run
 
-    parser = Parser(prog="esper-sanctum replay", description="Show a recorded run.")
+    parser = Parser(prog="esper-sanctum replay", description="Show a recorded run.", epilog=ADDRESS)
     add_recording(parser, "FILE_OR_RUN")
     parser.add_argument("--follow", action="store_true", help="begin at the end, and stay there while it is written")
     parser.add_argument("--against", metavar="RUN", help="show another run as a ghost, and find where the two part")
@@ -29,7 +39,22 @@ def run(arguments: Sequence[str]) -> int:
     if chosen.follow and chosen.against:
         raise ConfigError("--against compares what is recorded: leave out --follow")
     against = resolve_run(chosen.against, chosen.telemetry_dir) if chosen.against else None
-    return replay(resolve_run(chosen.run, chosen.telemetry_dir), chosen, follow=chosen.follow, against=against)
+    address = _read_address(chosen.run)
+    if address.moment is not None and chosen.at is not None:
+        raise ConfigError(f"{chosen.run} says already when to begin: leave out --at")
+    chosen.at = address.moment or chosen.at
+    path = resolve_run(address.run, chosen.telemetry_dir)
+    return replay(path, chosen, follow=chosen.follow, against=against, address=address)
+
+
+def _read_address(text: str) -> Address:
+    """What the first argument means. Raises ConfigError."""
+    if Path(text).exists():
+        return Address(text)
+    try:
+        return parse_address(text)
+    except AddressError as error:
+        raise ConfigError(str(error)) from None
 
 
 def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
@@ -51,8 +76,23 @@ def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> a
     return chosen
 
 
-def replay(path: Path, chosen: argparse.Namespace, *, follow: bool = False, against: Path | None = None) -> int:
-    """Show a recording in the way that was chosen, beside another run or alone; the exit code."""
+def replay(
+    path: Path,
+    chosen: argparse.Namespace,
+    *,
+    follow: bool = False,
+    against: Path | None = None,
+    address: Address | None = None,
+) -> int:
+    """Show a recording in the way that was chosen, beside another run or alone; the exit code.
+
+    Args:
+        path: of the recording.
+        chosen: what `parse_replay` gave.
+        follow: begin at the end, and read on while it is written.
+        against: another recording that goes along as a ghost.
+        address: env and view to begin with.
+    """
     from esper.telemetry.console import summary
     from esper.telemetry.moments import MomentError, find_moment
     from esper.telemetry.playback import Playback
@@ -77,5 +117,19 @@ def replay(path: Path, chosen: argparse.Namespace, *, follow: bool = False, agai
     from esper.sanctum.source import ReplaySource
 
     source = ReplaySource(playback, hold=chosen.at is not None, follow=follow, rival=rival)
-    code = show(source, chosen.theme)
+    env, place = _view(address, playback.history) if address is not None else (0, "overview")
+    code = show(source, chosen.theme, env=env, place=place)
     return refuse(source.failure) if source.failure else code
+
+
+def _view(address: Address, history: History) -> tuple[int, str]:
+    """The env and the view that an address names, or those that one begins with. Raises ConfigError."""
+    from esper.sanctum.sharing import VIEWS
+
+    place = address.view or VIEWS[0]
+    if place not in VIEWS:
+        raise ConfigError(f"there is no view {place!r}: {nearest(place, VIEWS)}")
+    env, envs = address.env or 0, len(history.state_at(min(history.length, 1)).envs)
+    if env >= envs and address.env is not None:
+        raise ConfigError(f"there is no env {env} in {address.run}: it has {envs}, counted from 0")
+    return env, place

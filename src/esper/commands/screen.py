@@ -30,9 +30,16 @@ def check_screen(theme: str) -> None:
         raise ConfigError(str(error)) from None
 
 
-def show(source: Source, theme: str) -> int:
-    """The dashboard, until the user leaves it; its exit code. Raises ConfigError as `check_screen` does."""
+def show(source: Source, theme: str, *, env: int = 0, place: str = "overview") -> int:
+    """The dashboard, until the user leaves it; its exit code. Raises ConfigError as `check_screen` does.
+
+    Args:
+        source: what is shown.
+        theme: name of the colours.
+        env: the one under the cursor.
+        place: the view to begin with.
+    """
     check_screen(theme)
     from esper.sanctum.app import run_dashboard
 
-    return run_dashboard(source, theme=theme)
+    return run_dashboard(source, theme=theme, env=env, place=place)

@@ -25,6 +25,7 @@ from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.screens.help import Help
 from esper.sanctum.screens.quit_dialog import QuitDialog
 from esper.sanctum.screens.registry import SCREENS
+from esper.sanctum.sharing import Sharing
 from esper.sanctum.source import ENDED, Source
 from esper.sanctum.symbols import plain
 from esper.sanctum.theme import find_theme, load_themes
@@ -44,7 +45,7 @@ SignalHandler: TypeAlias = Callable[[int, FrameType | None], object] | int | sig
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class SanctumApp(TimeTravel, App[None]):
+class SanctumApp(TimeTravel, Sharing, App[None]):
     """Shows a source until the user leaves, or the run that the user ended is over.
 
     Raises:
@@ -58,7 +59,7 @@ class SanctumApp(TimeTravel, App[None]):
     HORIZONTAL_BREAKPOINTS = _WIDTHS
     VERTICAL_BREAKPOINTS = _HEIGHTS
 
-    def __init__(self, source: Source, *, theme: str) -> None:
+    def __init__(self, source: Source, *, theme: str, env: int = 0, place: str = "overview") -> None:
         super().__init__()
         self.source = source
         self.palettes = load_themes()
@@ -67,7 +68,8 @@ class SanctumApp(TimeTravel, App[None]):
             self.unregister_theme(name)  # Textual's own have no colours for stages
         for known in self.palettes.values():
             self.register_theme(known.theme)
-        self.view = View(source, palette)
+        self.view = View(source, palette, env)
+        self._place = place
         for place, screen in SCREENS.items():
             self.add_mode(place, partial(screen, self.view, place))
         self._ticked = 0.0
@@ -79,6 +81,8 @@ class SanctumApp(TimeTravel, App[None]):
 
     def on_ready(self) -> None:
         """The first frame comes before the engine, whose imports take seconds."""
+        if self._place != self.DEFAULT_MODE:
+            self.open_view(self._place)
         self.call_after_refresh(self._begin)
         self._listen()
 
@@ -292,8 +296,14 @@ class SanctumApp(TimeTravel, App[None]):
             self.look()
 
 
-def run_dashboard(source: Source, *, theme: str) -> int:
+def run_dashboard(source: Source, *, theme: str, env: int = 0, place: str = "overview") -> int:
     """Show a source until the user leaves. The terminal is restored however it ends.
+
+    Args:
+        source: what is shown.
+        theme: name of the colours.
+        env: the one under the cursor.
+        place: the view to begin with, one of `sharing.VIEWS`.
 
     Returns:
         An exit code: 0; 128 + n if signal n said to leave at once; 1 if the dashboard broke down.
@@ -301,6 +311,6 @@ def run_dashboard(source: Source, *, theme: str) -> int:
     Raises:
         ThemeError: the theme is unknown, or a theme file is broken.
     """
-    app = SanctumApp(source, theme=theme)
+    app = SanctumApp(source, theme=theme, env=env, place=place)
     app.run()
     return app.return_code or 0

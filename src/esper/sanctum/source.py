@@ -58,6 +58,11 @@ class Source(Protocol):
         ...
 
     @property
+    def directory(self) -> Path | None:
+        """Of the recording; None while there is none."""
+        ...
+
+    @property
     def rival(self) -> Rival | None:
         """Another run that goes along as a ghost."""
         ...
@@ -143,6 +148,11 @@ class LiveSource:
     def alive(self) -> bool:
         """Whether the engine is at work, or will be once started."""
         return not self._started or self._session.alive
+
+    @property
+    def directory(self) -> Path | None:
+        """Of the run, once it is set up."""
+        return self._session.directory
 
     @property
     def failure(self) -> str | None:
@@ -235,6 +245,11 @@ class ReplaySource:
     def state(self) -> RunState:
         """What was true at the play head."""
         return self.playback.state
+
+    @property
+    def directory(self) -> Path:
+        """Of the run, or the one file that it is."""
+        return self.playback.history.path
 
     @property
     def notices(self) -> Sequence[str]:

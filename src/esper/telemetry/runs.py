@@ -53,6 +53,14 @@ def resolve_run(text: str, telemetry_dir: Path) -> Path:
     raise ReadError(f"there is no file {text!r}, nor a run of that name in {telemetry_dir}: {offer}")
 
 
+def shortest_name(path: Path, telemetry_dir: Path) -> str:
+    """What a person types to mean a recording: the name of a run under the telemetry directory, or else a path."""
+    path = path.resolve()
+    if path.parent == telemetry_dir.resolve():
+        return path.name
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
 def last_written(run: Path) -> float | None:
     """When a run's events, or its manifest, last changed; None for a directory that is no run."""
     segments = [path if path.exists() else packed_path(path) for path in list_segments(run)]

@@ -1,0 +1,165 @@
+"""A view goes to somebody else: its address opens it again, and a cut opens by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.cli import main
+from esper.commands import replay as command
+from esper.sanctum.app import SanctumApp
+from esper.sanctum.source import LiveSource, ReplaySource, Source
+from esper.sanctum.theme import DEFAULT
+from esper.telemetry import events as ev
+from esper.telemetry.playback import Playback
+from esper.telemetry.reader import open_history
+from tests.factory import example_run
+from tests.sanctum.driving import screen_text, settle
+from tests.sanctum.sessions import FakeSession
+from tests.telemetry.recordings import recording, write_segment
+
+RUN = [msgspec.structs.replace(event, time=1e9 + 4 * event.seq) for event in example_run()]
+SIZE = (120, 40)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("telemetry").mkdir()
+    return write_segment(tmp_path / "telemetry" / "night", 1, recording(RUN)).parent
+
+
+def opened(address: str, monkeypatch: pytest.MonkeyPatch) -> SanctumApp:
+    """The dashboard that `replay ADDRESS` would show."""
+    apps: list[SanctumApp] = []
+
+    def show(source: Source, theme: str, *, env: int, place: str) -> int:
+        apps.append(SanctumApp(source, theme=theme, env=env, place=place))
+        return 0
+
+    monkeypatch.setattr(command, "show", show)
+    assert main(["replay", address]) == 0
+    return apps[0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "step", "address"),
+    [
+        ([], 7, "night#step=7&env=0&view=overview"),
+        (["j", "j", "2"], 3, "night#step=3&env=2&view=policy"),
+        (["j", "enter"], 9, "night#step=9&env=1&view=env"),
+    ],
+)
+async def test_an_address_opens_at_exactly_that_view(
+    run: Path, keys: list[str], step: int, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ReplaySource(Playback(open_history(run)), hold=True)
+    app = SanctumApp(source, theme=DEFAULT)
+    async with app.run_test(size=SIZE) as pilot:
+        source.playback.seek(source.playback.history.steps[step - 1])
+        await settle(pilot)
+        await pilot.press(*keys)
+        await settle(pilot)
+        there = screen_text(app)
+        await pilot.press("Y")
+        assert app.clipboard == address
+        assert f"esper-sanctum replay '{address}'" in next(note.message for note in app._notifications)
+    again = opened(address, monkeypatch)
+    async with again.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        assert again.view.env == app.view.env
+        assert screen_text(again) == there
+
+
+async def test_between_two_steps_the_event_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ReplaySource(Playback(open_history(run)), hold=True)
+    app = SanctumApp(source, theme=DEFAULT)
+    async with app.run_test(size=SIZE) as pilot:
+        source.playback.seek(source.playback.history.steps[3] + 2)
+        await pilot.press("Y")
+        assert app.clipboard == f"night#event={source.playback.position}&env=0&view=overview"
+    again = opened(app.clipboard, monkeypatch)
+    assert repr(again.source.state) == repr(source.state)
+
+
+async def test_a_live_run_has_an_address_too(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = FakeSession(RUN[:40])
+    app = SanctumApp(LiveSource(session), theme=DEFAULT)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("Y")
+        assert app.clipboard == ""
+        session.directory = run
+        await settle(pilot)
+        await pilot.press("Y")
+        assert app.clipboard == "night#event=40&env=0&view=overview"
+    assert repr(opened(app.clipboard, monkeypatch).source.state) == repr(app.source.state)
+
+
+async def test_a_cut_opens_by_itself_with_what_was_on_the_screen(run: Path) -> None:
+    source = ReplaySource(Playback(open_history(run)), hold=True)
+    app = SanctumApp(source, theme=DEFAULT)
+    async with app.run_test(size=SIZE) as pilot:
+        source.playback.seek(source.playback.history.steps[4])
+        await settle(pilot)
+        await pilot.press("X")
+        written = list(Path.cwd().glob("*.zst"))
+        assert [path.name for path in written] == ["night-step5.jsonl.zst"]
+        assert "Written: night-step5.jsonl.zst, 2m before and after" in next(n.message for n in app._notifications)
+    piece = open_history(written[0])
+    seqs = [event.seq for event in piece.events()]
+    assert len(seqs) == 60
+    assert repr(piece.state_at(seqs.index(source.state.seq) + 1)) == repr(source.state)
+
+
+async def test_a_cut_of_a_live_run_leaves_it_in_its_present(run: Path) -> None:
+    session = FakeSession(RUN)
+    session.directory = run
+    app = SanctumApp(LiveSource(session), theme=DEFAULT)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("X")
+        assert app.source.playback is None
+    assert len(list(Path.cwd().glob("*.zst"))) == 1
+
+
+async def test_a_cut_that_cannot_be_written_says_why(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ReplaySource(Playback(open_history(run)), hold=True)
+    app = SanctumApp(source, theme=DEFAULT)
+    monkeypatch.setattr(Path, "cwd", lambda: run / "gone")
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("X")
+        assert "No such file or directory" in next(note.message for note in app._notifications)
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("night#step=99", "there is no step:99 in this recording"),
+        ("night#env=4", "there is no env 4 in night: it has 4, counted from 0"),
+        ("night#view=overwiev", "there is no view 'overwiev': did you mean overview?"),
+        ("night#when=3", "'when=3' in 'night#when=3' says nothing"),
+        ("day#step=1", "there is no file 'day', nor a run of that name"),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_refused(
+    run: Path, address: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.is_dir()
+    assert main(["replay", address]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_an_address_and_at_are_one_too_many(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", f"{run.name}#step=1", "--at", "round:1", "--no-tui"]) == 2
+    assert "says already when to begin: leave out --at" in capsys.readouterr().err
+
+
+def test_a_mark_in_a_path_is_no_address(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = run.rename(run.with_name("night#2"))
+    assert isinstance(RUN[-1], ev.RunEnded)
+    assert main(["replay", str(odd), "--no-tui"]) == 0
+    assert "done" in capsys.readouterr().out
