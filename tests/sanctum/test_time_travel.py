@@ -134,3 +134,50 @@ async def test_without_a_recording_there_is_no_past() -> None:
         assert session.asked() == []
         assert header(app) == before
         assert [toast.message for toast in app._notifications] == ["Nothing is recorded yet."] * 2
+
+
+async def test_a_bookmark_set_in_the_present_is_found_from_there(tmp_path: Path) -> None:
+    app, session = live(RUN[:HALF])
+    session.directory = tmp_path
+    file = write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("m")
+        assert app.source.playback is None
+        session.say(*RUN[HALF:])
+        file.write_bytes(recording(RUN))
+        await settle(pilot)
+        await pilot.press("left", "end")
+        assert app.source.playback is None
+        await pilot.press(*"N" * sum(stop > HALF for stop in STOPS), "N")
+        assert app.source.state.seq == HALF
+
+
+async def test_the_past_of_a_paused_run_plays(tmp_path: Path) -> None:
+    app, session = live(RUN[:HALF])
+    session.directory = tmp_path
+    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("left_curly_bracket", "space")
+        assert app.source.tick(0.1)
+        assert app.source.state.seq > 0
+        await pilot.press("space")
+        assert app.source.tick(0.1) is False
+
+
+async def test_a_past_that_vanishes_leaves_the_run_in_sight(tmp_path: Path) -> None:
+    app, session = live(RUN[:HALF])
+    session.directory = tmp_path / "run"
+    file = write_segment(session.directory, 1, recording(RUN[:HALF]))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("left")
+        file.unlink()
+        await pilot.press("shift+left")
+        assert "No such file" in next(toast.message for toast in app._notifications)
+        app._tick()
+        await settle(pilot)
+        assert app.source.playback is None
+        assert "RUNNING" in header(app)
+        assert "The past cannot be shown any more" in list(app._notifications)[-1].message

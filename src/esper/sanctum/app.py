@@ -6,14 +6,16 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import ClassVar, TypeAlias
 
+from textual.actions import ActionParseResult
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
+from textual.dom import DOMNode
 from textual.screen import Screen
 
 from esper.control import Kind
@@ -32,6 +34,7 @@ from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.time_travel import TimeTravel
 from esper.sanctum.widgets.panel import View
 from esper.sanctum.widgets.too_small import HEIGHT, WIDTH
+from esper.telemetry.segments import ReadError
 
 TICK = 0.2
 """Seconds between two looks at the source."""
@@ -147,6 +150,19 @@ class SanctumApp(TimeTravel, Sharing, App[None]):
         if action in {"stop", "detach"}:
             return self.source.live
         return super().check_action(action, parameters)
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Do what a key says; where that needs a recording that can no longer be read, say so."""
+        try:
+            return await super().run_action(action, default_namespace, namespaces)
+        except ReadError as error:
+            self.notify(str(error), severity="error", markup=False)
+            return True
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:  # noqa: ARG002
         """Commands of the palette: the keys of the app, and every theme by name."""

@@ -130,12 +130,14 @@ class LiveSource:
     following = False
     attached = False
     rival = None
-    notices: Sequence[str] = ()
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.present = RunState()
         self.playback: Playback | None = None
+        self.notices: list[str] = []
+        self._past: Playback | None = None
+        """The play head that was there last: it keeps what was read, and the bookmarks."""
         self.requests: Requests = Requests(session.control)
         self._started = False
 
@@ -175,10 +177,21 @@ class LiveSource:
             else:
                 self.present.apply(record)
             self.requests.hear(record)
-        if self.playback is not None:
-            self.playback.poll(SLICE)
-            self.playback.advance(seconds)
-        return count > 0
+        moved = self.playback is not None and self._go_on(self.playback, seconds)
+        return count > 0 or moved
+
+    def _go_on(self, playback: Playback, seconds: float) -> bool:
+        """Read on, and play, in the past; True if that changed anything."""
+        before = playback.position, playback.length, playback.playing, playback.speed
+        try:
+            playback.poll(SLICE)
+            playback.advance(seconds)
+        except ReadError as error:
+            self.notices.append(f"The past cannot be shown any more: {error}")
+            self.rejoin()
+            self._past = None
+            return True
+        return before != (playback.position, playback.length, playback.playing, playback.speed)
 
     def look_back(self) -> str | None:
         """Open what the run has recorded so far, at its end."""
@@ -186,9 +199,14 @@ class LiveSource:
             if self._session.directory is None:
                 return "Nothing is recorded yet."
             try:
-                self.playback = Playback(open_history(self._session.directory))
+                if self._past is None:
+                    self._past = Playback(open_history(self._session.directory))
+                else:
+                    self._past.poll()
             except ReadError as error:
                 return f"The past cannot be shown: {error}"
+            self.playback = self._past
+            self.playback.playing = False
             self.playback.to_end()
         return None
 
@@ -282,15 +300,15 @@ class ReplaySource:
     def tick(self, seconds: float) -> bool:
         """Move the play head on, if it plays; take in what was written since."""
         playback = self.playback
-        if self._follow or not playback.history.loaded:
-            try:
+        try:
+            if self._follow or not playback.history.loaded:
                 playback.poll(SLICE)
-            except ReadError as error:
-                self.failure = str(error)
-        if playback.playing:
-            playback.advance(seconds)
-        if self.rival is not None:
-            self.rival.go_along(playback.state, SLICE)
+            if playback.playing:
+                playback.advance(seconds)
+            if self.rival is not None:
+                self.rival.go_along(playback.state, SLICE)
+        except ReadError as error:
+            self.failure = str(error)
         place = (playback.position, playback.length, playback.playing, playback.speed)
         seen = (*place, self.rival and self.rival.note)
         changed, self._seen = seen != self._seen, seen

@@ -93,9 +93,12 @@ class TimeTravel(_Base):
             self.look()
 
     def action_bookmark(self) -> None:
-        """Set a bookmark at the moment shown, or take it away."""
+        """Set a bookmark at the moment shown, or take it away; in the present, one stays there."""
+        present = self.source.playback is None
         if (playback := self._past(enter=True)) is not None:
             there = playback.toggle_bookmark()
+            if present:
+                self.source.rejoin()
             self.notify("Bookmark set." if there else "Bookmark taken away.", timeout=2)
             self.look()
 

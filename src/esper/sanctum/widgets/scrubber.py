@@ -14,6 +14,7 @@ from esper.sanctum.symbols import SIGNS, clock
 from esper.sanctum.widgets.panel import Line, Panel, View
 from esper.telemetry.marks import ANOMALIES, Mark
 from esper.telemetry.playback import Playback
+from esper.telemetry.segments import ReadError
 
 HEAD = "●"
 HEAT = "▁▂▃▄▅▆▇█"
@@ -136,7 +137,10 @@ class Scrubber(Panel, can_focus=True):
             return
         column = event.x - self.gutter.left - self._track.start
         share = min(max(column / max(len(self._track) - 1, 1), 0.0), 1.0)
-        playback.seek_time(share * playback.duration)
+        try:
+            playback.seek_time(share * playback.duration)
+        except ReadError as error:
+            self.notify(str(error), severity="error", markup=False)
         self.update()  # the other panels follow with the next tick
 
     def on_focus(self) -> None:
