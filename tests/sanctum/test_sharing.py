@@ -6,9 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from textual.pilot import Pilot
 
 from esper.cli import main
 from esper.commands import replay as command
+from esper.sanctum import sharing
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource, ReplaySource, Source
 from esper.sanctum.theme import DEFAULT
@@ -97,20 +99,28 @@ async def test_a_live_run_has_an_address_too(run: Path, monkeypatch: pytest.Monk
     assert repr(opened(app.clipboard, monkeypatch).source.state) == repr(app.source.state)
 
 
-async def test_a_cut_opens_by_itself_with_what_was_on_the_screen(run: Path) -> None:
+async def written(pilot: Pilot[None]) -> None:
+    """Wait for the thread that cuts."""
+    await pilot.app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+async def test_a_cut_opens_by_itself_with_what_was_on_the_screen(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ReplaySource(Playback(open_history(run)), hold=True)
     app = SanctumApp(source, theme=DEFAULT)
     async with app.run_test(size=SIZE) as pilot:
         source.playback.seek(source.playback.history.steps[4])
         await settle(pilot)
         await pilot.press("X")
-        written = list(Path.cwd().glob("*.zst"))
-        assert [path.name for path in written] == ["night-step5.jsonl.zst"]
-        assert "Written: night-step5.jsonl.zst, 2m before and after" in next(n.message for n in app._notifications)
-    piece = open_history(written[0])
-    seqs = [event.seq for event in piece.events()]
-    assert len(seqs) == 60
-    assert repr(piece.state_at(seqs.index(source.state.seq) + 1)) == repr(source.state)
+        await written(pilot)
+        assert [path.name for path in Path.cwd().glob("*.zst")] == ["night-step5.jsonl.zst"]
+        assert "To open it: esper-sanctum replay night-step5.jsonl.zst" in next(n.message for n in app._notifications)
+    again = opened("night-step5.jsonl.zst#step=5", monkeypatch)
+    assert repr(again.source.state) == repr(source.state)
+    async with again.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("right", "Y")  # its steps keep their numbers
+        assert again.clipboard == "night-step5.jsonl.zst#step=6&env=0&view=overview"
 
 
 async def test_a_cut_of_a_live_run_leaves_it_in_its_present(run: Path) -> None:
@@ -120,17 +130,24 @@ async def test_a_cut_of_a_live_run_leaves_it_in_its_present(run: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("X")
+        await written(pilot)
         assert app.source.playback is None
-    assert len(list(Path.cwd().glob("*.zst"))) == 1
+    piece = open_history(run.with_name("night-step10.jsonl.zst"))
+    assert repr(piece.state_at(piece.length)) == repr(app.source.state)
 
 
 async def test_a_cut_that_cannot_be_written_says_why(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ReplaySource(Playback(open_history(run)), hold=True)
     app = SanctumApp(source, theme=DEFAULT)
-    monkeypatch.setattr(Path, "cwd", lambda: run / "gone")
+
+    def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sharing, "write_excerpt", full)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("X")
-        assert "No such file or directory" in next(note.message for note in app._notifications)
+        await written(pilot)
+        assert "No space left on device" in next(note.message for note in app._notifications)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +156,7 @@ async def test_a_cut_that_cannot_be_written_says_why(run: Path, monkeypatch: pyt
         ("night#step=99", "there is no step:99 in this recording"),
         ("night#env=4", "there is no env 4 in night: it has 4, counted from 0"),
         ("night#view=overwiev", "there is no view 'overwiev': did you mean overview?"),
-        ("night#when=3", "'when=3' in 'night#when=3' says nothing"),
+        ("night#setp=3", "'setp=3' in 'night#setp=3' says nothing: did you mean step?"),
         ("day#step=1", "there is no file 'day', nor a run of that name"),
     ],
 )
@@ -156,6 +173,10 @@ def test_an_address_that_leads_nowhere_is_refused(
 def test_an_address_and_at_are_one_too_many(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", f"{run.name}#step=1", "--at", "round:1", "--no-tui"]) == 2
     assert "says already when to begin: leave out --at" in capsys.readouterr().err
+    assert main(["replay", f"{run.name}#step=1", "--follow"]) == 2
+    assert "says when to begin: leave out --follow" in capsys.readouterr().err
+    assert main(["replay", run.name, "--at", "step:1", "--follow"]) == 2
+    assert "--follow begins at the end: leave out --at" in capsys.readouterr().err
 
 
 def test_a_mark_in_a_path_is_no_address(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,10 +10,12 @@ import pytest
 from esper.telemetry import events as ev
 from esper.telemetry import excerpt
 from esper.telemetry.excerpt import write_excerpt
+from esper.telemetry.moments import MomentError, find_moment
 from esper.telemetry.reader import History, open_history
 from tests.factory import example_run
 from tests.telemetry.recordings import fold, recording, write_segment
 
+STEP = [index for index, event in enumerate(example_run(), start=1) if isinstance(event, ev.PhaseTimed)]
 RUN = [msgspec.structs.replace(event, time=1e9 + event.seq * 4.0) for event in example_run()]
 
 
@@ -26,32 +28,61 @@ def history(tmp_path: Path) -> History:
 def test_it_opens_by_itself_and_shows_what_the_run_showed(history: History, tmp_path: Path) -> None:
     moment = 50  # positions; the first event stands at 0 seconds
 
-    path = write_excerpt(history, (moment - 1) * 4.0, tmp_path)
+    path = write_excerpt(history, moment, tmp_path)
 
     assert path.suffixes == [".jsonl", ".zst"]
     piece = open_history(path)
     assert piece.notices == []
-    start = 20  # the last event at or before 76 s is the 20th
-    assert piece.length == 60
-    assert repr(list(piece.events())) == repr(RUN[start : start + 60])
-    for position in (0, 1, 30, 60):
+    # Of the events at 76 s to 316 s, the 20th to the 80th, and of whole steps.
+    start, stop = max(end for end in STEP if end <= 20), min(end for end in STEP if end >= 80)
+    assert piece.length == stop - start
+    assert repr(list(piece.events())) == repr(RUN[start:stop])
+    for position in (0, 1, moment - start, stop - start):
         assert repr(piece.state_at(position)) == repr(fold(RUN[: start + position]))
 
 
 def test_near_the_start_and_the_end_it_is_shorter(history: History, tmp_path: Path) -> None:
-    first = open_history(write_excerpt(history, 0.0, tmp_path))
-    last = open_history(write_excerpt(history, history.duration, tmp_path))
+    first = open_history(write_excerpt(history, 0, tmp_path))
+    last = open_history(write_excerpt(history, history.length, tmp_path))
 
-    assert (first.length, next(first.events()).seq) == (31, 1)
+    assert (first.length, next(first.events()).seq) == (min(end for end in STEP if end >= 30), 1)
     assert list(last.events())[-1] == RUN[-1]
-    assert last.length == 30
+    assert last.length == len(RUN) - max(end for end in STEP if end <= len(RUN) - 30)
+
+
+def test_a_moment_has_one_name_in_the_run_and_in_the_piece(history: History, tmp_path: Path) -> None:
+    piece = open_history(write_excerpt(history, STEP[-1], tmp_path))
+    assert piece.state_at(0).steps_done > 0
+    for text in (f"step:{len(STEP)}", f"event:{len(RUN) - 3}", f"step:{len(STEP) - 1}"):
+        seen = [where.state_at(find_moment(text, where)) for where in (history, piece)]
+        assert repr(seen[0]) == repr(seen[1])
+    with pytest.raises(MomentError, match=f"there is no step:1 in this recording: it has step:.* to step:{len(STEP)}"):
+        find_moment("step:1", piece)
+
+
+def test_time_stands_still_in_it_where_the_run_was_resumed(tmp_path: Path) -> None:
+    at = STEP[3]
+    later = [msgspec.structs.replace(event, time=event.time + 5000.0) for event in RUN[at:]]
+    write_segment(tmp_path / "night", 1, recording(RUN[:at]))
+    write_segment(tmp_path / "night", 2, recording(later, fold(RUN[:at])))
+    history = open_history(tmp_path / "night")
+
+    piece = open_history(write_excerpt(history, at, tmp_path))
+
+    first = history.length - piece.length if piece.state_at(piece.length).seq == len(RUN) else piece.state_at(0).seq
+    assert piece.duration < 300.0
+    assert piece.duration == pytest.approx(
+        history.elapsed(first + piece.length - 1, piece.state_at(piece.length).time)
+        - history.elapsed(first, next(history.events(first)).time)
+    )
+    assert repr(piece.state_at(at - first)) == repr(history.state_at(at))
 
 
 def test_it_is_named_after_run_and_step_and_overwrites_nothing(history: History, tmp_path: Path) -> None:
     step_two = history.steps[1]
     assert isinstance(RUN[step_two - 1], ev.PhaseTimed)
 
-    paths = [write_excerpt(history, (step_two - 1) * 4.0, tmp_path) for _ in range(3)]
+    paths = [write_excerpt(history, step_two, tmp_path) for _ in range(3)]
 
     assert [path.name for path in paths] == [
         "night-step2.jsonl.zst", "night-step2-2.jsonl.zst", "night-step2-3.jsonl.zst",
@@ -67,11 +98,11 @@ def test_what_cannot_be_written_leaves_nothing(
     monkeypatch.setattr(excerpt, "encode_lines", full)
 
     with pytest.raises(OSError, match="No space"):
-        write_excerpt(history, 100.0, tmp_path)
+        write_excerpt(history, 26, tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == ["night"]
 
 
 def test_a_directory_that_is_not_there_is_an_error(history: History, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        write_excerpt(history, 0.0, tmp_path / "nowhere")
+        write_excerpt(history, 0, tmp_path / "nowhere")

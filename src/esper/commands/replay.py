@@ -38,10 +38,14 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError("--follow needs the dashboard: leave out --no-tui, or see esper-sanctum attach --no-tui")
     if chosen.follow and chosen.against:
         raise ConfigError("--against compares what is recorded: leave out --follow")
+    if chosen.follow and chosen.at:
+        raise ConfigError("--follow begins at the end: leave out --at")
     against = resolve_run(chosen.against, chosen.telemetry_dir) if chosen.against else None
     address = _read_address(chosen.run)
     if address.moment is not None and chosen.at is not None:
         raise ConfigError(f"{chosen.run} says already when to begin: leave out --at")
+    if address.moment is not None and chosen.follow:
+        raise ConfigError(f"{chosen.run} says when to begin: leave out --follow")
     chosen.at = address.moment or chosen.at
     path = resolve_run(address.run, chosen.telemetry_dir)
     return replay(path, chosen, follow=chosen.follow, against=against, address=address)

@@ -98,7 +98,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(Category.TIME, "g", "g", "go to", "go to round:14, step:812, anomaly:1, 1h20m, 12:30 or 40%", "go_to"),
     Key(Category.TIME, "Y", "Y", "address", "copy the address of this view; replay opens it", "copy_address"),
-    Key(Category.TIME, "X", "X", "cut", "write the two minutes before and after to a file here", "cut"),
+    Key(Category.TIME, "X", "X", "cut", "write the two minutes before and after to a recording of their own", "cut"),
     Key(Category.TIME, "m", "m", "bookmark", "set a bookmark here, or take it away", "bookmark"),
     Key(
         Category.TIME,

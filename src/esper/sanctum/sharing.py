@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
-from bisect import bisect_left
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.symbols import span
 from esper.telemetry.address import Address
 from esper.telemetry.excerpt import AROUND, write_excerpt
-from esper.telemetry.reader import ReadError
+from esper.telemetry.reader import ReadError, open_history
 from esper.telemetry.runs import shortest_name
 
 if TYPE_CHECKING:
@@ -56,30 +56,38 @@ class Sharing(_Base):
         self.notify(told, timeout=TOAST_SECONDS, markup=False)
 
     def _moment(self) -> str | None:
-        """What is shown, as `find_moment` takes it; None at the start."""
-        playback = self.source.playback
-        if playback is None:
-            return f"event:{self.source.present.seq}" if self.source.present.seq else None
-        steps = playback.history.steps
-        index = bisect_left(steps, playback.position)
-        if index < len(steps) and steps[index] == playback.position:
-            return f"step:{index + 1}"
-        return f"event:{playback.position}" if playback.position else None
+        """What is shown, as `find_moment` takes it: a step if one has just ended, else an event; None at the start."""
+        state = self.source.state
+        if state.timing is not None and state.timing.seq == state.seq:
+            return f"step:{state.steps_done}"
+        return f"event:{state.seq}" if state.seq else None
 
     def action_cut(self) -> None:
-        """Write the minutes around what is on the screen to a recording of their own, in the working directory."""
-        was_present = self.source.playback is None
-        refusal = self.source.look_back()
-        playback = self.source.playback
-        if playback is None:
-            self.notify(refusal or "Nothing is recorded yet.", severity="warning", markup=False)
+        """Write the minutes around what is on the screen to a recording of their own, as far as they are on disk.
+
+        It lands next to a live run, and in the working directory otherwise.
+        """
+        recording, playback = self.source.directory, self.source.playback
+        if recording is None:
+            self.notify("Nothing is recorded yet.", severity="warning")
             return
+        position = playback.position if playback is not None else None
+        folder = recording.parent if self.source.live else Path()
+        self.run_worker(self._cut(recording, position, folder), group="cut")
+
+    async def _cut(self, recording: Path, position: int | None, folder: Path) -> None:
         try:
-            path = write_excerpt(playback.history, playback.elapsed, Path.cwd())
+            path = await asyncio.to_thread(_write, recording, position, folder)
         except (OSError, ReadError) as error:
             self.notify(f"The minutes around this cannot be cut out: {error}", severity="error", markup=False)
         else:
-            told = f"Written: {path.name}, {span(AROUND)} before and after. It opens with esper-sanctum replay."
+            told = (
+                f"Written, {span(AROUND)} before and after. To open it: esper-sanctum replay {shlex.quote(str(path))}"
+            )
             self.notify(told, timeout=TOAST_SECONDS, markup=False)
-        if was_present:
-            self.source.rejoin()
+
+
+def _write(recording: Path, position: int | None, folder: Path) -> Path:
+    """Cut around a position, or the end of what is there, in a thread: with a history that the screen does not read."""
+    history = open_history(recording)
+    return write_excerpt(history, history.length if position is None else position, folder)

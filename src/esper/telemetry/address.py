@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from esper.nearest import nearest
 
 MOMENTS = ("round", "step", "event", "anomaly")
-"""What may say when. The first that is given counts from 1, as `find_moment` does."""
-_PART = re.compile(r"([a-z]+)=([^&=#]+)")
+"""What may say when; each counts as `find_moment` does."""
+_KNOWN = (*MOMENTS, "env", "view")
+_EXAMPLE = "RUN#step=812&env=17&view=overview"
+_PART = re.compile(r"([^&=#]+)=([^&=#]+)")
 
 
 class AddressError(ValueError):
@@ -32,14 +37,15 @@ class Address(NamedTuple):
             f"env={self.env}" if self.env is not None else "",
             f"view={self.view}" if self.view is not None else "",
         ]
-        return f"{self.run}#{'&'.join(filter(None, parts))}"
+        return f"{quote(self.run, safe='/')}#{'&'.join(filter(None, parts))}"
 
 
 def parse_address(text: str) -> Address:
-    """Read what a person typed or pasted; a name without `#` is a run and nothing more.
+    """Read what a person typed or pasted: a run, URL-quoted, and what of it; a name without `#` is taken as it is.
 
     Raises:
-        AddressError: what follows the `#` is none of `round=`, `step=`, `event=`, `anomaly=`, `env=` and `view=`.
+        AddressError: what follows the `#` is none of `round=`, `step=`, `event=`, `anomaly=`, `env=` and `view=`, or
+            says something twice.
     """
     run, mark, rest = text.rpartition("#")
     if not mark:
@@ -47,12 +53,18 @@ def parse_address(text: str) -> Address:
     found: dict[str, str] = {}
     for part in rest.split("&"):
         match = _PART.fullmatch(part)
-        known = (*MOMENTS, "env", "view")
-        if match is None or match[1] not in known or (match[1] != "view" and not match[2].isdecimal()):
-            raise AddressError(f"{part!r} in {text!r} says nothing: write RUN#step=812&env=17&view=overview")
-        found[match[1]] = match[2]
+        if match is None:
+            raise AddressError(f"{part!r} in {text!r} says nothing: write {_EXAMPLE}")
+        name, value = match.groups()
+        if name not in _KNOWN:
+            raise AddressError(f"{part!r} in {text!r} says nothing: {nearest(name, _KNOWN)}")
+        if name != "view" and not (value.isascii() and value.isdecimal()):
+            raise AddressError(f"{part!r} in {text!r} is not valid: {name} takes a whole number")
+        if name in found:
+            raise AddressError(f"{text!r} gives {name} twice: write one")
+        found[name] = value
     moments = [name for name in MOMENTS if name in found]
     if len(moments) > 1:
         raise AddressError(f"{text!r} names two moments, {moments[0]} and {moments[1]}: write one")
     moment = f"{moments[0]}:{found[moments[0]]}" if moments else None
-    return Address(run, moment, int(found["env"]) if "env" in found else None, found.get("view"))
+    return Address(unquote(run), moment, int(found["env"]) if "env" in found else None, found.get("view"))

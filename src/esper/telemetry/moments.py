@@ -24,8 +24,9 @@ def find_moment(text: str, history: History) -> int:
     """The position that is meant.
 
     Args:
-        text: `round:N`, the start of a round; `step:N`, the end of the N-th step since the run began; `event:N`;
-            `anomaly:N`, the N-th of the run; a time since the beginning such as `1h20m` or `90s`; a local time of day
+        text: `round:N`, the start of a round; `step:N`, the end of the N-th step since the run began; `event:N`, all
+            three counted from the start of the run also where the recording begins later; `anomaly:N`, the N-th of the
+            recording; a time since the beginning such as `1h20m` or `90s`; a local time of day
             such as `12:30` or `12:30:15`, the first that the recording reached; or a share such as `40%` of its length.
         history: the recording.
 
@@ -50,10 +51,15 @@ def _counted(what: str, number: int, history: History) -> int:
         if mark := history.marks.anomaly(number):
             return mark.position
         raise MomentError(f"there is no anomaly:{number} in this recording")
-    known = {"round": history.rounds, "step": history.steps, "event": range(1, history.length + 1)}[what]
-    if 1 <= number <= len(known):
-        return known[number - 1]
-    reach = f"it has {what}:1 to {what}:{len(known)}" if known else f"it has no {what} yet"
+    begun = history.state_at(0)  # a recording that was cut out of a run begins in its midst
+    known, before = {
+        "round": (history.rounds, begun.round),
+        "step": (history.steps, begun.steps_done),
+        "event": (range(1, history.length + 1), begun.seq),
+    }[what]
+    if before < number <= before + len(known):
+        return known[number - before - 1]
+    reach = f"it has {what}:{before + 1} to {what}:{before + len(known)}" if known else f"it has no {what} yet"
     raise MomentError(f"there is no {what}:{number} in this recording: {reach}")
 
 

@@ -161,6 +161,12 @@ class History:
                 return max(position, start)
         return self.length
 
+    def stretches(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """What lies between two positions, in stretches over which recorded time went as the wall clock did."""
+        for first, end, _ in self._clock.spans(self.length):
+            if max(first, start) < min(end, stop):
+                yield max(first, start), min(end, stop)
+
     def _block_of(self, position: int) -> int:
         """Index of the block in which a position lies."""
         return max(bisect_right(self._blocks, position, key=attrgetter("position")) - 1, 0)
