@@ -7,10 +7,11 @@ from textual.widgets import Input, Static
 from esper.control import Kind
 from esper.sanctum.screens.go_to import GoTo
 from esper.sanctum.symbols import SIGNS
+from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.scrubber import Scrubber
 from esper.telemetry import events as ev
 from esper.telemetry.marks import Sign
-from tests.factory import example_run
+from tests.factory import example_run, stamp
 from tests.sanctum.driving import header, live, replay, settle, shown
 from tests.telemetry.recordings import recording, write_segment
 
@@ -119,6 +120,12 @@ async def test_keys_for_the_run_act_on_its_present(tmp_path: Path) -> None:
         assert [request.kind for request in session.asked()] == [Kind.PAUSE, Kind.CHECKPOINT]
         assert app.source.state.seq == 0
         assert "pausing…" in header(app)
+        assert shown(app, Footer).startswith("End present p pause")
+        session.say(*stamp([ev.Paused(round=2, step=5, origin="keyboard")], first=HALF + 1))
+        await settle(pilot)
+        assert shown(app, Footer).startswith("End present p go on s step")
+        session.say(*stamp([ev.Resumed(round=2, step=5, origin="keyboard")], first=HALF + 2))
+        await settle(pilot)
         await pilot.press("right_curly_bracket")
         await settle(pilot)
         assert "RUNNING" in header(app)

@@ -90,7 +90,7 @@ KEYS: tuple[Key, ...] = (
         Category.TIME,
         "end",
         "End",
-        "rejoin",
+        "present",
         "from the past of a live run to its present",
         "rejoin",
         priority=True,

@@ -29,14 +29,14 @@ class Footer(Panel):
         self._places: list[tuple[range, Key]] = []
 
     def key(self) -> Hashable:
-        """Whether it is paused."""
-        return self.state.status
+        """Whether the run is paused, and whether its past is shown."""
+        return self.view.source.present.status, self._past
 
     def draw(self, size: Size) -> list[Line]:
         """As many keys as fit; help and quit always."""
         live = self.view.source.live
         keys = [key for key in KEYS if key.category in (*APP, *self._categories) and self._wanted(key, live=live)]
-        keys.sort(key=lambda key: key.category is Category.VIEW)
+        keys.sort(key=lambda key: (key.category is Category.VIEW, key.action != "rejoin"))
         while len(keys) > 2 and sum(len(key.label) + len(self._caption(key)) + 3 for key in keys) - 2 > size.width:
             keys.pop(-3)
         line = self.line()
@@ -49,11 +49,17 @@ class Footer(Panel):
         return [line]
 
     def _wanted(self, key: Key, *, live: bool) -> bool:
-        also = {"step": self.state.status == "paused", "stop": self.view.source.attached}
+        source = self.view.source
+        also = {"step": source.present.status == "paused", "stop": source.attached, "rejoin": self._past}
         return shown(key, live=live) and (key.footer or also.get(key.action, False))
 
+    @property
+    def _past(self) -> bool:
+        """Whether the past of a live run is shown; its keys act on the present all the same."""
+        return self.view.source.live and self.view.source.playback is not None
+
     def _caption(self, key: Key) -> str:
-        paused = _WHILE_PAUSED if self.state.status == "paused" else {}
+        paused = _WHILE_PAUSED if self.view.source.present.status == "paused" else {}
         attached = _WHILE_ATTACHED if self.view.source.attached else {}
         return {**paused, **attached}.get(key.action, key.name)
 
