@@ -78,6 +78,9 @@ class RewardConfig(_Section, frozen=True, kw_only=True):
         NotNegative,
         Meta(description="weight of the contribution potential; it changes the learning, not the optimum"),
     ] = 0.1
+    penalty: Annotated[
+        NotNegative, Meta(description="charge of the step in which an env breaks down and the governor takes it back")
+    ] = 1.0
 
 
 class TrainingConfig(_Section, frozen=True, kw_only=True):

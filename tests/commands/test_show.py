@@ -88,7 +88,7 @@ def test_skips_rollbacks_and_pauses_are_summed(tmp_path: Path, capsys: pytest.Ca
         tmp_path,
         env_stepped(0, skipped={"host": 2, "mid": 1}),
         env_stepped(1, skipped={"host": 3}),
-        ev.GovernorRolledBack(round=1, step=1, env=1, reason="loss is NaN"),
+        ev.GovernorRolledBack(round=1, step=1, env=1, reason="loss is NaN", value=float("nan")),
         ev.Paused(round=1, step=1, origin="keyboard"),
     )
 

@@ -54,7 +54,7 @@ def test_a_policy_decides_and_learns_where_it_lives(monkeypatch: pytest.MonkeyPa
     for step in range(STEPS):
         decided = agent._decide(views(step))
         assert (decided.device, decided.shape) == (META, (ENVS, 2 * len(HEADS) + 1 + len(Op)))
-        agent.reward(step, [0.0] * ENVS)
+        agent.reward(step, [0.0] * ENVS, [False] * ENVS)
     assert agent._bootstrap(views(STEPS)).device == META
     rollout = agent.rollout
     obs_ETF = agent.observations.normalise(rollout.obs_ETF)

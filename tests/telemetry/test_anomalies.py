@@ -167,7 +167,7 @@ def test_each_rule_begins_once_and_ends_when_the_value_comes_back(rule: str) -> 
 
 def test_a_rollback_lasts_until_the_next_fresh_host() -> None:
     inspector = Inspector()
-    back = ev.GovernorRolledBack(round=1, step=3, env=0, reason="the loss is NaN")
+    back = ev.GovernorRolledBack(round=1, step=3, env=0, reason="the loss is NaN", value=float("nan"))
     [found] = inspector.look(back)
     assert isinstance(found, ev.AnomalyFound)
     assert found.text == "env 00: rolled back at round 1 step 3: the loss is NaN"

@@ -31,8 +31,10 @@ class Agent(Protocol):
         """Decide one step for every env."""
         ...
 
-    def reward(self, step: int, rewards: Sequence[float]) -> None:
-        """What the decisions of a step (from 0) came to, one reward for each env."""
+    def reward(self, step: int, rewards: Sequence[float | None], ended: Sequence[bool]) -> None:
+        """What the decisions of a step (from 0) came to: for each env the reward, None if it sat out, and whether its
+        episode ended with it before its time.
+        """
         ...
 
     def learn(self, views: Sequence[EnvView], round_index: int, generator: torch.Generator) -> Learned | None:

@@ -36,7 +36,7 @@ VALIDATION_BATCH = 1024
 
 def most_numbers(slots: int) -> int:
     """How many numbers `train` and `validate` together leave of an env whose slots are all in use, at most."""
-    return (3 + 2 * (1 + slots)) + (2 + 3 * slots)
+    return (6 + 2 * (1 + slots)) + (2 + 3 * slots)
 
 
 @dataclass(kw_only=True)
@@ -45,6 +45,8 @@ class Measurement:
 
     train_loss: float
     train_accuracy: float
+    weights_finite: bool
+    """Of the host and of every seed that trains, after the last batch."""
     loss: float
     accuracy: float
     grad_norm: float
@@ -198,9 +200,10 @@ class Env:
         """Train one epoch of `samples_per_epoch` samples in this env's own order.
 
         Returns:
-            [5 + 2 O] on the device for O owners of parameters, the host and then each slot that trains, in order: mean
-            loss, accuracy, loss scale and its growth tracker (0 without one), number of batches that were skipped, mean
-            gradient norm of each owner over the others, and number of batches that were, for a gradient of this owner.
+            [6 + 2 O] on the device for O owners of parameters, the host and then each slot that trains, in order: mean
+            loss, accuracy, whether all weights are finite, loss scale and its growth tracker (0 without one), number of
+            batches that were skipped, mean gradient norm of each owner over the others, and number of batches that
+            were, for a gradient of this owner.
         """
         self.network.train()
         owners = self.owners()
@@ -212,7 +215,8 @@ class Env:
         loss = F.cross_entropy(logits_NK, y_N)
         scaler = self.scaler
         scale = torch.stack((scaler.current(), scaler.tracker().float())) if scaler else loss.new_zeros(2)
-        return torch.cat((torch.stack((loss, hits)), scale, self._norms_and_losses(norms)))
+        finite = torch.stack(_foreach_norm([p for owner in owners for p in owner.parameters])).isfinite().all()
+        return torch.cat((torch.stack((loss, hits, finite.float())), scale, self._norms_and_losses(norms)))
 
     def learn(self, owners: Sequence[Owner], x_BCHW: Tensor, y_B: Tensor) -> tuple[Tensor, list[Tensor]]:
         """One minibatch, for the host and the seeds that train.
@@ -346,7 +350,7 @@ class Env:
     def take(self, trained: list[float], validated: list[float]) -> Measurement:
         """Give the numbers of `train` and `validate`, once on the host, their names; note them in the slots."""
         owners = self.trained_slots()
-        norms, lost = trained[5 : 6 + len(owners)], trained[6 + len(owners) :]
+        norms, lost = trained[6 : 7 + len(owners)], trained[7 + len(owners) :]
         names = ["host", *(self.network.slots[index].name for index in owners)]
         slot_norms = dict(zip(owners, norms[1:], strict=True))
         slots = self.measured_slots()
@@ -359,13 +363,14 @@ class Env:
         return Measurement(
             train_loss=trained[0],
             train_accuracy=trained[1],
+            weights_finite=bool(trained[2]),
             loss=validated[0],
             accuracy=validated[1],
             grad_norm=norms[0],
             slot_grad_norms=slot_norms,
-            loss_scale=trained[2] if self.scaler else None,
-            growth_tracker=int(trained[3]) if self.scaler else None,
-            lost=int(trained[4]),
+            loss_scale=trained[3] if self.scaler else None,
+            growth_tracker=int(trained[4]) if self.scaler else None,
+            lost=int(trained[5]),
             skipped={name: int(count) for name, count in zip(names, lost, strict=True) if count},
             contributions=contributed,
             shapley=dict(zip(slots, shapley, strict=True)) if shapley else {},

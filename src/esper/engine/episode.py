@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from esper.config import Config
-from esper.engine.env import Env, Measurement
+from esper.engine.env import Env
+from esper.engine.governor import LastGood, Panic, diagnose
+from esper.engine.pool import Epoch
 from esper.growth.gates import Check
+from esper.growth.slot import Move
 from esper.policy.actions import Action
 from esper.policy.view import EnvView
 from esper.ppo.rewards import Reward, potential, rent
@@ -25,6 +29,17 @@ _VIEW_FIELDS = (
 )
 
 
+class Outcome(NamedTuple):
+    """What a step came to."""
+
+    parts: dict[str, float]
+    """Components of the reward."""
+    panic: Panic | None = None
+    """Why the env was taken back, if it was."""
+    removed: Sequence[Move] = ()
+    """The seeds that it lost by that."""
+
+
 class Episode:
     """The view of an env, its reward, and the sums that its end reports.
 
@@ -39,6 +54,7 @@ class Episode:
         self._steps = config.steps
         self._measured = config.counterfactual != "off"
         self._chance_loss = math.log(env.task.classes)
+        self.last_good = LastGood(env)
         self.reward = Reward(config.reward, config.reward_weights, config.ppo, config.steps)
         self.begin(math.nan, math.nan)
 
@@ -57,9 +73,13 @@ class Episode:
         self.culled = 0
         self.refused: dict[int, tuple[str, ...]] = {}
         """By slot: names of the checks that its gate last failed on."""
+        self.out = False
+        """The governor took the env back: it sits out the rest of the round."""
+        self.last_good.keep()
 
-    def record(self, action: Action, moved: bool, measured: Measurement) -> dict[str, float]:
-        """Take in a step; components of its reward."""
+    def record(self, action: Action, epoch: Epoch) -> Outcome:
+        """Take in a step. An env that broke down in it goes back to what was good, and its episode ends."""
+        measured = epoch.measured
         view, network = self.view, self.env.network
         view.step += 1
         view.losses.append(measured.loss)
@@ -67,11 +87,21 @@ class Episode:
         view.train_loss, view.train_accuracy = measured.train_loss, measured.train_accuracy
         view.parameter_ratio = network.parameter_ratio
         view.rent = rent(network.parameter_ratio, network.host_parameter_count, self._weights)
-        view.last_op, view.last_moved = action.op, moved
+        view.last_op, view.last_moved = action.op, bool(epoch.moves)
         gains = (gain for gain, _ in measured.contributions.values())
-        parts = self.reward.step(measured.accuracy, potential(gains) if self._measured else None, view.rent)
+        panic = diagnose(view, measured)
+        phi = potential(gains) if self._measured else None
+        parts = self.reward.step(measured.accuracy, phi, view.rent, broken=panic is not None)
         self.episode_return += sum(parts.values())
-        return parts
+        if panic is None:
+            self.last_good.keep()
+            return Outcome(parts)
+        self.out = True
+        removed = self.last_good.give_back()
+        view.losses.pop()
+        view.accuracies.pop()
+        view.parameter_ratio = network.parameter_ratio
+        return Outcome(parts, panic, removed)
 
     def new_refusal(self, index: int) -> tuple[str, tuple[Check, ...]] | None:
         """The gate that holds the seed of a slot back, and its checks, if it does so for a new reason."""
@@ -89,6 +119,7 @@ class Episode:
             "reward": self.reward.snapshot(),
             "episode_return": self.episode_return,
             "culled": self.culled,
+            "out": self.out,
             "refused": {str(index): list(names) for index, names in self.refused.items()},
             "slots": [slot.snapshot() for slot in self.env.network.slots],
         }
@@ -105,4 +136,5 @@ class Episode:
         self.reward.restore(saved["reward"])
         self.episode_return = saved["episode_return"]
         self.culled = saved["culled"]
+        self.out = saved["out"]
         self.refused = {int(index): tuple(names) for index, names in saved["refused"].items()}

@@ -42,9 +42,10 @@ class Outbox:
         self._sizes: list[list[int]] = [[] for _ in range(rows)]
 
     def put(self, row: int, vectors: Sequence[Tensor]) -> None:
-        """Write the vectors of an env, on the current stream."""
+        """Write the vectors of an env, on the current stream; there are none of one that sits out."""
         self._sizes[row] = [len(vector) for vector in vectors]
-        torch.cat(list(vectors), out=self._device_RW[row, : sum(self._sizes[row])])
+        if vectors:
+            torch.cat(list(vectors), out=self._device_RW[row, : sum(self._sizes[row])])
 
     def fetch(self) -> list[Numbers]:
         """Everything that was put; the host waits here for the current stream, and nowhere else."""

@@ -84,22 +84,25 @@ class Pool:
 
         return [(loss, accuracy) for [[loss, accuracy]] in self._everywhere(work)]
 
-    def step(self, actions: Sequence[Action], round_index: int, step: int) -> list[Epoch]:
-        """Apply a decision to each env, train it for an epoch and validate it."""
+    def step(self, actions: Sequence[Action | None], round_index: int, step: int) -> list[Epoch | None]:
+        """Apply a decision to each env, train it for an epoch and validate it; None for one whose action is None."""
         moves: list[list[Move]] = [[] for _ in self.envs]
 
         def work(env: Env) -> list[Tensor]:
             place = env.index - self._first
+            action = actions[place]
+            if action is None:
+                return []
             with self._lane_of(env.index).stopwatch("train"):
-                moves[place] = env.apply(actions[place], round_index, step)
+                moves[place] = env.apply(action, round_index, step)
                 trained = env.train(round_index, step)
             with self._lane_of(env.index).stopwatch("validate"):
                 return [trained, env.validate(last=step == self._steps - 1)]
 
         rows = self._everywhere(work)
         return [
-            Epoch(moved, env.take(trained, validated))
-            for env, moved, (trained, validated) in zip(self.envs, moves, rows, strict=True)
+            Epoch(moved, env.take(*numbers)) if numbers else None
+            for env, moved, numbers in zip(self.envs, moves, rows, strict=True)
         ]
 
     def tick(self) -> list[list[Move]]:

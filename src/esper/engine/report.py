@@ -10,7 +10,7 @@ import torch
 
 import esper
 from esper.engine.env import Measurement
-from esper.engine.episode import Episode
+from esper.engine.episode import Episode, Outcome
 from esper.engine.gauges import read_gauges
 from esper.engine.lanes import Lane
 from esper.growth.gates import Check
@@ -47,6 +47,22 @@ def seed_moved(move: Move, env: int, at: Moment) -> ev.SeedMoved:
         after=move.after.label,
         blueprint=move.blueprint,
         reason=move.reason,
+    )
+
+
+def rolled_back(outcome: Outcome, env: int, at: Moment) -> ev.GovernorRolledBack:
+    """What the governor did."""
+    assert outcome.panic is not None
+    reason, value, threshold = outcome.panic
+    return ev.GovernorRolledBack(
+        round=at.round,
+        step=at.step,
+        env=env,
+        reason=reason,
+        value=value,
+        threshold=threshold,
+        penalty=-outcome.parts["penalty"],
+        culled=[move.slot for move in outcome.removed],
     )
 
 
@@ -164,12 +180,12 @@ def policy_updated(learned: Learned, episode_return: float, round_number: int) -
 
 
 def device_sampled(
-    lane: Lane, busy: float, measured: Sequence[Measurement], owners: dict[str, int]
+    lane: Lane, busy: float, measured: Sequence[Measurement | None], owners: dict[str, int]
 ) -> ev.DeviceSampled:
     """State of a lane's device, the share of the step that its thread worked, the loss scales of its envs, and bytes
     by owner.
     """
-    scales = [m.loss_scale for m in measured if m.loss_scale is not None]
+    scales = [m.loss_scale for m in measured if m and m.loss_scale is not None]
     return ev.DeviceSampled(
         device=lane.name,
         envs=len(measured),

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from esper.engine.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from esper.engine.env import Env
+from esper.engine.env_tensors import env_tensors, load_env
 from esper.engine.manifest import CheckpointError, check_compatible, checkpoint_path, keep_newest
 from esper.named_tensors import below
 from esper.ranks import Ranks
@@ -92,7 +91,7 @@ def _capture(trainer: Trainer) -> _Position:
     """The tensors are the live ones: the next step changes them."""
     tensors = {f"agent.{name}": value for name, value in trainer.agent.tensors(trainer.ranks).items()}
     for env in trainer.pool.envs:
-        tensors |= {f"env.{env.index}.{name}": value for name, value in _env_tensors(env).items()}
+        tensors |= {f"env.{env.index}.{name}": value for name, value in env_tensors(env).items()}
     state = {
         "agent": trainer.agent.snapshot(),
         "episodes": [episode.snapshot() for episode in trainer.episodes],
@@ -142,29 +141,7 @@ def _install(trainer: Trainer, position: _Position) -> None:
     trainer.agent.restore(position.state["agent"], below("agent.", position.tensors), trainer.noise())
     for episode, state in zip(trainer.episodes, position.state["episodes"], strict=True):
         episode.restore(state)
-        _load_env(episode.env, below(f"env.{episode.env.index}.", position.tensors))
+        load_env(episode.env, below(f"env.{episode.env.index}.", position.tensors))
+        episode.last_good.keep()
         if episode.env.scaler:
             episode.env.scaler.restore(position.state["scalers"][str(episode.env.index)])
-
-
-def _env_tensors(env: Env) -> dict[str, Tensor]:
-    named = {f"network.{name}": value for name, value in env.network.state_dict().items()}
-    for owner, optimizer in _optimizers(env).items():
-        for index, state in optimizer.state_dict()["state"].items():
-            named[f"momentum.{owner}.{index}"] = state["momentum_buffer"]
-    return named
-
-
-def _load_env(env: Env, named: Mapping[str, Tensor]) -> None:
-    """The env's slots have been restored: its modules and optimizers are those that the tensors belong to."""
-    env.network.load_state_dict(below("network.", named))
-    for owner, optimizer in _optimizers(env).items():
-        parameters = optimizer.param_groups[0]["params"]
-        for index, buffer in below(f"momentum.{owner}.", named).items():
-            optimizer.state[parameters[int(index)]]["momentum_buffer"].copy_(buffer)
-
-
-def _optimizers(env: Env) -> dict[str, torch.optim.SGD]:
-    return {"host": env.host_optimizer} | {
-        f"slot{index}": optimizer for index, optimizer in env.slot_optimizers.items()
-    }

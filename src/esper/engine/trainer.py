@@ -15,7 +15,7 @@ from esper.control import Control, Kind, Request
 from esper.engine import report
 from esper.engine.agents import Agent
 from esper.engine.env import Measurement
-from esper.engine.episode import Episode
+from esper.engine.episode import Episode, Outcome
 from esper.engine.manifest import CheckpointError
 from esper.engine.memory import Ledger
 from esper.engine.pool import Epoch, Pool
@@ -91,17 +91,21 @@ class Trainer:
     def _step(self) -> None:
         with self._stopwatch("act"):
             choices = self.agent.act([episode.view for episode in self.episodes])
-        epochs = self.pool.step([choice.action for choice in choices], self.round, self.step)
+        actions = [
+            None if episode.out else choice.action for episode, choice in zip(self.episodes, choices, strict=True)
+        ]
+        epochs = self.pool.step(actions, self.round, self.step)
         with self._stopwatch("reward"):
-            parts = [
-                episode.record(choice.action, bool(epoch.moves), epoch.measured)
+            outcomes = [
+                episode.record(choice.action, epoch) if epoch else None
                 for episode, choice, epoch in zip(self.episodes, choices, epochs, strict=True)
             ]
-            self.agent.reward(self.step, [sum(part.values()) for part in parts])
+            rewards = [sum(outcome.parts.values()) if outcome else None for outcome in outcomes]
+            self.agent.reward(self.step, rewards, [bool(outcome and outcome.panic) for outcome in outcomes])
             ticked = self.pool.tick()
         self.step += 1
         with self._stopwatch("telemetry"):
-            self._emit_step(choices, epochs, parts, ticked)
+            self._emit_step(choices, epochs, outcomes, ticked)
 
     def _begin_round(self) -> None:
         for episode, (loss, accuracy) in zip(self.episodes, self.pool.reset(self.round), strict=True):
@@ -143,25 +147,29 @@ class Trainer:
     def _emit_step(
         self,
         choices: Sequence[Choice],
-        epochs: Sequence[Epoch],
-        parts: Sequence[dict[str, float]],
+        epochs: Sequence[Epoch | None],
+        outcomes: Sequence[Outcome | None],
         ticked: Sequence[list[Move]],
     ) -> None:
         at, emit = self._at, self.hub.emit
         for index, episode in enumerate(self.episodes):
-            epoch = epochs[index]
+            epoch, outcome = epochs[index], outcomes[index]
+            if epoch is None or outcome is None:
+                continue
             env = episode.env.index
-            emit(report.env_stepped(episode, choices[index], epoch.measured, parts[index], at))
-            for move in epoch.moves + ticked[index]:
+            emit(report.env_stepped(episode, choices[index], epoch.measured, outcome.parts, at))
+            if outcome.panic:
+                emit(report.rolled_back(outcome, env, at))
+            for move in [*epoch.moves, *outcome.removed, *ticked[index]]:
                 episode.culled += move.after is Stage.CULLED
                 emit(report.seed_moved(move, env, at))
             for number, slot in enumerate(episode.env.network.slots):
                 refusal = episode.new_refusal(number)
                 if refusal:
                     emit(report.gate_refused(*refusal, slot.name, env, at))
-        self._emit_timing([epoch.measured for epoch in epochs])
+        self._emit_timing([epoch and epoch.measured for epoch in epochs])
 
-    def _emit_timing(self, measured: Sequence[Measurement]) -> None:
+    def _emit_timing(self, measured: Sequence[Measurement | None]) -> None:
         now = time.perf_counter()
         wall, self._since = now - self._since, now
         phases = self._stopwatch.take()

@@ -33,7 +33,8 @@ class EpisodeResult:
     parameter_ratio: float
     """Parameters of host and seeds over those of the bare host."""
     net_return: float
-    """Final validation accuracy less the first, less the rent of all steps: the undiscounted `simplified` return."""
+    """Final validation accuracy less the first, less the rent of all steps: the undiscounted `simplified` return. An
+    env that broke down is charged the penalty for it."""
 
 
 class HeldOut:
@@ -111,9 +112,11 @@ def play(pool: Pool, agent: Agent, config: Config, on_step: Callable[[], None]) 
         if step > 0:
             pool.tick()
         choices = agent.act([episode.view for episode in episodes])
-        epochs = pool.step([choice.action for choice in choices], 0, step)
+        actions = [None if episode.out else choice.action for episode, choice in zip(episodes, choices, strict=True)]
+        epochs = pool.step(actions, 0, step)
         for episode, choice, epoch in zip(episodes, choices, epochs, strict=True):
-            episode.record(choice.action, bool(epoch.moves), epoch.measured)
+            if epoch:
+                episode.record(choice.action, epoch)
         on_step()
     # No tick after the last step: the test is to see the alphas that the last validation saw.
     return [

@@ -31,7 +31,7 @@ class Baseline:
     def begin_round(self, uniform_ETH: Tensor) -> None:
         """Nothing to prepare."""
 
-    def reward(self, step: int, rewards: Sequence[float]) -> None:
+    def reward(self, step: int, rewards: Sequence[float | None], ended: Sequence[bool]) -> None:
         """Nothing to learn from."""
 
     def learn(self, views: Sequence[EnvView], round_index: int, generator: torch.Generator) -> None:

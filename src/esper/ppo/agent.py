@@ -120,10 +120,11 @@ class PPOAgent:
         write_masks(views, here.masks)
         return self._staging.move()
 
-    def reward(self, step: int, rewards: Sequence[float]) -> None:
-        """Take in the rewards of a step, one for each env."""
-        self.rollout.reward_ET[:, step] = torch.tensor(rewards)
-        self.rollout.counts_ET[:, step] = True
+    def reward(self, step: int, rewards: Sequence[float | None], ended: Sequence[bool]) -> None:
+        """Take in the rewards of a step, None for an env that sat it out, and whether an episode ended with it."""
+        self.rollout.reward_ET[:, step] = torch.tensor([0.0 if reward is None else reward for reward in rewards])
+        self.rollout.counts_ET[:, step] = torch.tensor([reward is not None for reward in rewards])
+        self.rollout.terminal_ET[:, step] = torch.tensor(ended)
 
     @torch.no_grad()
     def _bootstrap(self, views: Sequence[EnvView]) -> Tensor:
@@ -140,7 +141,8 @@ class PPOAgent:
         """Update the policy from the round, then let the normalisers take its observations in."""
         obs_ETF = self.observations.normalise(self.rollout.obs_ETF)
         learned = self.learner.update(self.rollout, obs_ETF, self._bootstrap(views), round_index, generator)
-        self.observations.update(self._ranks.gather(self.rollout.obs_ETF))
+        everyones = self._ranks.gather
+        self.observations.update(everyones(self.rollout.obs_ETF)[everyones(self.rollout.counts_ET)])
         return learned
 
     def _features(self, now: Situation) -> Tensor:

@@ -63,26 +63,29 @@ class Reward:
         self._potential = 0.0
         self._unpaid = {"accuracy": 0.0, "rent": 0.0}
 
-    def step(self, accuracy: float, potential_now: float | None, rent_now: float) -> dict[str, float]:
+    def step(
+        self, accuracy: float, potential_now: float | None, rent_now: float, *, broken: bool = False
+    ) -> dict[str, float]:
         """Components of this step's reward; their sum is the reward.
 
         Args:
             accuracy: on the validation split, after the step.
             potential_now: Φ after the step; None where no contributions are measured.
             rent_now: charge of the step.
+            broken: the env was taken back by the governor, and with this step its episode ends.
         """
         self._taken += 1
         parts = {"accuracy": accuracy - self._accuracy, "rent": -rent_now}
         self._accuracy = accuracy
         if self._mode == "shaped" and potential_now is not None:
-            if self._ends and self._taken == self._steps:
+            if broken or (self._ends and self._taken == self._steps):
                 potential_now = 0.0
             parts["contribution"] = self._weights.contribution * (self._gamma * potential_now - self._potential)
             self._potential = potential_now
         if self._mode == "sparse":
             self._unpaid = {name: self._unpaid[name] + value for name, value in parts.items()}
-            parts = self._unpaid if self._taken == self._steps else dict.fromkeys(parts, 0.0)
-        return parts
+            parts = self._unpaid if broken or self._taken == self._steps else dict.fromkeys(parts, 0.0)
+        return parts | {"penalty": -self._weights.penalty} if broken else parts
 
     def snapshot(self) -> dict[str, object]:
         """What a checkpoint keeps."""

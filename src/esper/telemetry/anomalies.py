@@ -153,7 +153,8 @@ def _rolled_back(event: ev.GovernorRolledBack, _: Vitals) -> Iterator[ev.Anomaly
         severity="error",
         where=f"env {event.env}",
         env=event.env,
-        value=float(event.step),
+        value=event.value,
+        threshold=event.threshold,
         text=f"env {event.env:02d}: rolled back at round {event.round} step {event.step}: {event.reason}",
     )
 

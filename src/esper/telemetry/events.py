@@ -256,7 +256,15 @@ class GovernorRolledBack(Event, frozen=True, kw_only=True, tag=True):
     step: int
     env: int
     reason: str
-    """One sentence for people."""
+    """What was wrong, for people: the end of a sentence that begins with the env."""
+    value: float
+    """What was measured."""
+    threshold: float | None = None
+    """What it had to keep to; absent where it had only to be finite."""
+    penalty: float = 0.0
+    """Charged for it, in units of accuracy: a part of the step's reward."""
+    culled: list[str] = []
+    """Slots whose seed was removed."""
 
 
 class EpisodeEnded(Event, frozen=True, kw_only=True, tag=True):

@@ -68,6 +68,8 @@ class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """By slot: the gate that holds its seed back."""
     trace: list[Trace] = msgspec.field(default_factory=list)
     """The steps of this episode."""
+    rolled_back: ev.GovernorRolledBack | None = None
+    """Why it sits out the rest of this round; None while it takes part."""
 
 
 class HeadState(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -213,7 +215,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         for env in self.envs:
             env.revision = event.seq
             env.episode_return = 0.0
-            env.stepped = None
+            env.stepped = env.rolled_back = None
             env.accuracy, env.rewards, env.moves, env.refusals, env.trace = [], [], [], {}, []
 
     def _env_stepped(self, event: ev.EnvStepped) -> None:
@@ -303,7 +305,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             known.ended = event.time
 
     def _governor_rolled_back(self, event: ev.GovernorRolledBack) -> None:
-        self.envs[event.env].revision = event.seq
+        env = self.envs[event.env]
+        env.revision, env.rolled_back = event.seq, event
 
     def _episode_ended(self, event: ev.EpisodeEnded) -> None:
         env = self.envs[event.env]

@@ -27,6 +27,7 @@ _NUMBERS = (
 _COLUMNS = (
     ("acc %", "accuracy on the validation split after the last step, per cent; the curve is this episode, 0 to 100 %"),
     ("reward", "reward of the last step"),
+    ("↶ out", "the governor took the env back in this round: it sits out the rest of it"),
     ("early…", "a slot: stage, blueprint, alpha (how much of the seed is blended in, 0 to 1)"),
     ("|g|", "mean L2 norm of the host's gradient over the last epoch, before clipping"),
     ("scale", "loss scale of the env's scaler, where there is one"),

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from esper.sanctum.symbols import SEVERITIES, STAGES, number, percent, plain, power_of_two
+from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, number, percent, plain, power_of_two
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line
 from esper.sanctum.widgets.plot import places, sparkline
 from esper.telemetry.events import RunStarted, SlotReading
+from esper.telemetry.marks import Sign
 from esper.telemetry.state import HISTORY, EnvState
 
 _CHOICES = ((10, 6, 2), (10, 0, 2), (10, 0, 1), (6, 0, 1), (0, 0, 2), (0, 0, 1))
@@ -78,6 +79,10 @@ def heading(palette: Palette, layout: Layout, slots: Sequence[str]) -> Line:
     return line.add(gap).fit("lane", layout.device, "head") if layout.device else line
 
 
+OUT = f"{SIGNS[Sign.ROLLBACK][0].glyph} out"
+"""In place of the reward of an env that sits out the round."""
+
+
 def row(
     palette: Palette, layout: Layout, started: RunStarted, env: EnvState, *, severity: str | None, here: bool
 ) -> Line:
@@ -90,7 +95,11 @@ def row(
     line.cell(percent(step.accuracy if step else None), "bright" if here else None).add(gap)
     spread = places(env.accuracy, min(started.steps, HISTORY), layout.spark)
     line.add(sparkline(spread, 0.0, 1.0), "spark").add(gap)
-    line.cell(number(step.reward if step else None, 2, 3, signed=True, fixed=True)).add(gap)
+    reward = number(step.reward if step else None, 2, 3, signed=True, fixed=True)
+    if env.rolled_back:
+        line.add(OUT.rjust(len(reward.text)), "error").add(gap)
+    else:
+        line.cell(reward).add(gap)
     for index in range(len(started.slots)):
         slot_cell(line, layout, step.slots[index] if step else None)
         line.add(gap)

@@ -1,0 +1,102 @@
+"""The governor: takes an env whose training broke down back to its last good state, and out of the round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import (
+    Tensor,
+    _foreach_copy_,  # pyright: ignore[reportPrivateImportUsage]  (what optimizers and clipping are made of)
+)
+
+from esper.engine.env import Env, Measurement
+from esper.engine.env_tensors import env_tensors
+from esper.growth.slot import Move
+from esper.growth.stages import TRANSITIONS, Stage
+from esper.policy.view import EnvView
+
+TRAINED = 0.3
+"""Validation accuracy above that of guessing from which a network counts as trained."""
+FALLEN = 0.02
+"""The same, below which a network that was trained counts as fallen to chance."""
+BLOW_UP = 2.0
+"""Validation loss over that of guessing above which it has blown up."""
+BLOW_UP_STEPS = 3
+"""Steps in a row for which it has to be."""
+REASON = "governor"
+"""Why the seeds of an env that is taken back are removed."""
+
+
+class Panic(NamedTuple):
+    """Why an env is taken back."""
+
+    reason: str
+    """One sentence without its subject, the env."""
+    value: float
+    """What was measured."""
+    threshold: float | None
+    """What it had to keep to; None where it had only to be finite."""
+
+
+def diagnose(view: EnvView, measured: Measurement) -> Panic | None:
+    """What is fatally wrong with an env after a step; None while nothing is.
+
+    Args:
+        view: of the env, with the step's loss and accuracy already in it.
+        measured: in the step.
+    """
+    for name, value in (("training loss", measured.train_loss), ("validation loss", measured.loss)):
+        if not math.isfinite(value):
+            return Panic(f"its {name} is not finite", value, None)
+    if not measured.weights_finite:
+        return Panic("a weight is not finite", math.nan, None)
+    chance = math.exp(-view.chance_loss)
+    if measured.accuracy < chance + FALLEN and max(view.accuracies) > chance + TRAINED:
+        return Panic("it was trained, and has fallen to guessing", measured.accuracy, chance + FALLEN)
+    limit = BLOW_UP * view.chance_loss
+    recent = view.losses[-BLOW_UP_STEPS:]
+    if len(recent) == BLOW_UP_STEPS and min(recent) > limit:
+        return Panic(f"its loss has been blown up for {BLOW_UP_STEPS} steps", measured.loss, limit)
+    return None
+
+
+class LastGood:
+    """A copy of an env's weights, buffers and momenta, on its device, as they were after the last sound step.
+
+    Args:
+        env: whose; it is copied when told to.
+    """
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._kept: dict[str, Tensor] = {}
+
+    def keep(self) -> None:
+        """What there is now is good. The copies of what was there before are written over, not made anew."""
+        now = env_tensors(self._env)
+        self._kept = {
+            name: kept if (kept := self._kept.get(name)) is not None and kept.shape == value.shape else value.clone()
+            for name, value in now.items()
+        }
+        _copy(self._kept, now)
+
+    def give_back(self) -> list[Move]:
+        """Put it back, and remove every seed that is not permanent; how the slots moved by it.
+
+        A seed that was made permanent in the step that broke the env down stays, as it was before that step.
+        """
+        now = env_tensors(self._env)
+        _copy(now, {name: value for name, value in self._kept.items() if name in now})
+        moves = [slot.remove(REASON) for slot in self._env.network.slots if Stage.CULLED in TRANSITIONS[slot.stage]]
+        self._env.match_optimizers()
+        return moves
+
+
+@torch.no_grad()
+def _copy(to: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    for kind in {value.dtype for value in values.values()}:
+        names = [name for name, value in values.items() if value.dtype is kind]
+        _foreach_copy_([to[name] for name in names], [values[name] for name in names])

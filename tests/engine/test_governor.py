@@ -1,0 +1,177 @@
+"""An env that breaks down goes back to what was good and sits out: its neighbours and the policy never feel it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from esper.control import Kind
+from esper.engine.env import Env, Measurement
+from esper.engine.env_tensors import env_tensors
+from esper.engine.governor import BLOW_UP_STEPS, LastGood, diagnose
+from esper.engine.manifest import list_checkpoints
+from esper.policy.view import EnvView
+from esper.ppo.advantages import gae
+from esper.telemetry import events as ev
+from tests.runs import LiveRun, computed, recorded
+
+CHANCE = math.log(10)
+ILL, AT = 1, 2
+"""Env that is made ill, and the step (from 0) in which it is."""
+
+
+def view(losses: list[float], accuracies: list[float]) -> EnvView:
+    return EnvView(env=0, slots=[], steps=25, chance_loss=CHANCE, losses=losses, accuracies=accuracies)
+
+
+def measurement(*, train_loss: float = 1.0, loss: float = 1.0, accuracy: float = 0.7, finite: bool = True) -> Any:
+    return Measurement(
+        train_loss=train_loss,
+        train_accuracy=0.7,
+        weights_finite=finite,
+        loss=loss,
+        accuracy=accuracy,
+        grad_norm=1.0,
+        slot_grad_norms={},
+        loss_scale=None,
+        growth_tracker=None,
+        lost=0,
+        skipped={},
+        contributions={},
+        shapley={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("losses", "accuracies", "now", "says"),
+    [
+        ([2.3, 1.0], [0.1, 0.7], measurement(), None),
+        ([2.3, 1.0], [0.1, 0.7], measurement(train_loss=math.nan), "its training loss is not finite"),
+        ([2.3, math.inf], [0.1, 0.7], measurement(loss=math.inf), "its validation loss is not finite"),
+        ([2.3, 1.0], [0.1, 0.7], measurement(finite=False), "a weight is not finite"),
+        ([1.0, 2.3], [0.6, 0.11], measurement(accuracy=0.11), "it was trained, and has fallen to guessing"),
+        ([2.2, 2.3], [0.2, 0.10], measurement(accuracy=0.10), None),  # it was never trained
+        ([1.0, 9.0], [0.6, 0.3], measurement(loss=9.0, accuracy=0.3), None),  # once is no blow-up
+        ([1.0] + [9.0] * BLOW_UP_STEPS, [0.6], measurement(loss=9.0, accuracy=0.3), "its loss has been blown up for"),
+    ],
+)
+def test_what_is_fatal(losses: list[float], accuracies: list[float], now: Measurement, says: str | None) -> None:
+    panic = diagnose(view(losses, accuracies), now)
+    assert (panic is not None and panic.reason.startswith(says)) if says else panic is None
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, round_index: int = 0) -> None:
+    """Make one weight of the ill env NaN before it trains."""
+    train: Callable[[Env, int, int], Tensor] = Env.train
+
+    def ill(env: Env, round_: int, step: int) -> Tensor:
+        if (env.index, round_, step) == (ILL, round_index, AT):
+            with torch.no_grad():
+                next(iter(env.network.host.parameters())).view(-1)[0] = math.nan
+        return train(env, round_, step)
+
+    monkeypatch.setattr(Env, "train", ill)
+
+
+def of_others(events: list[ev.AnyEvent]) -> list[ev.AnyEvent]:
+    told = (ev.EnvStepped, ev.SeedMoved, ev.GateRefused, ev.EpisodeEnded)
+    return [event for event in computed(events) if isinstance(event, told) and event.env != ILL]
+
+
+OPTIONS: dict[str, Any] = {"rounds": 1, "steps": 6, "envs": 4, "policy": "random", "seed": 3}
+PRECISION = [{}, {"amp": "fp16"}, {"amp": "fp16", "scaler": "device", "devices": ("cpu:0", "cpu:1")}]
+
+
+@pytest.mark.parametrize("precision", PRECISION, ids=["fp32", "fp16", "fp16, shared scale, two lanes"])
+def test_neighbours_do_not_feel_it(precision: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    well = LiveRun(tmp_path / "well", **OPTIONS, **precision)
+    well.start().finish()
+    poison(monkeypatch)
+    ill = LiveRun(tmp_path / "ill", **OPTIONS, **precision)
+    state = ill.start().finish()
+
+    events = recorded(ill.run.directory)
+    backs = [event for event in events if isinstance(event, ev.GovernorRolledBack)]
+    assert [(back.env, back.step) for back in backs] == [(ILL, AT + 1)]
+    steps = [event.step for event in events if isinstance(event, ev.EnvStepped) and event.env == ILL]
+    assert steps == list(range(1, AT + 2))
+    assert repr(state.envs[ILL].rolled_back) == repr(backs[0])
+    assert any(found.rule == "governor rollback" for found in events if isinstance(found, ev.AnomalyFound))
+    if precision.get("scaler") != "device":  # a shared scale is what couples envs: every overflow halves it for all
+        assert of_others(events) == of_others(recorded(well.run.directory))
+
+
+def test_the_policy_learns_from_the_others_and_of_the_breakdown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison(monkeypatch)
+    live = LiveRun(tmp_path, rounds=2, steps=5, envs=3)
+    live.start().finish()
+
+    (back,) = [event for event in live.heard if isinstance(event, ev.GovernorRolledBack)]
+    assert math.isnan(back.value)
+    fatal = next(e for e in live.heard if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, AT + 1))
+    assert fatal.reward_parts["penalty"] == -back.penalty == -1.0
+    assert fatal.reward == pytest.approx(sum(fatal.reward_parts.values()))
+    agent = live.run.trainer.agent
+    assert all(bool(value.isfinite().all()) for value in agent.tensors().values() if value.is_floating_point())
+    second = [e for e in live.heard if isinstance(e, ev.EnvStepped) and e.round == 2 and e.env == ILL]
+    assert len(second) == 5  # it takes part again
+    assert all(math.isfinite(event.loss) for event in second)
+
+
+def test_steps_that_are_sat_out_count_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison(monkeypatch)
+    live = LiveRun(tmp_path, rounds=1, steps=5, envs=3)
+    live.start().finish()
+
+    rollout = live.run.trainer.agent.rollout  # pyright: ignore[reportAttributeAccessIssue]
+    assert rollout.counts_ET[ILL].tolist() == [True, True, True, False, False]
+    assert rollout.terminal_ET[ILL].tolist() == [False, False, True, False, False]
+    assert rollout.counts_ET[[0, 2]].all()
+    # Nothing flows back over the breakdown: the advantage of its step is its reward less what was expected.
+    advantage = gae(rollout.reward_ET, rollout.value_ET, torch.zeros(3), rollout.terminal_ET, 0.99, 0.95)
+    assert advantage[ILL, AT] == pytest.approx(float(rollout.reward_ET[ILL, AT] - rollout.value_ET[ILL, AT]))
+
+
+def test_a_run_is_resumed_while_an_env_sits_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison(monkeypatch)
+    options: dict[str, Any] = {"rounds": 2, "steps": 5, "envs": 3}
+    whole = LiveRun(tmp_path / "whole", **options)
+    whole.start().finish()
+    first = LiveRun(tmp_path / "parts", **options).start_paused(AT + 2)
+    first.control.ask(Kind.STOP, "test")
+    first.finish()
+    LiveRun(tmp_path / "parts", resume=list_checkpoints(first.run.directory)[-1], **options).start().finish()
+    assert repr(computed(recorded(first.run.directory))) == repr(computed(recorded(whole.run.directory)))  # NaN is not NaN
+
+
+def test_what_was_good_comes_back_to_the_bit(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, **OPTIONS).start_paused(3)
+    live.control.ask(Kind.STOP, "test")
+    live.finish()
+    env = live.run.pool.envs[0]
+    last_good = LastGood(env)
+    last_good.keep()
+    before = {name: value.clone() for name, value in env_tensors(env).items()}
+    kept = {id(value) for value in last_good._kept.values()}
+    for _ in range(2):
+        with torch.no_grad():
+            for value in env_tensors(env).values():
+                value.fill_(3)
+    permanent = {slot.name for slot in env.network.slots if slot.stage.label == "fossilized"}
+
+    moves = last_good.give_back()
+
+    assert {slot.name for slot in env.network.slots if slot.seed is not None} == permanent
+    assert {move.reason for move in moves} <= {"governor"}
+    after = env_tensors(env)
+    assert all(torch.equal(value, before[name]) for name, value in after.items())
+    last_good.keep()
+    assert {id(value) for value in last_good._kept.values()} <= kept  # written over, not made anew
