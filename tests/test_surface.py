@@ -49,7 +49,7 @@ CONFIG = {
     "training": "host-clip seed-clip",
     "ppo": "learning-rate gamma horizon gae-lambda clip epochs minibatches value-coef entropy-coef max-grad-norm "
     "target-kl hidden",
-    "reward-weights": "rent rent-floor contribution",
+    "reward-weights": "rent rent-floor contribution penalty",
 }
 
 CHOICES = {
@@ -76,7 +76,7 @@ EVENTS = {
     "PhaseTimed": "round step wall phases",
     "AnomalyFound": "rule severity where env value threshold text",
     "AnomalyEnded": "rule where env",
-    "GovernorRolledBack": "round step env reason",
+    "GovernorRolledBack": "round step env reason value threshold penalty culled",
     "EpisodeEnded": "round env accuracy best_accuracy episode_return parameter_ratio fossilized culled",
     "CheckpointSaved": "round step path bytes seconds origin",
     "ControlRequested": "kind origin path ignored",

@@ -126,6 +126,18 @@ def test_the_policy_learns_from_the_others_and_of_the_breakdown(
     assert all(math.isfinite(event.loss) for event in second)
 
 
+def test_an_env_that_breaks_down_in_its_first_step_is_as_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.engine.test_governor.AT", 0)
+    poison(monkeypatch)
+    live = LiveRun(tmp_path, **{**OPTIONS, "policy": "static"})
+    state = live.start().finish()
+    (ended,) = [e for e in live.heard if isinstance(e, ev.EpisodeEnded) and e.env == ILL]
+    assert ended.accuracy == ended.best_accuracy
+    assert state.status == "done"
+
+
 def test_steps_that_are_sat_out_count_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch)
     live = LiveRun(tmp_path, rounds=1, steps=5, envs=3)
@@ -149,7 +161,7 @@ def test_a_run_is_resumed_while_an_env_sits_out(tmp_path: Path, monkeypatch: pyt
     first.control.ask(Kind.STOP, "test")
     first.finish()
     LiveRun(tmp_path / "parts", resume=list_checkpoints(first.run.directory)[-1], **options).start().finish()
-    assert repr(computed(recorded(first.run.directory))) == repr(computed(recorded(whole.run.directory)))  # NaN is not NaN
+    assert repr(computed(recorded(first.run.directory))) == repr(computed(recorded(whole.run.directory)))
 
 
 def test_what_was_good_comes_back_to_the_bit(tmp_path: Path) -> None:

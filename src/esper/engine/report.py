@@ -148,7 +148,7 @@ def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:
         round=round_number,
         env=episode.env.index,
         accuracy=_short(episode.view.accuracies[-1]),
-        best_accuracy=_short(max(episode.view.accuracies[1:])),
+        best_accuracy=_short(max(episode.view.accuracies[1:] or episode.view.accuracies)),
         episode_return=_short(episode.episode_return),
         parameter_ratio=_short(episode.view.parameter_ratio),
         fossilized=stages.count(Stage.FOSSILIZED),
