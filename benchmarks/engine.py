@@ -4,6 +4,9 @@ Each setting runs in a process of its own, so that its memory is its own. The fi
 An env-step is one decision, one epoch of training and one validation of one env. Where others work on the same cores,
 env-steps per second of this process's own CPU time, times the lanes, say more than those of the wall time.
 
+With `--memory` it prints instead the resident memory at the end of each round, which is to be flat from the second on,
+and what checkpoints cost: `python benchmarks/engine.py --memory --envs 64 --rounds 50`.
+
 The work that the engine's target speaks of: `python benchmarks/engine.py --task synthetic --steps 10 --amp bf16`.
 """
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,6 +23,7 @@ import time
 from queue import SimpleQueue
 
 import msgspec
+import psutil
 
 from esper.config import resolve
 from esper.control import Control
@@ -33,6 +38,10 @@ class Result(msgspec.Struct):
     """Of CPU time, all threads together."""
     peak_rss_mib: float
     phases: dict[str, float]
+    rss_mib: list[float]
+    """At the end of each round, the one to warm up among them."""
+    checkpoints: list[tuple[int, float]]
+    """Bytes and seconds of each."""
 
 
 class Setting(msgspec.Struct):
@@ -57,6 +66,7 @@ def measure(setting: Setting) -> Result:
         thread = threading.Thread(target=run.train)
         thread.start()
         wall, steps, phases, began = 0.0, 0, dict[str, float](), time.process_time()
+        process, rss, checkpoints = psutil.Process(), list[float](), list[tuple[int, float]]()
         while thread.is_alive() or not records.empty():
             record = records.get()
             if isinstance(record, ev.RoundStarted) and record.round == 2:
@@ -65,14 +75,33 @@ def measure(setting: Setting) -> Result:
                 wall, steps = wall + record.wall, steps + 1
                 for name, seconds in record.phases.items():
                     phases[name] = phases.get(name, 0.0) + seconds
+            if isinstance(record, ev.PhaseTimed) and record.step == setting.steps:
+                rss.append(process.memory_info().rss / (1 << 20))
+            if isinstance(record, ev.CheckpointSaved) and record.seconds is not None:
+                checkpoints.append((record.bytes, record.seconds))
             if isinstance(record, ev.RunEnded | Keyframe):
                 break
         burnt = time.process_time() - began
         thread.join()
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     done = setting.envs * steps
     shares = {name: seconds / wall for name, seconds in phases.items()}
-    return Result(setting.envs, done / wall, done / burnt, rss, shares)
+    return Result(setting.envs, done / wall, done / burnt, peak, shares, rss, checkpoints)
+
+
+def print_memory(result: Result) -> None:
+    rss = result.rss_mib
+    print(f"{result.envs} envs: resident MiB at the end of each round, the first one to warm up")
+    for start in range(0, len(rss), 10):
+        print(f"  from {start + 1:3}: " + " ".join(f"{value:7.1f}" for value in rss[start : start + 10]))
+    if len(rss) > 1:
+        print(f"  from the end of round 2 to that of round {len(rss)}: {rss[-1] - rss[1]:+.1f} MiB")
+    sizes, seconds = zip(*result.checkpoints, strict=True)
+    print(
+        f"  {len(sizes)} checkpoints: {max(sizes) / (1 << 20):.1f} MiB at most, "
+        f"{statistics.median(seconds):.3f} s in the median, {max(seconds):.3f} s at most",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -84,20 +113,26 @@ def main() -> None:
     parser.add_argument("--policy", default="ppo")
     parser.add_argument("--amp", default="auto")
     parser.add_argument("--devices", nargs="+", default=["auto"])
+    parser.add_argument("--memory", action="store_true", help="print memory by round, and what checkpoints cost")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = vars(parser.parse_args())
-    one, envs = options.pop("one"), options.pop("envs")
+    one, envs, memory = options.pop("one"), options.pop("envs"), options.pop("memory")
     if one:
         result = measure(msgspec.json.decode(one, type=Setting))
         sys.stdout.buffer.write(msgspec.json.encode(result))
         return
     print(", ".join(f"{name} {value}" for name, value in options.items()), "(after one round to warm up)")
-    print(f"{'envs':>5} {'env-steps/s':>12} {'per CPU-s':>10} {'peak RSS':>10} {'per env':>9}  share of the wall time")
+    if not memory:
+        heads = f"{'envs':>5} {'env-steps/s':>12} {'per CPU-s':>10} {'peak RSS':>10} {'per env':>9}"
+        print(f"{heads}  share of the wall time")
     before: Result | None = None
     for count in envs:
         setting = msgspec.json.encode({"envs": count, **options}).decode()
         command = [sys.executable, __file__, "--one", setting]
         result = msgspec.json.decode(subprocess.run(command, check=True, capture_output=True).stdout, type=Result)
+        if memory:
+            print_memory(result)
+            continue
         shares = "  ".join(f"{name} {share:.1%}" for name, share in sorted(result.phases.items(), key=lambda x: -x[1]))
         # What an env costs is the slope: the rest is the process.
         slope = (result.peak_rss_mib - before.peak_rss_mib) / (count - before.envs) if before else None

@@ -1,0 +1,114 @@
+"""The minibatch path asks nothing of the host, and a round leaves no tensor behind."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from esper.growth.stages import Stage
+from esper.ppo.agent import PPOAgent
+from tests.engine.populations import population, script
+from tests.runs import LiveRun
+
+READS = ("item", "cpu", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__")
+"""By which Python takes numbers from a tensor; on a GPU each waits for the device."""
+
+
+class _Scalars(TorchDispatchMode):
+    """Notes the scalars that operators take from tensors by themselves."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__()
+        self._found = found
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self._found.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def host_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What the host reads from tensors, by the name of the call."""
+    found: list[str] = []
+
+    def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def read(*args: Any, **options: Any) -> Any:
+            found.append(name)
+            return call(*args, **options)
+
+        return read
+
+    with monkeypatch.context() as patch, _Scalars(found):
+        for name in READS:
+            patch.setattr(Tensor, name, watched(name, getattr(Tensor, name)))
+        yield found
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x.item(),
+        lambda x: x.cpu(),
+        lambda x: x.tolist(),
+        lambda x: x.numpy(),
+        bool,
+        float,
+        int,
+        lambda x: torch.arange(3).split(x),
+    ],
+)
+def test_every_way_to_read_is_noticed(read: Callable[[Tensor], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    with host_reads(monkeypatch) as found:
+        read(torch.tensor(3))
+    assert found
+
+
+@pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
+def test_an_epoch_reads_nothing(amp: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages: set[Stage] = set()
+    with population(amp=amp) as pool:
+        (env,) = pool.envs
+        pool.reset(0)
+        for step in range(12):
+            slots = env.network.slots
+            env.apply(script(0, step, slots), 0, step)
+            stages |= {slot.stage for slot in slots}
+            with host_reads(monkeypatch) as found:
+                vectors = env.train(0, step), env.validate(last=False)
+            assert found == []
+            trained, validated = (vector.tolist() for vector in vectors)
+            env.take(trained, validated)
+            env.tick()
+    assert stages >= {Stage.TRAINING, Stage.BLENDING, Stage.FOSSILIZED}
+
+
+def census() -> tuple[int, int]:
+    """Storages of the tensors that are alive, and their bytes."""
+    gc.collect()
+    tensors = [each for each in gc.get_objects() if issubclass(type(each), Tensor) and each.device.type != "meta"]
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    return len(storages), sum(storages.values())
+
+
+def test_no_tensor_outlives_its_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[tuple[int, int]] = []
+    begin = PPOAgent.begin_round
+
+    def counted(agent: PPOAgent, noise: Tensor) -> None:
+        begin(agent, noise)
+        held.append(census())
+
+    monkeypatch.setattr(PPOAgent, "begin_round", counted)
+    live = LiveRun(tmp_path, policy="ppo", rounds=4, steps=6)
+    live.start().finish()
+    assert len(held) == 4
+    assert held[2:] == [held[1]] * 2
