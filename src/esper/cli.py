@@ -31,7 +31,7 @@ from esper.commands import (
 )
 from esper.commands import show as show_run
 from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, refuse
-from esper.commands.screen import add_screen_options, show
+from esper.commands.screen import Look, add_screen_options, show
 from esper.config import Config, ConfigError, resolve
 from esper.control import Kind
 from esper.engine.manifest import CheckpointError, check_compatible, find_checkpoint, run_of, saved_config
@@ -78,14 +78,14 @@ def train(arguments: Sequence[str]) -> int:
     """`esper-sanctum [options]`: train, with the dashboard or without."""
     chosen = vars(_train_parser().parse_args(arguments))
     file, resume, detach = (chosen.pop(name) for name in ("config", "resume", "detach"))
-    theme, headless = (chosen.pop(name) for name in ("theme", "no_tui"))
+    look, headless = Look.take(chosen), chosen.pop("no_tui")
     options = {name: value for name, value in chosen.items() if value is not None}
     config, checkpoint = _resolve_run(file, resume, options)
     if detach:
         from esper.commands.detach import start_detached
 
         telemetry_dir = run_of(checkpoint).parent if checkpoint else Path(config.telemetry_dir)
-        return start_detached(arguments, telemetry_dir, theme=theme, headless=headless)
+        return start_detached(arguments, telemetry_dir, look=look, headless=headless)
 
     from esper.launch import EngineThread
 
@@ -95,7 +95,7 @@ def train(arguments: Sequence[str]) -> int:
         with open(os.devnull, "w") as nobody:
             state = _run_headless(engine, nobody)
     else:
-        state = _run_headless(engine, sys.stdout) if headless else _run_dashboard(engine, theme)
+        state = _run_headless(engine, sys.stdout) if headless else _run_dashboard(engine, look)
     if engine.failure:
         return refuse(engine.failure)
     if engine.crash:
@@ -133,12 +133,12 @@ def _run_headless(engine: EngineThread, stream: TextIO):
     return state
 
 
-def _run_dashboard(engine: EngineThread, theme: str):
+def _run_dashboard(engine: EngineThread, look: Look):
     from esper.sanctum.source import LiveSource
 
     source = LiveSource(engine)
     with _Signals(lambda: source.requests.ask(Kind.STOP, origin="signal")):
-        code = show(source, theme)
+        code = show(source, look)
         if code == FAILED:  # the dashboard broke down: the engine saves what it has
             source.requests.ask(Kind.STOP, origin="dashboard")
             engine.join()

@@ -17,6 +17,12 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its figures are the machine's, and differ from run to run."""
+    monkeypatch.setattr("esper.sanctum.pulse.PERIOD", float("inf"))
+
+
+@pytest.fixture(autouse=True)
 def user_themes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty folder in place of the user's."""
     monkeypatch.setattr("esper.sanctum.theme.user_folder", lambda: tmp_path / "themes")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from esper.commands.options import DONE, FAILED, Parser, add_telemetry_dir, warn
-from esper.commands.screen import add_screen_options, show
+from esper.commands.screen import Look, add_screen_options, show
 from esper.config import ConfigError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def run(arguments: Sequence[str]) -> int:
     add_screen_options(parser)
     chosen = parser.parse_args(arguments)
     directory = find_live_run(chosen.run, chosen.telemetry_dir)
-    return watch(directory, theme=chosen.theme, read_only=chosen.read_only, headless=chosen.no_tui)
+    return watch(directory, look=Look.take(vars(chosen)), read_only=chosen.read_only, headless=chosen.no_tui)
 
 
 def find_live_run(name: str | None, telemetry_dir: Path) -> Path:
@@ -53,7 +53,7 @@ def find_live_run(name: str | None, telemetry_dir: Path) -> Path:
     return directory
 
 
-def watch(directory: Path, *, theme: str, read_only: bool, headless: bool) -> int:
+def watch(directory: Path, *, look: Look, read_only: bool, headless: bool) -> int:
     """Follow a live run until the user leaves it, or without a dashboard until it ends; the exit code.
 
     Raises:
@@ -71,7 +71,7 @@ def watch(directory: Path, *, theme: str, read_only: bool, headless: bool) -> in
     from esper.sanctum.source import ENDED, AttachSource
 
     source = AttachSource(session)
-    code = show(source, theme)
+    code = show(source, look)
     session.close()
     if code or (source.alive and source.state.status not in ENDED):
         print(f"{directory.name} goes on: esper-sanctum attach {directory} comes back to it")

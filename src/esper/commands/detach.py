@@ -11,7 +11,7 @@ from pathlib import Path
 
 from esper.commands.attach import watch
 from esper.commands.options import DONE
-from esper.commands.screen import check_screen
+from esper.commands.screen import Look, check_screen
 from esper.config import ConfigError
 from esper.place import Place
 from esper.telemetry.liveness import Holder, read_holder
@@ -23,7 +23,7 @@ OUTPUT = "output.log"
 """Where in the run's directory it prints, as `--no-tui` does; output-2.log and so on where that is taken."""
 
 
-def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, theme: str, headless: bool) -> int:
+def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, look: Look, headless: bool) -> int:
     """Start a run, wait until it trains, and show it; the exit code.
 
     What keeps it from training is told here, as if it were to train in this process.
@@ -31,7 +31,7 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, theme: str,
     Args:
         arguments: of the program; they are valid.
         telemetry_dir: where the run's directory will be.
-        theme: of the dashboard.
+        look: of the dashboard.
         headless: show nothing.
 
     Raises:
@@ -40,7 +40,7 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, theme: str,
     if Place.current().world_size > 1:
         raise ConfigError("--detach cannot be used under torchrun: start torchrun itself in the background")
     if not headless:
-        check_screen(theme)
+        check_screen(look.theme)
     made = _make(telemetry_dir)
     output = telemetry_dir / f"starting-{time.time_ns()}.log"
     process = _start(arguments, output)
@@ -66,7 +66,7 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, theme: str,
     if headless:
         print(directory)
         return DONE
-    return watch(directory, theme=theme, read_only=False, headless=False)
+    return watch(directory, look=look, read_only=False, headless=False)
 
 
 def _start(arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:

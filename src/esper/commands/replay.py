@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from esper.commands.options import DONE, Parser, add_recording, refuse, warn
-from esper.commands.screen import add_screen_options, show
+from esper.commands.screen import Look, add_screen_options, show
 from esper.config import ConfigError
 from esper.nearest import nearest
 from esper.telemetry.address import Address, AddressError, parse_address
@@ -122,7 +122,7 @@ def replay(
 
     source = ReplaySource(playback, hold=chosen.at is not None, follow=follow, rival=rival)
     env, place = _view(address, playback.history) if address is not None else (0, "overview")
-    code = show(source, chosen.theme, env=env, place=place)
+    code = show(source, Look.take(vars(chosen)), env=env, place=place)
     return refuse(source.failure) if source.failure else code
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from esper.config import ConfigError
 
@@ -12,9 +12,29 @@ if TYPE_CHECKING:
     from esper.sanctum.source import Source
 
 
+class Look(NamedTuple):
+    """How the dashboard is to be."""
+
+    theme: str
+    symbols: str
+    bell: bool
+
+    @classmethod
+    def take(cls, chosen: dict[str, Any]) -> Look:
+        """Out of the options that a user chose."""
+        return cls(*(chosen.pop(name) for name in cls._fields))
+
+
 def add_screen_options(parser: argparse.ArgumentParser) -> None:
-    """`--theme`, and `--no-tui` to do without."""
+    """What `Look` holds, and `--no-tui` to do without."""
     parser.add_argument("--theme", default="sanctum-dark", metavar="NAME", help="colours (default: sanctum-dark)")
+    parser.add_argument(
+        "--symbols",
+        default="auto",
+        choices=("auto", "braille", "block", "ascii"),
+        help="what charts are drawn with (default: auto, by TERM and locale)",
+    )
+    parser.add_argument("--bell", action="store_true", help="ring the terminal's bell when an anomaly begins")
     parser.add_argument("--no-tui", action="store_true", help="no dashboard: lines fit for a log file")
 
 
@@ -30,16 +50,16 @@ def check_screen(theme: str) -> None:
         raise ConfigError(str(error)) from None
 
 
-def show(source: Source, theme: str, *, env: int = 0, place: str = "overview") -> int:
+def show(source: Source, look: Look, *, env: int = 0, place: str = "overview") -> int:
     """The dashboard, until the user leaves it; its exit code. Raises ConfigError as `check_screen` does.
 
     Args:
         source: what is shown.
-        theme: name of the colours.
+        look: how it is to be.
         env: the one under the cursor.
         place: the view to begin with.
     """
-    check_screen(theme)
+    check_screen(look.theme)
     from esper.sanctum.app import run_dashboard
 
-    return run_dashboard(source, theme=theme, env=env, place=place)
+    return run_dashboard(source, **look._asdict(), env=env, place=place)

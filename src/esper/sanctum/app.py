@@ -6,7 +6,7 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -16,10 +16,13 @@ from textual.actions import ActionParseResult
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.dom import DOMNode
+from textual.filter import LineFilter
 from textual.screen import Screen
 
 from esper.control import Kind
 from esper.sanctum.bindings import APP, KEYS, bindings, shown
+from esper.sanctum.charset import CharsetFilter, chosen
+from esper.sanctum.diagnosis import Diagnosis
 from esper.sanctum.requests import Requests
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.checkpoints import CheckpointPicker
@@ -48,7 +51,7 @@ SignalHandler: TypeAlias = Callable[[int, FrameType | None], object] | int | sig
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class SanctumApp(TimeTravel, Sharing, App[None]):
+class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
     """Shows a source until the user leaves, or the run that the user ended is over.
 
     Raises:
@@ -62,9 +65,20 @@ class SanctumApp(TimeTravel, Sharing, App[None]):
     HORIZONTAL_BREAKPOINTS = _WIDTHS
     VERTICAL_BREAKPOINTS = _HEIGHTS
 
-    def __init__(self, source: Source, *, theme: str, env: int = 0, place: str = "overview") -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        theme: str,
+        symbols: str = "braille",
+        bell: bool = False,
+        env: int = 0,
+        place: str = "overview",
+    ) -> None:
         super().__init__()
         self.source = source
+        self.bell_wanted = bell
+        self._charset = CharsetFilter(symbols)
         self.palettes = load_themes()
         palette = find_theme(theme, self.palettes)
         for name in list(self.available_themes):
@@ -102,6 +116,7 @@ class SanctumApp(TimeTravel, Sharing, App[None]):
             self.exit()
         elif changed or not self.source.alive:
             self.look()
+        self.measure(now)
         self._warn()
         if self.source.rival is not None and (news := self.source.rival.news()) is not None:
             self.notify(news, timeout=NOTICE_SECONDS, markup=False)
@@ -127,6 +142,11 @@ class SanctumApp(TimeTravel, Sharing, App[None]):
     def _over(self) -> bool:
         """Whether nothing more will come from an engine."""
         return self.source.present.status in ENDED or not self.source.alive
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's, and the translation into what the terminal can draw."""
+        filters = super().get_line_filters()
+        return filters if self._charset.charset == "braille" else [*filters, self._charset]
 
     def look(self) -> None:
         """Let the screens in sight show what is true now."""
@@ -312,12 +332,16 @@ class SanctumApp(TimeTravel, Sharing, App[None]):
             self.look()
 
 
-def run_dashboard(source: Source, *, theme: str, env: int = 0, place: str = "overview") -> int:
+def run_dashboard(
+    source: Source, *, theme: str, symbols: str, bell: bool, env: int = 0, place: str = "overview"
+) -> int:
     """Show a source until the user leaves. The terminal is restored however it ends.
 
     Args:
         source: what is shown.
         theme: name of the colours.
+        symbols: what it is drawn with, one of `charset.CHARSETS`.
+        bell: ring the terminal's bell when an anomaly begins.
         env: the one under the cursor.
         place: the view to begin with, one of `sharing.VIEWS`.
 
@@ -327,6 +351,6 @@ def run_dashboard(source: Source, *, theme: str, env: int = 0, place: str = "ove
     Raises:
         ThemeError: the theme is unknown, or a theme file is broken.
     """
-    app = SanctumApp(source, theme=theme, env=env, place=place)
+    app = SanctumApp(source, theme=theme, symbols=chosen(symbols), bell=bell, env=env, place=place)
     app.run()
     return app.return_code or 0

@@ -20,6 +20,9 @@ class Category(Enum):
     DETAIL = "Env detail"
     POLICY = "Policy"
     GROWTH = "Growth"
+    DEVICES = "Devices"
+    LOG = "Log"
+    STRIP = "Anomalies (tab moves to them)"
     SCRUBBER = "Time line (tab moves to it)"
     VIEW = "View"
 
@@ -63,6 +66,9 @@ PLACES: dict[str, Place] = {
     "overview": Place("1", "the population, what teaches it, what carries it"),
     "policy": Place("2", "which heads learn, how the learning goes, what is decided"),
     "growth": Place("3", "what grows in every env, how each blueprint fares"),
+    "numerics": Place("4", "loss scales, overflows, gradient norms, what is not finite"),
+    "devices": Place("5", "memory and whose it is, lanes, where the time goes"),
+    "log": Place("6", "everything notable, to filter and to search"),
 }
 """By name, in the order of the tabs; `screens.registry` says what each is."""
 
@@ -128,10 +134,35 @@ KEYS: tuple[Key, ...] = (
     Key(Category.POLICY, "o", "o", "figure", "the next figure of the updates first", "next_figure", True),
     Key(Category.POLICY, "enter", "↵", "env", "open the env", "app.open_env"),
     Key(Category.GROWTH, "o", "o", "order", "order the blueprints by the next column", "order", True),
+    Key(Category.DEVICES, "o", "o", "memory", "the next memory", "next_memory", True),
+    Key(Category.LOG, "up,k", "↑ k", "up", "the line above", "move(-1)"),
+    Key(Category.LOG, "down,j", "↓ j", "down", "the line below", "move(1)"),
+    Key(Category.LOG, "pageup", "PgUp", "page up", "a page up", "page(-1)"),
+    Key(Category.LOG, "pagedown", "PgDn", "page down", "a page down", "page(1)"),
+    Key(Category.LOG, "home", "Home", "first", "the oldest line", "first"),
+    Key(Category.LOG, "end", "End", "last", "the newest line, and follow", "last"),
+    Key(Category.LOG, "slash", "/", "search", "show only lines with a text", "screen.search", True),
+    Key(Category.LOG, "f", "f", "kind", "the next kind of lines", "kind", True),
+    Key(Category.LOG, "v", "v", "severity", "from the next severity on", "level", True),
+    Key(Category.LOG, "e", "e", "this env", "only the env under the cursor of the tables, or every one", "env", True),
+    Key(Category.LOG, "escape", "Esc", "all", "no filter", "clear"),
+    Key(Category.LOG, "enter", "↵", "go", "to the moment of the line, and to its env", "choose", True),
     Key(Category.VIEW, "t", "t", "theme", "next theme", "next_theme", True),
     Key(Category.VIEW, "S", "S", "screenshot", "write the screen to an SVG file here", "save_svg"),
     Key(Category.VIEW, "ctrl+p", "ctrl+p", "commands", "all commands by name", "command_palette"),
-    Key(Category.VIEW, "question_mark,f1", "?", "help", "this page", "help", True),
+    Key(Category.STRIP, "enter", "↵", "go", "to the worst of them", "visit"),
+    Key(Category.VIEW, "a", "a", "anomalies", "all of them: what, where, since when", "anomalies"),
+    Key(Category.VIEW, "W", "W", "why", "what led to the trouble of the env under the cursor", "why"),
+    Key(
+        Category.VIEW,
+        "question_mark",
+        "?",
+        "help",
+        "what the figures here mean; twice: this page",
+        "explain",
+        True,
+    ),
+    Key(Category.VIEW, "f1", "F1", "keys", "this page", "help"),
     Key(Category.VIEW, "q", "q", "quit", "quit; asks first if that ends the run", "quit", True),
     Key(Category.VIEW, "ctrl+c,ctrl+q", "ctrl+c", "quit", "as q", "quit", priority=True),
 )

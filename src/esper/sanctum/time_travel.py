@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from esper.sanctum.screens.go_to import GoTo
+from esper.sanctum.widgets.panel import Visit
 from esper.telemetry.playback import Playback
 
 if TYPE_CHECKING:
@@ -101,6 +102,12 @@ class TimeTravel(_Base):
                 self.source.rejoin()
             self.notify("Bookmark set." if there else "Bookmark taken away.", timeout=2)
             self.look()
+
+    def go_to_event(self, visit: Visit) -> None:
+        """Hold, at the moment of an event; the present of a live run is left for it only if it is over."""
+        if visit.seq is not None and (playback := self._past(enter=visit.over)) is not None:
+            playback.playing = False
+            playback.seek(visit.seq)
 
     def action_go_to(self) -> None:
         """Ask for a moment, and go there."""

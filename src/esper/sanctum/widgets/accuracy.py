@@ -24,6 +24,8 @@ def percent_ticks(height: int) -> Sequence[tuple[float, str]]:
 class PopulationAccuracy(Panel):
     """Median over the envs as a curve, from the least to the greatest as a band; that of another run as a ghost."""
 
+    METRICS = ("accuracy",)
+
     def key(self) -> Hashable:
         """Changes with each round, and with each step of the first."""
         state = self.state

@@ -2,32 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import ClassVar
+
+from textual.binding import BindingType
 from textual.geometry import Size
 
+from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.symbols import SEVERITIES, plain, shorten
-from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.panel import Line, Panel, Visit
+from esper.telemetry.state import Anomaly, key_of
 
 
-class AnomalyStrip(Panel):
-    """The anomalies of this round and the one before, as many as fit, and the count of the rest."""
+def destination(anomaly: Anomaly) -> Visit:
+    """Where to look at an anomaly."""
+    found, over = anomaly.found, anomaly.ended is not None
+    if found.env is not None:
+        return Visit(found.seq, env=found.env, over=over)
+    lane = ":" in found.where
+    scales = found.rule == "loss scales diverge"
+    return Visit(found.seq, screen="numerics" if scales else "devices" if lane else "policy", over=over)
+
+
+class AnomalyStrip(Panel, can_focus=True):
+    """What goes on, as much as fits, and the count of the rest; then what of this round is over. Enter goes there."""
+
+    METRICS = ("anomalies",)
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.STRIP)]
 
     DEFAULT_CSS = """
     AnomalyStrip { height: 1; padding: 0 1; }
     """
 
+    def key(self) -> Hashable:
+        """The state, what only the clock tells, and the focus."""
+        stale = self.view.stale
+        return self.state.seq, stale and stale.text, self.has_focus
+
     def draw(self, size: Size) -> list[Line]:
         """One line."""
-        line = self.line()
-        active = self.state.active_anomalies()
+        line = self.line().add("▸" if self.has_focus else "", "key")
+        active = [anomaly.found for anomaly in self.state.active_anomalies()]
+        if self.view.stale is not None:
+            active.insert(0, self.view.stale)
         if not active:
-            return [line.add(f"{SEVERITIES['info'].glyph} no anomalies", "dim")] if self.state.started else [line]
-        worst = active[0].found.severity
+            line.add(f"{SEVERITIES['info'].glyph} no anomalies", "dim" if self.state.started else "faint")
+            self._add_over(line, size.width)
+            return [line] if self.state.started else [self.line()]
+        worst = "error" if any(found.severity == "error" for found in active) else "warning"
         line.add(f"{SEVERITIES[worst].glyph} {len(active)}", worst)
-        for shown, anomaly in enumerate(active):
+        for shown, found in enumerate(active):
             room = size.width - line.width - (10 if shown < len(active) - 1 else 2)
-            text = plain(anomaly.found.text) + (f" ×{anomaly.count}" if anomaly.count > 1 else "")
+            known = self.state.anomalies.get(key_of(found))
+            text = plain(found.text) + (f" ×{known.count}" if known and known.count > 1 else "")
             if shown and len(text) > room:
                 line.add(f"  +{len(active) - shown} more", "dim")
-                break
+                return [line]
             line.add("  " if shown == 0 else " · ", "faint").add(shorten(text, room), "bright")
+        self._add_over(line, size.width)
         return [line]
+
+    def _add_over(self, line: Line, width: int) -> None:
+        """What of this round is over, where it still fits."""
+        for anomaly in reversed(self.state.anomalies.values()):
+            text = f"  over: {plain(anomaly.found.where)}, {plain(anomaly.found.rule)}"
+            if anomaly.ended is not None and anomaly.last_round == self.state.round and line.width + len(text) <= width:
+                line.add(text, "dim")
+
+    def action_visit(self) -> None:
+        """Go to the worst."""
+        active = self.state.active_anomalies()
+        if active:
+            self.post_message(destination(active[0]))
+
+    def on_click(self) -> None:
+        """As Enter."""
+        self.action_visit()
+
+    def on_focus(self) -> None:
+        """Show that Enter is ours now."""
+        self.update()
+
+    def on_blur(self) -> None:
+        """Show that it is not."""
+        self.update()

@@ -21,6 +21,8 @@ _ROOM_FOR_COURSE = 46
 class Decisions(EnvPanel):
     """A line per op, and below them the heads that the env's last decision used."""
 
+    METRICS = ("decisions",)
+
     HEADING = "decisions"
 
     def key(self) -> Hashable:

@@ -19,6 +19,8 @@ _WIDE = 52
 class Devices(Panel):
     """A line per device with its envs and busy time, and one with its memory. CPU lanes share one memory."""
 
+    METRICS = ("busy", "memory")
+
     HEADING = "devices ─ lanes busy, memory"
 
     def key(self) -> Hashable:

@@ -54,6 +54,8 @@ class EnvPanel(Panel):
 class EnvAccuracy(EnvPanel):
     """Validation accuracy by step of this episode; that of the run that goes along as a ghost."""
 
+    METRICS = ("accuracy",)
+
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """The chart; name and lane of the env stand in the border."""
         self.border_title = f"env {env.env:02d} on {plain(env.lane)} ─ accuracy %"
@@ -76,6 +78,8 @@ class EnvAccuracy(EnvPanel):
 
 class EnvRewards(EnvPanel):
     """Reward by step of this episode."""
+
+    METRICS = ("reward",)
 
     HEADING = "reward"
 

@@ -14,6 +14,8 @@ from esper.telemetry.state import EnvState
 class EnvMoves(EnvPanel):
     """The last moves that fit, and below them the refusals."""
 
+    METRICS = ("lifecycle",)
+
     HEADING = "lifecycle"
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:

@@ -16,6 +16,8 @@ _BAR = 8
 class EnvSlots(EnvPanel):
     """A line per slot. Contribution is in points of accuracy, with its standard error."""
 
+    METRICS = ("stage", "contribution", "gradient norm")
+
     HEADING = "slots"
 
     def wanted_height(self) -> int:

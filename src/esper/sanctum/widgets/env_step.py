@@ -16,6 +16,8 @@ _NAME = 12
 class EnvStep(EnvPanel):
     """Op, losses, norms, scale."""
 
+    METRICS = ("accuracy", "gradient norm", "loss scale")
+
     HEADING = "last step"
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
@@ -53,6 +55,8 @@ def _facts(step: EnvStepped) -> list[tuple[str, Cell]]:
 
 class EnvReward(EnvPanel):
     """The parts of the last reward, and their sum."""
+
+    METRICS = ("reward",)
 
     HEADING = "reward of it"
 

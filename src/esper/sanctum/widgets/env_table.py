@@ -18,6 +18,8 @@ _FRAME = 2
 class EnvTable(EnvRows):
     """A heading, the envs, their medians."""
 
+    METRICS = ("accuracy", "reward", "stage", "gradient norm", "loss scale")
+
     HEADING = "envs"
 
     def on_mount(self) -> None:

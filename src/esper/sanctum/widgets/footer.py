@@ -29,8 +29,8 @@ class Footer(Panel):
         self._places: list[tuple[range, Key]] = []
 
     def key(self) -> Hashable:
-        """Whether the run is paused, and whether its past is shown."""
-        return self.view.source.present.status, self._past
+        """Whether the run is paused, whether its past is shown, and the dashboard's own figures."""
+        return self.view.source.present.status, self._past, self.view.pulse.text
 
     def draw(self, size: Size) -> list[Line]:
         """As many keys as fit; help and quit always."""
@@ -46,6 +46,9 @@ class Footer(Panel):
             line.add(key.label, "key").add(f" {self._caption(key)}", "dim")
             self._places.append((range(start, line.width), key))
             line.add("  ")
+        pulse = self.view.pulse.text
+        if pulse and line.width + len(pulse) <= size.width:
+            line.to(size.width - len(pulse)).add(pulse, "faint")
         return [line]
 
     def _wanted(self, key: Key, *, live: bool) -> bool:

@@ -24,6 +24,8 @@ _ACCURACY = 6
 class GrowthTimeline(EnvRows):
     """Each step is the letter of its stage, in its colour. What the seed is stands beside its lane, where it fits."""
 
+    METRICS = ("growth timeline", "accuracy")
+
     HEADING = "growth in this episode ─ a place per step"
 
     def on_mount(self) -> None:

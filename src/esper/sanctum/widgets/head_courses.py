@@ -57,6 +57,8 @@ class HeadPanel(Panel):
 class HeadNorms(HeadPanel):
     """A curve a head, over decades."""
 
+    METRICS = ("heads",)
+
     HEADING = "gradient norm by head ─ by round"
 
     def draw_heads(self, size: Size, courses: dict[str, list[float | None]]) -> list[Line] | list[Strip]:
@@ -83,6 +85,8 @@ class HeadNorms(HeadPanel):
 
 class HeadShares(HeadPanel):
     """The heads' shares of the gradient's norm, one upon the other."""
+
+    METRICS = ("heads",)
 
     HEADING = "who steers the update ─ share of |g|"
 

@@ -15,6 +15,8 @@ from esper.telemetry.state import HeadState
 class Heads(Panel):
     """A line per head: gradient norm, its course over the updates, entropy as a bar and a number."""
 
+    METRICS = ("heads", "update")
+
     HEADING = "heads ─ |g|, entropy"
 
     def key(self) -> Hashable:

@@ -23,6 +23,8 @@ _COLUMNS: dict[str, tuple[int, Callable[[BlueprintRecord], float | None]]] = {
 class League(Panel):
     """A line per blueprint, the greatest first in the column that `shift` chooses."""
 
+    METRICS = ("league", "contribution")
+
     def on_mount(self) -> None:
         """By what the seeds were worth."""
         self._by = 0

@@ -29,6 +29,8 @@ _WIDTH, _HEIGHT = 30, 7
 class Learning(Panel):
     """As many charts as fit, the first of them chosen by `shift`."""
 
+    METRICS = ("update",)
+
     HEADING = "learning ─ by round"
 
     def on_mount(self) -> None:

@@ -18,6 +18,8 @@ _INDENT = 12
 class Log(Panel):
     """As many of the last lines as fit."""
 
+    METRICS = ("log",)
+
     HEADING = "log"
 
     def key(self) -> Hashable:

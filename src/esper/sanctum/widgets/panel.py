@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from esper.sanctum.pulse import Pulse
 from esper.sanctum.source import Source
 from esper.sanctum.symbols import Cell
 from esper.sanctum.theme import Palette
+from esper.telemetry.events import AnomalyFound
+from esper.telemetry.explanations import EXPLANATIONS
 from esper.telemetry.state import RunState
 
 
@@ -27,6 +31,9 @@ class View:
     palette: Palette
     env: int = 0
     """The env under the cursor."""
+    pulse: Pulse = field(default_factory=Pulse)
+    stale: AnomalyFound | None = None
+    """Set while the engine is silent for longer than it should be."""
     generation: int = 0
     """Counts the times that the state was replaced, by a seek or a restore: nothing drawn before still holds."""
 
@@ -38,6 +45,19 @@ class View:
     def move(self, envs: int) -> None:
         """Put the cursor so many envs further, or on the last there is."""
         self.env = min(max(self.env + envs, 0), max(len(self.source.state.envs) - 1, 0))
+
+
+@dataclass
+class Visit(Message):
+    """Someone wants to see what happened: at an event, in an env, on a screen. The app goes there."""
+
+    seq: int | None = None
+    """Of the event; where there is a recording, it is shown as of then."""
+    env: int | None = None
+    screen: str | None = None
+    """Name of the screen, where it is not about an env."""
+    over: bool = True
+    """Whether the present no longer shows it."""
 
 
 _REVERSED = frozenset({"bad", "error"})
@@ -112,11 +132,15 @@ class Panel(Widget):
     """
     HEADING: ClassVar[str] = ""
     """Title in the border."""
+    METRICS: ClassVar[tuple[str, ...]] = ()
+    """What it shows, by the names of `telemetry.explanations`."""
 
     def __init__(self, view: View, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.view = view
         self.border_title = self.HEADING or None
+        if self.METRICS:
+            self.tooltip = "\n".join(f"{name}: {EXPLANATIONS[name].what}" for name in self.METRICS)
         self._strips: list[Strip] = []
         self._drawn: Hashable = None
         self._lines_wanted = -1

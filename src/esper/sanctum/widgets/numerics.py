@@ -1,0 +1,103 @@
+"""The numerics of one env, of the devices, and what was ever not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+
+from textual.geometry import Size
+
+from esper.sanctum.symbols import brief, plain, power_of_two, shorten
+from esper.sanctum.widgets.chart import AXIS, Chart
+from esper.sanctum.widgets.panel import Line, Panel
+from esper.telemetry.anomalies import SCALE_SPREAD
+from esper.telemetry.vitals import CHANGES
+
+_WINDOW = CHANGES
+"""Steps that the staircase looks back."""
+
+
+class ScaleChart(Panel):
+    """The loss scale of the env under the cursor: an exact staircase of powers of two, the skips as ticks below it."""
+
+    METRICS = ("loss scale", "lost", "ping-pong")
+
+    def key(self) -> Hashable:
+        """The state, and which env."""
+        return self.state.seq, self.view.env
+
+    def draw(self, size: Size) -> list[Line]:
+        """The chart, a line of ticks and the axis."""
+        self.border_title = f"env {self.view.env:02d} ─ loss scale by step"
+        vitals = self.state.vitals.envs.get(self.view.env)
+        if vitals is None or not vitals.scales:
+            self.border_subtitle = None
+            return [self.line().add(" no loss scaling", "dim")] if self.state.started else []
+        steps = vitals.staircase(_WINDOW)
+        stairs = [None if scale is None or scale <= 0 else math.log2(scale) for scale in steps]
+        known = [value for value in stairs if value is not None]
+        low, high = math.floor(min(known)) - 1, math.ceil(max(known)) + 1
+        dots = max((size.width - AXIS - 2) * 2, 1)
+        held = [stairs[dot * len(stairs) // dots] for dot in range(dots)]  # flat between two steps
+        apart = math.ceil((high - low) / max(size.height - 4, 1))
+        ticks = [(float(value), f"2^{value}") for value in range(low, high + 1, apart)]
+        chart = Chart(values=held, extent=dots, low=low, high=high, ticks=ticks)
+        lines = chart.lines(self.view.palette, size.width, size.height - 1)[:-1]
+        lost = vitals.lost_in(_WINDOW)
+        marks = {place * dots // len(stairs) // 2 for place in lost}
+        row = self.line().add("skip".rjust(AXIS), "dim").add("  ")
+        for column in range(dots // 2):
+            row.add("╵" if column in marks else " ", "warning")
+        count = sum(lost.values())
+        self.border_subtitle = f"{count} batches lost in {len(stairs)} steps, {vitals.relapses} relapses"
+        axis = self.line().to(AXIS + 2).add(f"−{len(stairs)}", "dim").to(size.width - 4).add("now", "dim")
+        return [*lines, row, axis]
+
+
+class ScaleSpread(Panel):
+    """Least and greatest loss scale of each lane."""
+
+    HEADING = "loss scales by lane"
+    METRICS = ("scale spread",)
+
+    def key(self) -> Hashable:
+        """Changes with every sample."""
+        return tuple(sample.seq for sample in self.state.devices.values())
+
+    def wanted_height(self) -> int:
+        """A line for each lane."""
+        return max(len(self.state.devices), 1)
+
+    def draw(self, size: Size) -> list[Line]:  # noqa: ARG002 (short lines)
+        """A line for each lane."""
+        lines: list[Line] = []
+        limit = math.log2(SCALE_SPREAD)
+        for name, sample in self.state.devices.items():
+            line = self.line().add(" ").fit(plain(name), 8)
+            line.cell(power_of_two(sample.scale_min)).add(" to ", "dim").cell(power_of_two(sample.scale_max)).add(" ")
+            if sample.scale_min and sample.scale_max:
+                apart = math.log2(sample.scale_max / sample.scale_min)
+                line.cell(brief(apart), "warning" if apart > limit else "normal").add(f" apart, limit {limit:g}", "dim")
+            lines.append(line)
+        return lines or [self.line().add(" no sample yet", "dim")]
+
+
+class NonFiniteList(Panel):
+    """Every quantity that was ever NaN or infinite: how often, and when first."""
+
+    HEADING = "not finite ─ since the run began"
+    METRICS = ("not finite",)
+
+    def draw(self, size: Size) -> list[Line]:
+        """The newest first."""
+        bad = self.state.vitals.bad
+        if not bad:
+            return [self.line().add(" every value was finite", "dim")] if self.state.started else []
+        self.border_subtitle = f"{len(bad)} quantities"
+        lines = [self.line().add("   NaN   inf  first at", "head")]
+        for name, count in sorted(bad.items(), key=lambda item: -item[1].last_seq):
+            line = self.line().add(f"{count.nan:>6}{count.inf:>6}  ", "bright")
+            at = f"{count.first_round}" + (f".{count.first_step}" if count.first_step is not None else "")
+            line.add(f"{at:<8} ", "dim").add(shorten(plain(name), max(size.width - line.width, 8)))
+            lines.append(line)
+        return lines

@@ -1,0 +1,145 @@
+"""The numerics of every env: its loss scale as a staircase, what overflows cost it, its gradient norms as shades."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+
+from textual.geometry import Size
+from textual.strip import Strip
+
+from esper.sanctum.symbols import SEVERITIES, number, percent, plain, power_of_two
+from esper.sanctum.widgets.env_rows import EnvRows
+from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.plot import places, sparkline
+from esper.telemetry.anomalies import PING_PONG
+from esper.telemetry.events import RunStarted
+from esper.telemetry.state import EnvState
+from esper.telemetry.vitals import STEPS, EnvVitals
+
+SKIP = "↓"
+"""In a staircase: a step that lost a batch, for which the scale was halved."""
+PONG = "⇅"
+"""The scale grows only to fall again."""
+SHADES = ((0.01, "·"), (0.1, "░"), (1.0, "▒"), (10.0, "▓"), (math.inf, "█"))
+"""Of a gradient norm: the glyph below each bound."""
+_FIXED = 33
+"""Columns of all but staircase and heat map."""
+
+
+def shade(norm: float | None) -> tuple[str, str]:
+    """Glyph and role of a gradient norm."""
+    if norm is None:
+        return " ", "normal"
+    if not math.isfinite(norm):
+        return "×", "bad"
+    glyph = next(glyph for bound, glyph in SHADES if norm < bound)
+    return glyph, "warning" if glyph == "█" else "spark"
+
+
+def until_growth(started: RunStarted, env: EnvState) -> float | None:
+    """Clean steps until the loss scale doubles; None without loss scaling."""
+    step = env.stepped
+    if step is None or step.growth_tracker is None or not started.growth_interval or not started.batches:
+        return None
+    return math.ceil((started.growth_interval - step.growth_tracker) / started.batches)
+
+
+class Scales(EnvRows):
+    """A row per env."""
+
+    HEADING = "numerics by env"
+    METRICS = ("loss scale", "lost", "growth", "ping-pong", "gradient norm")
+
+    def on_mount(self) -> None:
+        """Nothing is drawn yet."""
+        self._rows: dict[int, tuple[Hashable, Strip]] = {}
+
+    def key(self) -> Hashable:
+        """The state, and where the cursor is."""
+        return self.state.seq, self.view.env
+
+    def draw(self, size: Size) -> list[Line] | list[Strip]:
+        """The heading, and the rows in sight."""
+        started, width = self.state.started, size.width
+        if started is None:
+            return []
+        owners = ["host", *started.slots]
+        vitals = self.state.vitals.envs
+        spare = max(width - _FIXED, 0)
+        scaled = any(env.scales for env in vitals.values())
+        heat = max((spare * 3 // 5 if scaled else spare) // len(owners) - 1, 0)
+        heat = min(heat, started.steps, STEPS)
+        stairs = min(spare - (heat + 1) * len(owners), 80) if scaled else 0
+        shown = self.page(max(size.height - 1, 1))
+        self.border_subtitle = "|g|  " + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in SHADES[:-1]) + "  █ more"
+        low, high = _extent(list(vitals.values()))
+        worst = {a.found.env: a.found.severity for a in reversed(self.state.active_anomalies())}
+        strips = [self._heading(owners, stairs, heat).strip(width)]
+        for index in shown:
+            env, here, severity = self.state.envs[index], index == self.view.env, worst.get(index)
+            key = (env.revision, here, severity, stairs, heat, low, high, width, self.view.palette.name)
+            key = (*key, self.view.generation)
+            known = self._rows.get(index)
+            if known is None or known[0] != key:
+                line = self._row(env, started, severity, here=here)
+                self._stairs(line, vitals.get(index), stairs, low, high)
+                _heat(line, vitals.get(index), len(owners), heat, started.steps)
+                known = key, line.strip(width)
+                self._rows[index] = known
+            strips.append(known[1])
+        self.mark_more(strips, width)
+        return strips
+
+    def _heading(self, owners: Sequence[str], stairs: int, heat: int) -> Line:
+        line = self.line().add("env  scale lost % grows in      |g|", "head").to(_FIXED)
+        if stairs:
+            line.fit("scale by step, 1 halving a level"[: max(stairs, 0)], stairs, "head")
+        for owner in owners:
+            line.add(" ").fit(plain(owner), heat, "head")
+        return line
+
+    def _row(self, env: EnvState, started: RunStarted, severity: str | None, *, here: bool) -> Line:
+        line = Line(self.view.palette, here=here).add("▸" if here else " ", "key")
+        line.add(f"{env.env:02d}", "bright" if here else "dim")
+        line.add(SEVERITIES[severity].glyph if severity else " ", severity or "normal").to(5)
+        step, vitals = env.stepped, self.state.vitals.envs.get(env.env)
+        line.cell(power_of_two(step.loss_scale if step else None)).add(" ")
+        scaled = step is not None and step.loss_scale is not None
+        total = vitals.steps * started.batches if vitals and started.batches else 0
+        line.cell(percent(vitals.lost / total if vitals and total and scaled else None), "dim").add(" ")
+        left = until_growth(started, env)
+        line.add("–" if left is None else f"{left:>4.0f} st", "absent" if left is None else "dim").to(24)
+        pong = vitals is not None and vitals.relapses >= PING_PONG
+        line.add(PONG if pong else " ", "warning" if pong else "normal")
+        return line.cell(number(step.grad_norm if step else None, 3, 2), "dim").to(_FIXED)
+
+    def _stairs(self, line: Line, vitals: EnvVitals | None, width: int, low: float, high: float) -> None:
+        if width <= 0:
+            return
+        end = line.width + width
+        if vitals is not None:
+            steps = [None if s is None or s <= 0 else math.log2(s) for s in vitals.staircase(width)]
+            lost = vitals.lost_in(width)
+            for place, glyph in enumerate(sparkline(steps, low, high)):
+                line.add(SKIP if place in lost else glyph, "warning" if place in lost else "spark")
+        line.to(end)
+
+
+def _extent(envs: Sequence[EnvVitals]) -> tuple[float, float]:
+    """Exponents that the staircases span: eight levels, one for each, as long as no env is farther from the top."""
+    exponents = [math.log2(scale) for env in envs for _, scale in env.scales if scale > 0 and math.isfinite(scale)]
+    if not exponents:
+        return 0.0, 7.0
+    high = max(exponents)
+    return min(*exponents, high - 7), high
+
+
+def _heat(line: Line, vitals: EnvVitals | None, owners: int, width: int, steps: int) -> None:
+    """Gradient norms of this episode, of the host and the seed in each slot, a place per step."""
+    episode = vitals.episode if vitals is not None else []
+    for owner in range(owners):
+        line.add(" ")
+        norms = [vital.slots[owner - 1] if owner else vital.grad_norm for vital in episode]
+        for norm in places(norms, min(steps, STEPS), width):
+            line.add(*shade(norm))

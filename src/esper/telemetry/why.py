@@ -1,0 +1,127 @@
+"""Why an env is in trouble: from its last symptom back to the first signal that left its range. A pure function."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from esper.telemetry.anomalies import exploding
+from esper.telemetry.state import RunState
+from esper.telemetry.vitals import Vital
+
+FALL = 0.1
+"""Share of accuracy lost from the best of the episode: a fall."""
+GAP = 3
+"""Steps between two signals of one chain, at most."""
+LOSS_FACTOR = 1.5
+"""Times the least loss of the episode: out of its range."""
+
+
+class Moment(NamedTuple):
+    """One line of the time line."""
+
+    seq: int
+    """Of the event to go to."""
+    round: int
+    step: int
+    severity: str
+    text: str
+
+
+class Why(NamedTuple):
+    """The answer for one env."""
+
+    symptom: Moment | None
+    """None while nothing is wrong with it."""
+    chain: list[Moment]
+    """What led to it, from the first; empty where no cause was found."""
+
+
+def trace_back(state: RunState, env: int) -> Why:
+    """The last symptom of an env in the episodes that are known, and what led to it in its episode."""
+    vitals = state.vitals.envs.get(env)
+    found = _last_symptom(vitals.recent) if vitals is not None else None
+    if vitals is None or found is None:
+        return Why(None, [])
+    at, symptom = found
+    episode = [vital for vital in vitals.recent[: at + 1] if vital.round == symptom.round]
+    signals = [signal for index in range(len(episode)) for signal in _signals(episode, index)]
+    signals += [
+        Moment(
+            move.seq, move.round, move.step, "info", f"{move.slot} {move.blueprint or ''} {move.after}: {move.reason}"
+        )
+        for move in state.envs[env].moves
+        if move.round == symptom.round and move.step <= symptom.step
+    ]
+    signals.sort(key=lambda signal: (signal.step, signal.seq))
+    before = [signal for signal in signals if signal.seq != symptom.seq or signal.text != symptom.text]
+    return Why(symptom, _chain(before, symptom))
+
+
+def _last_symptom(recent: list[Vital]) -> tuple[int, Moment] | None:
+    """Index and kind of the worst thing that began last: not finite before a fall, a fall before a skip."""
+    for look in (_not_finite, _fall, _skip):
+        for index in range(len(recent) - 1, -1, -1):
+            episode = [vital for vital in recent[: index + 1] if vital.round == recent[index].round]
+            text = look(episode)
+            if text and not look(episode[:-1]):  # it begins here
+                vital = recent[index]
+                return index, Moment(vital.seq, vital.round, vital.step, "error", text)
+    return None
+
+
+def _not_finite(episode: list[Vital]) -> str | None:
+    if not episode:
+        return None
+    vital = episode[-1]
+    seeds = [(f"gradient of the seed in slot {number}", norm) for number, norm in enumerate(vital.slots, 1)]
+    values = [("validation loss", vital.loss), ("gradient of the host", vital.grad_norm), *seeds]
+    broken = [name for name, value in values if value is not None and not math.isfinite(value)]
+    return f"not finite: {', '.join(broken)}" if broken else None
+
+
+def _fall(episode: list[Vital]) -> str | None:
+    if len(episode) < 2:
+        return None
+    best = max(vital.accuracy for vital in episode[:-1])
+    now = episode[-1].accuracy
+    return f"accuracy fell from {best:.1%} to {now:.1%}" if now < best - FALL else None
+
+
+def _skip(episode: list[Vital]) -> str | None:
+    return f"{episode[-1].lost} batches skipped for an overflow" if episode and episode[-1].lost else None
+
+
+def _signals(episode: list[Vital], index: int) -> list[Moment]:
+    """What left its range at a step."""
+    vital, before = episode[index], episode[:index]
+    texts: list[str] = []
+    if vital.lost:
+        texts.append(f"{vital.lost} batches skipped for an overflow")
+    if before and vital.scale and before[-1].scale and vital.scale < before[-1].scale:
+        texts.append(f"loss scale fell from 2^{math.log2(before[-1].scale):g} to 2^{math.log2(vital.scale):g}")
+    norms: list[tuple[str, float, list[float | None]]] = [("host", vital.grad_norm, [v.grad_norm for v in before])]
+    for number, norm in enumerate(vital.slots):
+        if norm is not None:
+            norms.append((f"seed in slot {number + 1}", norm, [v.slots[number] for v in before]))
+    for name, norm, earlier in norms:
+        limit = exploding(earlier, norm)
+        if limit is not None:
+            texts.append(f"gradient of the {name} {norm:.3g}, more than {limit:.3g}")
+    losses = [v.loss for v in before if math.isfinite(v.loss)]
+    if losses and math.isfinite(vital.loss) and vital.loss > LOSS_FACTOR * min(losses):
+        texts.append(f"validation loss {vital.loss:.3g}, its least was {min(losses):.3g}")
+    return [Moment(vital.seq, vital.round, vital.step, "warning", text) for text in texts]
+
+
+def _chain(signals: list[Moment], symptom: Moment) -> list[Moment]:
+    """The signals that hang together with the symptom, each at most `GAP` steps before the next."""
+    chain: list[Moment] = []
+    step = symptom.step
+    for signal in reversed(signals):
+        if step - signal.step > GAP:
+            break
+        chain.insert(0, signal)
+        if signal.severity != "info":  # a stage alone does not carry the chain further back
+            step = signal.step
+    return chain
