@@ -272,7 +272,7 @@ async def test_help_names_every_key_and_symbol() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
-        await pilot.press("question_mark")
+        await pilot.press("question_mark", "question_mark")
         await pilot.pause()
         assert isinstance(app.screen, Help)
         assert "The run" in screen_text(app)

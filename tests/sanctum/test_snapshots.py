@@ -72,13 +72,13 @@ def test_env_detail(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     assert snap_compare(app, terminal_size=size, run_before=open_env)
 
 
-@pytest.mark.parametrize("key", ["2", "3"])
+@pytest.mark.parametrize("key", ["2", "3", "4", "5", "6"])
 @pytest.mark.parametrize("size", SIZES, ids=by_size)
 def test_screens(snap_compare: SnapCompare, key: str, size: tuple[int, int]) -> None:
     assert snap_compare(demo(), terminal_size=size, run_before=at_the_end_of(key))
 
 
-@pytest.mark.parametrize("key", ["2", "3"])
+@pytest.mark.parametrize("key", ["2", "3", "4", "5", "6"])
 def test_screens_on_light_ground(snap_compare: SnapCompare, key: str) -> None:
     assert snap_compare(demo("sanctum-light"), terminal_size=(120, 40), run_before=at_the_end_of(key))
 

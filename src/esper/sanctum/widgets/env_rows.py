@@ -47,9 +47,10 @@ class EnvRows(Panel, can_focus=True):
             strips[last] = Strip.join([strips[last].crop(0, width - 1), self.line().add("↓", "dim").strip(1)])
 
     def select(self, env: int) -> None:
-        """Put the cursor on an env."""
+        """Put the cursor on an env; other panels may be about it."""
         self.view.env = env
-        self.update()
+        for panel in self.screen.query(Panel):
+            panel.update()
 
     def action_move(self, rows: int) -> None:
         """Move the cursor by rows."""

@@ -109,7 +109,7 @@ class Scales(EnvRows):
         total = vitals.steps * started.batches if vitals and started.batches else 0
         line.cell(percent(vitals.lost / total if vitals and total and scaled else None), "dim").add(" ")
         left = until_growth(started, env)
-        line.add("–" if left is None else f"{left:>4.0f} st", "absent" if left is None else "dim").to(24)
+        line.add("–" if left is None else f"{left:>4.0f} st", "absent" if left is None else "dim").to(25)
         pong = vitals is not None and vitals.relapses >= PING_PONG
         line.add(PONG if pong else " ", "warning" if pong else "normal")
         return line.cell(number(step.grad_norm if step else None, 3, 2), "dim").to(_FIXED)

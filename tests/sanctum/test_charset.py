@@ -1,0 +1,73 @@
+"""What is drawn where a terminal has no braille, or nothing but ASCII."""
+
+import pytest
+
+from esper.sanctum.app import SanctumApp
+from esper.sanctum.charset import CHARSETS, chosen, translate
+from esper.sanctum.pulse import Pulse
+from esper.sanctum.source import LiveSource
+from esper.sanctum.theme import DEFAULT
+from tests.sanctum.driving import settle
+from tests.sanctum.population import population
+from tests.sanctum.sessions import FakeSession
+
+
+def drawn(app: SanctumApp) -> str:
+    """The screen as it goes to the terminal."""
+    lines = []
+    for strip in app.screen._compositor.render_strips():
+        segments = list(strip)
+        for each in app.get_line_filters():
+            segments = each.apply(segments, app.screen.background_colors[1])
+        lines.append("".join(segment.text for segment in segments))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("symbols", "size"), [("ascii", (80, 24)), ("ascii", (200, 60)), ("block", (120, 40))])
+async def test_the_whole_screen_keeps_to_its_characters_and_its_columns(symbols: str, size: tuple[int, int]) -> None:
+    app = SanctumApp(LiveSource(FakeSession(population())), theme=DEFAULT, symbols=symbols)
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        for key in ("1", "2", "3", "4", "5", "6", "question_mark"):
+            await pilot.press(key)
+            await settle(pilot)
+            text = drawn(app)
+            assert "accuracy" in text or "env" in text
+            if symbols == "ascii":
+                assert text.isascii()
+            assert not any(0x2800 <= ord(character) < 0x2900 for character in text)
+            assert {len(line) for line in text.splitlines()} == {size[0]}
+
+
+def test_braille_becomes_quarters_and_dots() -> None:
+    assert translate("⠁⠈⡀⢀⣿⠉⣀⡇", "block") == "▘▝▖▗█▀▄▌"
+    assert translate("⠁⣀⣿ a─▲", "ascii") == "'.: a-!"
+    assert translate("⣿", "braille") == "⣿"
+
+
+@pytest.mark.parametrize(
+    ("term", "encoding", "expected"),
+    [
+        ("xterm-256color", "UTF-8", "braille"),
+        ("linux", "UTF-8", "block"),
+        ("vt100", "UTF-8", "ascii"),
+        ("xterm", "ANSI_X3.4-1968", "ascii"),
+    ],
+)
+def test_auto_is_by_term_and_locale(term: str, encoding: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr("locale.getpreferredencoding", lambda do_setlocale=True: encoding)
+    assert chosen("auto") == expected
+    assert [chosen(charset) for charset in CHARSETS[1:]] == list(CHARSETS[1:])
+
+
+def test_the_pulse_tells_age_rate_and_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.sanctum.pulse.PERIOD", 1.0)
+    pulse = Pulse()
+    for tick in range(6):
+        pulse.beat(tick / 5, tick * 100, tick * 0.004)
+    assert pulse.text == "data 0.0s old  500 events/s  4 ms/frame"
+    for tick in range(6, 16):
+        pulse.beat(tick / 5, 500, 0.02)
+    assert pulse.age == pytest.approx(2.0)
+    assert pulse.text == "data 2s old  0 events/s  0 ms/frame"

@@ -1,0 +1,248 @@
+"""The screens of numerics, devices and the log: from the event to the widget, and every key."""
+
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.sanctum.app import SanctumApp
+from esper.sanctum.screens.choices import Choices
+from esper.sanctum.screens.env_detail import EnvDetail
+from esper.sanctum.screens.explain import Explain
+from esper.sanctum.screens.help import Help
+from esper.sanctum.widgets.anomalies import AnomalyStrip
+from esper.sanctum.widgets.lanes import LaneLoads, PhaseShares
+from esper.sanctum.widgets.log_list import LogList
+from esper.sanctum.widgets.memory import MemoryCourse, MemoryOwners
+from esper.sanctum.widgets.numerics import NonFiniteList, ScaleChart, ScaleSpread
+from esper.sanctum.widgets.panel import Panel
+from esper.sanctum.widgets.scales import PONG, SKIP, Scales
+from esper.telemetry import events as ev
+from esper.telemetry.explanations import EXPLANATIONS
+from tests.factory import device_sampled, env_stepped, example_run, run_started, stamp
+from tests.sanctum.driving import ROOMY, live, replay, screen_text, settle, shown
+from tests.sanctum.population import population
+
+MIB = 2**20
+SCALES = (65536.0, 32768.0, 65536.0, 32768.0, 65536.0, 32768.0)
+"""It grows only to fall again, twice."""
+
+
+def scaled_run() -> list[ev.AnyEvent]:
+    started = msgspec.structs.replace(run_started(3, 10, 25), batches=10, growth_interval=2000)
+    run: list[ev.AnyEvent] = [started, ev.RoundStarted(round=1)]
+    for step, scale in enumerate(SCALES, 1):
+        lost = int(step > 1 and scale < SCALES[step - 2])
+        run.append(env_stepped(0, 1, step, loss_scale=scale, lost=lost, growth_tracker=1975, grad_norm=0.05))
+        run.append(env_stepped(1, 1, step, loss_scale=65536.0, grad_norm=math.nan if step > 4 else 0.5))
+        run.append(env_stepped(2, 1, step))
+    run.append(device_sampled("cpu:0", scale_min=32768.0, scale_max=65536.0))
+    return stamp(run)
+
+
+async def test_the_numerics_of_an_env_are_those_of_its_scaler() -> None:
+    app, _ = live(scaled_run())
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        await pilot.press("4")
+        await settle(pilot)
+        rows = app.screen.query_one(Scales).text.splitlines()
+        first, second, third = (row.split() for row in rows[1:4])
+        # 3 of 60 batches lost; 25 clean ones to go are 3 steps
+        assert first[:5] == ["▸00", "2^15", "5.0", "3", "st"]
+        assert first[5] == PONG
+        assert f"█{SKIP}█{SKIP}█{SKIP}" in rows[1]
+        assert rows[1].count("░") >= len(SCALES)
+        assert second[1:3] == ["2^16", "0"]
+        assert "×" in rows[2]
+        assert third[1] == "–"
+        assert shown(app, ScaleSpread) == "cpu:0 2^15 to 2^16 1 apart, limit 6"
+        bad = shown(app, NonFiniteList)
+        assert "2 0 1.5 env 01: the gradient of the host" in bad
+        chart = app.screen.query_one(ScaleChart)
+        assert "2^16 ┤" in chart.text
+        assert chart.text.count("╵") == 3
+        assert str(chart.border_subtitle) == "3 batches lost in 6 steps, 2 relapses"
+        await pilot.press("down", "down")
+        assert "no loss scaling" in app.screen.query_one(ScaleChart).text
+        await pilot.press("enter")
+        assert isinstance(app.screen, EnvDetail)
+
+
+async def test_the_devices_show_memory_by_owner_and_when_it_is_full() -> None:
+    run: list[ev.AnyEvent] = [run_started(2, 10, 25)]
+    owners = {"hosts": 100 * MIB, "seeds": 50 * MIB}
+    for round_ in range(1, 8):
+        run += [ev.RoundStarted(round=round_), env_stepped(round=round_)]
+        held = (1000 + 100 * round_) * MIB
+        run.append(
+            device_sampled(
+                "cuda:0", allocated=200 * MIB, reserved=held, used=held, total=2000 * MIB, owners=owners,
+                busy=0.5, utilisation=0.25, temperature=61.0, power=300.0,
+            )
+        )  # fmt: skip
+    run += [
+        device_sampled("cpu:0", busy=0.75, total=2**34, allocated=2**30),
+        ev.PhaseTimed(round=7, step=1, wall=2.0, phases={"train": 1.5, "validate": 0.5}),
+    ]
+    app, _ = live(stamp(run))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        await pilot.press("5")
+        await settle(pilot)
+        course = app.screen.query_one(MemoryCourse)
+        assert "memory of cuda:0" in str(course.border_title)
+        assert (
+            str(course.border_subtitle) == "peak 1.66 of 1.95 GiB  grows: full in round 10"
+        )
+        words = shown(app, MemoryOwners).split()
+        line = words[words.index("cuda:0") :]
+        assert line[1:7] == ["100", "50.0", "–", "–", "–", "50.0"]
+        assert "hhhh" in line[7]
+        lanes = shown(app, LaneLoads)
+        assert "50.0 25.0 61 300" in lanes
+        assert "75.0 – – –" in lanes
+        phases = shown(app, PhaseShares)
+        assert phases.startswith("train ━")
+        assert "75.0 % 75.0" in phases
+        await pilot.press("o")
+        assert "memory of cpu" in str(course.border_title)
+
+
+async def test_the_log_is_filtered_searched_and_a_way_to_the_env() -> None:
+    run = stamp(
+        [
+            run_started(3),
+            ev.Logged(severity="warning", text="the disk is slow"),
+            ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="env 02 is broken"),
+            ev.Logged(severity="info", text="all is well"),
+        ]
+    )
+    app, _ = live(run)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("6")
+        await settle(pilot)
+        log = app.screen.query_one(LogList)
+        assert len(log.text.split("\n")) >= 4
+        await pilot.press("v")
+        assert "all is well" not in log.text
+        await pilot.press("v")
+        assert "the disk is slow" not in log.text
+        await pilot.press("v", "f", "f", "f")
+        assert log.filter.kind == "anomalies"
+        assert "all is well" not in log.text
+        await pilot.press("escape", "e")
+        assert "no such line" in log.text  # nothing of env 0
+        await pilot.press("escape", "slash", *"DISK", "enter")
+        assert log.text.split() == ["▸14:13:20", "▲", "the", "disk", "is", "slow"]
+        await pilot.press("slash", "escape")
+        assert "all is well" in log.text
+        await pilot.press("home", "down", "down", "enter")
+        assert isinstance(app.screen, EnvDetail)
+        assert app.view.env == 2
+
+
+async def test_enter_on_a_line_of_the_log_goes_to_its_moment(tmp_path: Path) -> None:
+    app, playback = replay(example_run(), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        playback.to_end()
+        await settle(pilot)
+        await pilot.press("6")
+        await settle(pilot)
+        await pilot.press("f", "f", "f", "home", "enter")
+        [line] = [line for line in app.source.state.log if line.kind == "AnomalyFound"]
+        assert playback.position == line.seq
+        assert app.view.env == 1
+
+
+async def test_anomalies_are_listed_and_enter_goes_there() -> None:
+    app, _ = live(population())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("a")
+        await settle(pilot)
+        text = screen_text(app)
+        assert "Anomalies: 3 now, 0 over" in text
+        assert "scale_diverged: 512, limit 4; since 14:13:27" in text
+        await pilot.press("down", "enter")
+        await settle(pilot)
+        assert isinstance(app.screen, EnvDetail)
+        assert app.view.env == 12
+        await pilot.press("escape", "a", "escape")
+        assert not isinstance(app.screen, Choices)
+        app.screen.query_one(AnomalyStrip).focus()
+        await pilot.press("enter")
+        assert app.view.env == 9
+
+
+async def test_what_ended_is_over() -> None:
+    found = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="env 02 is broken")
+    run = stamp([run_started(3), ev.RoundStarted(round=1), found, ev.AnomalyEnded(rule="r", where="env 2", env=2)])
+    app, _ = live(run)
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        assert shown(app, AnomalyStrip) == "✓ no anomalies over: env 2, r"
+
+
+async def test_why_is_a_time_line_of_moments(tmp_path: Path) -> None:
+    steps = [env_stepped(0, 1, step) for step in range(1, 6)]
+    run = [run_started(2, 5, 25), ev.RoundStarted(round=1), *steps, env_stepped(0, 1, 6, grad_norm=50.0)]
+    run.append(env_stepped(0, 1, 7, grad_norm=math.nan))
+    app, playback = replay(stamp(run), tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        playback.to_end()
+        await settle(pilot)
+        await pilot.press("W")
+        await settle(pilot)
+        text = screen_text(app)
+        assert "Why, env 00: what led to it" in text
+        assert "gradient of the host 50, more than 8" in text
+        assert "not finite: gradient of the host" in text
+        await pilot.press("enter")
+        assert playback.position == 8
+        assert isinstance(app.screen, EnvDetail)
+
+
+@pytest.mark.parametrize("key", ["1", "2", "3", "4", "5", "6", "enter"])
+async def test_every_panel_explains_itself(key: str) -> None:
+    app, _ = live(population())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press(key)
+        await settle(pilot)
+        frame = {"Header", "Tabs", "Scrubber", "Footer"}
+        panels = [panel for panel in app.screen.query(Panel) if type(panel).__name__ not in frame]
+        assert panels
+        for panel in panels:
+            assert panel.METRICS, type(panel)
+            assert all(name in str(panel.tooltip) for name in panel.METRICS)
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, Explain)
+        page = app.screen.page().plain
+        for panel in panels:
+            for name in panel.METRICS:
+                assert f"{name}\n" in page
+                assert all(EXPLANATIONS[name])
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, Help)
+        await pilot.press("escape", "f1")
+        assert isinstance(app.screen, Help)
+
+
+async def test_the_bell_rings_when_an_anomaly_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wanted in (True, False):
+        app, session = live(stamp([run_started(3), ev.RoundStarted(round=1)]))
+        app.bell_wanted = wanted
+        rung: list[int] = []
+        monkeypatch.setattr(SanctumApp, "bell", lambda self, rung=rung: rung.append(1))
+        async with app.run_test(size=(120, 40)) as pilot:
+            await settle(pilot)
+            app._measure(0.0)
+            found = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="broken")
+            session.say(*stamp([found, env_stepped()], first=100))
+            await settle(pilot)
+            app._measure(0.2)
+            app._measure(0.4)
+            assert len(rung) == wanted

@@ -1,0 +1,75 @@
+"""From a symptom back to its cause."""
+
+from __future__ import annotations
+
+import math
+
+from esper.telemetry import events as ev
+from esper.telemetry.state import RunState
+from esper.telemetry.why import trace_back
+from tests.factory import env_stepped, run_started, stamp
+
+
+def state_after(*events: ev.AnyEvent) -> RunState:
+    state = RunState()
+    for event in stamp([run_started(2), ev.RoundStarted(round=1), *events]):
+        state.apply(event)
+    return state
+
+
+def steps(*changes: dict[str, object]) -> list[ev.AnyEvent]:
+    return [env_stepped(0, 1, step, **change) for step, change in enumerate(changes, 1)]  # pyright: ignore[reportArgumentType]
+
+
+def test_a_healthy_env_has_no_symptom() -> None:
+    assert trace_back(state_after(*steps({}, {}, {})), 0) == (None, [])
+    assert trace_back(state_after(), 1) == (None, [])
+
+
+def test_a_nan_is_traced_to_the_first_signal_that_left_its_range() -> None:
+    calm: list[dict[str, object]] = [{"loss_scale": 1024.0}] * 4
+    skip: dict[str, object] = {"lost": 2, "loss_scale": 256.0}
+    why = trace_back(
+        state_after(*steps(*calm, skip, {"grad_norm": 40.0, "loss_scale": 256.0}, {"grad_norm": math.nan})), 0
+    )
+    assert why.symptom is not None
+    assert (why.symptom.step, why.symptom.text) == (7, "not finite: gradient of the host")
+    assert [(moment.step, moment.text) for moment in why.chain] == [
+        (5, "2 batches skipped for an overflow"),
+        (5, "loss scale fell from 2^10 to 2^8"),
+        (6, "gradient of the host 40, more than 8"),
+    ]
+    assert [moment.seq for moment in why.chain] == [7, 7, 8]  # events to go to
+
+
+def test_a_nan_out_of_nowhere_has_no_cause() -> None:
+    why = trace_back(state_after(*steps({}, {}, {}, {"grad_norm": math.nan})), 0)
+    assert why.symptom is not None
+    assert why.chain == []
+
+
+def test_what_is_long_past_is_no_cause() -> None:
+    why = trace_back(state_after(*steps({"lost": 1}, *[{}] * 6, {"loss": math.nan})), 0)
+    assert why.symptom is not None
+    assert why.chain == []
+
+
+def test_a_fall_is_traced_to_the_seed_that_moved() -> None:
+    move = ev.SeedMoved(round=1, step=3, env=0, slot="mid", before="blending", after="culled", blueprint="norm",
+                        reason="cull")  # fmt: skip
+    why = trace_back(state_after(*steps({"accuracy": 0.8}, {"accuracy": 0.8}, {"accuracy": 0.5}), move), 0)
+    assert why.symptom is not None
+    assert why.symptom.text == "accuracy fell from 80.0% to 50.0%"
+    assert [moment.text for moment in why.chain] == ["mid norm culled: cull"]
+    assert why.chain[0].seq == 6
+
+
+def test_the_symptom_is_told_where_it_began() -> None:
+    why = trace_back(state_after(*steps({}, {"loss": math.nan}, {"loss": math.nan})), 0)
+    assert why.symptom is not None
+    assert why.symptom.step == 2
+
+
+def test_a_new_episode_does_not_inherit_causes() -> None:
+    run = [*steps({}, {}, {"lost": 1}), ev.RoundStarted(round=2), env_stepped(0, 2, 1, loss=math.nan)]
+    assert trace_back(state_after(*run), 0).chain == []
