@@ -93,9 +93,7 @@ async def test_the_devices_show_memory_by_owner_and_when_it_is_full() -> None:
         await settle(pilot)
         course = app.screen.query_one(MemoryCourse)
         assert "memory of cuda:0" in str(course.border_title)
-        assert (
-            str(course.border_subtitle) == "peak 1.66 of 1.95 GiB  grows: full in round 10"
-        )
+        assert str(course.border_subtitle) == "peak 1.66 of 1.95 GiB  grows: full in round 10"
         words = shown(app, MemoryOwners).split()
         line = words[words.index("cuda:0") :]
         assert line[1:7] == ["100", "50.0", "–", "–", "–", "50.0"]
@@ -239,10 +237,10 @@ async def test_the_bell_rings_when_an_anomaly_begins(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(SanctumApp, "bell", lambda self, rung=rung: rung.append(1))
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
-            app._measure(0.0)
+            app.measure(0.0)
             found = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="broken")
             session.say(*stamp([found, env_stepped()], first=100))
             await settle(pilot)
-            app._measure(0.2)
-            app._measure(0.4)
+            app.measure(0.2)
+            app.measure(0.4)
             assert len(rung) == wanted

@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 
 from esper.cli import main
 from esper.commands import replay as command
+from esper.commands.screen import Look
 from esper.sanctum import sharing
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource, ReplaySource, Source
@@ -37,8 +38,8 @@ def opened(address: str, monkeypatch: pytest.MonkeyPatch) -> SanctumApp:
     """The dashboard that `replay ADDRESS` would show."""
     apps: list[SanctumApp] = []
 
-    def show(source: Source, theme: str, *, env: int, place: str) -> int:
-        apps.append(SanctumApp(source, theme=theme, env=env, place=place))
+    def show(source: Source, look: Look, *, env: int, place: str) -> int:
+        apps.append(SanctumApp(source, theme=look.theme, env=env, place=place))
         return 0
 
     monkeypatch.setattr(command, "show", show)

@@ -18,7 +18,7 @@ def state_after(*events: ev.AnyEvent) -> RunState:
 
 
 def steps(*changes: dict[str, object]) -> list[ev.AnyEvent]:
-    return [env_stepped(0, 1, step, **change) for step, change in enumerate(changes, 1)]  # pyright: ignore[reportArgumentType]
+    return [env_stepped(0, 1, step, **change) for step, change in enumerate(changes, 1)]
 
 
 def test_a_healthy_env_has_no_symptom() -> None:
