@@ -116,7 +116,7 @@ def test_the_text_says_how_it_went(run: Path, capsys: pytest.CaptureFixture[str]
     assert re.search(r"\n [▁-█]{3} by round, from 0 to 100%\n", text)
     assert "conv_small 6 0 0 +4.00%\n" in text
     assert "norm 3 0 0 –\n" in text
-    assert "anomalies dead head ×1, non-finite gradient ×1\n" in text
+    assert "anomalies non-finite gradient ×1, dead head ×1\n" in text
     assert "skipped no optimizer step\n" in text
     assert "checkpoints 3 written, the last is checkpoints/00003-005\n" in text
 
