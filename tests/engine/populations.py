@@ -65,8 +65,13 @@ def play(pool: Pool, round_index: int, steps: int) -> list[list[Measurement]]:
     pool.reset(round_index)
     found: list[list[Measurement]] = [[] for _ in pool.envs]
     for step in range(steps):
-        epochs = pool.step([script(env.index, step, env.network.slots) for env in pool.envs], round_index, step)
-        for measured, epoch in zip(found, epochs, strict=True):
-            measured.append(epoch.measured)
+        actions = [script(env.index, step, env.network.slots) for env in pool.envs]
+        for measured, now in zip(found, measurements(pool, actions, round_index, step), strict=True):
+            measured.append(now)
         pool.tick()
     return found
+
+
+def measurements(pool: Pool, actions: Sequence[Action], round_index: int, step: int) -> list[Measurement]:
+    """A step in which nobody sits out."""
+    return [epoch.measured for epoch in pool.step(actions, round_index, step) if epoch is not None]

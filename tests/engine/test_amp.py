@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from esper.engine.env import Env
 from esper.engine.manifest import find_checkpoint
 from esper.policy.actions import Action, Op
-from tests.engine.populations import population
+from tests.engine.populations import measurements, population
 from tests.runs import LiveRun
 
 WAIT = [Action(Op.WAIT)] * 2
@@ -46,14 +46,14 @@ def test_an_overflow_costs_its_own_env_a_skip_and_nobody_else() -> None:
         for pool in (clean, hit):
             pool.reset(0)
         before = weights(hit.envs[1])
-        wanted = clean.step(WAIT, 0, 0)
+        wanted = measurements(clean, WAIT, 0, 0)
         with overflowing(hit.envs[1]):
-            epochs = hit.step(WAIT, 0, 0)
+            measured = measurements(hit, WAIT, 0, 0)
         count = batches(hit.envs[1])
-        assert epochs[1].measured.skipped == {"host": count}
-        assert epochs[1].measured.loss_scale == FIRST_SCALE / 2**count
+        assert measured[1].skipped == {"host": count}
+        assert measured[1].loss_scale == FIRST_SCALE / 2**count
         assert torch.equal(weights(hit.envs[1]), before)
-        assert epochs[0].measured == wanted[0].measured
+        assert measured[0] == wanted[0]
         assert torch.equal(weights(hit.envs[0]), weights(clean.envs[0]))
 
 
@@ -62,9 +62,9 @@ def test_a_shared_scale_falls_for_all() -> None:
         pool.reset(0)
         with overflowing(pool.envs[1]):
             pool.step(WAIT, 0, 0)
-        after = pool.step(WAIT, 0, 1)
-        assert after[0].measured.skipped == {}
-        assert after[0].measured.loss_scale == FIRST_SCALE / 2 ** batches(pool.envs[1])
+        after = measurements(pool, WAIT, 0, 1)
+        assert after[0].skipped == {}
+        assert after[0].loss_scale == FIRST_SCALE / 2 ** batches(pool.envs[1])
 
 
 def test_a_seed_that_overflows_holds_its_host_too() -> None:
