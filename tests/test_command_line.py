@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
@@ -403,6 +404,18 @@ def test_a_replay_in_a_terminal_leaves_with_q(tmp_path: Path) -> None:
     (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
     with Terminal("replay", ".", cwd=tmp_path) as terminal:
         terminal.wait_for("REPLAY")
+        terminal.type("q")
+        assert terminal.leave() == 0
+        terminal.assert_restored()
+
+
+def test_an_address_opens_its_view_and_is_copied_through_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
+    address = ".#step=7&env=2&view=env"
+    with Terminal("replay", address, cwd=tmp_path) as terminal:
+        terminal.wait_for("env 02 on cpu:0")
+        terminal.type("Y")
+        terminal.wait_for(f"\x1b]52;c;{b64encode(address.encode()).decode()}\a")
         terminal.type("q")
         assert terminal.leave() == 0
         terminal.assert_restored()

@@ -22,6 +22,7 @@ from esper.growth.blend import STYLES, Blend
 from esper.growth.stages import Stage
 from esper.policy.actions import HEADS, Op
 from esper.tasks import TASK_NAMES
+from esper.telemetry import address
 from esper.telemetry import events as ev
 
 OPTIONS = {
@@ -103,6 +104,7 @@ VALUES = {
     "tempos": "3 5 8",
     "speeds": "0 3 5 8",
     "targets": "0.5 0.7 1.0",
+    "addresses": "round step event anomaly env view",
     "requests": "pause resume step checkpoint restore stop abandon",
     "tasks": "digits_impaired digits synthetic cifar10 cifar_impaired",
 }
@@ -178,6 +180,7 @@ def test_values_that_files_and_policies_hold() -> None:
         "tempos": words(TEMPOS),
         "speeds": words(SPEEDS),
         "targets": words(TARGETS),
+        "addresses": words(address.PARTS),
         "requests": words(kind.value for kind in Kind),
         "tasks": words(TASK_NAMES),
     } == VALUES

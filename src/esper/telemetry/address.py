@@ -10,7 +10,8 @@ from esper.nearest import nearest
 
 MOMENTS = ("round", "step", "event", "anomaly")
 """What may say when; each counts as `find_moment` does."""
-_KNOWN = (*MOMENTS, "env", "view")
+PARTS = (*MOMENTS, "env", "view")
+"""What may stand after the `#`."""
 _EXAMPLE = "RUN#step=812&env=17&view=overview"
 _PART = re.compile(r"([^&=#]+)=([^&=#]+)")
 
@@ -56,8 +57,8 @@ def parse_address(text: str) -> Address:
         if match is None:
             raise AddressError(f"{part!r} in {text!r} says nothing: write {_EXAMPLE}")
         name, value = match.groups()
-        if name not in _KNOWN:
-            raise AddressError(f"{part!r} in {text!r} says nothing: {nearest(name, _KNOWN)}")
+        if name not in PARTS:
+            raise AddressError(f"{part!r} in {text!r} says nothing: {nearest(name, PARTS)}")
         if name != "view" and not (value.isascii() and value.isdecimal()):
             raise AddressError(f"{part!r} in {text!r} is not valid: {name} takes a whole number")
         if name in found:
