@@ -30,7 +30,10 @@ def assignment(lanes: Sequence[str]) -> str:
 
 
 def sentence(event: ev.AnyEvent) -> tuple[str, str] | None:
-    """Severity (info, warning or error) and text of an event; None for the routine ones."""
+    """Severity (info, warning or error) and text of an event; None for the routine ones.
+
+    A rollback is told by the anomaly that it is.
+    """
     if type(event) in _ROUTINE:
         return None
     match event:
@@ -44,8 +47,6 @@ def sentence(event: ev.AnyEvent) -> tuple[str, str] | None:
             return event.severity, event.text
         case ev.AnomalyEnded():
             return "info", f"{event.where}: {event.rule} is over"
-        case ev.GovernorRolledBack():
-            return "error", f"env {event.env:02d} rolled back: {event.reason}"
         case ev.CheckpointSaved():
             return (
                 "info",
