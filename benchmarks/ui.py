@@ -1,4 +1,4 @@
-"""What a refresh of the overview costs with every row changing: `python benchmarks/ui.py`.
+"""What a refresh of a screen costs with every row changing: `python benchmarks/ui.py`.
 
 The dashboard runs on a pseudo-terminal at its own five looks a second, and gets one step of every env before each.
 The figure is the CPU time of its process for one refresh: fold, drawing, and encoding the frame for the terminal.
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import termios
 import time
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -62,7 +63,7 @@ class MeasuredApp(SanctumApp):
             self.exit()
 
 
-def measure(envs: int, width: int, height: int) -> float:
+def measure(envs: int, width: int, height: int, place: str) -> float:
     """CPU seconds for one refresh, in a process of its own."""
     with tempfile.NamedTemporaryFile("r") as answer:
         child, terminal = pty.fork()
@@ -70,7 +71,7 @@ def measure(envs: int, width: int, height: int) -> float:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
             os.environ.update(TERM="xterm-256color", COLUMNS=str(width), LINES=str(height))
             source = FedSource(envs)
-            MeasuredApp(source, theme=DEFAULT).run()
+            MeasuredApp(source, theme=DEFAULT, place=place).run()
             Path(answer.name).write_text(str(source.per_refresh))
             os._exit(0)
         while True:
@@ -85,11 +86,15 @@ def measure(envs: int, width: int, height: int) -> float:
 
 def main() -> None:
     """A line for each population and terminal."""
-    print(f"{'envs':>5}  {'terminal':>8}  CPU ms a refresh  % of a core at {1 / TICK:.0f} a second")
-    for envs in (64, 256):
-        for width, height in ((200, 70), (120, 40), (80, 24)):
-            cost = measure(envs, width, height)
-            print(f"{envs:>5}  {width:>4}x{height:<3}  {cost * 1000:>16.1f}  {cost / TICK * 100:>6.1f}", flush=True)
+    print(f"{'screen':<9} {'envs':>5}  {'terminal':>8}  CPU ms a refresh  % of a core at {1 / TICK:.0f} a second")
+    sizes = ((200, 70), (120, 40), (80, 24))
+    for place, envs in product(("overview", "policy", "numerics"), (64, 256)):
+        for width, height in sizes:
+            cost = measure(envs, width, height, place)
+            print(
+                f"{place:<9} {envs:>5}  {width:>4}x{height:<3}  {cost * 1000:>16.1f}  {cost / TICK * 100:>6.1f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
