@@ -12,6 +12,7 @@ import msgspec
 
 from esper.config import resolve
 from esper.control import Control, Kind
+from esper.engine.faults import RunFailedError
 from esper.engine.run import Run
 from esper.telemetry import events as ev
 from esper.telemetry.reader import open_history
@@ -49,14 +50,25 @@ def tiny(telemetry_dir: Path, **options: Any) -> dict[str, Any]:
 class LiveRun:
     """A run in a thread of its own, with its records folded as they come."""
 
-    def __init__(self, telemetry_dir: Path, *, resume: Path | None = None, **options: Any) -> None:
+    def __init__(
+        self, telemetry_dir: Path, *, resume: Path | None = None, attended: bool = False, **options: Any
+    ) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = Control()
-        self.run = Run(resolve(None, tiny(telemetry_dir, **options)), self.control, self.records, resume)
+        config = resolve(None, tiny(telemetry_dir, **options))
+        self.run = Run(config, self.control, self.records, resume, attended=attended)
         self.state = RunState()
         self.heard: list[ev.AnyEvent] = []
         """Every event folded so far, those that were undone too."""
-        self._thread = threading.Thread(target=self.run.train, daemon=True)
+        self.failure: str | None = None
+        """Why the run has failed, as its caller is told."""
+        self._thread = threading.Thread(target=self._train, daemon=True)
+
+    def _train(self) -> None:
+        try:
+            self.run.train()
+        except RunFailedError as error:
+            self.failure = str(error)
 
     def start(self) -> LiveRun:
         self._thread.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -20,6 +21,8 @@ from esper import cli
 from esper.engine.checkpoint import STATE, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.manifest import MANIFEST, list_checkpoints
+from esper.engine.saving import Saver
+from esper.engine.trainer import Trainer
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.runs import computed, recorded, stopped_run
@@ -88,7 +91,7 @@ def test_a_killed_run_is_resumed_to_the_same_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_first_signal_finishes_the_step_and_checkpoints(number: signal.Signals, tmp_path: Path) -> None:
     process = start("--no-tui", "--envs", "2", "--rounds", "1000", cwd=tmp_path)
     assert process.stdout is not None
@@ -152,9 +155,63 @@ def test_a_run_that_fails_says_where(
     monkeypatch.chdir(tmp_path)
     assert cli.main(["--no-tui", *SMALL]) == 1
     output = capsys.readouterr()
-    assert "run failed: RuntimeError: the device is on fire" in output.out
-    assert output.err.startswith("Traceback")
-    assert 'raise RuntimeError("the device is on fire")' in output.err
+    assert "run failed: env 00 on cpu:0 failed: RuntimeError: the device is on fire" in output.out
+    assert output.err.startswith("esper-sanctum: env 00 on cpu:0 failed: RuntimeError: the device is on fire")
+    assert output.err.count("\n") == 1
+    trace = only_run(tmp_path) / "traceback.txt"
+    assert str(trace.relative_to(tmp_path)) in output.err
+    assert 'raise RuntimeError("the device is on fire")' in trace.read_text()
+
+
+def test_a_run_out_of_memory_is_one_sentence_with_the_way_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = Env.train
+
+    def greedy(env: Env, round_index: int, step: int) -> Tensor:
+        if round_index == 1:
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 TiB.\nMore words.")
+        return train(env, round_index, step)
+
+    monkeypatch.setattr(Env, "train", greedy)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["--no-tui", *SMALL, "--rounds", "2", "--checkpoint-every", "1"]) == 1
+    directory = only_run(tmp_path).relative_to(tmp_path)
+    assert capsys.readouterr().err == (
+        "esper-sanctum: env 00 on cpu:0 ran out of memory: Tried to allocate 2.00 TiB.; "
+        f"--resume {directory} goes on at round 2, step 1\n"
+    )
+    assert not (directory / "traceback.txt").exists()
+
+    monkeypatch.setattr(Env, "train", train)
+    assert cli.main(["--no-tui", "--resume", str(directory)]) == 0
+
+
+def test_a_full_disk_at_the_end_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(saver: Saver, trainer: Trainer) -> tuple[Path, int]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Saver, "save", full)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["--no-tui", *SMALL]) == 1
+    directory = only_run(tmp_path).relative_to(tmp_path)
+    assert capsys.readouterr().err == (
+        f"esper-sanctum: the checkpoint cannot be written to {directory}: No space left on device; "
+        "there is no checkpoint yet: start it anew\n"
+    )
+
+
+def test_a_finished_run_says_how_to_continue_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["--no-tui", *SMALL]) == 0
+    capsys.readouterr()
+    directory = str(only_run(tmp_path))
+    assert_refused(cli.main(["--no-tui", "--resume", directory]), *printed(capsys), "--rounds N")
+    assert cli.main(["--no-tui", "--resume", directory, "--rounds", "3"]) == 0
 
 
 # What is asked wrongly: exit 2, one sentence that names it, nothing left behind

@@ -1,6 +1,7 @@
 """The command line. Training is the default command; nothing here imports torch or Textual before it must.
 
-Exit codes: 0 done, or stopped as asked; 1 the run failed; 2 the request was wrong; 130, 143: a second INT, TERM.
+Exit codes: 0 done, or stopped as asked; 1 the run failed; 2 the request was wrong; 129, 130, 143: a second HUP, INT,
+TERM.
 """
 
 from __future__ import annotations
@@ -31,10 +32,17 @@ from esper.commands import (
 )
 from esper.commands import show as show_run
 from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, refuse
-from esper.commands.screen import Look, add_screen_options, show
+from esper.commands.screen import DEFAULT_THEME, Look, add_screen_options, check_theme, show
 from esper.config import Config, ConfigError, resolve
 from esper.control import Kind
-from esper.engine.manifest import CheckpointError, check_compatible, find_checkpoint, run_of, saved_config
+from esper.engine.manifest import (
+    CheckpointError,
+    check_compatible,
+    config_of,
+    find_checkpoint,
+    read_manifest,
+    run_of,
+)
 from esper.place import Place
 from esper.telemetry.segments import ReadError
 
@@ -56,6 +64,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "schema": schema.run,
 }
 """All but training, which needs no name."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,10 +96,13 @@ def train(arguments: Sequence[str]) -> int:
         telemetry_dir = run_of(checkpoint).parent if checkpoint else Path(config.telemetry_dir)
         return start_detached(arguments, telemetry_dir, look=look, headless=headless)
 
+    if headless and look.theme != DEFAULT_THEME:
+        check_theme(look.theme)
+
     from esper.launch import EngineThread
 
-    engine = EngineThread(config, checkpoint)
     place = Place.current()
+    engine = EngineThread(config, checkpoint, attended=not headless)
     if place.rank > 0:  # rank 0 shows the run
         with open(os.devnull, "w") as nobody:
             state = _run_headless(engine, nobody)
@@ -112,9 +124,14 @@ def _resolve_run(file: Path | None, resume: Path | None, options: Mapping[str, A
     if resume is None:
         return resolve(file, options), None
     checkpoint = find_checkpoint(resume)
-    saved = saved_config(checkpoint)
+    manifest = read_manifest(checkpoint)
+    saved = config_of(manifest, checkpoint)
     config = resolve(file, options, base=msgspec.to_builtins(saved))
     check_compatible(saved, config, checkpoint)
+    if manifest.round >= config.rounds:
+        raise ConfigError(
+            f"{resume} is finished: all its {manifest.round} rounds are done; --rounds N with a greater N continues it"
+        )
     return config, checkpoint
 
 
@@ -150,7 +167,7 @@ def _run_dashboard(engine: EngineThread, look: Look):
 
 
 class _Signals:
-    """While it lasts, the first INT or TERM asks for a checkpoint and an end; the second ends the process at once.
+    """While it lasts, the first INT, TERM or HUP asks for a checkpoint and an end; the second ends the process at once.
 
     At once, but not before the terminal is as it was: the second raises SystemExit, and that ends the process here,
     without waiting for the engine's threads.
@@ -161,7 +178,9 @@ class _Signals:
         self._asked = False
 
     def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        # Whom nohup started is to outlive the terminal.
+        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._handle) for number in heard}
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, SystemExit) and isinstance(error.code, int):

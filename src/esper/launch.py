@@ -27,19 +27,21 @@ class EngineThread:
     Args:
         config: of the run.
         resume: a checkpoint to go on from.
+        attended: whether somebody watches who can say what to do about a fault.
     """
 
-    def __init__(self, config: Config, resume: Path | None) -> None:
+    def __init__(self, config: Config, resume: Path | None, *, attended: bool = False) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = Control()
         self.failure: str | None = None
         """One sentence: why the run could not be set up."""
         self.crash: str | None = None
-        """What ended the run before its time: one sentence where that is another rank, else a traceback."""
+        """What ended the run before its time: one sentence, or the traceback of a fault in the program."""
         self.directory: Path | None = None
         """Of the run, once it is set up."""
         self._config = config
         self._resume = resume
+        self._attended = attended
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -57,6 +59,7 @@ class EngineThread:
             self._thread.join()
 
     def _main(self) -> None:
+        from esper.engine.faults import RunFailedError
         from esper.engine.manifest import CheckpointError
         from esper.engine.run import Run
         from esper.ranks import RankLostError
@@ -64,7 +67,7 @@ class EngineThread:
         from esper.telemetry.recorder import RecordingError
 
         try:
-            run = Run(self._config, self.control, self.records, self._resume)
+            run = Run(self._config, self.control, self.records, self._resume, attended=self._attended)
         except (ConfigError, TaskError, CheckpointError, RecordingError) as error:
             self.failure = str(error)
             return
@@ -78,7 +81,7 @@ class EngineThread:
         try:
             with self._listen(run):
                 run.train()
-        except RankLostError as error:
+        except (RankLostError, RunFailedError, RecordingError) as error:
             self.crash = f"esper-sanctum: {error}"
         except Exception:  # noqa: BLE001  (the same)
             self.crash = traceback.format_exc()

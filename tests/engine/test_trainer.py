@@ -13,6 +13,7 @@ from torch import Tensor
 from esper.control import Kind
 from esper.engine.checkpoint import STATE, read_checkpoint
 from esper.engine.env import Env
+from esper.engine.faults import RunFailedError
 from esper.engine.manifest import list_checkpoints
 from esper.engine.saving import Saver
 from esper.engine.trainer import Trainer
@@ -240,13 +241,17 @@ def test_a_fault_in_a_lane_ends_the_run_with_its_reason(
     monkeypatch.setattr(Env, "train", broken)
     before = set(threading.enumerate())
     live = LiveRun(tmp_path, devices=lanes)
-    with pytest.raises(RuntimeError, match="the device is on fire"):
+    with pytest.raises(RunFailedError, match="there is no checkpoint yet: start it anew"):
         live.run.train()
     assert set(threading.enumerate()) <= before
 
     live.wait_for(ev.RunEnded)
     state = live.state
-    assert (state.status, state.reason) == ("failed", "RuntimeError: the device is on fire")
+    assert state.status == "failed"
+    assert state.reason is not None
+    assert state.reason.startswith("env 01 on cpu:")
+    assert "failed: RuntimeError: the device is on fire (traceback in " in state.reason
+    assert 'raise RuntimeError("the device is on fire")' in (live.run.directory / "traceback.txt").read_text()
     assert (state.round, state.step) == (1, 2)
     (segment,) = list_segments(live.run.directory)
     assert packed_path(segment).exists()  # the recorder has ended, and ended well

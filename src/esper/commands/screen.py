@@ -11,6 +11,8 @@ from esper.config import ConfigError
 if TYPE_CHECKING:
     from esper.sanctum.source import Source
 
+DEFAULT_THEME = "sanctum-dark"
+
 
 class Look(NamedTuple):
     """How the dashboard is to be."""
@@ -27,7 +29,7 @@ class Look(NamedTuple):
 
 def add_screen_options(parser: argparse.ArgumentParser) -> None:
     """What `Look` holds, and `--no-tui` to do without."""
-    parser.add_argument("--theme", default="sanctum-dark", metavar="NAME", help="colours (default: sanctum-dark)")
+    parser.add_argument("--theme", default=DEFAULT_THEME, metavar="NAME", help=f"colours (default: {DEFAULT_THEME})")
     parser.add_argument(
         "--symbols",
         default="auto",
@@ -42,6 +44,11 @@ def check_screen(theme: str) -> None:
     """Raises ConfigError if there is no terminal for the dashboard, or no such theme."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigError("the dashboard needs a terminal, and there is none here: add --no-tui")
+    check_theme(theme)
+
+
+def check_theme(theme: str) -> None:
+    """Raises ConfigError if there is no such theme."""
     from esper.sanctum.theme import ThemeError, find_theme, load_themes
 
     try:

@@ -30,10 +30,10 @@ from esper.engine.manifest import (
     CheckpointError,
     FileEntry,
     Manifest,
+    config_of,
     digest,
     read_files,
     read_manifest,
-    saved_config,
     set_aside,
 )
 from esper.telemetry.codec import encode
@@ -103,7 +103,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         CheckpointError: a file is missing, or is not what the manifest says.
     """
     manifest = read_manifest(directory)
-    config = saved_config(directory)
+    config = config_of(manifest, directory)
     contents = read_files(directory, manifest)
     try:
         tensors = safetensors.torch.load(contents[TENSORS])

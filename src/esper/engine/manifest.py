@@ -22,6 +22,8 @@ STATE = "state.json"
 TELEMETRY = "telemetry.json"
 CHECKPOINTS = "checkpoints"
 """Where a run keeps its checkpoints, below its directory."""
+UNDONE = "undone"
+"""Where it keeps those that were later than one it went back to: as many, in case that was a mistake."""
 
 FIXED = ("task", "policy", "envs", "steps", "slots", "seed", "reward", "counterfactual", "amp", "scaler")
 """What a checkpoint was made for: a run that goes on from it cannot change these."""
@@ -118,8 +120,17 @@ def saved_config(directory: Path) -> Config:
     Raises:
         CheckpointError: as `read_manifest`; or it is none that this version knows.
     """
+    return config_of(read_manifest(directory), directory)
+
+
+def config_of(manifest: Manifest, directory: Path) -> Config:
+    """The configuration in the manifest of a checkpoint.
+
+    Raises:
+        CheckpointError: it is none that this version knows.
+    """
     try:
-        return msgspec.convert(read_manifest(directory).config, Config, strict=False)
+        return msgspec.convert(manifest.config, Config, strict=False)
     except msgspec.ValidationError as error:
         raise CheckpointError(f"{directory} has a configuration that this version does not know: {error}") from None
 
@@ -167,6 +178,21 @@ def keep_newest(run: Path, count: int) -> None:
     for path in list_checkpoints(run)[:-count]:
         set_aside(path)
     for path in (run / CHECKPOINTS).glob("round-*.*"):
+        shutil.rmtree(path)
+
+
+def undo_later(run: Path, name: str, count: int) -> None:
+    """Take the checkpoints that are later than the one of a name out of a run's history; the newest are kept aside.
+
+    Moved back into `checkpoints/`, one of them can be gone on from. Raises OSError.
+    """
+    aside = run / UNDONE
+    for path in list_checkpoints(run):
+        if path.name > name:
+            aside.mkdir(exist_ok=True)
+            shutil.rmtree(aside / path.name, ignore_errors=True)
+            path.rename(aside / path.name)
+    for path in sorted(aside.glob("round-*-step-*"))[:-count]:
         shutil.rmtree(path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from esper.config import Config
 from esper.engine.devices import lane_of
 from esper.engine.env import Env, Measurement, most_numbers
+from esper.engine.faults import FaultError
 from esper.engine.lanes import Lane, Numbers, open_lanes
 from esper.engine.precision import LossScaler, resolve_amp
 from esper.growth.slot import Move
@@ -119,11 +121,28 @@ class Pool:
             lane.close()
 
     def _everywhere(self, work: Callable[[Env], list[Tensor]]) -> list[Numbers]:
-        """Run `work` for every env, all lanes at once; its vectors as floats, in the order of the envs."""
+        """Run `work` for every env, all lanes at once; its vectors as floats, in the order of the envs.
+
+        Raises:
+            FaultError: it failed in one of them; no lane is at work any more.
+        """
         lanes = len(self.lanes)
         futures = [
-            lane.submit([partial(work, env) for env in self.envs[index::lanes]])
+            lane.submit([partial(self._work, work, env) for env in self.envs[index::lanes]])
             for index, lane in enumerate(self.lanes)
         ]
+        wait(futures)
+        for lane, future in zip(self.lanes, futures, strict=True):
+            error = future.exception()
+            if isinstance(error, Exception):
+                raise error if isinstance(error, FaultError) else FaultError.of(error, lane.name)
         found = [future.result() for future in futures]
         return [found[index % lanes][index // lanes] for index in range(len(self.envs))]
+
+    def _work(self, work: Callable[[Env], list[Tensor]], env: Env) -> list[Tensor]:
+        """On a lane's thread: `work` for one env, whose faults say which it was."""
+        try:
+            return work(env)
+        except Exception as error:  # noqa: BLE001 (it is raised below, as a FaultError)
+            fault = FaultError.of(error, f"env {env.index:02d} on {self._lane_of(env.index).name}")
+        raise fault

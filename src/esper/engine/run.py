@@ -14,7 +14,8 @@ from esper.control import Control
 from esper.engine import report
 from esper.engine.agents import build_agent
 from esper.engine.devices import deal_lanes, resolve_devices, resolve_policy_device
-from esper.engine.manifest import run_of
+from esper.engine.faults import FaultError, RunFailedError
+from esper.engine.manifest import list_checkpoints, read_manifest, run_of
 from esper.engine.pool import Pool
 from esper.engine.saving import Saver
 from esper.engine.shared_control import SharedControl
@@ -26,7 +27,7 @@ from esper.tasks import get_task
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
 from esper.telemetry.liveness import RunLock
-from esper.telemetry.recorder import Recorder, write_manifest
+from esper.telemetry.recorder import Recorder, RecordingError, write_manifest
 from esper.telemetry.runs import new_run_id
 from esper.telemetry.shared_hub import SharedHub
 from esper.telemetry.state import Record
@@ -40,6 +41,7 @@ class Run:
         control: where requests come from.
         records: is given every record, for a screen.
         resume: a checkpoint to go on from, in its own run's directory.
+        attended: whether somebody sees a fault and can say what to do. Nobody can for several ranks at once.
 
     Raises:
         ConfigError: the request cannot be carried out on this machine.
@@ -49,7 +51,15 @@ class Run:
         RankLostError: the other ranks, where torchrun started several, do not come.
     """
 
-    def __init__(self, config: Config, control: Control, records: SimpleQueue[Record], resume: Path | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        control: Control,
+        records: SimpleQueue[Record],
+        resume: Path | None,
+        *,
+        attended: bool = False,
+    ) -> None:
         place = Place.current()
         lanes = deal_lanes(resolve_devices(config.devices), place)
         resolve_policy_device(config.policy_device)
@@ -80,6 +90,7 @@ class Run:
             control=control if ranks.alone else SharedControl(control, ranks),
             saver=Saver(self.directory, config.keep),
             ranks=ranks,
+            attended=attended and ranks.alone,
         )
         try:
             if resume:
@@ -116,13 +127,20 @@ class Run:
         self.hub.announce(started)
 
     def train(self) -> None:
-        """Run to the end, or until told to stop; then close everything. What goes wrong is told, and raised."""
+        """Run to the end, or until told to stop; then close everything. What goes wrong is told, and raised.
+
+        Raises:
+            RunFailedError: a step failed, or the last checkpoint or the last events cannot be written.
+            RankLostError: another rank has ended, or does not answer.
+        """
         try:
-            outcome = self.trainer.run()
+            outcome = self._train()
         except BaseException as error:
             self.hub.part()
-            reason = str(error) if isinstance(error, RankLostError) else f"{type(error).__name__}: {error}"
-            self.hub.emit(ev.RunEnded(outcome="failed", reason=reason))
+            told = isinstance(error, RankLostError | RunFailedError | RecordingError)
+            self.hub.emit(
+                ev.RunEnded(outcome="failed", reason=str(error) if told else f"{type(error).__name__}: {error}")
+            )
             raise
         else:
             self.hub.announce(ev.RunEnded(outcome=outcome))
@@ -131,6 +149,36 @@ class Run:
             self.ranks.collect(None)
         finally:
             self._close()
+        if self.recorder.failure:
+            raise RunFailedError(self.recorder.failure)
+
+    def _train(self) -> str:
+        """How the run ended. Raises RunFailedError, with how to go on, if it has failed."""
+        try:
+            return self.trainer.run()
+        except FaultError as fault:
+            text = f"{fault}{self._keep_trace(fault)}"
+        except RunFailedError as failure:
+            text = str(failure)
+        raise RunFailedError(f"{text}; {self._way_on()}")
+
+    def _keep_trace(self, fault: FaultError) -> str:
+        """Write the traceback of a fault into the run's directory; where it is."""
+        if fault.trace is None:
+            return ""
+        path = self.recorder.directory / "traceback.txt"
+        try:
+            path.write_text(fault.trace)
+        except OSError as error:
+            return f" (its traceback cannot be written to {path}: {error.strerror})"
+        return f" (traceback in {path})"
+
+    def _way_on(self) -> str:
+        checkpoints = list_checkpoints(self.directory)
+        if not checkpoints:
+            return "there is no checkpoint yet: start it anew"
+        newest = read_manifest(checkpoints[-1])
+        return f"--resume {self.directory} goes on at round {newest.round + 1}, step {newest.step + 1}"
 
     def _close(self) -> None:
         self.pool.close()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from esper.engine.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from esper.engine.env_tensors import env_tensors, load_env
-from esper.engine.manifest import CheckpointError, check_compatible, checkpoint_path, keep_newest
+from esper.engine.manifest import CheckpointError, check_compatible, checkpoint_path, keep_newest, undo_later
 from esper.named_tensors import below
 from esper.ranks import Ranks
 from esper.telemetry.codec import decoder, encode
@@ -29,7 +29,7 @@ class Saver:
     """
 
     def __init__(self, run: Path, keep: int) -> None:
-        self._run = run
+        self.directory = run
         self._keep = keep
 
     def save(self, trainer: Trainer) -> tuple[Path, int]:
@@ -38,7 +38,7 @@ class Saver:
         Rank 0 writes, for all ranks: a checkpoint does not tell how many there were.
         """
         now = _gather(_capture(trainer), trainer.ranks)
-        path = checkpoint_path(self._run, now.round, now.step)
+        path = checkpoint_path(self.directory, now.round, now.step)
         checkpoint = Checkpoint(
             config=trainer.config,
             round=now.round,
@@ -51,8 +51,13 @@ class Saver:
 
     def _write(self, path: Path, checkpoint: Checkpoint) -> int:
         size = write_checkpoint(path, checkpoint)
-        keep_newest(self._run, self._keep)
+        keep_newest(self.directory, self._keep)
         return size
+
+    def undo_later(self, trainer: Trainer) -> None:
+        """Set those checkpoints aside that are later than where the trainer is. Raises OSError."""
+        now = checkpoint_path(self.directory, trainer.round, trainer.step)
+        trainer.ranks.first(lambda: undo_later(self.directory, now.name, self._keep))
 
     def restore(self, trainer: Trainer, path: Path) -> Keyframe:
         """Put a trainer into the state that a checkpoint holds; the telemetry as of then.

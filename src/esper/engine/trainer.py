@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ParamSpec
 
+import torch
 from torch import Tensor
 
 from esper.config import Config
@@ -16,6 +17,7 @@ from esper.engine import report
 from esper.engine.agents import Agent
 from esper.engine.env import Measurement
 from esper.engine.episode import Episode, Outcome
+from esper.engine.faults import FaultError, RunFailedError
 from esper.engine.manifest import CheckpointError
 from esper.engine.memory import Ledger
 from esper.engine.pool import Epoch, Pool
@@ -26,9 +28,10 @@ from esper.engine.stopwatch import Stopwatch
 from esper.growth.slot import Move
 from esper.growth.stages import Stage
 from esper.policy.actions import Choice
-from esper.ranks import ALONE, Ranks
+from esper.ranks import ALONE, RankLostError, Ranks
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
+from esper.telemetry.recorder import RecordingError
 
 P = ParamSpec("P")
 
@@ -44,6 +47,7 @@ class Trainer:
         control: where requests come from.
         saver: writes and reads checkpoints.
         ranks: that train together, each the envs of its own pool.
+        attended: whether somebody sees a fault and can say what to do; a fault ends any other run.
     """
 
     def __init__(
@@ -56,9 +60,11 @@ class Trainer:
         control: Control,
         saver: Saver,
         ranks: Ranks = ALONE,
+        attended: bool = False,
     ) -> None:
         self.config = config
         self.ranks = ranks
+        self.attended = attended
         self.pool = pool
         self.agent = agent
         self.hub = hub
@@ -76,17 +82,38 @@ class Trainer:
         self._since = time.perf_counter()
 
     def run(self) -> str:
-        """Train to the end, or until told to stop. Returns done or stopped."""
+        """Train to the end, or until told to stop. Returns done or stopped.
+
+        Raises:
+            FaultError: a step failed, and nobody has gone back to a checkpoint.
+            RunFailedError: the checkpoint of the end cannot be written.
+        """
+        if self.attended and (self.round, self.step) == (0, 0):
+            self._attempt(self._checkpoint, "start")  # there always is a checkpoint to go back to
         while self.round < self.config.rounds:
-            if self.step == self.config.steps:
-                self._end_round()
-                continue
-            if self.step == 0:
-                self._begin_round()
-            self._step()
-            if not self._honour_requests():
+            fault = self._advance()
+            if fault is not None:
+                self._hold_failed(fault)
+            elif self.step and not self._honour_requests():
                 return "stopped"
         return "done"
+
+    def _advance(self) -> FaultError | None:
+        """The next step, or the end of a round; what made it fail."""
+        try:
+            if self.step == self.config.steps:
+                self._end_round()
+            else:
+                if self.step == 0:
+                    self._begin_round()
+                self._step()
+        except (RankLostError, RecordingError, RunFailedError):
+            raise
+        except FaultError as fault:
+            return fault
+        except Exception as error:  # noqa: BLE001 (whatever it is, the run is held or ended with its words)
+            return FaultError.of(error, "the engine")
+        return None
 
     def _step(self) -> None:
         with self._stopwatch("act"):
@@ -131,7 +158,7 @@ class Trainer:
         self.round, self.step = self.round + 1, 0
         every = self.config.checkpoint_every
         if self.round == self.config.rounds:
-            self._checkpoint("end")
+            self._checkpoint_to_leave("end")
         elif every and self.round % every == 0:
             self._attempt(self._checkpoint, "schedule")
 
@@ -141,7 +168,7 @@ class Trainer:
     def _at(self) -> Moment:
         """Round and step as people count them, of the last step completed."""
         if self.step == 0:
-            return Moment(self.round, self.config.steps)
+            return Moment(self.round, self.config.steps if self.round else 0)
         return Moment(self.round + 1, self.step)
 
     def _emit_step(
@@ -185,24 +212,66 @@ class Trainer:
         at = self._at
         self.hub.announce(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))
 
+    # Faults
+
+    def _hold_failed(self, fault: FaultError) -> None:
+        """Hold a run whose step has failed until somebody goes back to a checkpoint.
+
+        Raises:
+            FaultError: nobody is there, or who is there ends the run.
+        """
+        if not self.attended:
+            raise fault
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        half_done = "the step that failed is half done: only going back to a checkpoint, or ending the run, is possible"
+        self._tell_paused("engine", str(fault))
+        while True:
+            request = self.control.take(timeout=0.2)
+            match request:
+                case None:
+                    pass
+                case Request(Kind.RESTORE, origin, str(path)):
+                    self._tell_request(request)
+                    if self._attempt(self.restore, Path(path), origin):
+                        return
+                case Request(Kind.STOP | Kind.ABANDON):
+                    self._tell_request(request)
+                    raise fault
+                case _:
+                    self._tell_request(request, ignored=half_done)
+
+    def _hold_unrecorded(self) -> str | None:
+        """Why the run cannot go on being recorded, if it cannot. One of several ranks goes on until memory is full."""
+        failure = self.hub.failure if self.ranks.alone else None
+        if failure is not None:
+            self._tell_paused("engine", f"{failure}; the run goes on when it can be recorded again")
+        return failure
+
     # Requests
 
     def _honour_requests(self) -> bool:
         """Do what was asked for since the last step; hold while paused. False if the run is to end."""
         paused = self._single_step is not None
+        unrecorded = self._hold_unrecorded()
         if self._single_step is not None:
             self._tell_paused(self._single_step)
             self._single_step = None
         while True:
-            request = self.control.take(timeout=0.2 if paused else 0.0)
+            if unrecorded and self.hub.flush():
+                unrecorded = None
+                if not paused:
+                    self._tell_resumed("engine")
+            request = self.control.take(timeout=0.2 if paused or unrecorded else 0.0)
             if request is not None:
-                self._tell_request(request, paused=paused)
+                self._tell_request(request, ignored=_vain(request, paused=paused, unrecorded=bool(unrecorded)))
             match request:
-                case None if not paused:
+                case None if not paused and not unrecorded:
                     return True
                 case Request(Kind.STOP, origin):
-                    self._checkpoint(origin)
-                    return False
+                    if self._checkpoint_to_leave(origin):
+                        return False
+                    paused = True
                 case Request(Kind.ABANDON):
                     return False
                 case Request(Kind.CHECKPOINT, origin):
@@ -213,30 +282,28 @@ class Trainer:
                 case Request(Kind.PAUSE, origin) if not paused:
                     paused = True
                     self._tell_paused(origin)
-                case Request(Kind.STEP, origin) if paused:
+                case Request(Kind.STEP, origin) if paused and not unrecorded:
                     self._single_step = origin
                     self._since = time.perf_counter()
                     return True
-                case Request(Kind.RESUME, origin) if paused:
-                    self.hub.announce(ev.Resumed(round=self._at.round, step=self._at.step, origin=origin))
-                    self._since = time.perf_counter()
+                case Request(Kind.RESUME, origin) if paused and not unrecorded:
+                    self._tell_resumed(origin)
                     return True
                 case _:
                     """Nothing to do: a pause while paused, a resume while running."""
 
-    def _tell_request(self, request: Request, *, paused: bool) -> None:
-        ignored = None
-        if request.kind is Kind.PAUSE and paused:
-            ignored = "the run is paused already"
-        elif request.kind in {Kind.RESUME, Kind.STEP} and not paused:
-            ignored = "the run is not paused"
+    def _tell_request(self, request: Request, ignored: str | None = None) -> None:
         self.hub.announce(
             ev.ControlRequested(kind=request.kind.value, origin=request.origin, path=request.path, ignored=ignored)
         )
 
-    def _tell_paused(self, origin: str) -> None:
-        self.hub.announce(ev.Paused(round=self._at.round, step=self._at.step, origin=origin))
+    def _tell_paused(self, origin: str, reason: str | None = None) -> None:
+        self.hub.announce(ev.Paused(round=self._at.round, step=self._at.step, origin=origin, reason=reason))
         self.hub.flush()
+
+    def _tell_resumed(self, origin: str) -> None:
+        self.hub.announce(ev.Resumed(round=self._at.round, step=self._at.step, origin=origin))
+        self._since = time.perf_counter()
 
     def _attempt(self, work: Callable[P, None], *args: P.args, **options: P.kwargs) -> bool:
         """Do what the run can do without; what stands in its way is told, and the run goes on as it was."""
@@ -255,8 +322,26 @@ class Trainer:
         self._tell_checkpoint(path, size, time.perf_counter() - start, origin)
         self.hub.flush()
 
+    def _checkpoint_to_leave(self, origin: str) -> bool:
+        """Write the checkpoint that ends the run. False if it cannot be written, and somebody is there to be told.
+
+        Raises:
+            RunFailedError: nobody is there, or it is the end of the run.
+        """
+        try:
+            self._checkpoint(origin)
+        except OSError as error:
+            reason = f"the checkpoint cannot be written to {self.saver.directory}: {error.strerror or error}"
+            if origin in {"end", "signal", "dashboard"} or not self.attended:
+                raise RunFailedError(reason) from None
+            self._tell_paused("engine", f"{reason}; make room and try again, or leave without one")
+            return False
+        return True
+
     def restore(self, path: Path, origin: str) -> None:
         """Go back, or on, to a checkpoint of this run; the events after it are undone.
+
+        Later checkpoints are of a future that will not be: they are set aside.
 
         Raises:
             CheckpointError: it is damaged, or of another run.
@@ -267,9 +352,21 @@ class Trainer:
         self._tell_checkpoint(path, size, None, origin)
         at = self._at
         self.hub.announce(ev.Resumed(round=at.round, step=at.step, origin=origin, checkpoint=str(path)))
+        self._attempt(self.saver.undo_later, self)
 
     def _tell_checkpoint(self, path: Path, size: int, seconds: float | None, origin: str) -> None:
         at = self._at
         self.hub.announce(
             ev.CheckpointSaved(round=at.round, step=at.step, path=str(path), bytes=size, seconds=seconds, origin=origin)
         )
+
+
+def _vain(request: Request, *, paused: bool, unrecorded: bool) -> str | None:
+    """Why a request changes nothing; None if it does."""
+    if request.kind is Kind.PAUSE and paused:
+        return "the run is paused already"
+    if request.kind in {Kind.RESUME, Kind.STEP} and unrecorded:
+        return "the run cannot be recorded: it goes on by itself when it can"
+    if request.kind in {Kind.RESUME, Kind.STEP} and not paused:
+        return "the run is not paused"
+    return None

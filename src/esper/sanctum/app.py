@@ -48,7 +48,7 @@ _WIDTHS = [(0, "-tiny"), (WIDTH, "-narrow"), (110, "-normal"), (160, "-wide")]
 _HEIGHTS = [(0, "-flat"), (HEIGHT, "-short"), (34, "-medium"), (50, "-tall")]
 """From which size on a screen has a class; sanctum.tcss says what follows from it."""
 SignalHandler: TypeAlias = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
@@ -307,11 +307,12 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
     # Signals
 
     def _listen(self) -> None:
-        """A first TERM or INT ends the run of this process with a checkpoint; a second leaves at once."""
+        """A first TERM, INT or HUP ends the run of this process with a checkpoint; a second leaves at once."""
         if threading.current_thread() is threading.main_thread():
             loop = asyncio.get_running_loop()
-            self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-            for number in _SIGNALS:
+            handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+            self._handlers = {number: old for number, old in handlers.items() if old is not signal.SIG_IGN}
+            for number in self._handlers:
                 loop.add_signal_handler(number, self._on_signal, number)
 
     def on_unmount(self) -> None:

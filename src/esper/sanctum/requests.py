@@ -39,12 +39,15 @@ class Requests:
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._pending: set[Kind] = set()
+        self._to_end = False
+        """Whether not a person, but a signal asked for the end: then there is nobody to try again."""
 
     def ask(self, kind: Kind, path: str | None = None, origin: str = "keyboard") -> None:
         """Send a request. PAUSE, RESUME, STEP and CHECKPOINT are not sent twice while the first is unanswered."""
         if kind in self._pending and kind in _ONCE:
             return
         self._pending.add(kind)
+        self._to_end |= kind is Kind.STOP and origin == "signal"
         self._inbox.ask(kind, origin, path)
 
     @property
@@ -77,6 +80,8 @@ class Requests:
         match record:
             case ev.ControlRequested(ignored=str()) if record.origin == self._origin:
                 return {Kind(record.kind)}
+            case ev.Paused(reason=str()):  # what was asked for could not be done
+                return set(Kind) - ({Kind.STOP} if self._to_end else set())
             case ev.Paused():
                 return {Kind.PAUSE, Kind.STEP}
             case ev.PhaseTimed():

@@ -315,12 +315,15 @@ class ControlRequested(Event, frozen=True, kw_only=True, tag=True):
 
 
 class Paused(Event, frozen=True, kw_only=True, tag=True):
-    """The engine holds at a step boundary."""
+    """The engine holds at a step boundary; or in the midst of a step that has failed."""
 
     round: int
+    """Of the last step completed."""
     step: int
     origin: str
-    """Who asked, as in `CheckpointSaved`."""
+    """Who asked, as in `CheckpointSaved`; `engine` where the run cannot go on by itself."""
+    reason: str | None = None
+    """Why it cannot: a sentence for people. None where somebody asked."""
 
 
 class Resumed(Event, frozen=True, kw_only=True, tag=True):

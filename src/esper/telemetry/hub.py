@@ -47,6 +47,11 @@ class Hub:
         self._told: str | None = None
         """The sink's failure that listeners have heard of."""
 
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be recorded just now: a sentence for people."""
+        return self._sink.failure
+
     def subscribe(self, queue: SimpleQueue[Record] | None = None) -> SimpleQueue[Record]:
         """Put every later record into a queue, a new one unless it is given. It never makes `emit` wait: drain it."""
         queue = SimpleQueue() if queue is None else queue

@@ -57,7 +57,9 @@ def sentence(event: ev.AnyEvent) -> tuple[str, str] | None:
             ignored = f", in vain: {event.ignored}" if event.ignored else ""
             return "info", f"{event.kind}{checkpoint} requested ({event.origin}){ignored}"
         case ev.Paused():
-            return "info", f"paused at round {event.round} step {event.step} ({event.origin})"
+            reason = f": {event.reason}" if event.reason else ""
+            text = f"paused at round {event.round} step {event.step} ({event.origin}){reason}"
+            return ("error" if event.reason else "info"), text
         case ev.Resumed():
             source = f" from {event.checkpoint}" if event.checkpoint else ""
             return "info", f"resumed at round {event.round} step {event.step}{source} ({event.origin})"

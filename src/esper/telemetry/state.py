@@ -326,11 +326,11 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _control_requested(self, event: ev.ControlRequested) -> None:
         """Asked is not done: its line in the log is all."""
 
-    def _paused(self, _event: ev.Paused) -> None:
-        self.status = "paused"
+    def _paused(self, event: ev.Paused) -> None:
+        self.status, self.reason = "paused", event.reason
 
     def _resumed(self, _event: ev.Resumed) -> None:
-        self.status = "running"
+        self.status, self.reason = "running", None
 
     def _logged(self, event: ev.Logged) -> None:
         """Its line goes to the log, as that of any event does."""

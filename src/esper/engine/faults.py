@@ -1,0 +1,34 @@
+"""What broke off half done, in words: nothing of it holds on to the tensors of the work that failed."""
+
+from __future__ import annotations
+
+import traceback
+
+import torch
+
+
+class RunFailedError(Exception):
+    """A run that ended before its time. One sentence for people: what happened, and how to go on."""
+
+
+class FaultError(Exception):
+    """Work of a step that broke off: the state is half of one step and half of the next.
+
+    Args:
+        text: for people: where, and what.
+        trace: the traceback, where the program is to blame; None where memory ran out.
+    """
+
+    def __init__(self, text: str, trace: str | None) -> None:
+        super().__init__(text)
+        self.trace = trace
+
+    @classmethod
+    def of(cls, error: Exception, where: str) -> FaultError:
+        """What happened at a place, such as `env 03 on cpu:0`. Raise it after the handler, not in it: a fault that has
+        a context would keep what the failed work had allocated."""
+        told = str(error).strip().splitlines()
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return cls(f"{where} ran out of memory" + (f": {told[0]}" if told else ""), None)
+        what = f"{type(error).__name__}: {told[0]}" if told else type(error).__name__
+        return cls(f"{where} failed: {what}", "".join(traceback.format_exception(error)))

@@ -1,0 +1,231 @@
+"""Faults while somebody watches: the run is held, says why, and can go back; it never hangs, and never lies."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import torch
+from torch import Tensor
+
+from esper.control import Kind
+from esper.engine.env import Env
+from esper.engine.faults import FaultError
+from esper.engine.manifest import UNDONE, find_checkpoint, list_checkpoints
+from esper.engine.saving import Saver
+from esper.engine.trainer import Trainer
+from esper.ppo.learner import Learner
+from esper.telemetry import events as ev
+from esper.telemetry import recorder, segment_writer
+from tests.runs import LiveRun, computed, recorded
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], NoReturn]) -> None:
+    """Let env 1 fail, once, in the third step of the second round."""
+    train, failed = Env.train, threading.Event()
+
+    def broken(env: Env, round_index: int, step: int) -> Tensor:
+        if (env.index, round_index, step) == (1, 1, 2) and not failed.is_set():
+            failed.set()
+            fail()
+        return train(env, round_index, step)
+
+    monkeypatch.setattr(Env, "train", broken)
+
+
+def out_of_memory() -> NoReturn:
+    raise torch.OutOfMemoryError("Tried to allocate 2.00 TiB.")
+
+
+def wait_for_fault(live: LiveRun) -> str:
+    while (paused := live.wait_for(ev.Paused)).reason is None:
+        pass
+    return paused.reason
+
+
+@pytest.mark.parametrize("lanes", [("cpu:0",), ("cpu:0", "cpu:1")])
+def test_a_fault_holds_the_run_and_going_back_goes_on_to_the_same_end(
+    lanes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = LiveRun(tmp_path / "whole")
+    whole.start().finish()
+
+    fail_once(monkeypatch, out_of_memory)
+    live = LiveRun(tmp_path / "live", attended=True, devices=lanes).start()
+    reason = wait_for_fault(live)
+    assert reason == f"env 01 on {lanes[-1]} ran out of memory: Tried to allocate 2.00 TiB."
+    assert (live.state.status, live.state.reason) == ("paused", reason)
+    assert (live.state.round, live.state.step) == (2, 2)
+
+    for kind in (Kind.RESUME, Kind.STEP, Kind.CHECKPOINT, Kind.PAUSE):
+        live.control.ask(kind, "test")
+        refused = live.wait_for(ev.ControlRequested)
+        assert (refused.kind, refused.ignored is not None) == (kind.value, True)
+        assert "half done" in (refused.ignored or "")
+    saved = live.state.checkpoints[-1]
+    assert (saved.round, saved.step, saved.origin) == (1, 4, "schedule")
+
+    live.control.ask(Kind.RESTORE, "test", str(tmp_path))
+    assert live.wait_for(ev.Logged).severity == "error"
+    live.control.ask(Kind.RESTORE, "test", saved.path)
+    live.wait_for(ev.Resumed)
+    assert (live.state.status, live.state.reason) == ("running", None)
+    assert live.finish().status == "done"
+    assert live.failure is None
+    assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
+
+
+def test_a_fault_in_the_first_round_has_a_checkpoint_to_go_back_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, failed = Env.train, threading.Event()
+
+    def broken(env: Env, round_index: int, step: int) -> Tensor:
+        if step == 1 and not failed.is_set():
+            failed.set()
+            raise RuntimeError("once")
+        return train(env, round_index, step)
+
+    monkeypatch.setattr(Env, "train", broken)
+    live = LiveRun(tmp_path, attended=True).start()
+    wait_for_fault(live)
+    (start,) = live.state.checkpoints
+    assert (start.origin, start.round, start.step) == ("start", 0, 0)
+    live.control.ask(Kind.RESTORE, "test", start.path)
+    assert live.finish().status == "done"
+
+
+@pytest.mark.parametrize("kind", [Kind.STOP, Kind.ABANDON])
+def test_who_leaves_a_failed_run_is_told_the_way_on(
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(threading.enumerate())
+    fail_once(monkeypatch, out_of_memory)
+    live = LiveRun(tmp_path, attended=True).start()
+    wait_for_fault(live)
+    saved = list_checkpoints(live.run.directory)
+    live.control.ask(kind, "test")
+    assert live.finish().status == "failed"
+    assert live.failure == (
+        "env 01 on cpu:0 ran out of memory: Tried to allocate 2.00 TiB.; "
+        f"--resume {live.run.directory} goes on at round 2, step 1"
+    )
+    assert list_checkpoints(live.run.directory) == saved  # nothing of the half step
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_fault_in_the_update_holds_the_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learn = Learner.update
+
+    def broken(*_: object) -> NoReturn:
+        raise ValueError("no such number")
+
+    monkeypatch.setattr(Learner, "update", broken)
+    live = LiveRun(tmp_path, attended=True).start()
+    assert wait_for_fault(live) == "the engine failed: ValueError: no such number"
+    monkeypatch.setattr(Learner, "update", learn)
+    live.control.ask(Kind.RESTORE, "test", live.state.checkpoints[0].path)
+    assert live.finish().status == "done"
+
+
+def test_a_fault_keeps_nothing_of_the_work_that_failed() -> None:
+    kept: list[weakref.ref[Tensor]] = []
+
+    def work() -> None:
+        large = torch.zeros(8)
+        kept.append(weakref.ref(large))
+        raise MemoryError
+
+    try:
+        work()
+    except MemoryError as error:
+        fault = FaultError.of(error, "env 00 on cpu:0")
+    gc.collect()
+    assert str(fault) == "env 00 on cpu:0 ran out of memory"
+    assert kept[0]() is None
+
+
+# A full disk
+
+
+def test_a_stop_that_meets_a_full_disk_holds_the_run_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, full = Saver.save, threading.Event()
+
+    def limited(saver: Saver, trainer: Trainer) -> tuple[Path, int]:
+        if full.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return save(saver, trainer)
+
+    monkeypatch.setattr(Saver, "save", limited)
+    live = LiveRun(tmp_path, attended=True).start_paused(2)
+    full.set()
+    live.control.ask(Kind.STOP, "keyboard")
+    assert "No space left on device; make room and try again" in wait_for_fault(live)
+    full.clear()
+    live.control.ask(Kind.STOP, "keyboard")
+    assert live.finish().status == "stopped"
+    assert live.state.checkpoints[-1].step == 2
+
+    live = LiveRun(tmp_path, attended=True).start_paused(2)
+    full.set()
+    live.control.ask(Kind.STOP, "signal")  # nobody is there to make room
+    assert live.finish().status == "failed"
+    assert live.failure is not None
+    assert "No space left on device" in live.failure
+
+
+def test_a_run_that_cannot_be_recorded_holds_and_goes_on_without_a_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, full = os.write, threading.Event()
+
+    def limited(file: int, data: bytes) -> int:
+        if full.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, data)
+
+    monkeypatch.setattr(recorder, "RETRY", 0.02)
+    monkeypatch.setattr(segment_writer.os, "write", limited)
+    live = LiveRun(tmp_path, attended=True).start_paused(1)
+    full.set()
+    live.control.ask(Kind.RESUME, "test")
+    reason = wait_for_fault(live)
+    assert "cannot record to" in reason
+    assert "No space left on device" in reason
+    assert recorded(live.run.directory)  # what is there is valid
+    live.control.ask(Kind.RESUME, "test")
+    assert "goes on by itself" in (live.wait_for(ev.ControlRequested).ignored or "")
+    full.clear()
+    assert live.wait_for(ev.Resumed).origin == "engine"
+    assert live.finish().status == "done"
+    told = [(event.seq, type(event)) for event in live.heard]
+    assert [(event.seq, type(event)) for event in recorded(live.run.directory)] == told
+
+
+# Going back
+
+
+def test_what_was_later_than_a_restored_checkpoint_is_not_the_newest(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, checkpoint_every=0, rounds=50).start_paused(1)
+    directory = live.run.directory
+    live.control.ask(Kind.CHECKPOINT, "test")
+    first = Path(live.wait_for(ev.CheckpointSaved).path)
+    live.control.ask(Kind.STEP, "test")
+    live.control.ask(Kind.CHECKPOINT, "test")
+    later = Path(live.wait_for(ev.CheckpointSaved).path)
+    assert find_checkpoint(directory) == later
+
+    live.control.ask(Kind.RESTORE, "test", str(first))
+    live.control.ask(Kind.ABANDON, "test")
+    live.finish()
+    assert find_checkpoint(directory) == first
+    assert [path.name for path in (directory / UNDONE).iterdir()] == [later.name]
