@@ -138,15 +138,15 @@ def test_a_fault_in_the_update_holds_the_run_too(tmp_path: Path, monkeypatch: py
 def test_a_fault_keeps_nothing_of_the_work_that_failed() -> None:
     kept: list[weakref.ref[Tensor]] = []
 
-    def work() -> None:
+    def work() -> FaultError:
         large = torch.zeros(8)
         kept.append(weakref.ref(large))
-        raise MemoryError
+        try:
+            raise MemoryError
+        except MemoryError as error:
+            return FaultError.of(error, "env 00 on cpu:0")
 
-    try:
-        work()
-    except MemoryError as error:
-        fault = FaultError.of(error, "env 00 on cpu:0")
+    fault = work()
     gc.collect()
     assert str(fault) == "env 00 on cpu:0 ran out of memory"
     assert kept[0]() is None
