@@ -61,7 +61,7 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
     entropy_coef: Annotated[
         NotNegative,
         Meta(description="entropy bonus at the start; it falls linearly to a tenth by the last round"),
-    ] = 0.03
+    ] = 0.08
     max_grad_norm: Annotated[Positive, Meta(description="limit of the L2 norm of the whole gradient")] = 0.5
     target_kl: Annotated[Positive, Meta(description="an epoch that ends above it is the update's last, nats")] = 0.03
     hidden: Annotated[PositiveInt, Meta(description="width of the LSTM")] = 128
@@ -119,7 +119,7 @@ class Config(_Section, frozen=True, kw_only=True):
     policy: Annotated[PolicyName, Meta(description=f"who grows the networks: {', '.join(get_args(PolicyName))}")] = (
         "ppo"
     )
-    rounds: Annotated[int, Meta(ge=1, description="rounds in the run: an episode of every env, then an update")] = 100
+    rounds: Annotated[int, Meta(ge=1, description="rounds in the run: an episode of every env, then an update")] = 160
     steps: Annotated[int, Meta(ge=1, description="steps in an episode: a decision, then an epoch of training")] = 25
     slots: Annotated[
         tuple[str, ...], Meta(description="slots that the policy may use; default: all of the host's")
