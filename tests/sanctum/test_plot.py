@@ -48,3 +48,7 @@ def test_a_chart_labels_its_ends() -> None:
 
 def test_axes_end_at_round_numbers() -> None:
     assert [round_up(value) for value in (0.0031, 0.2, 0.21, 3.0)] == [0.005, 0.2, 0.5, 5.0]
+
+
+def test_where_there_is_no_place_nothing_is_shown() -> None:
+    assert places([1.0, 2.0], 25, 0) == []

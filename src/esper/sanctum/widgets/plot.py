@@ -44,8 +44,8 @@ def places(values: Sequence[T], total: int, width: int) -> list[T | None]:
 
 @lru_cache(64)
 def _shares(total: int, width: int) -> list[tuple[int, int]]:
-    """First and last index of the values that fall to each place."""
-    starts = [place * total // width for place in range(width + 1)]
+    """First and last index of the values that fall to each place; there may be no place at all."""
+    starts = [place * total // max(width, 1) for place in range(width + 1)]
     return [(first, max(first, after - 1)) for first, after in pairwise(starts)]
 
 
