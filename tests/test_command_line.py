@@ -27,7 +27,7 @@ from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.runs import computed, recorded, stopped_run
 from tests.telemetry.recordings import recording
-from tests.terminals import ENTER_SCREEN, Terminal, insist, run, start
+from tests.terminals import ENTER_SCREEN, PROGRAM, Terminal, insist, run, start
 
 SMALL = ("--envs", "2", "--steps", "2", "--rounds", "1")
 SLOW_STEPS = ("--task", "synthetic", "--envs", "16", "--devices", "cpu:0")
@@ -128,6 +128,29 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait() == 0
+
+
+@pytest.mark.slow
+def test_a_run_whose_terminal_is_gone_checkpoints_and_ends(tmp_path: Path) -> None:
+    master, slave = os.openpty()
+    process = subprocess.Popen(
+        [*PROGRAM, "--no-tui", "--envs", "2", "--steps", "2", "--rounds", "1000"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        stderr=subprocess.PIPE,
+    )
+    os.close(slave)
+    output = b""
+    while b"round 1/1000" not in output:
+        output += os.read(master, 4096)
+    os.close(master)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, b"")
+    ended = recorded(only_run(tmp_path))[-1]
+    assert isinstance(ended, ev.RunEnded)
+    assert ended.outcome == "stopped"
+    assert read_checkpoint(list_checkpoints(only_run(tmp_path))[-1])
 
 
 @pytest.mark.slow

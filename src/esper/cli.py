@@ -6,6 +6,7 @@ TERM.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -77,8 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return refuse(str(error))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # Who reads our output has seen enough. Python would complain again when it flushes at exit.
+    except OSError as error:
+        if error.errno not in {errno.EPIPE, errno.EIO}:
+            raise
+        # Who reads our output has seen enough, or the terminal is gone. Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
 
@@ -142,7 +145,7 @@ def _run_headless(engine: EngineThread, stream: TextIO):
         engine.start()
         try:
             state = Console(stream).run(engine.records, lambda: engine.alive)
-        except BrokenPipeError:  # nobody listens any more: the engine saves what it has
+        except OSError:  # nobody listens any more, or the terminal is gone: the engine saves what it has
             engine.control.ask(Kind.STOP, "signal")
             engine.join()
             raise
