@@ -1,6 +1,8 @@
 """The update: exact where it can be, and able to learn what has a known optimum."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from esper.ppo.learner import Learner, explained_variance
 from esper.ppo.loss import ppo_loss
 from esper.ppo.normalise import RunningMeanStd
 from esper.ppo.rollout import Rollout, Sequences
+from tests.engine.test_hot_path import READS
 
 SLOTS, BLUEPRINTS = 2, 3
 
@@ -206,3 +209,31 @@ def test_it_learns_to_remember() -> None:
         return reward
 
     assert learn_to(at_the_end, steps=4, cue_steps=1, rounds=60, learning_rate=1e-2) > 0.85  # chance is one third
+
+
+@pytest.mark.parametrize("minibatches", [1, 4])
+def test_a_minibatch_reads_nothing_from_the_device(minibatches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = PPOConfig(epochs=2, minibatches=minibatches, target_kl=1e9)
+    network, rollout, learner = build(8, 3, config)
+    generator = torch.Generator().manual_seed(0)
+    obs_ETF = torch.randn(8, 3, observation_size(SLOTS), generator=generator)
+    play(network, rollout, legal(8, Op.WAIT), obs_ETF, generator)
+    monkeypatch.setattr(learner.optimizer, "step", lambda: None)  # it reads its own counters, which are on the host
+    found: list[str] = []
+
+    def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def read(*args: Any, **options: Any) -> Any:
+            found.append(name)
+            return call(*args, **options)
+
+        return read
+
+    with monkeypatch.context() as patch:
+        for name in READS:
+            patch.setattr(Tensor, name, watched(name, getattr(Tensor, name)))
+        learned = learner.update(rollout, obs_ETF, torch.randn(8), 0, generator)
+    assert learned.minibatches == 2 * minibatches
+    assert found.count("__float__") == 2  # the KL of each epoch, which may be the last
+    assert found.count("cpu") == 1  # what the update has to report
+    assert found.count("__int__") == 3  # numbers of envs and of rounds, which are on the host
+    assert found.count("item") == 0

@@ -12,14 +12,14 @@ from esper.ppo.loss import Loss
 from esper.ranks import Ranks
 
 
-def average(loss: Loss, steps: int, network: nn.Module, ranks: Ranks) -> Loss:
+def average(loss: Loss, steps: Tensor, network: nn.Module, ranks: Ranks) -> Loss:
     """Give every rank the gradients and the loss of the whole minibatch: means over the steps of all ranks.
 
     A rank's loss is a mean over its own steps, so each counts by their number. Everything travels in one flat buffer.
 
     Args:
         loss: of this rank's part of the minibatch, after its backward pass.
-        steps: that count in that part.
+        steps: that count in that part; int64, no dimension.
         network: whose gradients are replaced. A parameter that no rank has a gradient for keeps none.
         ranks: that take part.
 
@@ -36,7 +36,7 @@ def average(loss: Loss, steps: int, network: nn.Module, ranks: Ranks) -> Loss:
         [torch.stack((loss.total.detach(), loss.policy, loss.value, loss.kl)), *map(torch.flatten, grads)]
     )
     counted = [
-        torch.stack((choices.new_tensor(steps), choices, loss.clip_fraction * choices)),
+        torch.stack((steps, choices, loss.clip_fraction * choices)),
         loss.entropy_sum_H,
         loss.choices_H,
         reached_P,

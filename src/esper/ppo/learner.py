@@ -127,7 +127,7 @@ class Learner:
         loss = self.evaluate(batch, entropy_coef)
         self.optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
-        loss = average(loss, int(batch.counts_ET.sum()), self.network, self.ranks)
+        loss = average(loss, batch.counts_ET.sum(), self.network, self.ranks)
         step = _Step(loss, *self._head_norms())
         nn.utils.clip_grad_norm_(self.network.parameters(), self.config.max_grad_norm)
         self.optimizer.step()
