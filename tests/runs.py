@@ -114,7 +114,16 @@ def stopped_run(telemetry_dir: Path) -> Path:
 
 def computed(events: Iterable[ev.AnyEvent]) -> list[ev.AnyEvent]:
     """What a run computed, event by event, without numbers and dates."""
-    return [msgspec.structs.replace(event, seq=0, time=0.0) for event in events if not isinstance(event, OF_THE_MOMENT)]
+    return [
+        msgspec.structs.replace(event, seq=0, time=0.0)
+        for event in events
+        if not isinstance(event, OF_THE_MOMENT) and not _about_a_lane(event)
+    ]
+
+
+def _about_a_lane(event: ev.AnyEvent) -> bool:
+    """An anomaly of memory, of speed, or among the envs that happen to share a lane."""
+    return isinstance(event, ev.AnomalyFound | ev.AnomalyEnded) and event.where.startswith("cpu:")
 
 
 def recorded(run: Path) -> list[ev.AnyEvent]:
