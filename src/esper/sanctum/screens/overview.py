@@ -6,10 +6,12 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 
 from esper.sanctum.bindings import Category
+from esper.sanctum.population import FilterError
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.widgets.accuracy import PopulationAccuracy
 from esper.sanctum.widgets.devices import Devices
 from esper.sanctum.widgets.env_table import EnvTable
+from esper.sanctum.widgets.filter_box import FilterBox
 from esper.sanctum.widgets.heads import Heads
 from esper.sanctum.widgets.log import Log
 
@@ -24,8 +26,35 @@ class Overview(RunScreen):
         """Two columns; sanctum.tcss lays them below each other where it is narrow."""
         with Vertical(id="left"):
             yield EnvTable(self.view)
+            yield FilterBox()
             yield PopulationAccuracy(self.view)
         with Vertical(id="right"):
             yield Heads(self.view)
             yield Devices(self.view)
             yield Log(self.view)
+
+    def on_env_table_filter_wanted(self) -> None:
+        """`/` on the table."""
+        self.query_one(FilterBox).open()
+
+    def on_env_table_filter_unwanted(self) -> None:
+        """Escape on the table."""
+        self.query_one(FilterBox).clear()
+
+    def on_filter_box_typed(self, event: FilterBox.Typed) -> None:
+        """Show at once what a filter leaves."""
+        self._filter(event.text)
+
+    def on_filter_box_closed(self, event: FilterBox.Closed) -> None:
+        """Back to the table."""
+        self._filter(event.text)
+        self.query_one(EnvTable).focus()
+
+    def _filter(self, text: str) -> None:
+        box, table = self.query_one(FilterBox), self.query_one(EnvTable)
+        try:
+            count = table.show_only(text)
+        except FilterError as error:
+            box.say(str(error), wrong=True)
+        else:
+            box.say(f"{count} of {len(self.view.source.state.envs)}" if text.strip() else "")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from esper.sanctum.population import NUMBERS
 from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, number, percent, plain, power_of_two
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line
@@ -18,6 +19,7 @@ from esper.telemetry.state import HISTORY, EnvState
 
 _CHOICES = ((10, 6, 2), (10, 0, 2), (10, 0, 1), (6, 0, 1), (0, 0, 2), (0, 0, 1))
 """Columns for a blueprint's name, for the bar of alpha, and between columns, from roomy to tight."""
+PIN = "•"
 _LEAST_SPARK, _MOST_SPARK = 4, 26
 _COUNTED = ("fossilized", "probationary", "blending", "training", "germinated", "culled", "embargoed", "dormant")
 _MOVING = frozenset({"training", "blending", "probationary"})
@@ -68,15 +70,48 @@ def _needed(layout: Layout, slots: int) -> int:
     return fixed + slots * layout.slot + layout.device + between * layout.gap
 
 
-def heading(palette: Palette, layout: Layout, slots: Sequence[str]) -> Line:
-    """Names and units of the columns."""
-    gap = " " * layout.gap
-    line = Line(palette).fit("env".rjust(1 + layout.digits), 2 + layout.digits, "head")
-    line.add("acc %" + gap, "head").fit("", layout.spark).add(gap).add("reward" + gap, "head")
-    for slot in slots:
-        line.fit(plain(slot), layout.slot, "head").add(gap)
-    line.add("  |g| " + gap, "head").add("scale", "head")
-    return line.add(gap).fit("lane", layout.device, "head") if layout.device else line
+def columns(slots: Sequence[str]) -> list[str]:
+    """What the table can be ordered by."""
+    return ["env", "acc", "reward", *slots, "|g|", "scale", "lane"]
+
+
+def heading(
+    palette: Palette, layout: Layout, slots: Sequence[str], by: str, arrow: str
+) -> tuple[Line, list[tuple[range, str]]]:
+    """Names and units of the columns, and which columns of the screen are whose; an arrow at the one they go by."""
+    widths = [2 + layout.digits, 5 + layout.gap + layout.spark, 6, *(layout.slot for _ in slots), 6, 5]
+    labels = ["env".rjust(1 + layout.digits), "acc %", "reward", *map(plain, slots), "  |g|", "scale"]
+    if layout.device:
+        widths.append(layout.device)
+        labels.append("lane")
+    line, spans = Line(palette), []
+    for name, label, width in zip(columns(slots), labels, widths, strict=False):
+        start, gap = line.width, 0 if name == "env" else layout.gap
+        text = label + arrow if name == by else label
+        line.fit(text, width + gap, "key" if name == by else "head")
+        spans.append((range(start, line.width), name))
+    return line, spans
+
+
+def value_of(column: str, started: RunStarted) -> Callable[[EnvState], float | None]:
+    """What the envs are ordered by under a column: a slot counts by its stage, then by its alpha."""
+    lanes = list(dict.fromkeys(started.lanes))
+    known: dict[str, Callable[[EnvState], float | None]] = {
+        "env": NUMBERS["env"],
+        "acc": NUMBERS["acc"],
+        "reward": NUMBERS["reward"],
+        "|g|": NUMBERS["grad"],
+        "scale": NUMBERS["scale"],
+        "lane": lambda env: lanes.index(env.lane),
+    }
+    if column in known:
+        return known[column]
+    slot = started.slots.index(column)
+    return lambda env: _grown(env.stepped.slots[slot]) if env.stepped else None
+
+
+def _grown(reading: SlotReading) -> float:
+    return _COUNTED[::-1].index(reading.stage) + (reading.alpha or 0.0) / 2
 
 
 OUT = f"{SIGNS[Sign.ROLLBACK][0].glyph} out"
@@ -84,13 +119,20 @@ OUT = f"{SIGNS[Sign.ROLLBACK][0].glyph} out"
 
 
 def row(
-    palette: Palette, layout: Layout, started: RunStarted, env: EnvState, *, severity: str | None, here: bool
+    palette: Palette,
+    layout: Layout,
+    started: RunStarted,
+    env: EnvState,
+    *,
+    severity: str | None,
+    here: bool,
+    pinned: bool,
 ) -> Line:
     """One env. `severity` is that of its worst anomaly, `here` says that the cursor is on it."""
     gap = " " * layout.gap
     step = env.stepped
-    line = Line(palette, here=here).add("▸" if here else " ", "key")
-    line.add(f"{env.env:0{layout.digits}d}", "bright" if here else "dim")
+    line = Line(palette, here=here).add("▸" if here else PIN if pinned else " ", "key")
+    line.add(f"{env.env:0{layout.digits}d}", "key" if pinned else "bright" if here else "dim")
     line.add(SEVERITIES[severity].glyph if severity else " ", severity or "normal")
     line.cell(percent(step.accuracy if step else None), "bright" if here else None).add(gap)
     spread = places(env.accuracy, min(started.steps, HISTORY), layout.spark)
@@ -126,27 +168,35 @@ def slot_cell(line: Line, layout: Layout, slot: SlotReading | None) -> None:
     line.to(end)
 
 
-def middle(palette: Palette, layout: Layout, started: RunStarted, envs: Sequence[EnvState]) -> Line:
-    """Medians over the envs, and for each slot how many are at each stage."""
+SUMMARIES: dict[str, Callable[[list[float]], float]] = {"med": median, "min": min, "max": max}
+"""Rows below the envs, the most wanted first."""
+
+
+def summary(palette: Palette, layout: Layout, started: RunStarted, envs: Sequence[EnvState], name: str) -> Line:
+    """Median, least or greatest over the envs of each number; with the medians, how many are at each stage."""
     gap = " " * layout.gap
     steps = [env.stepped for env in envs if env.stepped is not None]
-    line = Line(palette).fit("med".rjust(1 + layout.digits), 2 + layout.digits, "head")
-    line.cell(percent(_median(step.accuracy for step in steps)), "bright").add(gap)
+
+    def over(values: Iterable[float | None]) -> float | None:
+        finite = [value for value in values if value is not None and math.isfinite(value)]  # the rows show the others
+        return SUMMARIES[name](finite) if finite else None
+
+    line = Line(palette).fit(name.rjust(1 + layout.digits), 2 + layout.digits, "head")
+    role = "bright" if name == "med" else "dim"
+    line.cell(percent(over(step.accuracy for step in steps)), role).add(gap)
     line.add(" " * layout.spark).add(gap)
-    line.cell(number(_median(step.reward for step in steps), 2, 3, signed=True, fixed=True)).add(gap)
+    line.cell(number(over(step.reward for step in steps), 2, 3, signed=True, fixed=True), role).add(gap)
     for index in range(len(started.slots)):
         end = line.width + layout.slot
-        counts = Counter(step.slots[index].stage for step in steps)
-        for stage in _COUNTED:
-            text = f"{counts[stage]}{STAGES[stage].glyph}"
-            if counts[stage] and line.width + len(text) <= end:
-                line.add(text, stage).to(min(line.width + 1, end))
+        if name == "med":
+            _count_stages(line, Counter(step.slots[index].stage for step in steps), end)
         line.to(end).add(gap)
-    line.cell(number(_median(step.grad_norm for step in steps), 3, 2), "dim").add(gap)
-    return line.cell(power_of_two(_median(step.loss_scale for step in steps)), "dim")
+    line.cell(number(over(step.grad_norm for step in steps), 3, 2), "dim").add(gap)
+    return line.cell(power_of_two(over(step.loss_scale for step in steps)), "dim")
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    """Median of what was measured and is a number; the rows show the others."""
-    finite = [value for value in values if value is not None and math.isfinite(value)]
-    return median(finite) if finite else None
+def _count_stages(line: Line, counts: Counter[str], end: int) -> None:
+    for stage in _COUNTED:
+        text = f"{counts[stage]}{STAGES[stage].glyph}"
+        if counts[stage] and line.width + len(text) <= end:
+            line.add(text, stage).to(min(line.width + 1, end))

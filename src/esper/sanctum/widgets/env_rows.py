@@ -21,15 +21,12 @@ class EnvRows(Panel, can_focus=True):
     def __init__(self, view: View, *, id: str | None = None) -> None:
         super().__init__(view, id=id)
         self._top = 0
+        self._order: Sequence[int] = ()
         self._shown: Sequence[int] = ()
 
-    def order(self) -> Sequence[int]:
-        """The envs in the order of their rows."""
-        return range(len(self.state.envs))
-
-    def page(self, room: int) -> Sequence[int]:
-        """The envs in sight when there is room for so many, the one under the cursor among them."""
-        order = self.order()
+    def page(self, order: Sequence[int], room: int) -> Sequence[int]:
+        """The envs in sight when there is room for so many of `order`, the one under the cursor among them."""
+        self._order = order
         count = len(order)
         if count and self.view.env not in order:
             self.view.env = order[0]
@@ -42,7 +39,7 @@ class EnvRows(Panel, can_focus=True):
         """Arrows at the right edge of the first and last row where there are envs out of sight."""
         if self._top > 0:
             strips[1] = Strip.join([strips[1].crop(0, width - 1), self.line().add("↑", "dim").strip(1)])
-        if self._top + len(self._shown) < len(self.order()):
+        if self._top + len(self._shown) < len(self._order):
             last = len(self._shown)
             strips[last] = Strip.join([strips[last].crop(0, width - 1), self.line().add("↓", "dim").strip(1)])
 
@@ -54,7 +51,7 @@ class EnvRows(Panel, can_focus=True):
 
     def action_move(self, rows: int) -> None:
         """Move the cursor by rows."""
-        order = self.order()
+        order = self._order
         if order:
             at = order.index(self.view.env) if self.view.env in order else 0
             self.select(order[min(max(at + rows, 0), len(order) - 1)])

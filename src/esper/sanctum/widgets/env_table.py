@@ -2,67 +2,183 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from typing import ClassVar
 
+from textual.binding import BindingType
+from textual.events import Click
 from textual.geometry import Size
+from textual.message import Message
 from textual.strip import Strip
 
+from esper.sanctum.bindings import Category, bindings
+from esper.sanctum.population import Term, ordered, parse_filter, worst_of
 from esper.sanctum.widgets import env_row
 from esper.sanctum.widgets.env_rows import EnvRows
-from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.panel import Line, View
+from esper.telemetry.state import EnvState
 
-_FRAME = 2
-"""Lines that are no env: the heading and the medians."""
+_UPWARDS = frozenset({"env", "lane"})
+"""Columns that are read from the least to the greatest."""
 
 
 class EnvTable(EnvRows):
-    """A heading, the envs, their medians."""
+    """A heading, the envs that pass the filter in the chosen order, and their medians and extremes."""
 
     METRICS = ("accuracy", "reward", "stage", "gradient norm", "loss scale")
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.TABLE)]
 
-    HEADING = "envs"
+    class FilterWanted(Message):
+        """`/` was pressed."""
 
-    def on_mount(self) -> None:
-        """Nothing is drawn yet."""
+    class FilterUnwanted(Message):
+        """Escape was pressed."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__(view)
         self._rows: dict[int, tuple[Hashable, Strip]] = {}
+        self._by, self._descending = "env", False
+        self._spans: list[tuple[range, str]] = []
+        self._filter: tuple[str, Term] | None = None
+        self._pinned: frozenset[int] = frozenset()
+        self._following = False
 
     def key(self) -> Hashable:
-        """The state, and where the cursor is."""
-        return self.state.seq, self.view.env
+        """The state, and what the user has chosen."""
+        chosen = (self._by, self._descending, self.filter, self._pinned, self._following)
+        return self.state.seq, self.view.env, chosen
 
     def wanted_height(self) -> int:
-        """Every env, the frame and a rule."""
-        return len(self.state.envs) + _FRAME + 1
+        """Every env, the heading, a rule and the summaries."""
+        return len(self.state.envs) + 2 + len(env_row.SUMMARIES)
 
     def draw(self, size: Size) -> list[Line] | list[Strip]:
-        """Heading, the rows in sight, a rule where there is room, medians."""
+        """Heading, the rows in sight, a rule where there is room, medians; least and greatest where there is more."""
         width, height = size
-        started, envs = self.state.started, self.state.envs
+        started = self.state.started
         if started is None:
             return self._starting(width, height)
         palette = self.view.palette
         layout = env_row.fit(width - 1, started)
-        room = max(height - _FRAME, 1)
-        shown = [envs[index] for index in self.page(room)]
-        self.border_subtitle = f"{self._top + 1}–{self._top + len(shown)} of {len(envs)}"
-        worst = {a.found.env: a.found.severity for a in reversed(self.state.active_anomalies())}
-        strips = [env_row.heading(palette, layout, started.slots).strip(width)]
-        for env in shown:
-            severity, here = worst.get(env.env), env.env == self.view.env
-            key = (env.revision, severity, here, layout, width, palette.name, self.view.generation)
-            known = self._rows.get(env.env)
+        severities = self.severities()
+        envs = self._choose(severities)
+        names = list(env_row.SUMMARIES)[: 3 if height >= min(len(envs) + 5, 30) else 1]
+        shown = self.page([env.env for env in envs], max(height - 1 - len(names), 1))
+        self._label(len(envs))
+        arrow = "↓" if self._descending else "↑"
+        heading, self._spans = env_row.heading(palette, layout, started.slots, self._by, arrow)
+        strips = [heading.strip(width)]
+        for index in shown:
+            env, severity, here = self.state.envs[index], severities.get(index), index == self.view.env
+            pinned = index in self._pinned
+            key = (env.revision, severity, here, pinned, layout, width, palette.name, self.view.generation)
+            known = self._rows.get(index)
             if known is None or known[0] != key:
-                line = env_row.row(palette, layout, started, env, severity=severity, here=here)
+                line = env_row.row(palette, layout, started, env, severity=severity, here=here, pinned=pinned)
                 known = key, line.strip(width)
-                self._rows[env.env] = known
+                self._rows[index] = known
             strips.append(known[1])
-        if height > len(envs) + _FRAME:
-            strips.append(self.line().add("─" * (width - 1), "faint").strip(width))
-        elif len(shown) < len(envs):
+        if len(shown) < len(envs):
             self.mark_more(strips, width)
-        strips.append(env_row.middle(palette, layout, started, envs).strip(width))
-        return strips
+        elif height > len(strips) + len(names):
+            strips.append(self.line().add("─" * (width - 1), "faint").strip(width))
+        return strips + [env_row.summary(palette, layout, started, envs, name).strip(width) for name in names]
+
+    def severities(self) -> dict[int, str]:
+        """Of each env with an anomaly, that of the worst."""
+        active = reversed(self.state.active_anomalies())
+        return {a.found.env: a.found.severity for a in active if a.found.env is not None}
+
+    def _choose(self, severities: dict[int, str]) -> list[EnvState]:
+        """The envs to show, in their order."""
+        assert self.state.started is not None
+        envs: Sequence[EnvState] = self.state.envs
+        if self._filter is not None:
+            passes = self._filter[1]
+            envs = [env for env in envs if env.env in self._pinned or passes(env, severities.get(env.env))]
+        if self._following and (worst := worst_of(envs, severities)) is not None:
+            self.view.env = worst
+        value = env_row.value_of(self._by, self.state.started)
+        order = ordered(envs, value, descending=self._descending, first=self._pinned)
+        return [self.state.envs[index] for index in order]
+
+    def _label(self, count: int) -> None:
+        total = len(self.state.envs)
+        title = f"envs ─ by {self._by} {'↓' if self._descending else '↑'}"
+        if self._pinned:
+            title += f" ─ {len(self._pinned)} pinned"
+        self.border_title = title + (" ─ following the worst" if self._following else "")
+        of = f"{count} of {total}" if self.filter else str(total)
+        self.border_subtitle = (
+            f"{self._top + 1}–{self._top + len(self._shown)} of {of}" if count else f"none of {total}"
+        )
 
     def _starting(self, width: int, height: int) -> list[Line]:
         text = "starting: loading torch…" if self.view.source.live else "the recording has no run yet"
         return [self.line()] * ((height - 1) // 2) + [self.line().add(text.center(width), "normal")]
+
+    @property
+    def filter(self) -> str:
+        """The filter that holds; empty for none."""
+        return self._filter[0] if self._filter else ""
+
+    def show_only(self, text: str) -> int:
+        """Hold a filter; how many envs pass it.
+
+        Raises:
+            FilterError: it has no meaning, and the one before still holds.
+        """
+        started = self.state.started
+        term = parse_filter(text, started.lanes if started else [])
+        self._filter = (text, term) if text.strip() else None
+        self.update()
+        severities = self.severities()
+        return sum(term(env, severities.get(env.env)) for env in self.state.envs)
+
+    def order_by(self, column: str) -> None:
+        """Order by a column, or the other way round where the table is in that order."""
+        self._descending = not self._descending if column == self._by else column not in _UPWARDS
+        self._by = column
+        self.update()
+
+    def action_order(self) -> None:
+        """Order by the next column."""
+        if self.state.started is not None:
+            names = env_row.columns(self.state.started.slots)
+            self.order_by(names[(names.index(self._by) + 1) % len(names)])
+
+    def action_reverse(self) -> None:
+        """The other way round."""
+        self.order_by(self._by)
+
+    def action_follow(self) -> None:
+        """Keep the cursor on the worst env, until it is moved by hand."""
+        self._following = not self._following
+        self.update()
+
+    def action_pin(self) -> None:
+        """Pin the env under the cursor to the top, or let it go."""
+        self._pinned ^= {self.view.env}
+        self.update()
+
+    def action_filter(self) -> None:
+        """Ask for the line in which a filter is typed."""
+        self.post_message(self.FilterWanted())
+
+    def action_clear(self) -> None:
+        """Show all envs."""
+        self.post_message(self.FilterUnwanted())
+
+    def select(self, env: int) -> None:
+        """Put the cursor on an env; it follows no longer."""
+        self._following = False
+        super().select(env)
+
+    def on_click(self, event: Click) -> None:
+        """A click on a heading orders by it; a row as in all panels of rows."""
+        offset = event.get_content_offset(self)
+        if offset is not None and offset.y == 0:
+            for columns, name in self._spans:
+                if offset.x in columns:
+                    self.order_by(name)
+            event.prevent_default()

@@ -1,0 +1,183 @@
+"""Which envs to show, and in which order: the filter and the order of the env table, without a screen.
+
+A filter is a few terms, all of which must hold: `acc<0.5`, `stage:blending`, `device:cuda:1`, `anomaly`, a number of
+an env, or any text that stands in its row.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from esper.nearest import nearest
+from esper.sanctum.symbols import OPS, STAGES
+from esper.telemetry.events import EnvStepped, SlotReading
+from esper.telemetry.state import EnvState
+
+Term: TypeAlias = Callable[[EnvState, str | None], bool]
+"""Whether an env is to be shown; given it, and the severity of its worst anomaly."""
+
+
+class FilterError(ValueError):
+    """A filter cannot be understood; the message is one sentence that says why and what there is."""
+
+
+def _of_step(value: Callable[[EnvStepped], float | None]) -> Callable[[EnvState], float | None]:
+    return lambda env: value(env.stepped) if env.stepped else None
+
+
+NUMBERS: dict[str, Callable[[EnvState], float | None]] = {
+    "env": lambda env: env.env,
+    "acc": _of_step(lambda step: step.accuracy),
+    "best": lambda env: env.best_accuracy,
+    "reward": _of_step(lambda step: step.reward),
+    "return": lambda env: env.episode_return,
+    "loss": _of_step(lambda step: step.loss),
+    "grad": _of_step(lambda step: step.grad_norm),
+    "scale": _of_step(lambda step: step.loss_scale),
+    "params": _of_step(lambda step: step.parameter_ratio),
+    "value": _of_step(lambda step: step.value),
+    "skips": _of_step(lambda step: sum(step.skipped.values())),
+}
+"""What a filter can compare, by name."""
+_COMPARE = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "!=": operator.ne,
+}
+_COMPARISON = re.compile(r"([^<>=!:]*)(<=|>=|!=|<|>|=)(.*)")
+
+
+def parse_filter(text: str, lanes: Sequence[str]) -> Term:
+    """The meaning of a filter; of an empty one, that every env is shown.
+
+    Args:
+        text: what was typed.
+        lanes: names of the devices of the run.
+
+    Raises:
+        FilterError: a term has no meaning.
+    """
+    terms = [_term(word, lanes) for word in text.lower().split()]
+    return lambda env, severity: all(term(env, severity) for term in terms)
+
+
+def _term(word: str, lanes: Sequence[str]) -> Term:
+    if word == "anomaly":
+        return lambda _, severity: severity is not None
+    if compared := _COMPARISON.fullmatch(word):
+        return _comparison(*compared.groups())
+    kind, colon, value = word.partition(":")
+    if colon and kind in _KIND_TERMS:
+        return _KIND_TERMS[kind](value, lanes)
+    if colon and not any(word in lane for lane in lanes):
+        raise FilterError(f"there is no '{kind}:' to filter by; {nearest(kind, _KIND_TERMS)}")
+    if word.isdecimal():
+        number = int(word)
+        return lambda env, _: env.env == number
+    return lambda env, _: word in _words(env)
+
+
+def _comparison(name: str, symbol: str, value: str) -> Term:
+    if name not in NUMBERS:
+        raise FilterError(f"there is no number '{name}' to compare; {nearest(name, NUMBERS)}")
+    bound, compare, of = _number(name, value), _COMPARE[symbol], NUMBERS[name]
+
+    def holds(env: EnvState, _: str | None) -> bool:
+        measured = of(env)
+        if measured is None:
+            return False
+        if math.isnan(bound):
+            return math.isnan(measured) == (symbol == "=")
+        return compare(measured, bound)
+
+    return holds
+
+
+def _number(name: str, text: str) -> float:
+    """A number as people write it here: 0.5, 50%, 2^15, nan."""
+    base, power, exponent = text.partition("^")
+    try:
+        if power:
+            return float(base) ** float(exponent)
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except (ValueError, OverflowError, ZeroDivisionError):
+        raise FilterError(f"'{name}' is compared with a number, as in {name}<0.5; '{text}' is none") from None
+
+
+def _at_stage(value: str, _: Sequence[str]) -> Term:
+    return _slots(lambda slot: slot.stage == value, value, list(STAGES), "stage")
+
+
+def _of_blueprint(value: str, _: Sequence[str]) -> Term:
+    if not value:
+        raise FilterError("'blueprint:' needs a name, as in blueprint:norm")
+    return _slots(lambda slot: value in (slot.blueprint or ""), None, [], "blueprint")
+
+
+def _slots(holds: Callable[[SlotReading], bool], value: str | None, known: Sequence[str], what: str) -> Term:
+    _check(value, known, what)
+    return lambda env, _: env.stepped is not None and any(map(holds, env.stepped.slots))
+
+
+def _with_op(value: str, _: Sequence[str]) -> Term:
+    _check(value, list(OPS), "op")
+    return lambda env, _: env.stepped is not None and env.stepped.op == value
+
+
+def _on_device(value: str, lanes: Sequence[str]) -> Term:
+    if not value or not any(lane.startswith(value) for lane in lanes):
+        raise FilterError(f"there is no device '{value}'; {nearest(value, dict.fromkeys(lanes))}")
+    exact = value in lanes
+    return lambda env, _: env.lane == value if exact else env.lane.startswith(value)
+
+
+_KIND_TERMS = {"stage": _at_stage, "device": _on_device, "blueprint": _of_blueprint, "op": _with_op}
+
+
+def _check(value: str | None, known: Sequence[str], what: str) -> None:
+    if value is not None and value not in known:
+        raise FilterError(f"there is no {what} '{value}'; {nearest(value, known)}")
+
+
+def _words(env: EnvState) -> str:
+    """What stands in the row of an env."""
+    words = [f"{env.env:02d}", env.lane]
+    if env.stepped is not None:
+        words.append(env.stepped.op)
+        for slot in env.stepped.slots:
+            words += [slot.stage, slot.blueprint or ""]
+    return " ".join(words).lower()
+
+
+def ordered(
+    envs: Sequence[EnvState], value: Callable[[EnvState], float | None], *, descending: bool, first: frozenset[int]
+) -> list[int]:
+    """Numbers of the envs by a value: `first` before all others, what is not a number next, what is missing last."""
+
+    def place(env: EnvState) -> tuple[bool, int, float, int]:
+        measured = value(env)
+        if measured is None:
+            return env.env not in first, 2, 0.0, env.env
+        if math.isnan(measured):
+            return env.env not in first, 0, 0.0, env.env
+        return env.env not in first, 1, -measured if descending else measured, env.env
+
+    return [env.env for env in sorted(envs, key=place)]
+
+
+def worst_of(envs: Sequence[EnvState], severities: Mapping[int, str]) -> int | None:
+    """The env that wants a look most: by its anomalies, then by an accuracy that is no number, then by a low one."""
+
+    def place(env: EnvState) -> tuple[int, bool, float]:
+        accuracy = env.stepped.accuracy if env.stepped else math.inf
+        known = severities.get(env.env)
+        return 0 if known == "error" else 1 if known else 2, not math.isnan(accuracy), accuracy
+
+    return min(envs, key=place).env if envs else None
