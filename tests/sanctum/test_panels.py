@@ -85,13 +85,17 @@ async def test_env_row_tells_missing_zero_and_nan_apart() -> None:
     assert row(text, 2)[-3:] == ["NaN", "NaN", "cpu:0"]
 
 
-async def test_medians_are_of_what_was_measured() -> None:
+async def test_summaries_are_of_what_was_measured() -> None:
     steps = [env_stepped(0, accuracy=0.2), env_stepped(1, accuracy=0.4, grad_norm=math.nan)]
     app, _ = live(stamp([*beginning(), *steps]))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
-        words = app.screen.query_one(EnvTable).text.splitlines()[-1].split()
-    assert words == ["med", "30.0", "+0.125", "2·", "2b", "2z", "0.80", "–"]
+        rows = [line.split() for line in app.screen.query_one(EnvTable).text.splitlines()[-3:]]
+    assert rows == [
+        ["med", "30.0", "+0.125", "2·", "2b", "2z", "0.80", "–"],
+        ["min", "20.0", "+0.125", "0.80", "–"],
+        ["max", "40.0", "+0.125", "0.80", "–"],
+    ]
 
 
 async def test_rows_are_marked_with_their_worst_anomaly() -> None:
@@ -259,7 +263,7 @@ async def test_only_changed_lines_are_painted_again(monkeypatch: pytest.MonkeyPa
         session.say(*stamp([env_stepped(5, accuracy=0.9)], first=len(run) + 1))
         app.source.tick(0.0)
         app.look()
-    assert painted == [6]  # row of env 5; the medians stay as they are
+    assert painted == [6, 12]  # row of env 5, and the greatest; medians and least stay as they are
 
 
 async def test_a_restored_state_is_drawn_anew() -> None:

@@ -49,6 +49,22 @@ def at_the_end_of(*keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
     return go
 
 
+def big(theme: str = DEFAULT) -> SanctumApp:
+    """64 envs."""
+    return live(population(envs=64, rounds=3), theme=theme)[0]
+
+
+def pressing(*keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
+    """Press some keys."""
+
+    async def go(pilot: Pilot[None]) -> None:
+        await settle(pilot)
+        await pilot.press(*keys)
+        await settle(pilot)
+
+    return go
+
+
 @pytest.mark.parametrize("size", SIZES, ids=by_size)
 def test_overview(snap_compare: SnapCompare, size: tuple[int, int]) -> None:
     app, _ = live(population())
@@ -81,6 +97,21 @@ def test_screens(snap_compare: SnapCompare, key: str, size: tuple[int, int]) -> 
 @pytest.mark.parametrize("key", ["2", "3", "4", "5", "6"])
 def test_screens_on_light_ground(snap_compare: SnapCompare, key: str) -> None:
     assert snap_compare(demo("sanctum-light"), terminal_size=(120, 40), run_before=at_the_end_of(key))
+
+
+@pytest.mark.parametrize(
+    "keys", [("w", "right", "down"), ("o", "P", "slash", *"acc<70%", "enter")], ids=["map", "filter"]
+)
+@pytest.mark.parametrize("size", SIZES, ids=by_size)
+def test_population(snap_compare: SnapCompare, keys: tuple[str, ...], size: tuple[int, int]) -> None:
+    assert snap_compare(big(), terminal_size=size, run_before=pressing(*keys))
+
+
+@pytest.mark.parametrize(
+    "keys", [("w", "right", "down"), ("o", "P", "slash", *"acc<70%", "enter")], ids=["map", "filter"]
+)
+def test_population_on_light_ground(snap_compare: SnapCompare, keys: tuple[str, ...]) -> None:
+    assert snap_compare(big("sanctum-light"), terminal_size=(120, 40), run_before=pressing(*keys))
 
 
 def test_replay(snap_compare: SnapCompare, tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ from esper.sanctum.screens.quit_dialog import QuitDialog
 from esper.sanctum.screens.registry import SCREENS
 from esper.sanctum.sharing import Sharing
 from esper.sanctum.source import ENDED, Source
-from esper.sanctum.symbols import plain
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.time_travel import TimeTravel
 from esper.sanctum.widgets.panel import View
@@ -292,17 +291,6 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         names = list(self.palettes)
         self.theme = names[(names.index(self.theme) + 1) % len(names)]
         self.notify(f"theme {self.theme}", timeout=2)
-
-    def action_save_svg(self) -> None:
-        """Write the screen as SVG into the working directory."""
-        state = self.source.state
-        name = plain(state.started.run) if state.started else "sanctum"
-        try:
-            path = self.save_screenshot(f"{name}-round{state.round:03d}-step{state.step:03d}.svg")
-        except OSError as error:
-            self.notify(f"The screenshot cannot be written: {error}", severity="error")
-        else:
-            self.notify(f"Written: {path}")
 
     # Signals
 

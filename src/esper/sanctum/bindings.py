@@ -17,6 +17,8 @@ class Category(Enum):
     TIME = "Time: a recording, or the past of a live run"
     ROWS = "Rows of envs"
     TABLE = "Env table"
+    MAP = "Weather map"
+    OVERVIEW = "Overview"
     DETAIL = "Env detail"
     POLICY = "Policy"
     GROWTH = "Growth"
@@ -128,8 +130,16 @@ KEYS: tuple[Key, ...] = (
     Key(Category.ROWS, "enter", "↵", "env", "open the env", "app.open_env", True),
     Key(Category.TABLE, "o", "o", "order", "order by the next column, or click a heading", "order", True),
     Key(Category.TABLE, "O", "O", "reverse", "reverse the order", "reverse"),
+    Key(Category.TABLE, "f", "f", "follow", "keep the cursor on the env that is worst off", "follow"),
+    Key(Category.TABLE, "P", "P", "pin", "pin the env to the top, or let it go", "pin"),
+    Key(Category.MAP, "left,h", "← h", "left", "the env to the left", "steer(-1, 0)"),
+    Key(Category.MAP, "right,l", "→ l", "right", "the env to the right", "steer(1, 0)"),
+    Key(Category.MAP, "up,k", "↑ k", "up", "the env above", "steer(0, -1)"),
+    Key(Category.MAP, "down,j", "↓ j", "down", "the env below", "steer(0, 1)"),
+    Key(Category.MAP, "o", "o", "metric", "colour by the rank in the next metric", "metric"),
+    Key(Category.MAP, "enter", "↵", "env", "open the env", "app.open_env"),
     Key(
-        Category.TABLE,
+        Category.OVERVIEW,
         "slash",
         "/",
         "filter",
@@ -137,9 +147,8 @@ KEYS: tuple[Key, ...] = (
         "filter",
         True,
     ),
-    Key(Category.TABLE, "escape", "Esc", "all", "show all envs again", "clear"),
-    Key(Category.TABLE, "f", "f", "follow", "keep the cursor on the env that is worst off", "follow"),
-    Key(Category.TABLE, "m", "m", "pin", "pin the env to the top, or let it go", "pin"),
+    Key(Category.OVERVIEW, "escape", "Esc", "all", "show all envs again", "clear"),
+    Key(Category.OVERVIEW, "w", "w", "map", "the weather map in place of the table, and back", "map", True),
     Key(Category.DETAIL, "up,k", "↑ k", "previous", "the env above", "move(-1)"),
     Key(Category.DETAIL, "down,j", "↓ j", "next", "the env below", "move(1)"),
     Key(Category.DETAIL, "escape", "Esc", "back", "back to the overview", "back"),
@@ -162,7 +171,8 @@ KEYS: tuple[Key, ...] = (
     Key(Category.LOG, "escape", "Esc", "all", "no filter", "clear"),
     Key(Category.LOG, "enter", "↵", "go", "to the moment of the line, and to its env", "choose", True),
     Key(Category.VIEW, "t", "t", "theme", "next theme", "next_theme", True),
-    Key(Category.VIEW, "S", "S", "screenshot", "write the screen to an SVG file here", "save_svg"),
+    Key(Category.VIEW, "y", "y", "copy", "copy the env under the cursor as JSON", "copy_env"),
+    Key(Category.VIEW, "S", "S", "screenshot", "write the screen to an SVG file, of a live run beside it", "save_svg"),
     Key(Category.VIEW, "ctrl+p", "ctrl+p", "commands", "all commands by name", "command_palette"),
     Key(Category.STRIP, "enter", "↵", "go", "to the worst of them", "visit"),
     Key(Category.VIEW, "a", "a", "anomalies", "all of them: what, where, since when", "anomalies"),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from esper.config import Config
 from esper.sanctum.bindings import PLACES
 from esper.sanctum.screens.env_detail import EnvDetail
-from esper.sanctum.symbols import span
+from esper.sanctum.symbols import plain, span
 from esper.telemetry.address import Address
+from esper.telemetry.codec import encode
 from esper.telemetry.excerpt import AROUND, write_excerpt
 from esper.telemetry.reader import ReadError, open_history
 from esper.telemetry.runs import shortest_name
@@ -61,6 +62,30 @@ class Sharing(_Base):
         if state.timing is not None and state.timing.seq == state.seq:
             return f"step:{state.steps_done}"
         return f"event:{state.seq}" if state.seq else None
+
+    def action_copy_env(self) -> None:
+        """Put the env under the cursor, as of its last step, into the clipboard as JSON, by way of the terminal."""
+        envs = self.source.state.envs
+        if not envs:
+            self.notify("There is no env yet.", severity="warning")
+            return
+        env = envs[self.view.env]
+        row = {"env": env.env, "lane": env.lane, "episode_return": env.episode_return, "stepped": env.stepped}
+        text = encode(row).decode()
+        self.copy_to_clipboard(text)
+        self.notify(f"Env {env.env:02d} is copied as JSON: {len(text)} characters.", timeout=TOAST_SECONDS)
+
+    def action_save_svg(self) -> None:
+        """Write the screen as SVG: beside the recording of a live run, and into the working directory otherwise."""
+        state, recording = self.source.state, self.source.directory
+        name = plain(state.started.run) if state.started else "sanctum"
+        folder = recording if self.source.live and recording is not None else Path()
+        try:
+            path = self.save_screenshot(f"{name}-round{state.round:03d}-step{state.step:03d}.svg", str(folder))
+        except OSError as error:
+            self.notify(f"The screenshot cannot be written: {error}", severity="error", markup=False)
+        else:
+            self.notify(f"Written: {Path(path).resolve()}", timeout=TOAST_SECONDS, markup=False)
 
     def action_cut(self) -> None:
         """Write the minutes around what is on the screen to a recording of their own, as far as they are on disk.

@@ -182,6 +182,7 @@ def _palette(name: str, file: ThemeFile) -> Palette:
         "key": style(file.primary, bold=True),
         "info": style(severities.info),
         "warning": style(severities.warning, bold=True),
+        "outlier": style(severities.warning, bold=True, reverse=True),
         "error": style(severities.error, bold=True, reverse=True),
         "bad": style(severities.error, bold=True, reverse=True),
     }
@@ -189,7 +190,7 @@ def _palette(name: str, file: ThemeFile) -> Palette:
         styles[f"series{index}"] = style(colour)
         styles[f"area{index}"] = style(background.blend(Color.parse(colour), 0.6).hex)
     calm, worst, best = (Color.parse(colour) for colour in (text.dim, severities.warning, file.primary))
-    for rank, colour in enumerate((worst, calm.blend(worst, 0.5), calm, calm.blend(best, 0.5), best)):
+    for rank, colour in enumerate((calm.blend(worst, 0.6), calm.blend(worst, 0.3), calm, calm.blend(best, 0.5), best)):
         styles[f"rank{rank}"] = style(colour.hex)
     for stage in STAGES:
         styles[stage] = style(getattr(file.stages, stage), bold=stage == "fossilized" or None)

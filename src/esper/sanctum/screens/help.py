@@ -34,6 +34,8 @@ _COLUMNS = (
     ("lane", "the device that trains the env"),
     ("worth %", "accuracy with every seed, less that without this one, in points, ± its standard error"),
     ("med", "median over the envs that have stepped; under a slot, how many are at each stage"),
+    ("!", "on the weather map: far off its siblings, on the worse side (3.5 robust standard deviations), or NaN"),
+    ("•", "a row that is pinned to the top"),
     ("░", "from the least to the greatest env"),
     ("KL", "how far the last update moved the policy, nats"),
     ("clip", "share of decisions that the update clipped"),

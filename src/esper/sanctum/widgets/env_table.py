@@ -8,7 +8,6 @@ from typing import ClassVar
 from textual.binding import BindingType
 from textual.events import Click
 from textual.geometry import Size
-from textual.message import Message
 from textual.strip import Strip
 
 from esper.sanctum.bindings import Category, bindings
@@ -27,12 +26,6 @@ class EnvTable(EnvRows):
 
     METRICS = ("accuracy", "reward", "stage", "gradient norm", "loss scale")
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.TABLE)]
-
-    class FilterWanted(Message):
-        """`/` was pressed."""
-
-    class FilterUnwanted(Message):
-        """Escape was pressed."""
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
@@ -160,14 +153,6 @@ class EnvTable(EnvRows):
         """Pin the env under the cursor to the top, or let it go."""
         self._pinned ^= {self.view.env}
         self.update()
-
-    def action_filter(self) -> None:
-        """Ask for the line in which a filter is typed."""
-        self.post_message(self.FilterWanted())
-
-    def action_clear(self) -> None:
-        """Show all envs."""
-        self.post_message(self.FilterUnwanted())
 
     def select(self, env: int) -> None:
         """Put the cursor on an env; it follows no longer."""

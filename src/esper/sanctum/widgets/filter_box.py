@@ -1,4 +1,4 @@
-"""The line in which a filter is typed. It is there while it is open or a filter holds, and never takes a key unasked."""
+"""The line in which a filter is typed: there while it is open or a filter holds, it never takes a key unasked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FilterBox(Horizontal):
     """A slash, the filter, and what comes of it."""
 
     DEFAULT_CSS = """
-    FilterBox { height: 1; display: none; }
+    FilterBox { height: auto; max-height: 3; display: none; }
     FilterBox > Static { width: auto; padding: 0 1; color: $heading; }
     FilterBox > #said { width: 1fr; }
     FilterBox > #said.wrong { color: $error; }

@@ -1,0 +1,133 @@
+"""Filters and orders, without a screen."""
+
+import contextlib
+import math
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.sanctum.population import NUMBERS, FilterError, ordered, parse_filter, worst_of
+from esper.telemetry import events as ev
+from esper.telemetry.state import EnvState, RunState
+from tests.factory import env_stepped, run_started, stamp
+
+LANES = ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
+SEVERITIES = {1: "warning", 2: "error"}
+
+
+def envs() -> list[EnvState]:
+    """The last one has not stepped yet; the second has a NaN, the third no scaler."""
+    dormant = [ev.SlotReading(stage="dormant")] * 3
+    run = [
+        run_started(4),
+        ev.RoundStarted(round=1),
+        env_stepped(0, accuracy=0.4, op="germinate", loss_scale=32768.0, skipped={"host": 1, "mid": 2}),
+        env_stepped(1, accuracy=0.6, grad_norm=math.nan, loss_scale=512.0, slots=dormant),
+        env_stepped(2, accuracy=0.5, reward=-0.2),
+    ]
+    state = RunState()
+    for event in stamp(run):
+        state.apply(event)
+    for env, lane in zip(state.envs, LANES, strict=True):
+        env.lane = lane
+    return state.envs
+
+
+def passing(text: str) -> list[int]:
+    term = parse_filter(text, LANES)
+    return [env.env for env in envs() if term(env, SEVERITIES.get(env.env))]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", [0, 1, 2, 3]),
+        ("acc<0.5", [0]),
+        ("acc<=50%", [0, 2]),
+        ("ACC>=0.5", [1, 2]),
+        ("acc=0.6", [1]),
+        ("acc!=0.6", [0, 2]),
+        ("reward<0", [2]),
+        ("grad=nan", [1]),
+        ("grad!=nan", [0, 2]),
+        ("grad>0", [0, 2]),
+        ("scale<2^12", [1]),
+        ("scale>0", [0, 1]),
+        ("skips>2", [0]),
+        ("env>=2", [2, 3]),
+        ("best>0.55", [1]),
+        ("stage:blending", [0, 2]),
+        ("stage:fossilized", []),
+        ("device:cuda:1", [1, 3]),
+        ("device:cuda", [0, 1, 2, 3]),
+        ("blueprint:conv", [0, 2]),
+        ("op:germinate", [0]),
+        ("anomaly", [1, 2]),
+        ("anomaly acc<0.55", [2]),
+        ("stage:blending device:cuda:0 acc>0.45", [2]),
+        ("2", [2]),
+        ("02", [2]),
+        ("conv_small", [0, 2]),
+        ("cuda:1", [1, 3]),
+        ("germ", [0]),
+        ("nothing", []),
+    ],
+)
+def test_what_passes(text: str, expected: list[int]) -> None:
+    assert passing(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("foo<1", "there is no number 'foo' to compare; valid: env, acc, best"),
+        ("acx<1", "there is no number 'acx' to compare; did you mean acc?"),
+        ("acc<", "'acc' is compared with a number, as in acc<0.5; '' is none"),
+        ("acc<high", "'acc' is compared with a number, as in acc<0.5; 'high' is none"),
+        ("scale>2^", "'scale' is compared with a number"),
+        ("scale>0^-1", "'scale' is compared with a number"),
+        ("stage:blendin", "there is no stage 'blendin'; did you mean blending?"),
+        ("op:jump", "there is no op 'jump'; valid: wait, germinate"),
+        ("device:cuda:7", "there is no device 'cuda:7'; did you mean cuda:"),
+        ("device:", "there is no device ''"),
+        ("blueprint:", "'blueprint:' needs a name"),
+        ("lane:cuda", "there is no 'lane:' to filter by"),
+        ("acc<0.5 <3", "there is no number '' to compare"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_in_a_sentence(text: str, said: str) -> None:
+    with pytest.raises(FilterError) as refused:
+        parse_filter(text, LANES)
+    assert said in str(refused.value)
+
+
+@given(st.text(string.ascii_lowercase + string.digits + "<>=!:.%^_- ", max_size=30))
+def test_whatever_is_typed_is_a_filter_or_is_refused(text: str) -> None:
+    with contextlib.suppress(FilterError):
+        assert {passes(env, None) for passes in [parse_filter(text, LANES)] for env in envs()} <= {True, False}
+
+
+@given(st.sampled_from(sorted(NUMBERS)), st.floats(allow_nan=False), st.sampled_from(["<", ">=", "=", "!="]))
+def test_a_comparison_and_its_opposite_share_out_what_was_measured(name: str, bound: float, symbol: str) -> None:
+    opposite = {"<": ">=", ">=": "<", "=": "!=", "!=": "="}[symbol]
+    measured = {env.env for env in envs() if (value := NUMBERS[name](env)) is not None and not math.isnan(value)}
+    one, other = set(passing(f"{name}{symbol}{bound}")), set(passing(f"{name}{opposite}{bound}"))
+    assert (one | other) & measured == measured
+    assert not one & other
+
+
+def test_nan_first_missing_last_pinned_before_all() -> None:
+    population = envs()
+    assert ordered(population, NUMBERS["grad"], descending=False, first=frozenset()) == [1, 0, 2, 3]
+    assert ordered(population, NUMBERS["acc"], descending=True, first=frozenset()) == [1, 2, 0, 3]
+    assert ordered(population, NUMBERS["acc"], descending=True, first=frozenset({3, 0})) == [0, 3, 1, 2]
+
+
+def test_the_worst_is_the_one_in_trouble_then_the_least_accurate() -> None:
+    population = envs()
+    assert worst_of(population, SEVERITIES) == 2
+    assert worst_of(population, {1: "warning"}) == 1
+    assert worst_of(population, {}) == 0
+    assert worst_of([], {}) is None

@@ -1,0 +1,323 @@
+"""The env table and the weather map under the keys and the mouse."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input, Static
+
+from esper.sanctum.app import SanctumApp
+from esper.sanctum.screens.env_detail import EnvDetail
+from esper.sanctum.widgets.env_map import METRICS, EnvMap, weather
+from esper.sanctum.widgets.env_table import EnvTable
+from esper.sanctum.widgets.filter_box import FilterBox
+from esper.telemetry import events as ev
+from esper.telemetry.state import EnvState
+from tests.factory import env_stepped, run_started, stamp
+from tests.sanctum.driving import live, replay, screen_text, settle
+from tests.sanctum.population import population
+
+SIZE = (120, 40)
+
+
+def small(grad_norm: float = 0.8) -> list[ev.AnyEvent]:
+    """Accuracies 0.3, 0.5, 0.2, 0.4, …; the last env has not stepped."""
+    accuracies = [0.3, 0.5, 0.2, 0.4, 0.6]
+    steps = [env_stepped(env, accuracy=accuracy, grad_norm=grad_norm) for env, accuracy in enumerate(accuracies)]
+    return stamp([run_started(6), ev.RoundStarted(round=1), *steps])
+
+
+def rows(app: SanctumApp) -> list[int]:
+    """The envs of the table, from the top."""
+    lines = app.screen.query_one(EnvTable).text.splitlines()[1:]
+    return [int(line[1:3]) for line in lines if line[1:3].isdigit()]
+
+
+def cursor(app: SanctumApp) -> str:
+    return next(line[1:3] for line in app.screen.query_one(EnvTable).text.splitlines() if line.startswith("▸"))
+
+
+def said(app: SanctumApp) -> str:
+    return str(app.screen.query_one("#said", Static).render())
+
+
+async def test_o_orders_by_each_column_and_the_cursor_stays_on_its_env() -> None:
+    app, session = live(small())
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("j", "j", "o")
+        table = app.screen.query_one(EnvTable)
+        assert rows(app) == [4, 1, 3, 0, 2, 5]
+        assert "by acc ↓" in str(table.border_title)
+        assert "acc %↓" in table.text.splitlines()[0]
+        assert cursor(app) == "02"
+        await pilot.press("O")
+        assert rows(app) == [2, 0, 3, 1, 4, 5]
+        session.say(*stamp([env_stepped(2, accuracy=0.9)], first=100))
+        await settle(pilot)
+        assert rows(app) == [0, 3, 1, 4, 2, 5]
+        assert cursor(app) == "02"
+        seen = []
+        for _ in range(9):
+            await pilot.press("o")
+            seen.append(str(table.border_title).split()[3])
+        assert seen == ["reward", "early", "mid", "late", "|g|", "scale", "lane", "env", "acc"]
+
+
+async def test_a_click_on_a_heading_orders_and_again_reverses() -> None:
+    app, _ = live(small())
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        table = app.screen.query_one(EnvTable)
+        column = table.text.splitlines()[0].index("acc")
+        await pilot.click(EnvTable, offset=(column + 2, 1))
+        assert rows(app)[0] == 4
+        await pilot.click(EnvTable, offset=(column + 2, 1))
+        assert rows(app)[0] == 2
+        await pilot.click(EnvTable, offset=(3, 3))  # the row below the first
+        assert cursor(app) == "00"
+
+
+async def test_slots_are_ordered_by_stage_then_alpha() -> None:
+    def slots(stage: str, alpha: float | None) -> list[ev.SlotReading]:
+        return [ev.SlotReading(stage=stage, alpha=alpha), *[ev.SlotReading(stage="dormant")] * 2]
+
+    readings = [("blending", 0.2), ("fossilized", 1.0), ("blending", 0.8), ("dormant", None), ("training", None)]
+    steps = [env_stepped(env, slots=slots(*reading)) for env, reading in enumerate(readings)]
+    app, _ = live(stamp([run_started(5), ev.RoundStarted(round=1), *steps]))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("o", "o", "o")
+        assert rows(app) == [1, 2, 0, 4, 3]
+
+
+async def test_a_filter_shows_at_once_what_it_leaves() -> None:
+    app, _ = live(small())
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("slash", *"acc<0.4")
+        assert rows(app) == [0, 2]
+        assert said(app) == "2 of 6"
+        await pilot.press("enter")
+        assert isinstance(app.focused, EnvTable)
+        assert "of 2 of 6" in str(app.focused.border_subtitle)
+        assert app.screen.query_one(FilterBox).display
+        await pilot.press("j", "j")
+        assert cursor(app) == "02"
+        await pilot.press("escape")
+        assert len(rows(app)) == 6
+        assert not app.screen.query_one(FilterBox).display
+
+
+async def test_a_wrong_filter_is_refused_and_the_rows_stay() -> None:
+    app, _ = live(small())
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("slash", *"acc<0.3x", "enter")
+        assert isinstance(app.focused, Input)
+        assert "'0.3x' is none" in said(app)
+        assert rows(app) == [2]  # what held before the last letter
+        await pilot.press("escape")
+        assert len(rows(app)) == 6
+        assert isinstance(app.focused, EnvTable)
+        await pilot.press("slash", *"anomaly", "enter")
+        assert rows(app) == []
+        assert "none of 6" in str(app.screen.query_one(EnvTable).border_subtitle)
+        await pilot.press("slash", "x", "escape")
+        assert app.screen.query_one(EnvTable).filter == "anomaly"
+
+
+async def test_no_key_lands_in_a_filter_that_is_not_open() -> None:
+    app, session = live(small())
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("x", "tab", "a", "escape", "p", "tab", "tab", "z")
+        await settle(pilot)
+        assert app.screen.query_one(Input).value == ""
+        assert len(rows(app)) == 6
+        assert [request.kind.value for request in session.asked()] == ["pause"]
+        await pilot.press("slash", "p", "q", "enter")
+        assert session.asked() == []
+        assert app.screen.query_one(EnvTable).filter == "pq"
+
+
+async def test_pinned_rows_stay_on_top_and_pass_every_filter() -> None:
+    app, _ = live(small())
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("end", "P", "home", "j", "P")
+        assert rows(app)[:2] == [0, 5] or rows(app)[:2] == [5, 0]
+        await pilot.press("slash", *"acc>0.55", "enter")
+        assert set(rows(app)) == {0, 5, 4}
+        pinned = [line[0] for line in app.screen.query_one(EnvTable).text.splitlines()[1:3]]
+        assert sorted(pinned) == ["•", "▸"]
+        await pilot.press("P")
+        assert "1 pinned" in str(app.screen.query_one(EnvTable).border_title)
+
+
+async def test_follow_keeps_to_the_worst_until_the_cursor_is_moved() -> None:
+    app, session = live(small())
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("f")
+        assert cursor(app) == "02"
+        session.say(*stamp([env_stepped(2, accuracy=0.9)], first=100))
+        await settle(pilot)
+        assert cursor(app) == "00"
+        found = ev.AnomalyFound(rule="a", severity="error", where="env 4", env=4, value=1.0, text="env 04 is broken")
+        session.say(*stamp([found], first=200))
+        await settle(pilot)
+        assert cursor(app) == "04"
+        await pilot.press("k")
+        assert cursor(app) == "03"
+        session.say(*stamp([env_stepped(1, accuracy=0.01)], first=300))
+        await settle(pilot)
+        assert cursor(app) == "03"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_every_env_of_256_can_be_reached(size: tuple[int, int]) -> None:
+    app, _ = live(population(envs=256, rounds=2, stop=2))
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        await pilot.press("o", "end")
+        table = app.screen.query_one(EnvTable)
+        assert any(line.startswith("▸") for line in table.text.splitlines())
+        assert "256 of 256" in str(table.border_subtitle)
+        await pilot.press("pageup", "home")
+        assert str(table.border_subtitle).startswith("1–")
+
+
+async def test_y_copies_the_env_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[str] = []
+    app, _ = live(small(grad_norm=math.nan))
+    monkeypatch.setattr(app, "copy_to_clipboard", copied.append)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("j", "y")
+        row = json.loads(copied[0])
+        assert (row["env"], row["lane"], row["stepped"]["accuracy"], row["stepped"]["grad_norm"]) == (
+            1,
+            "cpu:1",
+            0.5,
+            "NaN",
+        )
+        await pilot.press("enter", "j", "y")
+        assert json.loads(copied[1])["env"] == 2
+
+
+async def test_a_screenshot_goes_beside_a_live_run_and_here_in_a_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    app, session = live(small())
+    session.directory = tmp_path / "run"
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("S")
+        (svg,) = (tmp_path / "run").glob("*.svg")
+        assert any(str(svg) in notice.message for notice in app._notifications)
+    app, _ = replay(small(), tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("S")
+        assert len(list((tmp_path / "here").glob("*.svg"))) == 1
+
+
+def states(*accuracies: float | None) -> list[EnvState]:
+    return [
+        EnvState(env=env, lane="cpu:0", stepped=None if accuracy is None else env_stepped(env, accuracy=accuracy))
+        for env, accuracy in enumerate(accuracies)
+    ]
+
+
+def test_the_weather_ranks_from_the_worst_and_marks_who_is_far_off() -> None:
+    accuracy = METRICS[0]
+    found = weather(states(0.7, 0.71, 0.1, 0.72, None, 0.9, math.nan, 0.7), accuracy)
+    assert [one.rank for one in found] == [1, 3, 0, 4, None, 5, 0, 1]
+    assert [one.outlier for one in found] == [False, False, True, False, False, False, True, False]
+    assert found[4].role == "absent"
+    assert weather(states(0.5, 0.5, 0.5, 0.4), accuracy)[3].outlier
+    assert not any(one.outlier for one in weather(states(0.5, 0.5), accuracy))
+    assert not any(one.outlier for one in weather(states(0.4, 0.5, 0.6), accuracy))
+
+
+def test_high_is_bad_for_what_should_be_low() -> None:
+    loss = next(metric for metric in METRICS if metric.name == "loss")
+    envs = [EnvState(env=i, lane="", stepped=env_stepped(i, loss=value)) for i, value in enumerate((1.0, 1.1, 9.0))]
+    assert [one.rank for one in weather(envs, loss)] == [2, 1, 0]
+    assert weather(envs, loss)[2].outlier
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_the_map_shows_the_outlier_of_64(size: tuple[int, int]) -> None:
+    steps = [env_stepped(env, accuracy=0.1 if env == 37 else 0.7 + env / 1000) for env in range(64)]
+    app, session = live(stamp([run_started(64), ev.RoundStarted(round=1), *steps]))
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        await pilot.press("w")
+        await settle(pilot)
+        panel = app.screen.query_one(EnvMap)
+        assert "37 ·bz!" in panel.text
+        assert panel.text.count("!") == 1
+        assert not app.screen.query_one(EnvTable).display
+        for env in range(64):
+            assert f"{env:02d} ·bz" in panel.text
+        session.say(*stamp([env_stepped(37, accuracy=0.7)], first=1000))
+        await settle(pilot)
+        assert "!" not in panel.text
+
+
+async def test_arrows_steer_the_map_and_enter_opens() -> None:
+    app, _ = live(population(envs=64, rounds=2, stop=5))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("w")
+        await settle(pilot)
+        columns = app.screen.query_one(EnvMap).text.splitlines()[0].count("F") or 8
+        seen = []
+        for key in ("right", "l", "down", "j", "left", "h", "up", "k", "k"):
+            await pilot.press(key)
+            seen.append(app.view.env)
+        assert seen[:2] == [1, 2]
+        row = seen[2] - 2
+        assert row >= columns
+        assert seen[3:] == [2 + 2 * row, 1 + 2 * row, 2 * row, row, 0, 0]
+        await pilot.press("right", "enter")
+        assert isinstance(app.screen, EnvDetail)
+        await pilot.press("escape", "w")
+        assert cursor(app) == "01"
+
+
+async def test_o_ranks_the_map_by_the_next_metric() -> None:
+    app, _ = live(population(envs=64, rounds=2, stop=5))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("w")
+        await settle(pilot)
+        panel = app.screen.query_one(EnvMap)
+        names = []
+        for _ in METRICS:
+            names.append(str(panel.border_title))
+            await pilot.press("o")
+        assert len(set(names)) == len(METRICS)
+        assert "loss scale, low is bad" in names[5]
+        await pilot.press("o", "o", "o", "o", "o")
+        assert "07 " in panel.text
+        assert panel.text.count("!") == 1  # env 7's scale
+
+
+async def test_a_click_on_the_map_selects() -> None:
+    app, _ = live(population(envs=64, rounds=2, stop=5))
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settle(pilot)
+        await pilot.press("w")
+        await settle(pilot)
+        panel = app.screen.query_one(EnvMap)
+        lines = panel.text.splitlines()
+        y, line = next((y, line) for y, line in enumerate(lines) if " 42 " in line)
+        await pilot.click(EnvMap, offset=(line.index(" 42 ") + 2, y + 1))
+        assert app.view.env == 42
+        assert "env 42" in screen_text(app)
