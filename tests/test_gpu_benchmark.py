@@ -56,7 +56,7 @@ def test_batched_envs_learn_what_each_learns_by_itself(blueprint: str | None) ->
             rows = [env.train(0, step) for step in range(2)]
             owners = norms_MOE.shape[1]
             means_MO = norms_MOE[..., index].view(2, BATCHES, owners).mean(dim=1)
-            torch.testing.assert_close(torch.stack([row[3 : 3 + owners] for row in rows]).double(), means_MO)
+            torch.testing.assert_close(torch.stack([row[6 : 6 + owners] for row in rows]).double(), means_MO)
             stacked = {**batched.parameters, **batched.buffers}
             for name, value in weights(env).items():
                 torch.testing.assert_close(stacked[name][index].detach(), value, rtol=1e-9, atol=1e-12, msg=name)
