@@ -506,7 +506,7 @@ def test_a_live_run_in_a_terminal(tmp_path: Path) -> None:
     """First a frame, then torch; `q` asks, and `w` leaves without a checkpoint."""
     with Terminal("--envs", "2", cwd=tmp_path, python=["-X", "importtime"]) as terminal:
         terminal.wait_for("RUNNING")
-        frame = terminal.output.index(b" envs ")
+        frame = terminal.output.index(b"starting: loading torch")
         torch_imports = re.search(rb"\| +torch\b", terminal.output)
         assert torch_imports is not None
         assert frame < torch_imports.start()
