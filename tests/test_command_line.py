@@ -516,7 +516,7 @@ def test_a_live_run_in_a_terminal(tmp_path: Path) -> None:
         assert terminal.leave() == 0
         terminal.assert_restored()
     directory = only_run(tmp_path)
-    assert [path.name for path in list_checkpoints(directory)] == ["round-00000-step-0000"]  # of its start
+    assert list_checkpoints(directory) == []
     ended = recorded(directory)[-1]
     assert isinstance(ended, ev.RunEnded)
     assert ended.outcome == "stopped"

@@ -97,9 +97,27 @@ def test_a_fault_in_the_first_round_has_a_checkpoint_to_go_back_to(
     live = LiveRun(tmp_path, attended=True).start()
     wait_for_fault(live)
     (start,) = live.state.checkpoints
-    assert (start.origin, start.round, start.step) == ("start", 0, 0)
+    assert (start.origin, start.round, start.step) == ("fault", 0, 0)
     live.control.ask(Kind.RESTORE, "test", start.path)
     assert live.finish().status == "done"
+
+
+def test_a_fault_that_nobody_sees_costs_no_more_than_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = LiveRun(tmp_path / "whole")
+    whole.start().finish()
+
+    fail_once(monkeypatch, out_of_memory)
+    failed = LiveRun(tmp_path / "failed", checkpoint_every=0).start()
+    state = failed.finish()
+    assert state.status == "failed"
+    assert failed.failure is not None
+    assert failed.failure.endswith("goes on at round 2, step 1")
+    (saved,) = state.checkpoints
+    assert (saved.origin, saved.round, saved.step) == ("fault", 1, 4)
+
+    resumed = LiveRun(tmp_path / "failed", resume=Path(saved.path), checkpoint_every=0).start()
+    assert resumed.finish().status == "done"
+    assert computed(recorded(resumed.run.directory)) == computed(recorded(whole.run.directory))
 
 
 @pytest.mark.parametrize("kind", [Kind.STOP, Kind.ABANDON])

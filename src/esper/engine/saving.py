@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +11,14 @@ from torch import Tensor
 
 from esper.engine.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from esper.engine.env_tensors import env_tensors, load_env
-from esper.engine.manifest import CheckpointError, check_compatible, checkpoint_path, keep_newest, undo_later
+from esper.engine.manifest import (
+    CheckpointError,
+    check_compatible,
+    checkpoint_path,
+    keep_newest,
+    list_checkpoints,
+    undo_later,
+)
 from esper.named_tensors import below
 from esper.ranks import Ranks
 from esper.telemetry.codec import decoder, encode
@@ -31,26 +39,33 @@ class Saver:
     def __init__(self, run: Path, keep: int) -> None:
         self.directory = run
         self._keep = keep
+        self._sound: Checkpoint | None = None
 
     def save(self, trainer: Trainer) -> tuple[Path, int]:
         """Write everything that the run needs to go on from here; its place and its size in bytes.
 
-        Rank 0 writes, for all ranks: a checkpoint does not tell how many there were.
+        Rank 0 writes, for all ranks: a checkpoint does not tell how many there were. Raises OSError.
         """
-        now = _gather(_capture(trainer), trainer.ranks)
-        path = checkpoint_path(self.directory, now.round, now.step)
-        checkpoint = Checkpoint(
-            config=trainer.config,
-            round=now.round,
-            step=now.step,
-            state=now.state,
-            tensors=now.tensors,
-            telemetry=encode(trainer.hub.snapshot()),
-        )
-        return path, trainer.ranks.first(lambda: self._write(path, checkpoint))
+        checkpoint = _checkpoint(trainer)
+        return self._path(checkpoint), trainer.ranks.first(lambda: self._write(checkpoint))
 
-    def _write(self, path: Path, checkpoint: Checkpoint) -> int:
-        size = write_checkpoint(path, checkpoint)
+    def remember(self, trainer: Trainer) -> None:
+        """Keep in memory what a checkpoint of now would hold: a fault leaves a state that is not worth saving."""
+        now = _checkpoint(trainer)
+        self._sound = replace(now, tensors={name: value.to("cpu", copy=True) for name, value in now.tensors.items()})
+
+    def rescue(self) -> tuple[Path, int, Checkpoint] | None:
+        """Write what was remembered, unless nothing was or a checkpoint as late is there. Raises OSError."""
+        sound = self._sound
+        if sound is None or any(path.name >= self._path(sound).name for path in list_checkpoints(self.directory)):
+            return None
+        return self._path(sound), self._write(sound), sound
+
+    def _path(self, checkpoint: Checkpoint) -> Path:
+        return checkpoint_path(self.directory, checkpoint.round, checkpoint.step)
+
+    def _write(self, checkpoint: Checkpoint) -> int:
+        size = write_checkpoint(self._path(checkpoint), checkpoint)
         keep_newest(self.directory, self._keep)
         return size
 
@@ -81,6 +96,19 @@ class Saver:
             _install(trainer, before)
             raise CheckpointError(f"{path} does not fit this version of the program: {misfits[0]}")
         return keyframe
+
+
+def _checkpoint(trainer: Trainer) -> Checkpoint:
+    """Of all ranks. The tensors of this one's are the live ones: the next step changes them."""
+    now = _gather(_capture(trainer), trainer.ranks)
+    return Checkpoint(
+        config=trainer.config,
+        round=now.round,
+        step=now.step,
+        state=now.state,
+        tensors=now.tensors,
+        telemetry=encode(trainer.hub.snapshot()),
+    )
 
 
 class _Position(NamedTuple):

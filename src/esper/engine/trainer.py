@@ -88,8 +88,6 @@ class Trainer:
             FaultError: a step failed, and nobody has gone back to a checkpoint.
             RunFailedError: the checkpoint of the end cannot be written.
         """
-        if self.attended and (self.round, self.step) == (0, 0):
-            self._attempt(self._checkpoint, "start")  # there always is a checkpoint to go back to
         while self.round < self.config.rounds:
             fault = self._advance()
             if fault is not None:
@@ -135,6 +133,8 @@ class Trainer:
             self._emit_step(choices, epochs, outcomes, ticked)
 
     def _begin_round(self) -> None:
+        if self.ranks.alone:
+            self.saver.remember(self)
         for episode, (loss, accuracy) in zip(self.episodes, self.pool.reset(self.round), strict=True):
             episode.begin(loss, accuracy)
         self.agent.begin_round(self.noise())
@@ -167,9 +167,13 @@ class Trainer:
     @property
     def _at(self) -> Moment:
         """Round and step as people count them, of the last step completed."""
-        if self.step == 0:
-            return Moment(self.round, self.config.steps if self.round else 0)
-        return Moment(self.round + 1, self.step)
+        return self._moment(self.round, self.step)
+
+    def _moment(self, rounds: int, steps: int) -> Moment:
+        """After so many rounds, and so many steps of the next."""
+        if steps == 0:
+            return Moment(rounds, self.config.steps if rounds else 0)
+        return Moment(rounds + 1, steps)
 
     def _emit_step(
         self,
@@ -215,11 +219,12 @@ class Trainer:
     # Faults
 
     def _hold_failed(self, fault: FaultError) -> None:
-        """Hold a run whose step has failed until somebody goes back to a checkpoint.
+        """Save what the step had not touched, and hold the run until somebody goes back to a checkpoint.
 
         Raises:
             FaultError: nobody is there, or who is there ends the run.
         """
+        self._attempt(self._rescue)
         if not self.attended:
             raise fault
         if torch.cuda.is_initialized():
@@ -240,6 +245,16 @@ class Trainer:
                     raise fault
                 case _:
                     self._tell_request(request, ignored=half_done)
+
+    def _rescue(self) -> None:
+        """Write the checkpoint of the beginning of the round. Raises OSError."""
+        start = time.perf_counter()
+        rescued = self.saver.rescue()
+        if rescued is not None:
+            path, size, sound = rescued
+            self._tell_checkpoint(
+                path, size, time.perf_counter() - start, "fault", self._moment(sound.round, sound.step)
+            )
 
     def _hold_unrecorded(self) -> str | None:
         """Why the run cannot go on being recorded, if it cannot. One of several ranks goes on until memory is full."""
@@ -319,7 +334,7 @@ class Trainer:
         start = time.perf_counter()
         with self._stopwatch("checkpoint"):
             path, size = self.saver.save(self)
-        self._tell_checkpoint(path, size, time.perf_counter() - start, origin)
+        self._tell_checkpoint(path, size, time.perf_counter() - start, origin, self._at)
         self.hub.flush()
 
     def _checkpoint_to_leave(self, origin: str) -> bool:
@@ -349,13 +364,12 @@ class Trainer:
         self.hub.restore(self.saver.restore(self, path))
         self._since = time.perf_counter()
         size = self.ranks.first(lambda: sum(file.stat().st_size for file in path.iterdir()))
-        self._tell_checkpoint(path, size, None, origin)
+        self._tell_checkpoint(path, size, None, origin, self._at)
         at = self._at
         self.hub.announce(ev.Resumed(round=at.round, step=at.step, origin=origin, checkpoint=str(path)))
         self._attempt(self.saver.undo_later, self)
 
-    def _tell_checkpoint(self, path: Path, size: int, seconds: float | None, origin: str) -> None:
-        at = self._at
+    def _tell_checkpoint(self, path: Path, size: int, seconds: float | None, origin: str, at: Moment) -> None:
         self.hub.announce(
             ev.CheckpointSaved(round=at.round, step=at.step, path=str(path), bytes=size, seconds=seconds, origin=origin)
         )
