@@ -60,6 +60,22 @@ def test_a_headless_run_and_its_replay(tmp_path: Path) -> None:
     assert read_checkpoint(list_checkpoints(directory)[-1]).round == 1
 
 
+def test_a_run_is_narrated_as_its_replay_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert cli.main(["--narrate", *SMALL, "--checkpoint-every", "1"]) == 0
+    live = printed(capsys)
+    assert cli.main(["replay", "last", "--narrate"]) == 0
+
+    assert printed(capsys) == live
+    said, complaints = live
+    assert complaints == ""
+    assert said.startswith(f"run {only_run(tmp_path).name}: ppo on digits_impaired, 2 envs on cpu:0 x")
+    assert re.search(r"^round 1/1: accuracy .*\nrun done\n\Z", said, re.MULTILINE | re.DOTALL)
+
+
 @pytest.mark.slow
 def test_a_killed_run_is_resumed_to_the_same_end(tmp_path: Path) -> None:
     options = ("--no-tui", "--envs", "2", "--steps", "12", "--rounds", "6", "--checkpoint-every", "1")
@@ -282,6 +298,7 @@ WRONG = {
     ("replay", "last", "--speed", "0"): "--speed 0.0 is not valid: it must be a number above 0",
     ("replay", "last", "--speed", "nan"): "--speed nan is not valid",
     ("replay", "last", "--follow", "--no-tui"): "--follow needs the dashboard: leave out --no-tui",
+    ("replay", "last", "--follow", "--narrate"): "leave out --narrate, or see esper-sanctum attach --narrate",
     ("replay", "last", "--speed", "fast"): "--speed: invalid float value: 'fast'",
     (): "the dashboard needs a terminal, and there is none here: add --no-tui",
 }

@@ -90,7 +90,8 @@ def train(arguments: Sequence[str]) -> int:
     """`esper-sanctum [options]`: train, with the dashboard or without."""
     chosen = vars(_train_parser().parse_args(arguments))
     file, resume, detach = (chosen.pop(name) for name in ("config", "resume", "detach"))
-    look, headless = Look.take(chosen), chosen.pop("no_tui")
+    look, narrate = Look.take(chosen), chosen.pop("narrate")
+    headless = chosen.pop("no_tui") or narrate
     options = {name: value for name, value in chosen.items() if value is not None}
     config, checkpoint = _resolve_run(file, resume, options)
     if detach:
@@ -108,9 +109,11 @@ def train(arguments: Sequence[str]) -> int:
     engine = EngineThread(config, checkpoint, attended=not headless)
     if place.rank > 0:  # rank 0 shows the run
         with open(os.devnull, "w") as nobody:
-            state = _run_headless(engine, nobody)
+            state = _run_headless(engine, nobody, narrate=narrate)
+    elif headless:
+        state = _run_headless(engine, sys.stdout, narrate=narrate)
     else:
-        state = _run_headless(engine, sys.stdout) if headless else _run_dashboard(engine, look)
+        state = _run_dashboard(engine, look)
     if engine.failure:
         return refuse(engine.failure)
     if engine.crash:
@@ -118,7 +121,7 @@ def train(arguments: Sequence[str]) -> int:
         return FAILED
     from esper.telemetry.console import summary
 
-    if place.rank == 0:
+    if place.rank == 0 and not narrate:
         print(summary(state))
     return DONE
 
@@ -138,13 +141,15 @@ def _resolve_run(file: Path | None, resume: Path | None, options: Mapping[str, A
     return config, checkpoint
 
 
-def _run_headless(engine: EngineThread, stream: TextIO):
-    from esper.telemetry.console import Console
+def _run_headless(engine: EngineThread, stream: TextIO, *, narrate: bool):
+    from esper.telemetry.console import Console, as_they_come
+    from esper.telemetry.narrator import Narrator
 
     with _Signals(lambda: engine.control.ask(Kind.STOP, "signal")):
         engine.start()
         try:
-            state = Console(stream).run(engine.records, lambda: engine.alive)
+            printer = Narrator(stream) if narrate else Console(stream)
+            state = printer.run(as_they_come(engine.records, lambda: engine.alive))
         except OSError:  # nobody listens any more, or the terminal is gone: the engine saves what it has
             engine.control.ask(Kind.STOP, "signal")
             engine.join()

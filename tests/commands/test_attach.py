@@ -79,8 +79,9 @@ def test_what_is_not_live_is_one_sentence(arguments: tuple[str, ...], sentence: 
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"esper-sanctum: {sentence}\n")
 
 
-def test_the_newest_live_run_is_meant(tmp_path: Path) -> None:
-    """And it is followed to its end, without torch; `--no-tui` prints what comes."""
+@pytest.mark.parametrize(("option", "last"), [("--no-tui", "run {}: done"), ("--narrate", "run done")])
+def test_the_newest_live_run_is_meant(option: str, last: str, tmp_path: Path) -> None:
+    """And it is followed to its end, without torch; `--no-tui` and `--narrate` print what comes."""
     live = tmp_path / "telemetry" / "live"
     lock, recorder = RunLock(live), Recorder(live)
     events = example_run()
@@ -88,11 +89,11 @@ def test_the_newest_live_run_is_meant(tmp_path: Path) -> None:
         recorder.put(event)
     assert recorder.flush()
     ended_run(tmp_path)  # written to later, but not live
-    script = "import sys; from esper.cli import main; code = main(['attach', '--no-tui']); "
+    script = "import sys; from esper.cli import main; code = main(['attach', sys.argv[1]]); "
     script += "print('imported:', *{'torch', 'textual'} & set(sys.modules)); sys.exit(code)"
     printed = tmp_path / "printed"
     with printed.open("w") as file:
-        process = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, stdout=file)
+        process = subprocess.Popen([sys.executable, "-c", script, option], cwd=tmp_path, stdout=file)
 
     def heard() -> bool:
         recorder.put(ev.Logged(seq=events[-1].seq, time=events[-1].time, severity="info", text="still here"))
@@ -106,7 +107,7 @@ def test_the_newest_live_run_is_meant(tmp_path: Path) -> None:
     output = printed.read_text()
     started = events[0]
     assert isinstance(started, ev.RunStarted)
-    assert f"run {started.run}: done" in output.splitlines()
+    assert last.format(started.run) in output.splitlines()
     assert output.endswith("imported:\n")
 
 

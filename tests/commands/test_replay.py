@@ -47,3 +47,22 @@ def test_a_run_to_hold_against_that_is_not_there_is_a_wrong_request(
     assert main(["replay", "a", "--against", "c", "--no-tui", "--telemetry-dir", str(tmp_path)]) == 2
 
     assert "there is no file 'c', nor a run of that name" in capsys.readouterr().err
+
+
+def test_narrate_tells_the_history_from_a_moment_on_and_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_segment(tmp_path / "a", 1, recording(RUN))
+
+    assert main(["replay", "a", "--narrate", "--telemetry-dir", str(tmp_path)]) == 0
+    whole = capsys.readouterr()
+    assert main(["replay", "a", "--narrate", "--at", "round:2", "--telemetry-dir", str(tmp_path)]) == 0
+    later = capsys.readouterr()
+
+    assert whole.err == later.err == ""
+    lines = whole.out.splitlines()
+    assert lines[0].startswith("run digits_impaired-20261121-015300: ppo on digits_impaired, 4 envs")
+    assert lines[-1] == "run done"
+    planted = [line for line in lines if " planted, at round " in line]
+    assert len(planted) == 8
+    assert later.out.splitlines() == lines[lines.index(planted[4]) :]

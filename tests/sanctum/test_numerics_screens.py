@@ -181,7 +181,7 @@ async def test_what_ended_is_over() -> None:
     app, _ = live(run)
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
-        assert shown(app, AnomalyStrip) == "✓ no anomalies over: env 2, r"
+        assert shown(app, AnomalyStrip) == "✓ no anomalies over: env 02, r"
 
 
 async def test_why_is_a_time_line_of_moments(tmp_path: Path) -> None:

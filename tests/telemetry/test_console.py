@@ -7,7 +7,7 @@ from queue import SimpleQueue
 import pytest
 
 from esper.telemetry import events as ev
-from esper.telemetry.console import Console, summary
+from esper.telemetry.console import Console, as_they_come, summary
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import example_run, run_started, stamp
 from tests.telemetry.recordings import fold
@@ -21,10 +21,7 @@ class Terminal(io.StringIO):
 
 
 def print_run(records: list[Record], stream: io.StringIO) -> RunState:
-    waiting: SimpleQueue[Record] = SimpleQueue()
-    for record in records:
-        waiting.put(record)
-    return Console(stream).run(waiting, lambda: False)
+    return Console(stream).run(records)
 
 
 def printed(records: list[Record]) -> list[str]:
@@ -40,7 +37,7 @@ def test_a_log_has_a_dated_line_for_each_round_and_notable_event() -> None:
     assert [re.sub(r"\d+\.\d.*", "…", line[20:]) for line in log] == [
         "INFO    run digits_impaired-20261121-015300: ppo on digits_impaired, 4 envs on cpu:0 ×2, cpu:1 ×2",
         "ERROR   env 01: the gradient of the host is NaN at round 1 step 3",
-        "INFO    env 1: non-finite gradient is over",
+        "INFO    env 01: non-finite gradient is over",
         "INFO    round 1/2: accuracy …",
         "WARNING head tempo had choices in round 1, yet no gradient reached it",
         "INFO    checkpoint at round 1 step 5 (schedule), …",
@@ -119,7 +116,7 @@ def test_it_goes_on_until_the_run_is_over_and_the_queue_empty() -> None:
                 waiting.put(event)
         return looks < 3
 
-    assert Console(io.StringIO()).run(waiting, alive).status == "done"
+    assert list(as_they_come(waiting, alive)) == RUN
 
 
 def test_the_summary_of_a_run() -> None:

@@ -27,7 +27,9 @@ def run(arguments: Sequence[str]) -> int:
     add_screen_options(parser)
     chosen = parser.parse_args(arguments)
     directory = find_live_run(chosen.run, chosen.telemetry_dir)
-    return watch(directory, look=Look.take(vars(chosen)), read_only=chosen.read_only, headless=chosen.no_tui)
+    if not (chosen.no_tui or chosen.narrate):
+        return watch(directory, look=Look.take(vars(chosen)), read_only=chosen.read_only)
+    return listen(directory, narrate=chosen.narrate)
 
 
 def find_live_run(name: str | None, telemetry_dir: Path) -> Path:
@@ -53,23 +55,34 @@ def find_live_run(name: str | None, telemetry_dir: Path) -> Path:
     return directory
 
 
-def watch(directory: Path, *, look: Look, read_only: bool, headless: bool) -> int:
-    """Follow a live run until the user leaves it, or without a dashboard until it ends; the exit code.
+def listen(directory: Path, *, narrate: bool) -> int:
+    """Print what a live run has to say, until it ends; the exit code.
+
+    Args:
+        directory: of the run.
+        narrate: plain sentences, rather than lines for a log and a summary.
+    """
+    from esper.attach.session import AttachSession
+    from esper.telemetry.console import Console, as_they_come
+    from esper.telemetry.narrator import Narrator
+
+    session = AttachSession(directory, read_only=True)
+    session.start()
+    printer = Narrator(sys.stdout) if narrate else Console(sys.stdout)
+    state = printer.run(as_they_come(session.records, lambda: session.alive))
+    return _tell_end(session, state, brief=narrate)
+
+
+def watch(directory: Path, *, look: Look, read_only: bool) -> int:
+    """Follow a live run in the dashboard until the user leaves it; the exit code.
 
     Raises:
         ConfigError: there is no terminal, or no such theme.
     """
     from esper.attach.session import AttachSession
-
-    session = AttachSession(directory, read_only=read_only or headless)
-    if headless:
-        from esper.telemetry.console import Console
-
-        session.start()
-        state = Console(sys.stdout).run(session.records, lambda: session.alive)
-        return _tell_end(session, state)
     from esper.sanctum.source import ENDED, AttachSource
 
+    session = AttachSession(directory, read_only=read_only)
     source = AttachSource(session)
     code = show(source, look)
     session.close()
@@ -79,15 +92,16 @@ def watch(directory: Path, *, look: Look, read_only: bool, headless: bool) -> in
     return _tell_end(session, source.state)
 
 
-def _tell_end(session: AttachSession, state: RunState) -> int:
-    """What came of a run that is followed no longer; the exit code."""
+def _tell_end(session: AttachSession, state: RunState, *, brief: bool = False) -> int:
+    """What came of a run that is followed no longer, where there is more to say than was said; the exit code."""
     from esper.telemetry.console import summary
 
     warn(session.notices)
     if session.failure:
         print(f"esper-sanctum: {session.failure}", file=sys.stderr)
         return FAILED
-    print(summary(state))
+    if not brief:
+        print(summary(state))
     if state.status in {"done", "stopped"}:
         return DONE
     if state.status != "failed":

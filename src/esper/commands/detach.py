@@ -66,7 +66,7 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, look: Look,
     if headless:
         print(directory)
         return DONE
-    return watch(directory, look=look, read_only=False, headless=False)
+    return watch(directory, look=look, read_only=False)
 
 
 def _start(arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
@@ -82,7 +82,7 @@ def _find(pid: int, telemetry_dir: Path, output: Path) -> Path | None:
     """The directory of the run that a process trains; None until its first line has been printed."""
     printed = output.read_text(errors="replace")
     for run in list_runs(telemetry_dir):
-        if read_holder(run) == Holder(pid=pid, host=socket.gethostname()) and f" run {run.name}: " in printed:
+        if read_holder(run) == Holder(pid=pid, host=socket.gethostname()) and f"run {run.name}: " in printed:
             return run
     return None
 

@@ -1,9 +1,13 @@
-"""`esper-sanctum replay FILE_OR_RUN`: the dashboard over a recording; with `--no-tui`, the summary of its end."""
+"""`esper-sanctum replay FILE_OR_RUN`: the dashboard over a recording; with `--no-tui`, the summary of its end; with
+`--narrate`, its history in sentences.
+"""
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +19,9 @@ from esper.nearest import nearest
 from esper.telemetry.address import Address, AddressError, parse_address
 
 if TYPE_CHECKING:
+    from esper.telemetry.playback import Playback
     from esper.telemetry.reader import History
+    from esper.telemetry.rival import Rival
 
 FIRST_LOOK = 0.02
 """Seconds of reading before the first frame; the dashboard reads on."""
@@ -34,8 +40,9 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--follow", action="store_true", help="begin at the end, and stay there while it is written")
     parser.add_argument("--against", metavar="RUN", help="show another run as a ghost, and find where the two part")
     chosen = parse_replay(parser, arguments)
-    if chosen.follow and chosen.no_tui:
-        raise ConfigError("--follow needs the dashboard: leave out --no-tui, or see esper-sanctum attach --no-tui")
+    if chosen.follow and (chosen.no_tui or chosen.narrate):
+        option = "--narrate" if chosen.narrate else "--no-tui"
+        raise ConfigError(f"--follow needs the dashboard: leave out {option}, or see esper-sanctum attach {option}")
     if chosen.follow and chosen.against:
         raise ConfigError("--against compares what is recorded: leave out --follow")
     if chosen.follow and chosen.at:
@@ -97,25 +104,22 @@ def replay(
         against: another recording that goes along as a ghost.
         address: env and view to begin with.
     """
-    from esper.telemetry.console import summary
     from esper.telemetry.moments import MomentError, find_moment
     from esper.telemetry.playback import Playback
     from esper.telemetry.reader import open_history
     from esper.telemetry.rival import Rival
 
-    whole = chosen.no_tui or chosen.at or follow
+    headless = chosen.no_tui or chosen.narrate
+    whole = headless or chosen.at or follow
     playback = Playback(open_history(path, math.inf if whole else FIRST_LOOK))
     rival = Rival(playback.history, open_history(against, math.inf if whole else FIRST_LOOK)) if against else None
     try:
-        playback.seek(find_moment(chosen.at, playback.history) if chosen.at else playback.length if whole else 0)
+        end = playback.length if whole and not chosen.narrate else 0
+        playback.seek(find_moment(chosen.at, playback.history) if chosen.at else end)
     except MomentError as error:
         raise ConfigError(f"--at: {error}") from None
-    if chosen.no_tui:
-        warn(playback.history.notices)
-        print(summary(playback.state))
-        if rival is not None:
-            rival.comparison.search()
-            print(rival.comparison.sentence)
+    if headless:
+        _tell(playback, rival, narrate=chosen.narrate)
         return DONE
     playback.speed = chosen.speed
     from esper.sanctum.source import ReplaySource
@@ -124,6 +128,23 @@ def replay(
     env, place = _view(address, playback.history) if address is not None else (0, "overview")
     code = show(source, Look.take(vars(chosen)), env=env, place=place)
     return refuse(source.failure) if source.failure else code
+
+
+def _tell(playback: Playback, rival: Rival | None, *, narrate: bool) -> None:
+    """Print the summary of a recording at this moment, or narrate it from here on."""
+    from esper.telemetry.console import summary
+    from esper.telemetry.narrator import Narrator
+    from esper.telemetry.state import Keyframe
+
+    warn(playback.history.notices)
+    if narrate:
+        here = Keyframe.of(playback.state)
+        Narrator(sys.stdout).run(itertools.chain([here], playback.history.events(playback.position)))
+    else:
+        print(summary(playback.state))
+    if rival is not None:
+        rival.comparison.search()
+        print(rival.comparison.sentence)
 
 
 def _view(address: Address, history: History) -> tuple[int, str]:

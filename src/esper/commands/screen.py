@@ -28,7 +28,7 @@ class Look(NamedTuple):
 
 
 def add_screen_options(parser: argparse.ArgumentParser) -> None:
-    """What `Look` holds, and `--no-tui` to do without."""
+    """What `Look` holds, and `--no-tui` and `--narrate` to do without."""
     parser.add_argument("--theme", default=DEFAULT_THEME, metavar="NAME", help=f"colours (default: {DEFAULT_THEME})")
     parser.add_argument(
         "--symbols",
@@ -38,6 +38,11 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bell", action="store_true", help="ring the terminal's bell when an anomaly begins")
     parser.add_argument("--no-tui", action="store_true", help="no dashboard: lines fit for a log file")
+    parser.add_argument(
+        "--narrate",
+        action="store_true",
+        help="no dashboard: a plain sentence for each notable change, in ASCII, for screen readers and pipes",
+    )
 
 
 def check_screen(theme: str) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import queue
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from queue import SimpleQueue
 from typing import TextIO
 
 from esper.telemetry import events as ev
 from esper.telemetry.narrate import sentence
-from esper.telemetry.state import Keyframe, Record, RunState
+from esper.telemetry.state import Keyframe, Record, RunState, key_of
 
 IDLE = 0.2
 """Seconds between looks at whether the run is still alive."""
@@ -23,6 +23,20 @@ _ROUTINE = frozenset({ev.SeedMoved, ev.PolicyUpdated})
 
 Show = Callable[[float, str, str], None]
 """Takes the time, severity and text of a line."""
+
+
+def as_they_come(records: SimpleQueue[Record], alive: Callable[[], bool]) -> Iterator[Record]:
+    """What comes through a queue until nothing more does.
+
+    `alive` tells whether more may come; once it does not, what is in the queue is still given.
+    """
+    while True:
+        over = not alive()
+        try:
+            yield records.get(timeout=None if over else IDLE, block=not over)
+        except queue.Empty:
+            if over:
+                return
 
 
 class Console:
@@ -35,25 +49,16 @@ class Console:
         self._finished: int | None = None
         """The round whose line is due, once what follows its episodes has come."""
 
-    def run(self, records: SimpleQueue[Record], alive: Callable[[], bool]) -> RunState:
-        """Print what comes until nothing more does. Returns the state at the end.
-
-        `alive` tells whether more may come; once it does not, what is in the queue is still printed.
-        """
-        with self._bar() if self._terminal else self._log() as (show, refresh):
-            while True:
-                over = not alive()
-                try:
-                    record = records.get(timeout=None if over else IDLE, block=not over)
-                except queue.Empty:
-                    if over:
-                        refresh()
-                        return self._state
-                    continue
+    def run(self, records: Iterable[Record]) -> RunState:
+        """Print what there is to say of records. Returns the state at the end."""
+        with self._lines() as (show, refresh):
+            for record in records:
                 for time, severity, text in self._hear(record):
                     show(time, severity, text)
                 if type(record) is ev.PhaseTimed:  # a step has ended
                     refresh()
+            refresh()
+        return self._state
 
     def _hear(self, record: Record) -> Iterator[tuple[float, str, str]]:
         """Fold a record in; the lines that it gives rise to."""
@@ -64,21 +69,35 @@ class Console:
         state = self._state
         state.apply(record)
         if self._finished is not None and type(record) is not ev.EpisodeEnded:
-            pace = "" if self._terminal else f", {_pace(state)}"  # the bar has it
-            yield record.time, "info", _round_line(state, self._finished) + pace
+            yield record.time, "info", self._round_line(self._finished)
             self._finished = None
         elif isinstance(record, ev.EpisodeEnded) and len(state.finals) == len(state.envs):
             self._finished = record.round
+        line = self._line(record)
+        if line is not None:
+            yield record.time, *line
+
+    def _line(self, record: ev.AnyEvent) -> tuple[str, str] | None:
+        """Severity and text of what there is to say of an event that was folded in."""
         line = sentence(record)
         if line is None or type(record) in _ROUTINE:
-            return
+            return None
         severity, text = line
         if isinstance(record, ev.AnomalyFound):
-            count = state.anomalies[f"{record.rule} {record.where}"].count
+            count = self._state.anomalies[key_of(record)].count
             if count > 1 and not math.log10(count).is_integer():  # the 1st, 10th, 100th tell enough
-                return
+                return None
             text += f" (×{count})" if count > 1 else ""
-        yield record.time, severity, text
+        return severity, text
+
+    def _round_line(self, number: int) -> str:
+        """What a round came to."""
+        pace = "" if self._terminal else f", {_pace(self._state)}"  # the bar has it
+        return round_line(self._state, number) + pace
+
+    def _lines(self) -> AbstractContextManager[tuple[Show, Callable[[], None]]]:
+        """Ways to show a line, and to draw what is not a line anew."""
+        return self._bar() if self._terminal else self._log()
 
     @contextmanager
     def _log(self) -> Iterator[tuple[Show, Callable[[], None]]]:
@@ -146,7 +165,7 @@ def summary(state: RunState) -> str:
     return "\n".join(lines)
 
 
-def _round_line(state: RunState, number: int) -> str:
+def round_line(state: RunState, number: int) -> str:
     """What a round came to."""
     total = state.started.rounds if state.started else NOT_MEASURED
     least, median, greatest = state.accuracy[-1]

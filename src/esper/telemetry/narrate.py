@@ -13,6 +13,7 @@ _ROUTINE = frozenset({ev.RoundStarted, ev.EnvStepped, ev.GateRefused, ev.DeviceS
 """Of these nothing is ever said. They are nearly all events, and so are told from the others by one look."""
 _LANES_IN_FULL = 8
 """Up to so many lanes are named one by one."""
+_ASCII = {"×": "x", "–": "-", "−": "-", "·": "-", "…": "...", "→": "->", "“": '"', "”": '"', "’": "'"}
 
 
 def assignment(lanes: Sequence[str]) -> str:
@@ -46,7 +47,7 @@ def sentence(event: ev.AnyEvent) -> tuple[str, str] | None:
         case ev.AnomalyFound():
             return event.severity, event.text
         case ev.AnomalyEnded():
-            return "info", f"{event.where}: {event.rule} is over"
+            return "info", f"{place_of(event)}: {event.rule} is over"
         case ev.CheckpointSaved():
             return (
                 "info",
@@ -70,3 +71,13 @@ def sentence(event: ev.AnyEvent) -> tuple[str, str] | None:
             return ("error" if event.outcome == "failed" else "info"), f"run {event.outcome}{reason}"
         case _:
             return None
+
+
+def place_of(anomaly: ev.AnomalyFound | ev.AnomalyEnded) -> str:
+    """What it is about, an env as everywhere else: `env 07`."""
+    return anomaly.where if anomaly.env is None else f"env {anomaly.env:02d}"
+
+
+def in_ascii(text: str) -> str:
+    """A text that any terminal, log and screen reader takes: what is neither ASCII nor known here is escaped."""
+    return "".join(c if " " <= c <= "~" else _ASCII.get(c) or c.encode("unicode_escape").decode("ascii") for c in text)

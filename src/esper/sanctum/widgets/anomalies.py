@@ -11,6 +11,7 @@ from textual.geometry import Size
 from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.symbols import SEVERITIES, plain, shorten
 from esper.sanctum.widgets.panel import Line, Panel, Visit
+from esper.telemetry.narrate import place_of
 from esper.telemetry.state import Anomaly, key_of
 
 
@@ -65,7 +66,7 @@ class AnomalyStrip(Panel, can_focus=True):
     def _add_over(self, line: Line, width: int) -> None:
         """What of this round is over, where it still fits."""
         for anomaly in reversed(self.state.anomalies.values()):
-            text = f"  over: {plain(anomaly.found.where)}, {plain(anomaly.found.rule)}"
+            text = f"  over: {plain(place_of(anomaly.found))}, {plain(anomaly.found.rule)}"
             if anomaly.ended is not None and anomaly.last_round == self.state.round and line.width + len(text) <= width:
                 line.add(text, "dim")
 
