@@ -62,16 +62,29 @@ def insist(process: subprocess.Popen[Any], number: signal.Signals) -> int:
     return process.returncode
 
 
-class Terminal:
-    """The program in a terminal of 120 × 40."""
+_ADOPT = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+"""Makes the terminal the controlling one of this process, and becomes another program."""
 
-    def __init__(self, *arguments: str, cwd: Path, python: Sequence[str] = ()) -> None:
+
+class Terminal:
+    """The program in a terminal of 120 × 40.
+
+    Args:
+        arguments: of the program.
+        cwd: where it runs.
+        python: options of the interpreter.
+        controlling: whether the terminal sends signals to the program, as a shell's does; a HUP when it is closed.
+    """
+
+    def __init__(self, *arguments: str, cwd: Path, python: Sequence[str] = (), controlling: bool = False) -> None:
         self._master, self._slave = os.openpty()
+        shell = (sys.executable, "-c", _ADOPT)
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         self.settings = termios.tcgetattr(self._slave)
         self.output = b""
+        self._closed = False
         self.process = subprocess.Popen(
-            [PROGRAM[0], *python, *PROGRAM[1:], *arguments],
+            [*(shell if controlling else ()), PROGRAM[0], *python, *PROGRAM[1:], *arguments],
             cwd=cwd,
             stdin=self._slave,
             stdout=self._slave,
@@ -88,7 +101,8 @@ class Terminal:
     ) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self._master)
+        if not self._closed:
+            os.close(self._master)
         os.close(self._slave)
 
     def _read(self, seconds: float) -> None:
@@ -117,6 +131,12 @@ class Terminal:
         while select.select([self._master], [], [], 0.1)[0]:
             self._read(0)
         return self.process.returncode
+
+    def close(self) -> int:
+        """Close it under the program, and wait for that to end; its exit code."""
+        os.close(self._master)
+        self._closed = True
+        return self.process.wait(PATIENCE)
 
     def assert_restored(self) -> None:
         """The screen was given back, the cursor is shown, and what is typed is echoed again."""

@@ -11,21 +11,27 @@ import subprocess
 import sys
 import time
 from base64 import b64encode
+from contextlib import nullcontext
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
 from torch import Tensor
 
 from esper import cli
+from esper.commands.screen import Look
+from esper.config import resolve
+from esper.control import Kind, Request
 from esper.engine.checkpoint import STATE, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.manifest import MANIFEST, list_checkpoints
 from esper.engine.saving import Saver
 from esper.engine.trainer import Trainer
+from esper.launch import EngineThread
 from esper.telemetry import events as ev
 from tests.factory import example_run
-from tests.runs import computed, recorded, stopped_run
+from tests.runs import LiveRun, computed, recorded, stopped_run, tiny
 from tests.telemetry.recordings import recording
 from tests.terminals import ENTER_SCREEN, PROGRAM, Terminal, insist, run, start
 
@@ -576,3 +582,95 @@ def test_a_second_signal_to_the_dashboard_leaves_at_once(number: signal.Signals,
         assert terminal.leave() == code
         terminal.assert_restored()
     assert not any(isinstance(event, ev.RunEnded) for event in recorded(only_run(tmp_path)))
+
+
+# In a terminal that is closed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("controlling", [True, False], ids=["with a signal", "without a word"])
+def test_a_run_whose_dashboard_loses_its_terminal_is_saved(controlling: bool, tmp_path: Path) -> None:
+    with Terminal("--envs", "2", "--devices", "cpu:0", cwd=tmp_path, controlling=controlling) as terminal:
+        terminal.wait_for("RUNNING")
+        assert terminal.close() == 0
+    directory = only_run(tmp_path)
+    saved, ended = recorded(directory)[-2:]
+    assert isinstance(saved, ev.CheckpointSaved)
+    assert isinstance(ended, ev.RunEnded)
+    assert (saved.origin, ended.outcome) == ("signal" if controlling else "dashboard", "stopped")
+    assert read_checkpoint(list_checkpoints(directory)[-1]).step == saved.step
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dashboard", [True, False], ids=["dashboard", "no dashboard"])
+def test_a_terminal_that_says_twice_that_it_is_closed_is_no_second_signal(dashboard: bool, tmp_path: Path) -> None:
+    """A shell whose terminal is closed passes the HUP on, and the kernel sends one again when the shell has ended."""
+    options = () if dashboard else ("--no-tui",)
+    with Terminal(*SLOW_STEPS, *options, cwd=tmp_path, controlling=True) as terminal:
+        terminal.wait_for("RUNNING" if dashboard else " run ")
+        for _ in range(3):
+            terminal.process.send_signal(signal.SIGHUP)
+            time.sleep(0.1)
+        assert terminal.close() == 0
+    directory = only_run(tmp_path)
+    ended = recorded(directory)[-1]
+    assert isinstance(ended, ev.RunEnded)
+    assert ended.outcome == "stopped"
+    assert read_checkpoint(list_checkpoints(directory)[-1]).step > 0
+
+
+@pytest.mark.parametrize("controlling", [True, False], ids=["with a signal", "without a word"])
+def test_a_replay_whose_terminal_is_closed_ends(controlling: bool, tmp_path: Path) -> None:
+    (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
+    with Terminal("replay", ".", "--at", "50%", cwd=tmp_path, controlling=controlling) as terminal:
+        terminal.wait_for("REPLAY")  # held: nothing more is drawn, so nothing fails to be
+        assert terminal.close() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("controlling", [True, False], ids=["with a signal", "without a word"])
+def test_a_viewer_whose_terminal_is_closed_ends_and_the_run_goes_on(controlling: bool, tmp_path: Path) -> None:
+    live = LiveRun(tmp_path).start_paused()
+    with Terminal("attach", str(live.run.directory), cwd=tmp_path, controlling=controlling) as terminal:
+        terminal.wait_for("PAUSED")
+        assert terminal.close() == 0
+    live.control.ask(Kind.RESUME, "test")
+    assert live.finish().status == "done"
+
+
+class Engine(EngineThread):
+    """One that trains nothing, until it is waited for."""
+
+    waited_for = False
+
+    def join(self) -> None:
+        self.waited_for = True
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_dashboard_that_ends_unasked_has_the_run_saved(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, ended = Engine(resolve(None, tiny(tmp_path)), None), list[int]()
+    monkeypatch.setattr(cli, "show", lambda *_: code)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    with pytest.raises(SystemExit) if code else nullcontext():
+        cli._run_dashboard(engine, Look("", "", bell=False))
+    assert engine.control.take() == Request(Kind.STOP, "dashboard")
+    assert engine.waited_for
+    assert ended == [code] * bool(code)
+
+
+def test_a_dashboard_that_cannot_even_say_why_it_broke_down_has_the_run_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(resolve(None, tiny(tmp_path)), None)
+
+    def fail(*_: object) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(cli, "show", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        cli._run_dashboard(engine, Look("", "", bell=False))
+    assert engine.control.take() == Request(Kind.STOP, "dashboard")
+    assert engine.waited_for

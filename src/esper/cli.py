@@ -1,12 +1,11 @@
 """The command line. Training is the default command; nothing here imports torch or Textual before it must.
 
-Exit codes: 0 done, or stopped as asked; 1 the run failed; 2 the request was wrong; 129, 130, 143: a second HUP, INT,
+Exit codes: 0 done, or stopped as asked; 1 the run failed; 2 the request was wrong; 130, 143: a second signal, INT or
 TERM.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -34,6 +33,7 @@ from esper.commands import (
 from esper.commands import show as show_run
 from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, refuse
 from esper.commands.screen import DEFAULT_THEME, Look, add_screen_options, check_theme, show
+from esper.commands.streams import UNREAD, let_go
 from esper.config import Config, ConfigError, resolve
 from esper.control import Kind
 from esper.engine.manifest import (
@@ -49,6 +49,7 @@ from esper.telemetry.segments import ReadError
 
 if TYPE_CHECKING:
     from esper.launch import EngineThread
+    from esper.telemetry.state import RunState
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "replay": replay.run,
@@ -79,10 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
-        if error.errno not in {errno.EPIPE, errno.EIO}:
+        if error.errno not in UNREAD:
             raise
-        # Who reads our output has seen enough, or the terminal is gone. Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        let_go()
         return DONE
 
 
@@ -141,54 +141,72 @@ def _resolve_run(file: Path | None, resume: Path | None, options: Mapping[str, A
     return config, checkpoint
 
 
-def _run_headless(engine: EngineThread, stream: TextIO, *, narrate: bool):
+def _run_headless(engine: EngineThread, stream: TextIO, *, narrate: bool) -> RunState:
     from esper.telemetry.console import Console, as_they_come
     from esper.telemetry.narrator import Narrator
+    from esper.telemetry.state import RunState
 
+    state = RunState()
     with _Signals(lambda: engine.control.ask(Kind.STOP, "signal")):
         engine.start()
         try:
             printer = Narrator(stream) if narrate else Console(stream)
             state = printer.run(as_they_come(engine.records, lambda: engine.alive))
-        except OSError:  # nobody listens any more, or the terminal is gone: the engine saves what it has
+        except OSError as error:  # nobody listens any more, or the terminal is gone: the engine saves what it has
             engine.control.ask(Kind.STOP, "signal")
             engine.join()
-            raise
+            if error.errno not in UNREAD:
+                raise
+            let_go()
         engine.join()
     return state
 
 
-def _run_dashboard(engine: EngineThread, look: Look):
+def _run_dashboard(engine: EngineThread, look: Look) -> RunState:
     from esper.sanctum.source import LiveSource
 
     source = LiveSource(engine)
-    with _Signals(lambda: source.requests.ask(Kind.STOP, origin="signal")):
-        code = show(source, look)
-        if code == FAILED:  # the dashboard broke down: the engine saves what it has
-            source.requests.ask(Kind.STOP, origin="dashboard")
-            engine.join()
+    requests = source.requests
+
+    def save() -> None:
+        """Whatever ended the dashboard, its terminal too: the engine saves what it has."""
+        signals.asked = requests.leaving
+        if not requests.leaving:
+            requests.ask(Kind.STOP, origin="dashboard")
+        engine.join()
+
+    with _Signals(lambda: requests.ask(Kind.STOP, origin="signal")) as signals:
+        try:
+            code = show(source, look)
+        except OSError:
+            save()
+            raise
+        if code in {DONE, FAILED}:
+            save()
         if code:
             raise SystemExit(code)
-        engine.join()
     source.tick(0.0)
     return source.state
 
 
 class _Signals:
-    """While it lasts, the first INT, TERM or HUP asks for a checkpoint and an end; the second ends the process at once.
+    """While it lasts, the first INT, TERM or HUP asks for a checkpoint and an end; a second ends the process at once.
 
     At once, but not before the terminal is as it was: the second raises SystemExit, and that ends the process here,
-    without waiting for the engine's threads.
+    without waiting for the engine's threads. A HUP is never the second: who closes a terminal is not impatient, and
+    its shell sends one as well.
     """
 
     def __init__(self, ask_to_stop: Callable[[], None]) -> None:
         self._ask_to_stop = ask_to_stop
-        self._asked = False
+        self.asked = False
+        """Whether the end was asked for, by a signal or in another way: then a signal is the second."""
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> _Signals:
         # Whom nohup started is to outlive the terminal.
         heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         self._before = {number: signal.signal(number, self._handle) for number in heard}
+        return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, SystemExit) and isinstance(error.code, int):
@@ -197,10 +215,11 @@ class _Signals:
             signal.signal(number, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        if self._asked:
+        if not self.asked:
+            self.asked = True
+            self._ask_to_stop()
+        elif number != signal.SIGHUP:
             raise SystemExit(128 + number)
-        self._asked = True
-        self._ask_to_stop()
 
 
 def _train_parser() -> Parser:

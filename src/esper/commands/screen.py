@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from esper.commands.streams import let_go
 from esper.config import ConfigError
 
 if TYPE_CHECKING:
@@ -74,4 +75,7 @@ def show(source: Source, look: Look, *, env: int = 0, place: str = "overview") -
     check_screen(look.theme)
     from esper.sanctum.app import run_dashboard
 
-    return run_dashboard(source, **look._asdict(), env=env, place=place)
+    try:
+        return run_dashboard(source, **look._asdict(), env=env, place=place)
+    finally:
+        let_go()  # of the terminal, if it was closed

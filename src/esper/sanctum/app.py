@@ -16,6 +16,8 @@ from textual.actions import ActionParseResult
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.dom import DOMNode
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
 from textual.screen import Screen
 
@@ -23,6 +25,7 @@ from esper.control import Kind
 from esper.sanctum.bindings import APP, KEYS, bindings, shown
 from esper.sanctum.charset import CharsetFilter, chosen
 from esper.sanctum.diagnosis import Diagnosis
+from esper.sanctum.driver import LastingDriver
 from esper.sanctum.requests import Requests
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.checkpoints import CheckpointPicker
@@ -95,12 +98,15 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         self.set_reactive(SanctumApp.theme, palette.name)
         self.stylesheet.set_variables(self.get_css_variables())  # the first frame is in these colours already
 
+    def on_load(self) -> None:
+        """Before the terminal is taken over: then there is no moment at which a signal would leave it as it is."""
+        self._listen()
+
     def on_ready(self) -> None:
         """The first frame comes before the engine, whose imports take seconds."""
         if self._place != self.DEFAULT_MODE:
             self.open_view(self._place)
         self.call_after_refresh(self._begin)
-        self._listen()
 
     def _begin(self) -> None:
         self.source.start()
@@ -108,6 +114,8 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         self.set_interval(TICK, self._tick)
 
     def _tick(self) -> None:
+        if isinstance(self._driver, LastingDriver) and self._driver.closed:
+            self.exit()
         now = time.monotonic()
         elapsed, self._ticked = now - self._ticked, now
         changed = self.source.tick(elapsed)
@@ -141,6 +149,11 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
     def _over(self) -> bool:
         """Whether nothing more will come from an engine."""
         return self.source.present.status in ENDED or not self.source.alive
+
+    def get_driver_class(self) -> type[Driver]:
+        """Textual's; that of a terminal, for one that may be closed."""
+        driver = super().get_driver_class()
+        return LastingDriver if driver is LinuxDriver else driver
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's, and the translation into what the terminal can draw."""
@@ -295,7 +308,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
     # Signals
 
     def _listen(self) -> None:
-        """A first TERM, INT or HUP ends the run of this process with a checkpoint; a second leaves at once."""
+        """A first TERM, INT or HUP ends the run of this process with a checkpoint; a second TERM or INT, at once."""
         if threading.current_thread() is threading.main_thread():
             loop = asyncio.get_running_loop()
             handlers = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -311,13 +324,17 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
 
     def _on_signal(self, number: int) -> None:
         requests = self.source.requests
+        closed = number == signal.SIGHUP  # it comes more than once when a terminal is closed: that is no second signal
         if requests is None or self.source.attached or self._over:
             self.exit()
-        elif requests.leaving:
+        elif requests.leaving and not closed:
             requests.ask(Kind.ABANDON, origin="signal")
             self.exit(return_code=128 + number)
         else:
-            requests.ask(Kind.STOP, origin="signal")
+            if not requests.leaving:
+                requests.ask(Kind.STOP, origin="signal")
+            if closed:  # the engine saves what it has, but there is nobody to be shown how
+                self.exit()
             self.look()
 
 
@@ -342,4 +359,4 @@ def run_dashboard(
     """
     app = SanctumApp(source, theme=theme, symbols=chosen(symbols), bell=bell, env=env, place=place)
     app.run()
-    return app.return_code or 0
+    return 1 if app.return_code is None else app.return_code  # None: the thread that reads the keys broke down

@@ -298,8 +298,8 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag=True):
     seconds: float | None = None
     """What it took to write; absent where it was found on disk, by a run that goes on from it."""
     origin: str
-    """Who asked: schedule, end, keyboard, signal, command line; dashboard, where that broke down; fault, where a step
-    has failed and this is the beginning of its round."""
+    """Who asked: schedule, end, keyboard, signal, command line; dashboard, where that broke down or its terminal is
+    gone; fault, where a step has failed and this is the beginning of its round."""
 
 
 class ControlRequested(Event, frozen=True, kw_only=True, tag=True):

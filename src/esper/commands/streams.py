@@ -1,0 +1,32 @@
+"""What is printed where nobody reads it any more: that is no error."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import termios
+from typing import TextIO
+
+UNREAD = frozenset({errno.EPIPE, errno.EIO})
+"""Errors of a stream whose reader has seen enough, or whose terminal was closed."""
+
+
+def let_go() -> None:
+    """Have what is still printed to such a stream go nowhere. Python itself would complain of it, at exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if _is_unread(stream):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _is_unread(stream: TextIO) -> bool:
+    try:
+        stream.flush()
+        termios.tcgetattr(stream.fileno())
+    except OSError as error:
+        if error.errno not in UNREAD:
+            raise
+        return True
+    except termios.error as error:  # ENOTTY: it is no terminal, but a file or a pipe
+        return error.args[0] in UNREAD
+    return False
