@@ -28,10 +28,11 @@ from esper.telemetry import events as ev
 OPTIONS = {
     "": "--help --version --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
     "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config --resume "
-    "--theme --symbols --bell --no-tui --narrate --detach",
-    "replay": "--help --telemetry-dir --follow --against --at --speed --theme --symbols --bell --no-tui --narrate",
-    "attach": "--help --telemetry-dir --read-only --theme --symbols --bell --no-tui --narrate",
-    "demo": "--help --at --speed --theme --symbols --bell --no-tui --narrate",
+    "--theme --symbols --bell --notify --no-tui --narrate --detach",
+    "replay": "--help --telemetry-dir --follow --against --at --speed --theme --symbols --bell --notify --no-tui "
+    "--narrate",
+    "attach": "--help --telemetry-dir --read-only --theme --symbols --bell --notify --no-tui --narrate",
+    "demo": "--help --at --speed --theme --symbols --bell --notify --no-tui --narrate",
     "runs": "--help --json",
     "show": "--help --telemetry-dir --json",
     "compare": "--help --telemetry-dir --json",

@@ -21,6 +21,7 @@ class Look(NamedTuple):
     theme: str
     symbols: str
     bell: bool
+    notify: str | None = None
 
     @classmethod
     def take(cls, chosen: dict[str, Any]) -> Look:
@@ -38,6 +39,12 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
         help="what charts are drawn with (default: auto, by TERM and locale)",
     )
     parser.add_argument("--bell", action="store_true", help="ring the terminal's bell when an anomaly begins")
+    parser.add_argument(
+        "--notify",
+        choices=("osc9", "osc777"),
+        help="have the terminal notify the desktop when an anomaly begins, the run is held, or ends, by the sequence "
+        "that it understands: OSC 9 (iTerm2, kitty), OSC 777 (foot, rxvt)",
+    )
     parser.add_argument("--no-tui", action="store_true", help="no dashboard: lines fit for a log file")
     parser.add_argument(
         "--narrate",

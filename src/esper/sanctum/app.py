@@ -22,6 +22,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 
 from esper.control import Kind
+from esper.sanctum.alerts import Alerts
 from esper.sanctum.bindings import APP, KEYS, bindings, shown
 from esper.sanctum.charset import CharsetFilter, chosen
 from esper.sanctum.diagnosis import Diagnosis
@@ -74,12 +75,13 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         theme: str,
         symbols: str = "braille",
         bell: bool = False,
+        notify: str | None = None,
         env: int = 0,
         place: str = "overview",
     ) -> None:
         super().__init__()
         self.source = source
-        self.bell_wanted = bell
+        self.bell_wanted, self.notify_by = bell, notify
         self._charset = CharsetFilter(symbols)
         self.palettes = load_themes()
         palette = find_theme(theme, self.palettes)
@@ -110,6 +112,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
 
     def _begin(self) -> None:
         self.source.start()
+        self.alerts = Alerts(self.source)
         self._ticked = time.monotonic()
         self.set_interval(TICK, self._tick)
 
@@ -339,7 +342,14 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
 
 
 def run_dashboard(
-    source: Source, *, theme: str, symbols: str, bell: bool, env: int = 0, place: str = "overview"
+    source: Source,
+    *,
+    theme: str,
+    symbols: str,
+    bell: bool,
+    notify: str | None,
+    env: int = 0,
+    place: str = "overview",
 ) -> int:
     """Show a source until the user leaves. The terminal is restored however it ends.
 
@@ -348,6 +358,7 @@ def run_dashboard(
         theme: name of the colours.
         symbols: what it is drawn with, one of `charset.CHARSETS`.
         bell: ring the terminal's bell when an anomaly begins.
+        notify: how the terminal is asked for notifications of the desktop, one of `alerts.SEQUENCES`; None: not at all.
         env: the one under the cursor.
         place: the view to begin with, one of `sharing.VIEWS`.
 
@@ -357,6 +368,6 @@ def run_dashboard(
     Raises:
         ThemeError: the theme is unknown, or a theme file is broken.
     """
-    app = SanctumApp(source, theme=theme, symbols=chosen(symbols), bell=bell, env=env, place=place)
+    app = SanctumApp(source, theme=theme, symbols=chosen(symbols), bell=bell, notify=notify, env=env, place=place)
     app.run()
     return 1 if app.return_code is None else app.return_code  # None: the thread that reads the keys broke down

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from statistics import median
 from typing import TYPE_CHECKING
 
+from esper.sanctum.alerts import Alerts, notification
 from esper.sanctum.screens.choices import anomaly_list, why
 from esper.sanctum.screens.explain import Explain
 from esper.sanctum.widgets.panel import Panel, View, Visit
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from textual.app import App
 
     from esper.sanctum.source import Source
+    from esper.telemetry.events import AnomalyFound
 
     _Base = App[None]
 else:
@@ -34,8 +37,9 @@ class Diagnosis(_Base):
     action_help: Callable[[], None]
     bell_wanted: bool
     """Whether the bell rings when an anomaly begins."""
-    _rung = 0
-    """The last event that the bell was rung for, or not."""
+    notify_by: str | None
+    """How the terminal is asked for a notification of the desktop, one of `alerts.SEQUENCES`; None where it is not."""
+    alerts: Alerts
 
     def measure(self, now: float) -> None:
         """Take the dashboard's own pulse, and look whether the engine has fallen silent."""
@@ -44,14 +48,21 @@ class Diagnosis(_Base):
         waits = self.source.live and self.source.alive and state.status == "running"
         cadence = median(state.walls[-50:]) if waits and state.walls else None
         stale = stale_telemetry(cadence, pulse.age)
-        if self.bell_wanted and self._rung < state.seq and stale is None:
-            begun = [anomaly.found.seq for anomaly in state.active_anomalies()]
-            if any(seq > self._rung for seq in begun):
-                self.bell()
-        self._rung = state.seq
+        self._alert(now, stale if self.view.stale is None else None)
         if (stale is None) != (self.view.stale is None):
             self.view.stale = stale
             self.look()
+
+    def _alert(self, now: float, stale: AnomalyFound | None) -> None:
+        """Ring, and notify, of what is new."""
+        if self.alerts.look(stale) and self.bell_wanted:
+            self.bell()
+        text = self.alerts.due(now)
+        if text is not None and self.notify_by is not None and self._driver is not None:
+            started = self.source.present.started
+            title = f"esper-sanctum {started.run}" if started else "esper-sanctum"
+            # In one piece, and between two frames: those are written in one piece too, by this thread.
+            self._driver.write(notification(self.notify_by, title, text, tmux="TMUX" in os.environ))
 
     def on_visit(self, visit: Visit) -> None:
         """Show the moment of an event, where there is a recording, and the env or screen that it is about."""
