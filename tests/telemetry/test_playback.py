@@ -132,7 +132,8 @@ def test_rounds_end_with_everything_in_sight(playback: Playback) -> None:
     assert isinstance(RUN[playback.position], ev.RoundStarted)
     assert (playback.state.round, playback.state.step) == (1, 5)
     assert all(env.stepped is not None for env in playback.state.envs)
-    assert len(playback.state.updates) == 1
+    assert playback.state.update is not None
+    assert playback.state.update.round == 1
 
 
 def test_playing_goes_on_from_where_one_sought(playback: Playback) -> None:

@@ -171,8 +171,8 @@ def round_line(state: RunState, number: int) -> str:
     least, median, greatest = state.accuracy[-1]
     mean_return = statistics.fmean(env.returns[-1] for env in state.envs)
     text = f"round {number}/{total}: accuracy {median:.1%} ({least:.1%} to {greatest:.1%}), return {mean_return:+.3f}"
-    if state.updates and state.updates[-1].round == number:
-        update = state.updates[-1]
+    update = state.update
+    if update is not None and update.round == number:
         text += f", KL {update.kl:.4f}, entropy {update.entropy:.2f}"
     return text
 

@@ -74,7 +74,8 @@ class Marks:
 
     def note(self, event: ev.AnyEvent, position: int, elapsed: float) -> None:
         """Mark the position after an event, if it is one of those that are looked for."""
-        sign = _SIGNS[type(event)](event) if type(event) in _SIGNS else None
+        sign_of = _SIGNS.get(type(event))
+        sign = sign_of(event) if sign_of else None
         if sign is not None:
             self._signs.append(sign)
             self._positions.append(position)

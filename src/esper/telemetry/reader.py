@@ -251,18 +251,19 @@ class History:
         if self.length - self._blocks[-1].position >= self._interval:
             self._mark(opens=False)
         self._notices.meet(text, events)
-        state, length, shift, note = self._state, self.length, self._clock.shift, self.marks.note
+        length, shift, apply, note = self.length, self._clock.shift, self._state.apply, self.marks.note
         for event in events:
             if event.time < last:
                 shift += event.time - last
                 self._clock.set_shift(length, shift)
             last = event.time
-            if type(event) is ev.RoundStarted:
+            kind = type(event)
+            if kind is ev.RoundStarted:
                 self.rounds.append(length)
-            state.apply(event)
+            apply(event)
             length += 1
             note(event, length, last - shift)
-            if type(event) is ev.PhaseTimed:
+            if kind is ev.PhaseTimed:
                 self.steps.append(length)
         self.length, self.duration = length, last - shift
         return kept

@@ -73,13 +73,16 @@ def _sound_events(text: bytes, envs: int) -> list[ev.AnyEvent] | None:
         events = _decode_events(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if len(events) != text.count(b"\n") or any(
-        not 0 <= event.time < LATEST_TIME
-        or (type(event) in _OF_ENV and not 0 <= event.env < envs)
-        or type(event) is ev.RunStarted
-        for event in events
-    ):
+    if len(events) != text.count(b"\n"):
         return None
+    for event in events:
+        kind = type(event)
+        if (
+            not 0 <= event.time < LATEST_TIME
+            or (kind in _OF_ENV and not 0 <= event.env < envs)
+            or kind is ev.RunStarted
+        ):
+            return None
     return events
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from esper.telemetry import events as ev
 from esper.telemetry.codec import decoder, encode
-from esper.telemetry.narrate import sentence
+from esper.telemetry.narrate import ROUTINE, sentence
 from esper.telemetry.traces import BlueprintRecord, Course, Trace, last_contribution
 from esper.telemetry.vitals import Vitals
 
@@ -129,7 +129,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Last step of it that every env has completed."""
     envs: list[EnvState] = msgspec.field(default_factory=list)
     heads: dict[str, HeadState] = msgspec.field(default_factory=dict)
-    updates: list[ev.PolicyUpdated] = msgspec.field(default_factory=list)
+    update: ev.PolicyUpdated | None = None
+    """The last of the policy."""
     learning: dict[str, Course] = msgspec.field(default_factory=dict)
     """By the name of a field of PolicyUpdated, its course over the rounds."""
     ops: list[dict[str, int]] = msgspec.field(default_factory=list)
@@ -156,15 +157,14 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Fold one event in. Events must come in the order of their sequence numbers."""
         self.seq = event.seq
         self.time = event.time
-        _FOLDS[type(event)](self, event)
-        line = sentence(event)
-        if line is not None:
+        kind = type(event)
+        _FOLDS[kind](self, event)
+        if kind not in ROUTINE and (line := sentence(event)) is not None:
             severity, text = line
             env = getattr(event, "env", None)
-            kind = type(event).__name__
             _push(
                 self.log,
-                LogLine(seq=event.seq, time=event.time, severity=severity, kind=kind, text=text, env=env),
+                LogLine(seq=event.seq, time=event.time, severity=severity, kind=kind.__name__, text=text, env=env),
                 LOG_LINES,
             )
 
@@ -224,9 +224,12 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env.stepped = event
         self.vitals.fold_step(event)
         env.episode_return += event.reward
-        _push(env.accuracy, event.accuracy)
-        _push(env.rewards, event.reward)
-        _push(env.trace, Trace.of(event))
+        env.accuracy.append(event.accuracy)
+        env.rewards.append(event.reward)
+        env.trace.append(Trace.of(event))
+        if len(env.accuracy) > HISTORY:
+            for ring in (env.accuracy, env.rewards, env.trace):
+                del ring[:-HISTORY]
         if not self.ops:  # opened at a keyframe of a time when ops were not counted
             self.ops.append({})
         counts = self.ops[-1]
@@ -262,7 +265,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env.refusals[event.slot] = event
 
     def _policy_updated(self, event: ev.PolicyUpdated) -> None:
-        _push(self.updates, event)
+        self.update = event
         self.vitals.fold_update(event)
         for name, reading in event.heads.items():
             head = self.heads.setdefault(name, HeadState())

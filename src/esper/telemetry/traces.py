@@ -66,11 +66,15 @@ class Trace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     @classmethod
     def of(cls, event: ev.EnvStepped) -> Trace:
         """The trace that a step leaves."""
-        slots = event.slots
+        stages = ""
+        contributions: list[float | None] = []
+        for slot in event.slots:
+            stages += slot.stage[0]
+            contributions.append(slot.contribution)
         return cls(
             event.step,
-            "".join([slot.stage[0] for slot in slots]),
-            [slot.contribution for slot in slots],
+            stages,
+            contributions,
             event.reward_parts,
             event.op,
             event.target,

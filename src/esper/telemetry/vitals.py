@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -67,10 +68,10 @@ class EnvVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
     def fold(self, event: ev.EnvStepped) -> None:
         """Take a step in."""
         self.steps += 1
-        self.lost += event.lost
         if event.loss_scale is not None and (not self.scales or self.scales[-1][1] != event.loss_scale):
             keep(self.scales, (self.steps, event.loss_scale), CHANGES)
         if event.lost:
+            self.lost += event.lost
             keep(self.skips, (self.steps, event.lost), CHANGES)
         vital = Vital(
             event.seq, event.round, event.step, event.loss, event.accuracy, event.grad_norm,
@@ -293,6 +294,7 @@ def held(event: ev.DeviceSampled) -> int | None:
     return event.allocated if event.reserved is None else event.reserved
 
 
+@lru_cache
 def memory_of(device: str) -> str:
     """Name of the memory of a lane: `1/cpu` for lane `1/cpu:3`; a GPU has one of its own."""
     name, _, _ = device.rpartition(":")

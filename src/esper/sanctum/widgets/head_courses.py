@@ -24,7 +24,7 @@ class HeadPanel(Panel):
 
     def key(self) -> Hashable:
         """Changes with every update of the policy."""
-        return self.state.started is None, (self.state.updates[-1].seq if self.state.updates else 0)
+        return self.state.started is None, (self.state.update.seq if self.state.update else 0)
 
     def draw(self, size: Size) -> list[Line] | list[Strip]:
         """Nothing before the run has started; a word before the first update."""

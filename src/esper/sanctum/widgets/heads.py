@@ -21,7 +21,7 @@ class Heads(Panel):
 
     def key(self) -> Hashable:
         """Changes with every update of the policy."""
-        return self.state.started is None, (self.state.updates[-1].seq if self.state.updates else 0)
+        return self.state.started is None, (self.state.update.seq if self.state.update else 0)
 
     def wanted_height(self) -> int:
         """One line a head."""
@@ -58,8 +58,10 @@ class Heads(Panel):
             line.add(gap).add(head_label(name, short=True), "dim").add(" ").cell(brief(head.grad_norm[-1]))
         return line
 
-    def _summary(self) -> str:
+    def _summary(self) -> str | None:
         """KL, clipped share and explained variance of the last update, for the border."""
-        update = self.state.updates[-1]
+        update = self.state.update
+        if update is None:
+            return None
         values = (update.kl, update.clip_fraction, update.explained_variance)
         return "KL {}  clip {}  EV {}".format(*(brief(value, 2).text for value in values))

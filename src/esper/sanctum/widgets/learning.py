@@ -39,7 +39,7 @@ class Learning(Panel):
 
     def key(self) -> Hashable:
         """Changes with every update of the policy, and with the choice of the first chart."""
-        return self.state.started is None, (self.state.updates[-1].seq if self.state.updates else 0), self._first
+        return self.state.started is None, (self.state.update.seq if self.state.update else 0), self._first
 
     def shift(self) -> None:
         """Begin with the next figure."""
