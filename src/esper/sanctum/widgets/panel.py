@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
+from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.strip import Strip
@@ -60,7 +61,7 @@ class Visit(Message):
     """Whether the present no longer shows it."""
 
 
-_REVERSED = frozenset({"bad", "error"})
+_REVERSED = frozenset({"bad", "error", "outlier"})
 """Roles in which a space is not the same as in all others."""
 
 
@@ -121,7 +122,9 @@ class Line:
         """The line, cut or padded to `width`."""
         styles = self._styles
         segments = [Segment(text, styles[role]) for text, role in zip(self._texts, self._roles, strict=True)]
-        return Strip(segments, self.width).adjust_cell_length(width, styles["normal"])
+        if self.width < width:
+            segments.append(Segment(" " * (width - self.width), styles["normal"]))
+        return Strip(segments, max(self.width, width)).adjust_cell_length(width)
 
 
 class Panel(Widget):
@@ -180,7 +183,8 @@ class Panel(Widget):
         before, self._strips = self._strips, self._draw()
         changed = _changed(before, self._strips)
         if changed:
-            self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
+            width = self.size.width
+            self.refresh(*(Region(0, first, width, count) for first, count in changed))
 
     def _draw(self) -> list[Strip]:
         width, height = self.size
@@ -200,14 +204,23 @@ class Panel(Widget):
         """A new size is a new drawing."""
         self.update()
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Textual's, without the one that looks at every piece for a colour of the terminal: a palette has none."""
+        return [each for each in super().get_line_filters() if not isinstance(each, ANSIToTruecolor)]
+
     @property
     def text(self) -> str:
         """What stands in the panel, without its colours."""
         return "\n".join(strip.text.rstrip() for strip in self._strips)
 
 
-def _changed(before: Sequence[Strip], after: Sequence[Strip]) -> list[int]:
-    """Indices of the lines that differ."""
+def _changed(before: Sequence[Strip], after: Sequence[Strip]) -> list[tuple[int, int]]:
+    """Stretches of lines that differ: the first of each, and how many."""
     if len(before) != len(after):
-        return list(range(len(after)))
-    return [y for y, (old, new) in enumerate(zip(before, after, strict=True)) if old is not new and old != new]
+        return [(0, len(after))]
+    stretches: list[tuple[int, int]] = []
+    for y, (old, new) in enumerate(zip(before, after, strict=True)):
+        if old is not new and old != new:
+            first, count = stretches.pop() if stretches and sum(stretches[-1]) == y else (y, 0)
+            stretches.append((first, count + 1))
+    return stretches
