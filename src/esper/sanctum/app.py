@@ -83,7 +83,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         self.source = source
         self.bell_wanted, self.notify_by = bell, notify
         self._charset = CharsetFilter(symbols)
-        self.palettes = load_themes()
+        self.palettes = load_themes(sixteen=self.console.color_system == "standard")
         palette = find_theme(theme, self.palettes)
         for name in list(self.available_themes):
             self.unregister_theme(name)  # Textual's own have no colours for stages

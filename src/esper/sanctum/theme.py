@@ -9,6 +9,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import platformdirs
@@ -17,6 +18,7 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from esper.nearest import nearest
+from esper.sanctum.sixteen import DARK, LIGHT
 from esper.sanctum.symbols import STAGES
 
 DEFAULT = "sanctum-dark"
@@ -98,15 +100,30 @@ class Palette:
         return self.styles[role]
 
 
-def load_themes() -> dict[str, Palette]:
+class _Shades(NamedTuple):
+    """What a file does not say, since it follows from what it says."""
+
+    spark: str
+    areas: tuple[str, ...]
+    """Under the curves of a chart."""
+    series: tuple[str, ...]
+    """The curves."""
+    ranks: tuple[str, ...]
+    """From the worst to the best."""
+
+
+def load_themes(*, sixteen: bool = False) -> dict[str, Palette]:
     """All themes by name, the default first, then by name.
+
+    Args:
+        sixteen: as far as sixteen colours go.
 
     Raises:
         ThemeError: a file cannot be read, or a key of it is wrong.
     """
     files = {path.stem: path for folder in _folders() for path in sorted(folder.glob("*.toml"))}
     names = sorted(files, key=lambda name: (name != DEFAULT, name))
-    return {name: _load(files[name]) for name in names}
+    return {name: _load(files[name], sixteen) for name in names}
 
 
 def find_theme(name: str, themes: dict[str, Palette]) -> Palette:
@@ -131,7 +148,7 @@ def _folders() -> list[Path]:
     return [package / "themes", package.parents[1] / "themes", user_folder()]
 
 
-def _load(path: Path) -> Palette:
+def _load(path: Path, sixteen: bool) -> Palette:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         file = msgspec.convert(values, ThemeFile)
@@ -146,7 +163,11 @@ def _load(path: Path) -> Palette:
             Color.parse(colour)
         except ColorParseError as error:
             raise ThemeError(f"theme file {path}: {key}: {colour!r} is no colour; write it as '#7aa2f7'") from error
-    return _palette(path.stem, file)
+    if sixteen:
+        chosen = DARK if file.dark else LIGHT
+        shades = _Shades(chosen.spark, chosen.series, chosen.series, chosen.ranks)
+        return _palette(path.stem, msgspec.convert(chosen.file, ThemeFile), shades)
+    return _palette(path.stem, file, _mix(file))
 
 
 def _colours(file: ThemeFile) -> list[tuple[str, str]]:
@@ -160,10 +181,22 @@ def _colours(file: ThemeFile) -> list[tuple[str, str]]:
     return found
 
 
-def _palette(name: str, file: ThemeFile) -> Palette:
+def _mix(file: ThemeFile) -> _Shades:
+    ground, series = Color.parse(file.background), _SERIES[file.dark]
+    calm, worst, best = map(Color.parse, (file.text.dim, file.severities.warning, file.primary))
+    ranks = (calm.blend(worst, 0.6), calm.blend(worst, 0.3), calm, calm.blend(best, 0.5), best)
+    return _Shades(
+        spark=ground.blend(best, 0.5).hex,
+        areas=tuple(ground.blend(Color.parse(colour), 0.6).hex for colour in series),
+        series=series,
+        ranks=tuple(colour.hex for colour in ranks),
+    )
+
+
+def _palette(name: str, file: ThemeFile, shades: _Shades) -> Palette:
     background = Color.parse(file.background)
 
-    def style(colour: str | Color, *, bold: bool | None = None, reverse: bool | None = None) -> Style:
+    def style(colour: str, *, bold: bool | None = None, reverse: bool | None = None) -> Style:
         parsed = Color.parse(colour).rich_color
         return Style(color=parsed, bgcolor=background.rich_color, bold=bold, reverse=reverse)
 
@@ -177,7 +210,7 @@ def _palette(name: str, file: ThemeFile) -> Palette:
         "title": style(text.bright, bold=True),
         "head": style(text.dim),
         "curve": style(file.primary),
-        "spark": style(background.blend(Color.parse(file.primary), 0.5)),
+        "spark": style(shades.spark),
         "band": style(file.secondary),
         "key": style(file.primary, bold=True),
         "info": style(severities.info),
@@ -186,12 +219,9 @@ def _palette(name: str, file: ThemeFile) -> Palette:
         "error": style(severities.error, bold=True, reverse=True),
         "bad": style(severities.error, bold=True, reverse=True),
     }
-    for index, colour in enumerate(_SERIES[file.dark]):
-        styles[f"series{index}"] = style(colour)
-        styles[f"area{index}"] = style(background.blend(Color.parse(colour), 0.6).hex)
-    calm, worst, best = (Color.parse(colour) for colour in (text.dim, severities.warning, file.primary))
-    for rank, colour in enumerate((calm.blend(worst, 0.6), calm.blend(worst, 0.3), calm, calm.blend(best, 0.5), best)):
-        styles[f"rank{rank}"] = style(colour.hex)
+    for role, colours in (("series", shades.series), ("area", shades.areas), ("rank", shades.ranks)):
+        for index, colour in enumerate(colours):
+            styles[f"{role}{index}"] = style(colour)
     for stage in STAGES:
         styles[stage] = style(getattr(file.stages, stage), bold=stage == "fossilized" or None)
     theme = Theme(
