@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+import torch
 from textual.pilot import Pilot
+from torch import Tensor
 
 from esper.config import resolve
 from esper.engine.checkpoint import read_checkpoint
+from esper.engine.env import Env
 from esper.launch import EngineThread
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource
+from esper.sanctum.widgets.held import Held
 from tests.runs import tiny
 
 PATIENCE = 60.0
@@ -55,6 +61,35 @@ async def test_pause_holds_checkpoint_writes_and_resume_goes_on(tmp_path: Path) 
         restored = f"from {saved.path}"
         await until(pilot, lambda: any(line.kind == "Resumed" and restored in line.text for line in source.state.log))
 
+        await pilot.press("q", "w")
+        await until(pilot, lambda: source.state.status == "stopped")
+    engine.join()
+    assert engine.crash is None
+
+
+async def test_a_fault_holds_the_run_with_its_reason_and_r_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, failed = Env.train, threading.Event()
+
+    def broken(env: Env, round_index: int, step: int) -> Tensor:
+        if (env.index, step) == (1, 2) and not failed.is_set():
+            failed.set()
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 TiB.")
+        return train(env, round_index, step)
+
+    monkeypatch.setattr(Env, "train", broken)
+    engine = EngineThread(resolve(None, tiny(tmp_path, envs=2, rounds=500)), None, attended=True)
+    source = LiveSource(engine)
+    app = SanctumApp(source, theme="sanctum-dark")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: source.state.cause == "fault")
+        held = app.screen.query_one(Held)
+        await until(pilot, lambda: "env 01 on cpu:0 ran out of memory: Tried to allocate 2.00 TiB." in held.text)
+
+        await pilot.press("r", "enter")
+        await until(pilot, lambda: source.state.status == "running" and source.state.step > 2)
+        assert not held.region
         await pilot.press("q", "w")
         await until(pilot, lambda: source.state.status == "stopped")
     engine.join()

@@ -82,7 +82,7 @@ EVENTS = {
     "EpisodeEnded": "round env accuracy best_accuracy episode_return parameter_ratio fossilized culled",
     "CheckpointSaved": "round step path bytes seconds origin",
     "ControlRequested": "kind origin path ignored",
-    "Paused": "round step origin reason",
+    "Paused": "round step origin reason cause",
     "Resumed": "round step origin checkpoint",
     "Logged": "severity text",
     "RunEnded": "outcome reason",

@@ -229,6 +229,37 @@ def test_a_run_that_cannot_be_recorded_holds_and_goes_on_without_a_loss(
     assert [(event.seq, type(event)) for event in recorded(live.run.directory)] == told
 
 
+@pytest.mark.parametrize("back", [True, False], ids=["moved", "removed"])
+def test_a_run_whose_directory_vanishes_holds_until_there_is_one(
+    back: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "PERIOD", 0.01)
+    monkeypatch.setattr(recorder, "RETRY", 0.02)
+    live = LiveRun(tmp_path, attended=True, rounds=200, checkpoint_every=0).start()
+    live.wait_for(ev.PhaseTimed)
+    assert live.run.recorder.flush()
+    directory, away = live.run.directory, tmp_path / "away"
+    directory.rename(away)
+    reason = wait_for_fault(live)
+    assert f"cannot record to {directory}: No such file or directory" in reason
+    assert (live.state.status, live.state.cause) == ("paused", "recording")
+    assert not directory.exists()
+
+    if back:
+        away.rename(directory)
+    else:
+        directory.mkdir()
+    assert live.wait_for(ev.Resumed).origin == "engine"
+    assert (live.state.status, live.state.cause) == ("running", None)
+    live.control.ask(Kind.STOP, "test")
+    assert live.finish().status == "stopped"
+    assert any(isinstance(event, ev.Logged) and "has vanished" in event.text for event in live.heard)
+    told, kept = ([(event.seq, type(event)) for event in events] for events in (live.heard, recorded(directory)))
+    assert len(kept) == len(told) if back else 0 < len(kept) < len(told)
+    assert kept == told[-len(kept) :]
+    assert find_checkpoint(directory).exists()
+
+
 # Going back
 
 

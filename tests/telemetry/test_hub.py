@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import queue
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ class Memory:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.failure: str | None = None
+        self.notices: deque[str] = deque()
 
     def put(self, record: Record) -> None:
         self.records.append(record)
@@ -94,6 +96,15 @@ def test_after_a_restore_the_numbers_go_on_from_the_checkpoint(hub: Hub, memory:
     assert isinstance(restored, Keyframe)
     assert restored.restored > 0
     assert restored.open() == keyframe.open()
+
+
+def test_listeners_hear_once_what_was_lost(hub: Hub, memory: Memory) -> None:
+    heard = hub.subscribe()
+    memory.notices.extend(["one file is gone", "another too"])
+    hub.emit(run_started())
+    assert hub.flush()
+    told = [(record.severity, record.text) for record in drained(heard) if isinstance(record, ev.Logged)]
+    assert told == [("error", "one file is gone"), ("error", "another too")]
 
 
 def test_listeners_hear_once_that_recording_fails_and_that_it_goes_on(hub: Hub, memory: Memory) -> None:

@@ -215,6 +215,8 @@ def test_a_vanished_directory_is_noticed_and_recording_goes_on_when_it_is_back(r
     put_all(recorder, RUN[50:60])
     assert not recorder.flush()
     assert recorder.failure == f"cannot record to {recorder.directory}: No such file or directory"
+    (notice,) = recorder.notices
+    assert notice.startswith(f"{recorder.directory / 'events-00001.jsonl'} has vanished")
 
     recorder.directory.mkdir()
     put_all(recorder, RUN[60:])

@@ -230,7 +230,7 @@ class Trainer:
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
         half_done = "the step that failed is half done: only going back to a checkpoint, or ending the run, is possible"
-        self._tell_paused("engine", str(fault))
+        self._tell_paused("engine", str(fault), "fault")
         while True:
             request = self.control.take(timeout=0.2)
             match request:
@@ -260,7 +260,7 @@ class Trainer:
         """Why the run cannot go on being recorded, if it cannot. One of several ranks goes on until memory is full."""
         failure = self.hub.failure if self.ranks.alone else None
         if failure is not None:
-            self._tell_paused("engine", f"{failure}; the run goes on when it can be recorded again")
+            self._tell_paused("engine", f"{failure}; the run goes on when it can be recorded again", "recording")
         return failure
 
     # Requests
@@ -268,14 +268,16 @@ class Trainer:
     def _honour_requests(self) -> bool:
         """Do what was asked for since the last step; hold while paused. False if the run is to end."""
         paused = self._single_step is not None
-        unrecorded = self._hold_unrecorded()
         if self._single_step is not None:
             self._tell_paused(self._single_step)
             self._single_step = None
+        unrecorded = self._hold_unrecorded()
         while True:
             if unrecorded and self.hub.flush():
                 unrecorded = None
-                if not paused:
+                if paused:
+                    self._tell_paused("engine")
+                else:
                     self._tell_resumed("engine")
             request = self.control.take(timeout=0.2 if paused or unrecorded else 0.0)
             if request is not None:
@@ -312,8 +314,9 @@ class Trainer:
             ev.ControlRequested(kind=request.kind.value, origin=request.origin, path=request.path, ignored=ignored)
         )
 
-    def _tell_paused(self, origin: str, reason: str | None = None) -> None:
-        self.hub.announce(ev.Paused(round=self._at.round, step=self._at.step, origin=origin, reason=reason))
+    def _tell_paused(self, origin: str, reason: str | None = None, cause: str | None = None) -> None:
+        at = self._at
+        self.hub.announce(ev.Paused(round=at.round, step=at.step, origin=origin, reason=reason, cause=cause))
         self.hub.flush()
 
     def _tell_resumed(self, origin: str) -> None:
@@ -349,7 +352,7 @@ class Trainer:
             reason = f"the checkpoint cannot be written to {self.saver.directory}: {error.strerror or error}"
             if origin in {"end", "signal", "dashboard"} or not self.attended:
                 raise RunFailedError(reason) from None
-            self._tell_paused("engine", f"{reason}; make room and try again, or leave without one")
+            self._tell_paused("engine", f"{reason}; make room and try again, or leave without one", "checkpoint")
             return False
         return True
 

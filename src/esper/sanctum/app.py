@@ -27,6 +27,7 @@ from esper.sanctum.bindings import APP, KEYS, bindings, shown
 from esper.sanctum.charset import CharsetFilter, chosen
 from esper.sanctum.diagnosis import Diagnosis
 from esper.sanctum.driver import LastingDriver
+from esper.sanctum.holds import HOLDS
 from esper.sanctum.requests import Requests
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.checkpoints import CheckpointPicker
@@ -224,10 +225,14 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         return None
 
     def _ask(self, kind: Kind, path: str | None = None) -> None:
-        requests = self._engine()
-        if requests is not None:
-            requests.ask(kind, path)
-            self.look()
+        requests, cause = self._engine(), self.source.present.cause
+        if requests is None:
+            return
+        if cause and kind in HOLDS[cause].vain:
+            self.notify(HOLDS[cause].way, severity="warning")
+            return
+        requests.ask(kind, path)
+        self.look()
 
     def action_pause(self) -> None:
         """Pause, or go on."""

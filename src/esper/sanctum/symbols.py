@@ -53,6 +53,7 @@ STATUSES: dict[str, Symbol] = {
         Symbol("STARTING", "○", "torch is being loaded and the envs are being built"),
         Symbol("RUNNING", "●", "the engine trains"),
         Symbol("PAUSED", "❚❚", "the engine holds between two steps"),
+        Symbol("HELD", "✖", "a fault holds the run: it says below which, and what leads on"),
         Symbol("REPLAY", "▶", "this is a recording"),
         Symbol("PAST", "◀", "the past of a run that goes on; so many events have come since"),
         Symbol("DONE", "✓", "the run came to its end"),

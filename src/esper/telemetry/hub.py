@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -19,6 +20,11 @@ class Sink(Protocol):
     @property
     def failure(self) -> str | None:
         """Why nothing can be kept just now: a sentence for people."""
+        ...
+
+    @property
+    def notices(self) -> deque[str]:
+        """What was lost of what was kept, to be told and taken out: sentences for people."""
         ...
 
     def put(self, record: Record) -> None:
@@ -63,8 +69,7 @@ class Hub:
         self._send(event)
         for finding in self._inspector.look(event):
             self._send(finding)
-        if self._sink.failure != self._told:
-            self._tell(self._sink.failure)
+        self._tell_of_sink()
 
     def announce(self, event: AnyEvent) -> None:
         """Emit an event that is not of one env or device, but of the run."""
@@ -82,8 +87,7 @@ class Hub:
     def flush(self) -> bool:
         """Return once everything emitted is on disk, for good; False, and a Logged event, if it cannot be."""
         flushed = self._sink.flush()
-        if self._sink.failure != self._told:
-            self._tell(self._sink.failure)
+        self._tell_of_sink()
         return flushed
 
     def snapshot(self) -> Keyframe:
@@ -105,8 +109,12 @@ class Hub:
             queue.put(record)
         self._put(record)
 
-    def _tell(self, failure: str | None) -> None:
-        self._told = failure
-        self._send(
-            Logged(severity="error", text=failure) if failure else Logged(severity="info", text="recording goes on")
-        )
+    def _tell_of_sink(self) -> None:
+        """What listeners have not heard of yet."""
+        while self._sink.notices:
+            self._send(Logged(severity="error", text=self._sink.notices.popleft()))
+        failure = self._sink.failure
+        if failure != self._told:
+            self._told = failure
+            told = ("error", failure) if failure else ("info", "recording goes on")
+            self._send(Logged(severity=told[0], text=told[1]))

@@ -76,6 +76,8 @@ class Recorder:
         self._packer = threading.Thread()
         """Packs segments while it is alive; there is one at most."""
         self._failure: str | None = None
+        self.notices: deque[str] = deque()
+        """What of the recording was lost, for the one who tells of it to take out: sentences for people."""
         self._incoming: deque[Record | _Heard] = deque()
         self._alert = BATCH
         self._requests: deque[_Request] = deque()
@@ -191,6 +193,8 @@ class Recorder:
     def _write(self) -> None:
         """Write what was taken, and fold it. Raises OSError; then it is still taken."""
         if self._segment is not None and self._segment.vanished:
+            gone = "has vanished, with the events in it: they are lost unless it comes back"
+            self.notices.append(f"{self._segment.path} {gone}")
             self._segment.close()
             self._segment = None
         first = self._taken[0]

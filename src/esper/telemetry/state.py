@@ -122,7 +122,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     status: str = "starting"
     """starting, running, paused, done, stopped or failed."""
     reason: str | None = None
-    """Why it failed or stopped."""
+    """Why it failed, stopped or is held."""
+    cause: str | None = None
+    """What holds it, as in `Paused`; None unless it is held."""
     round: int = 0
     """Round in progress, from 1; 0 before the first."""
     step: int = 0
@@ -330,16 +332,16 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Asked is not done: its line in the log is all."""
 
     def _paused(self, event: ev.Paused) -> None:
-        self.status, self.reason = "paused", event.reason
+        self.status, self.reason, self.cause = "paused", event.reason, event.cause
 
     def _resumed(self, _event: ev.Resumed) -> None:
-        self.status, self.reason = "running", None
+        self.status, self.reason, self.cause = "running", None, None
 
     def _logged(self, event: ev.Logged) -> None:
         """Its line goes to the log, as that of any event does."""
 
     def _run_ended(self, event: ev.RunEnded) -> None:
-        self.status, self.reason = event.outcome, event.reason
+        self.status, self.reason, self.cause = event.outcome, event.reason, None
 
 
 _FOLDS: dict[type[ev.Event], Callable[[RunState, Any], None]] = {

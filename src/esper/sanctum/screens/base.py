@@ -10,6 +10,7 @@ from esper.sanctum.bindings import Category
 from esper.sanctum.widgets.anomalies import AnomalyStrip
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.header import Header
+from esper.sanctum.widgets.held import Held
 from esper.sanctum.widgets.panel import Panel, View
 from esper.sanctum.widgets.scrubber import Scrubber
 from esper.sanctum.widgets.tabs import Tabs
@@ -37,6 +38,7 @@ class RunScreen(Screen[None]):
         with Horizontal(id="signs"):
             yield Tabs(self.view, self.name)
             yield AnomalyStrip(self.view)
+        yield Held(self.view)
         with Container(id="body"):
             yield from self.body()
         yield Scrubber(self.view)

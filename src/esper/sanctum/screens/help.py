@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from esper.sanctum.bindings import KEYS, Category, shown
+from esper.sanctum.holds import HOLDS
 from esper.sanctum.symbols import HEADS, OPS, SEVERITIES, SIGNS, STAGES, STATUSES, Symbol, number, power_of_two
 from esper.sanctum.theme import Palette
 
@@ -73,6 +74,8 @@ class Help(ModalScreen[None]):
         self._section(page, "Stages of a seed", [(s.glyph, s.name, f"{s.name}: {s.meaning}") for s in STAGES.values()])
         self._section(page, "Severities", [(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
         self._section(page, "State of the run", [(s.glyph, "bright", _named(s)) for s in STATUSES.values()])
+        holds = [(cause, "error", f"{hold.what} {hold.way}") for cause, hold in HOLDS.items()]
+        self._section(page, "What holds a run, and what leads on", holds if self._live else [])
         signs = [(s.glyph, role, f"{s.name}: {s.meaning}") for s, role in SIGNS.values()]
         self._section(page, "Signs of the time line", signs)
         self._section(page, "Numbers", [(cell.text.strip(), cell.role, text) for cell, text in _NUMBERS])

@@ -8,6 +8,7 @@ from textual.events import Click
 from textual.geometry import Size
 
 from esper.sanctum.bindings import APP, KEYS, Category, Key, shown
+from esper.sanctum.holds import HOLDS
 from esper.sanctum.widgets.panel import Line, Panel, View
 
 _WHILE_PAUSED = {"pause": "go on"}
@@ -30,7 +31,8 @@ class Footer(Panel):
 
     def key(self) -> Hashable:
         """Whether the run is paused, whether its past is shown, and the dashboard's own figures."""
-        return self.view.source.present.status, self._past, self.view.pulse.text
+        present = self.view.source.present
+        return present.status, present.cause, self._past, self.view.pulse.text
 
     def draw(self, size: Size) -> list[Line]:
         """As many keys as fit; help and quit always."""
@@ -53,6 +55,9 @@ class Footer(Panel):
 
     def _wanted(self, key: Key, *, live: bool) -> bool:
         source = self.view.source
+        cause = source.present.cause
+        if source.live and cause and key.action in {kind.value for kind in HOLDS[cause].vain}:
+            return False
         also = {"step": source.present.status == "paused", "stop": source.attached, "rejoin": self._past}
         return shown(key, live=live) and (key.footer or also.get(key.action, False))
 

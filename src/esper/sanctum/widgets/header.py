@@ -42,8 +42,8 @@ def status(source: Source) -> Status:
     if not source.alive:
         return Status("FAILED", "error", "the engine ended without a word")
     match state.status:
-        case "paused" if state.reason and not note:
-            return Status("PAUSED", "error", state.reason)
+        case "paused" if state.cause:
+            return Status("HELD", "error", note)
         case "paused":
             return Status("PAUSED", "warning", note)
         case "starting":

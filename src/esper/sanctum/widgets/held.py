@@ -1,0 +1,53 @@
+"""Why a run is held, in full, and what leads on."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from textwrap import wrap
+
+from textual.geometry import Size
+
+from esper.sanctum.holds import HOLDS
+from esper.sanctum.symbols import STATUSES, plain
+from esper.sanctum.widgets.panel import Line, Panel
+
+_MOST_LINES = 6
+"""Of a reason: some libraries write whole pages."""
+
+
+class Held(Panel):
+    """Below the first lines of every screen, while a fault holds the run."""
+
+    DEFAULT_CSS = """
+    Held { height: auto; padding: 0 1; display: none; }
+    Held.-held { display: block; }
+    """
+
+    def update(self) -> None:
+        """Come, or go."""
+        self.set_class(self.state.cause is not None, "-held")
+        super().update()
+
+    def key(self) -> Hashable:
+        """Of the state, only this."""
+        return self.state.cause, self.state.reason
+
+    def wanted_height(self) -> int:
+        """As many lines as the text takes."""
+        return len(self._texts(self.app.size.width - 2))
+
+    def draw(self, size: Size) -> list[Line]:
+        """The reason in the colour of an error, then what leads on."""
+        return [self.line().add(text, role) for text, role in self._texts(size.width)]
+
+    def _texts(self, width: int) -> list[tuple[str, str]]:
+        """Lines and their roles."""
+        cause = self.state.cause
+        if cause is None:
+            return []
+        held = STATUSES["HELD"]
+        reason = wrap(f"{held.glyph} {plain(self.state.reason or '')}", width, max_lines=_MOST_LINES, placeholder=" …")
+        way = (
+            wrap(HOLDS[cause].way, width, initial_indent="  ", subsequent_indent="  ") if self.view.source.live else []
+        )
+        return [*((text.ljust(width), "error") for text in reason), *((text, "bright") for text in way)]

@@ -1,0 +1,94 @@
+"""A run that a fault holds: the reason is on the screen in full, in the colour of an error, with what leads on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from esper.control import Kind
+from esper.sanctum.app import SanctumApp
+from esper.sanctum.widgets.footer import Footer
+from esper.sanctum.widgets.held import Held
+from esper.telemetry import events as ev
+from tests.factory import example_run
+from tests.sanctum.driving import header, live, replay, settle, shown
+
+RUN = example_run()[:-1]
+REASON = "env 01 on cpu:0 failed: RuntimeError: " + " ".join(["mat1 and mat2 shapes cannot be multiplied"] * 3)
+
+
+def paused(cause: str, reason: str = REASON) -> ev.Paused:
+    seq, time = RUN[-1].seq + 1, RUN[-1].time
+    return ev.Paused(seq=seq, time=time, round=2, step=5, origin="engine", reason=reason, cause=cause)
+
+
+def in_error(app: SanctumApp) -> str:
+    """What of the panel is in the colour of an error, on one line."""
+    held = app.screen.query_one(Held)
+    style = app.view.palette["error"]
+    strips = [held.render_line(y) for y in range(held.size.height)]
+    return " ".join(" ".join(segment.text for strip in strips for segment in strip if segment.style == style).split())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+@pytest.mark.parametrize(
+    ("cause", "way", "keys", "no_keys"),
+    [
+        ("fault", "r goes back to a checkpoint, q ends the run.", ["r restore"], ["p go on", "s step", "c check"]),
+        ("recording", "the run goes on by itself; q ends it.", ["c checkpoint", "r restore"], ["p go on", "s step"]),
+        ("checkpoint", "q tries again, or leaves without one; p goes on.", ["p go on", "c checkpoint"], []),
+    ],
+)
+async def test_the_reason_is_there_in_full_and_so_is_what_leads_on(
+    cause: str, way: str, keys: list[str], no_keys: list[str], size: tuple[int, int]
+) -> None:
+    app, session = live([*RUN, paused(cause)])
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        await pilot.pause()
+        assert "✖ HELD" in header(app)
+        assert in_error(app) == f"✖ {REASON}"
+        assert shown(app, Held).endswith(way)
+        for key in keys:
+            assert key in shown(app, Footer)
+        for key in no_keys:
+            assert key not in shown(app, Footer)
+
+        session.say(ev.Resumed(seq=RUN[-1].seq + 2, time=RUN[-1].time, round=2, step=5, origin="engine"))
+        await settle(pilot)
+        await pilot.pause()
+        assert "● RUNNING" in header(app)
+        assert not app.screen.query_one(Held).region
+
+
+async def test_what_the_engine_would_refuse_is_not_asked() -> None:
+    app, session = live([*RUN, paused("fault")])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("p", "s", "c")
+        assert session.asked() == []
+        assert "half done" in str([notice.message for notice in app._notifications])
+        await pilot.press("r", "enter")
+        assert [request.kind for request in session.asked()] == [Kind.RESTORE]
+        await settle(pilot)
+        assert "✖ HELD restoring…" in header(app)
+
+
+async def test_a_library_that_writes_pages_does_not_take_the_screen() -> None:
+    app, _ = live([*RUN, paused("fault", "no such kernel " * 500)])
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.pause()
+        assert app.screen.query_one(Held).size.height <= 8
+        assert in_error(app).endswith("…")
+
+
+async def test_a_recording_shows_the_reason_and_no_keys(tmp_path: Path) -> None:
+    app, playback = replay([*RUN, paused("fault")], tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        playback.to_end()
+        await settle(pilot)
+        await pilot.pause()
+        assert "REPLAY of a pause" in header(app)
+        assert shown(app, Held) == in_error(app) == f"✖ {REASON}"
