@@ -1,4 +1,4 @@
-"""Every test of the screen runs in UTC, without the user's own themes."""
+"""Every test of the screen runs in UTC and in all colours, without the user's own themes."""
 
 import time
 from collections.abc import Iterator
@@ -14,6 +14,13 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture(autouse=True)
+def _all_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever terminal the tests are run in, the screen is drawn for one that has them."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
 
 
 @pytest.fixture(autouse=True)
