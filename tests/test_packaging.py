@@ -53,7 +53,13 @@ def test_the_wheel_holds_what_is_not_code(wheel: Path) -> None:
     assert themes
     demo = {f"esper/demo/{path.name}" for path in (ROOT / "telemetry" / "demo").iterdir()}
     assert "esper/demo/run.json" in demo
-    assert {*themes, *demo, "esper/tasks/data/digits.npz", "esper/sanctum/sanctum.tcss"} <= files
+    assert {
+        *themes,
+        *demo,
+        "esper/tasks/data/digits.npz",
+        "esper/sanctum/sanctum.tcss",
+        "esper/web/app_index.html",
+    } <= files
     assert "CC BY 4.0" in licence
     code = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
     assert code <= files

@@ -33,6 +33,7 @@ OPTIONS = {
     "--narrate",
     "attach": "--help --telemetry-dir --read-only --theme --symbols --bell --notify --no-tui --narrate",
     "demo": "--help --at --speed --theme --symbols --bell --notify --no-tui --narrate",
+    "serve": "--help --telemetry-dir --host --port --theme",
     "runs": "--help --json",
     "show": "--help --telemetry-dir --json",
     "compare": "--help --telemetry-dir --json",

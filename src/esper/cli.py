@@ -28,6 +28,7 @@ from esper.commands import (
     replay,
     runs,
     schema,
+    serve,
     show_config,
 )
 from esper.commands import show as show_run
@@ -55,6 +56,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "replay": replay.run,
     "attach": attach.run,
     "demo": demo.run,
+    "serve": serve.run,
     "runs": runs.run,
     "show": show_run.run,
     "compare": compare.run,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,7 +56,8 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
 
 def check_screen(theme: str) -> None:
     """Raises ConfigError if there is no terminal for the dashboard, or no such theme."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    served = "TEXTUAL_DRIVER" in os.environ  # its terminal is a page
+    if not served and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigError("the dashboard needs a terminal, and there is none here: add --no-tui")
     check_theme(theme)
 

@@ -1,0 +1,79 @@
+"""`esper-sanctum serve [RUN]`: the dashboard of a run in a browser, to look at."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from esper.commands import attach, replay
+from esper.commands.options import DONE, Parser, add_telemetry_dir, refuse
+from esper.commands.screen import DEFAULT_THEME, check_theme
+from esper.config import ConfigError
+from esper.telemetry.segments import ReadError
+
+PORT = 8000
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve it, until Ctrl-C."""
+    from esper.telemetry.reader import open_history
+    from esper.telemetry.runs import LAST, resolve_run, shortest_name
+
+    parser = Parser(
+        prog="esper-sanctum serve",
+        description="Show a run in a browser: live, or replayed if it is over. Whoever opens the page looks on, and "
+        "can ask nothing of the run. Needs pip install 'esper-sanctum[serve]'.",
+    )
+    parser.add_argument(
+        "run",
+        nargs="?",
+        default=LAST,
+        metavar="RUN",
+        help="a path, or a run's name (default: the newest at each visit)",
+    )
+    add_telemetry_dir(parser)
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on; any but the default lets others in, unasked (default: 127.0.0.1)",
+    )
+    parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on (default: {PORT})")
+    parser.add_argument("--theme", default=DEFAULT_THEME, metavar="NAME", help=f"colours (default: {DEFAULT_THEME})")
+    chosen = parser.parse_args(arguments)
+    if importlib.util.find_spec("textual_serve") is None:
+        raise ConfigError("serve needs an extra that is not installed: pip install 'esper-sanctum[serve]'")
+    if not 0 < chosen.port < 2**16:
+        raise ConfigError(f"--port {chosen.port} is not valid: it must be a number from 1 to 65535")
+    check_theme(chosen.theme)
+    path = resolve_run(chosen.run, chosen.telemetry_dir)
+    open_history(path, replay.FIRST_LOOK)  # what cannot be shown is refused here
+    from esper.web.server import DashboardServer
+
+    wanted = chosen.run if chosen.run == LAST else str(path.resolve())
+    script = "import sys; from esper.commands.serve import view; sys.exit(view(*sys.argv[1:]))"
+    # -P: what lies in the working directory is not taken for a module.
+    command = [sys.executable, "-P", "-c", script, wanted, str(chosen.telemetry_dir.resolve()), chosen.theme]
+    title = "the newest run" if chosen.run == LAST else shortest_name(path, chosen.telemetry_dir)
+    try:
+        DashboardServer(command, title=title, host=chosen.host, port=chosen.port).serve()
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {chosen.host}:{chosen.port}: {error.strerror}; try another --port"
+        ) from None
+    return DONE
+
+
+def view(run: str, telemetry_dir: str, theme: str) -> int:
+    """What the process of a visitor does: watch a live run, replay one that is over; the exit code."""
+    from esper.telemetry.liveness import is_live
+    from esper.telemetry.runs import resolve_run
+
+    try:
+        path = resolve_run(run, Path(telemetry_dir))
+        options = (str(path), "--theme", theme, "--symbols", "braille")
+        live = path.is_dir() and is_live(path)
+        return attach.run((*options, "--read-only")) if live else replay.run(options)
+    except (ConfigError, ReadError) as error:
+        return refuse(str(error))

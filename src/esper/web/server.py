@@ -1,0 +1,88 @@
+"""A server of one page: a terminal, in which every visitor has a dashboard of his own, in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from shlex import join
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from textual_serve.server import Server
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class DashboardServer(Server):
+    """Serves a dashboard until SIGINT or SIGTERM.
+
+    Args:
+        command: what a visitor's process runs.
+        title: of the page.
+        host: address to listen on.
+        port: port to listen on.
+    """
+
+    def __init__(self, command: Sequence[str], *, title: str, host: str, port: int) -> None:
+        # Our own page: that of textual-serve has its font fetched from a third party.
+        super().__init__(join(command), host, port, title, templates_path=Path(__file__).parent)
+        self._visits: set[asyncio.Task[Any]] = set()
+
+    def serve(self, debug: bool = False) -> None:  # noqa: ARG002
+        """Listen, say where, and answer until SIGINT or SIGTERM. Raises OSError where it cannot listen."""
+        told = f"{self.title}: read-only at {self.public_url}, until Ctrl-C"
+        web.run_app(self._make_app(), host=self.host, port=self.port, print=lambda _: print(told, flush=True))  # noqa: T201
+
+    async def on_startup(self, app: web.Application) -> None:
+        """Nothing to say before we listen."""
+
+    async def on_shutdown(self, app: web.Application) -> None:  # noqa: ARG002
+        """Send visitors away: the server does not wait for them."""
+        for visit in self._visits:
+            visit.cancel()
+
+    async def _make_app(self) -> web.Application:
+        app = await super()._make_app()
+        app.middlewares.append(self._refuse_strangers)
+        return app
+
+    @web.middleware
+    async def _refuse_strangers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Other pages in a visitor's browser see nothing of the run: neither as themselves, nor by a name of their own
+        for this address.
+        """
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != request.host:
+            raise web.HTTPForbidden(text=f"asked for by another page, {origin}")
+        name = urlsplit(f"//{request.host}").hostname or ""
+        if is_loopback(self.host) and not is_loopback(name):
+            raise web.HTTPForbidden(text=f"this is not {name}")
+        return await handler(request)
+
+    async def handle_index(self, request: web.Request) -> Any:
+        """The page, for a browser that may know us by another name and port: through a tunnel."""
+        self.public_url = f"{request.scheme}://{request.host}"
+        return await super().handle_index(request)
+
+    async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
+        """A visitor's terminal."""
+        visit = asyncio.current_task()
+        assert visit is not None
+        self._visits.add(visit)
+        try:
+            return await super().handle_websocket(request)
+        finally:
+            self._visits.discard(visit)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine is at that address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

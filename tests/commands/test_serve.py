@@ -1,0 +1,130 @@
+"""The dashboard in a browser: what is served, to whom, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from esper import cli
+from esper.telemetry.liveness import RunLock
+from tests.factory import example_run
+from tests.telemetry.recordings import recording, write_segment
+from tests.terminals import PATIENCE, start
+
+aiohttp = pytest.importorskip("aiohttp", reason="the extra serve is not installed")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@contextmanager
+def served(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
+    """The process, its port, and the line that it prints once it listens."""
+    port = free_port()
+    process = start("serve", *arguments, "--telemetry-dir", ".", "--port", str(port), cwd=folder)
+    try:
+        assert process.stdout is not None
+        yield process, port, process.stdout.readline()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def visit(port: int, text: str) -> None:
+    """Open a terminal, and wait until this has been drawn in it."""
+    drawn = b""
+    async with (
+        asyncio.timeout(PATIENCE),
+        aiohttp.ClientSession() as session,
+        session.ws_connect(f"http://127.0.0.1:{port}/ws?width=120&height=40") as terminal,
+    ):
+        while text.encode() not in drawn:
+            message = await terminal.receive()
+            assert message.type is aiohttp.WSMsgType.BINARY, drawn
+            drawn += message.data
+
+
+async def fetch(port: int, **headers: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}", headers=headers) as answer:
+        return answer.status, await answer.text()
+
+
+async def test_a_run_is_replayed_in_a_page_until_ctrl_c(tmp_path: Path) -> None:
+    write_segment(tmp_path / "over", 1, recording(example_run()))
+    with served(tmp_path, "over") as (process, port, line):
+        assert line == f"over: read-only at http://127.0.0.1:{port}, until Ctrl-C\n"
+
+        status, page = await fetch(port, Host=f"localhost:{port + 1}")  # as through a tunnel
+        assert status == 200
+        assert f'data-session-websocket-url="ws://localhost:{port + 1}/ws"' in page
+        assert page.count("http") == page.count(f"http://localhost:{port + 1}/static/") > 0
+
+        for headers in ({"Origin": "http://elsewhere.example"}, {"Host": f"elsewhere.example:{port}"}):
+            assert (await fetch(port, **headers))[0] == 403
+
+        await visit(port, "REPLAY")
+
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+        assert process.communicate() == ("", "")
+
+
+@pytest.mark.slow
+async def test_the_newest_run_is_chosen_at_each_visit_and_watched_while_it_is_live(tmp_path: Path) -> None:
+    write_segment(tmp_path / "over", 1, recording(example_run()))
+    with served(tmp_path) as (process, port, line):
+        assert line.startswith("the newest run: read-only at ")
+        await visit(port, "REPLAY")
+
+        lock = RunLock(tmp_path / "live")
+        write_segment(tmp_path / "live", 1, recording(example_run()[:-1]))
+        await visit(port, "read-only")
+        lock.release()
+
+        waiting = asyncio.create_task(visit(port, "what never comes"))  # nobody is waited for
+        await asyncio.sleep(1.0)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, PATIENCE) == 0
+        with pytest.raises(AssertionError):
+            await waiting
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert cli.main(["serve", *arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    return output.err.removeprefix("esper-sanctum: ").rstrip()
+
+
+def test_without_the_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "textual_serve", None)
+    sentence = "serve needs an extra that is not installed: pip install 'esper-sanctum[serve]'"
+    assert refused(capsys) == sentence
+
+
+def test_what_cannot_be_served_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert refused(capsys) == "there is no last run: telemetry holds none yet"
+    (tmp_path / "notes.txt").write_text("no recording\n" * 100)
+    assert "notes.txt is not a recording of esper-sanctum" in refused(capsys, "notes.txt")
+    write_segment(tmp_path / "run", 1, recording(example_run()))
+    assert refused(capsys, "run", "--port", "0") == "--port 0 is not valid: it must be a number from 1 to 65535"
+    assert refused(capsys, "run", "--theme", "sanctum-drak").startswith("unknown theme 'sanctum-drak': did you mean")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert refused(capsys, "run", "--port", str(port)).startswith(f"cannot listen on 127.0.0.1:{port}: ")
