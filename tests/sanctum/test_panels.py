@@ -256,7 +256,7 @@ async def test_only_changed_lines_are_painted_again(monkeypatch: pytest.MonkeyPa
         refresh = table.refresh
 
         def note(*regions: Region) -> object:
-            painted.extend(region.y for region in regions)
+            painted.extend(y for region in regions for y in region.line_range)
             return refresh(*regions)
 
         monkeypatch.setattr(table, "refresh", note)

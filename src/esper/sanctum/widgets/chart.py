@@ -91,9 +91,9 @@ class Chart:
 
 def _paint(line: Line, row: list[tuple[str, int]], roles: Sequence[str], band: list[bool]) -> None:
     """Append one row of the plot: the curves, and the band where there is none."""
-    cells = (
+    cells = [
         (roles[owner], character) if owner >= 0 else ("band", "░") if shade else ("normal", " ")
         for (character, owner), shade in zip(row, band, strict=True)
-    )
+    ]
     for role, run in groupby(cells, key=itemgetter(0)):
-        line.add("".join(character for _, character in run), role)
+        line.add("".join([character for _, character in run]), role)

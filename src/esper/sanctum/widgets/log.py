@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import lru_cache
 from textwrap import wrap
 
 from textual.geometry import Size
@@ -40,9 +41,7 @@ class Log(Panel):
         lines: list[Line] = []
         role = "normal" if entry.severity == "info" else "bright"
         hanging = " " * (_INDENT if width >= 50 else 3)
-        for number, text in enumerate(
-            wrap(plain(entry.text), width, initial_indent=" " * _INDENT, subsequent_indent=hanging)
-        ):
+        for number, text in enumerate(_wrapped(entry.text, width, hanging)):
             line = self.line()
             if number == 0:
                 line.add(f" {time_of_day(entry.time)} ", "faint")
@@ -50,3 +49,8 @@ class Log(Panel):
                     line.add(SEVERITIES[entry.severity].glyph, entry.severity)
             lines.append(line.add(text[line.width :], role))
         return lines
+
+
+@lru_cache(512)
+def _wrapped(text: str, width: int, hanging: str) -> list[str]:
+    return wrap(plain(text), width, initial_indent=" " * _INDENT, subsequent_indent=hanging)

@@ -79,7 +79,8 @@ class Line:
         if not text:
             return self
         self.width += len(text) if text.isascii() else cell_len(text)
-        if self._roles and (role == self._roles[-1] or (text.isspace() and self._roles[-1] not in _REVERSED)):
+        last = self._roles[-1] if self._roles else None
+        if role == last or (last is not None and last not in _REVERSED and text.isspace()):
             self._texts[-1] += text  # fewer pieces are painted faster
         else:
             self._texts.append(text)

@@ -68,7 +68,11 @@ class Canvas:
 
     def lines(self) -> list[str]:
         """The characters, from the top; a cell without dots is a space."""
-        return ["".join(chr(_BRAILLE + cell) if cell else " " for cell in row) for row in self._cells]
+        blank = " " * self.width
+        return [
+            "".join([chr(_BRAILLE + cell) if cell else " " for cell in row]) if any(row) else blank
+            for row in self._cells
+        ]
 
 
 def overlay(layers: Sequence[Sequence[str]]) -> list[list[tuple[str, int]]]:
@@ -79,6 +83,11 @@ def overlay(layers: Sequence[Sequence[str]]) -> list[list[tuple[str, int]]]:
     rows: list[list[tuple[str, int]]] = []
     for cells in zip(*layers, strict=True):
         row: list[tuple[str, int]] = []
+        drawn = [number for number, cell_row in enumerate(cells) if not cell_row.isspace()]
+        if len(drawn) <= 1:  # as most rows are
+            only = drawn[0] if drawn else -1
+            rows.append([(cell, -1 if cell == " " else only) for cell in cells[max(only, 0)]])
+            continue
         for stack in zip(*cells, strict=True):
             dots, owner = 0, -1
             for number, cell in enumerate(stack):

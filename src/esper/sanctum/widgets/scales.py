@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Hashable, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from textual.geometry import Size
 from textual.strip import Strip
@@ -23,6 +26,7 @@ PONG = "⇅"
 """The scale grows only to fall again."""
 SHADES = ((0.01, "·"), (0.1, "░"), (1.0, "▒"), (10.0, "▓"), (math.inf, "█"))
 """Of a gradient norm: the glyph below each bound."""
+_BOUNDS = [bound for bound, _ in SHADES]
 _FIXED = 33
 """Columns of all but staircase and heat map."""
 
@@ -33,7 +37,7 @@ def shade(norm: float | None) -> tuple[str, str]:
         return " ", "normal"
     if not math.isfinite(norm):
         return "×", "bad"
-    glyph = next(glyph for bound, glyph in SHADES if norm < bound)
+    glyph = SHADES[bisect_right(_BOUNDS, norm)][1]
     return glyph, "warning" if glyph == "█" else "spark"
 
 
@@ -121,8 +125,11 @@ class Scales(EnvRows):
         if vitals is not None:
             steps = [None if s is None or s <= 0 else math.log2(s) for s in vitals.staircase(width)]
             lost = vitals.lost_in(width)
-            for place, glyph in enumerate(sparkline(steps, low, high)):
-                line.add(SKIP if place in lost else glyph, "warning" if place in lost else "spark")
+            stairs, start = sparkline(steps, low, high), 0
+            for place in sorted(lost):
+                line.add(stairs[start:place], "spark").add(SKIP, "warning")
+                start = place + 1
+            line.add(stairs[start:], "spark")
         line.to(end)
 
 
@@ -141,5 +148,6 @@ def _heat(line: Line, vitals: EnvVitals | None, owners: int, width: int, steps: 
     for owner in range(owners):
         line.add(" ")
         norms = [vital.slots[owner - 1] if owner else vital.grad_norm for vital in episode]
-        for norm in places(norms, min(steps, STEPS), width):
-            line.add(*shade(norm))
+        shades = map(shade, places(norms, min(steps, STEPS), width))
+        for role, run in groupby(shades, key=itemgetter(1)):
+            line.add("".join(glyph for glyph, _ in run), role)
