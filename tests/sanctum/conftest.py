@@ -30,6 +30,12 @@ def _no_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, a short recording is read within one look."""
+    monkeypatch.setattr("esper.sanctum.source.SLICE", 60.0)
+
+
+@pytest.fixture(autouse=True)
 def user_themes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty folder in place of the user's."""
     monkeypatch.setattr("esper.sanctum.theme.user_folder", lambda: tmp_path / "themes")

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import pytest
 from textual.widgets import Input, Static
 
 from esper.control import Kind
+from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.go_to import GoTo
 from esper.sanctum.symbols import SIGNS
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.scrubber import Scrubber
 from esper.telemetry import events as ev
 from esper.telemetry.marks import Sign
+from esper.telemetry.reader import History
 from tests.factory import example_run, stamp
 from tests.sanctum.driving import header, live, replay, settle, shown
 from tests.telemetry.recordings import recording, write_segment
@@ -141,6 +145,77 @@ async def test_without_a_recording_there_is_no_past() -> None:
         assert session.asked() == []
         assert header(app) == before
         assert [toast.message for toast in app._notifications] == ["Nothing is recorded yet."] * 2
+
+
+class Gate:
+    """Holds a recording back; what is read of it is read in slices."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self._poll = History.poll
+
+    def poll(self, history: History, within: float = math.inf) -> int:
+        assert within < math.inf
+        if self.open:
+            return self._poll(history, within)
+        history.loaded = False
+        return history.length
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate = Gate()
+
+    def poll(history: History, within: float = math.inf) -> int:
+        return gate.poll(history, within)
+
+    monkeypatch.setattr(History, "poll", poll)
+    return gate
+
+
+async def test_a_long_past_is_read_while_the_run_goes_on(tmp_path: Path, gate: Gate) -> None:
+    app, session = live(RUN[:HALF])
+    session.directory = tmp_path
+    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("left", "space")
+        session.say(*RUN[HALF : HALF + 5])
+        await settle(pilot)
+        assert app.source.playback is None
+        assert app.source.state.seq == HALF + 5
+        assert "RUNNING" in header(app)
+        gate.open = True
+        arrived(app)
+        assert (app.source.state.round, app.source.state.step) == (2, 4)
+
+
+@pytest.mark.parametrize("keys", [["left", "end"], ["m"]])
+async def test_what_was_asked_for_in_the_present_stays_there(tmp_path: Path, gate: Gate, keys: list[str]) -> None:
+    app, session = live(RUN[:HALF])
+    session.directory = tmp_path
+    file = write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press(*keys)
+        file.write_bytes(recording(RUN))
+        gate.open = True
+        arrived(app)
+        await settle(pilot)
+        assert "PAST" not in header(app)
+        await pilot.press("left_curly_bracket")
+        arrived(app)
+        assert app.source.playback is not None
+        assert app.source.state.seq == 0
+        marks = [mark.position for mark in app.source.playback.history.marks if mark.sign is Sign.BOOKMARK]
+        assert marks == ([HALF] if "m" in keys else [])
+
+
+def arrived(app: SanctumApp) -> None:
+    """As many looks as it takes to read a recording and go there."""
+    for _ in range(10):
+        app.source.tick(0.0)
+        app.arrive()
 
 
 async def test_a_bookmark_set_in_the_present_is_found_from_there(tmp_path: Path) -> None:

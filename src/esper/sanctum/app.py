@@ -123,6 +123,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         now = time.monotonic()
         elapsed, self._ticked = now - self._ticked, now
         changed = self.source.tick(elapsed)
+        self.arrive()
         if self.source.failure is not None or self._left():
             self.exit()
         elif changed or not self.source.alive:
@@ -182,7 +183,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that go back to the present are for those who are in the past; those that end a run, for a live one."""
         if action == "rejoin":
-            return self.source.live and self.source.playback is not None
+            return self.source.live and (self.source.playback is not None or self.reading)
         if action in {"stop", "detach"}:
             return self.source.live
         return super().check_action(action, parameters)

@@ -50,7 +50,7 @@ class Source(Protocol):
         ...
 
     def look_back(self) -> str | None:
-        """Make sure that there is a play head; where that cannot be, one sentence that says why."""
+        """Have a play head made, now or within the next ticks; where that cannot be, one sentence that says why."""
         ...
 
     def rejoin(self) -> None:
@@ -138,6 +138,8 @@ class LiveSource:
         self.notices: list[str] = []
         self._past: Playback | None = None
         """The play head that was there last: it keeps what was read, and the bookmarks."""
+        self._entering = False
+        """It is to be shown as soon as everything is read."""
         self.requests: Requests = Requests(session.control)
         self._started = False
 
@@ -177,42 +179,55 @@ class LiveSource:
             else:
                 self.present.apply(record)
             self.requests.hear(record)
-        moved = self.playback is not None and self._go_on(self.playback, seconds)
-        return count > 0 or moved
-
-    def _go_on(self, playback: Playback, seconds: float) -> bool:
-        """Read on, and play, in the past; True if that changed anything."""
-        before = playback.position, playback.length, playback.playing, playback.speed
         try:
-            playback.poll(SLICE)
-            playback.advance(seconds)
+            moved = self._go_on(seconds)
         except ReadError as error:
             self.notices.append(f"The past cannot be shown any more: {error}")
             self.rejoin()
             self._past = None
-            return True
+            moved = True
+        return count > 0 or moved
+
+    def _go_on(self, seconds: float) -> bool:
+        """Read on, and play, in the past; True if that changed anything. Raises ReadError."""
+        if self._entering:
+            self._enter()
+        playback = self.playback
+        if playback is None:
+            return False
+        before = playback.position, playback.length, playback.playing, playback.speed
+        playback.poll(SLICE)
+        playback.advance(seconds)
         return before != (playback.position, playback.length, playback.playing, playback.speed)
 
     def look_back(self) -> str | None:
-        """Open what the run has recorded so far, at its end."""
-        if self.playback is None:
+        """Open what the run has recorded so far, at its end: a long recording within the next ticks."""
+        if self.playback is None and not self._entering:
             if self._session.directory is None:
                 return "Nothing is recorded yet."
             try:
-                if self._past is None:
-                    self._past = Playback(open_history(self._session.directory))
-                else:
-                    self._past.poll()
+                self._enter()
             except ReadError as error:
                 return f"The past cannot be shown: {error}"
+        return None
+
+    def _enter(self) -> None:
+        """Read on, and show the end of the past once it is reached. Raises ReadError."""
+        assert self._session.directory is not None
+        if self._past is None:
+            self._past = Playback(open_history(self._session.directory, SLICE))
+        else:
+            self._past.poll(SLICE)
+        self._entering = not self._past.history.loaded
+        if not self._entering:
             self.playback = self._past
             self.playback.playing = False
             self.playback.to_end()
-        return None
 
     def rejoin(self) -> None:
-        """Show the present again."""
+        """Show the present again, or stay in it."""
         self.playback = None
+        self._entering = False
 
 
 class AttachSource(LiveSource):
