@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -228,10 +228,10 @@ def test_ranks_of_a_machine_cannot_share_a_gpu_for_the_policy(monkeypatch: pytes
 # Ranks as torchrun starts them
 
 
-def torchrun(cwd: Path, *options: str) -> subprocess.Popen[str]:
-    program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS), "-m"]
+def torchrun(cwd: Path, *options: str, program: Sequence[str] = ("-m", "esper")) -> subprocess.Popen[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
     return subprocess.Popen(
-        [*program, "esper", "--no-tui", "--devices", "cpu:0", "cpu:1", "--envs", str(ENVS), "--steps", "4", *options],
+        [*launcher, *program, "--no-tui", "--devices", "cpu:0", "cpu:1", "--envs", str(ENVS), "--steps", "4", *options],
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -260,13 +260,21 @@ def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A run of two ranks that has begun to train."""
     process = torchrun(tmp_path, "--rounds", "100000", "--checkpoint-every", "0")
     deadline = time.monotonic() + PATIENCE
-    while not any(map(steps_in, tmp_path.glob("telemetry/*/rank-1"))):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    yield process
+    try:
+        while not any(map(steps_in, tmp_path.glob("telemetry/*/rank-1"))):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        yield process
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """With its ranks, if it has not ended."""
     if process.poll() is None:
-        process.kill()
+        for each in [*psutil.Process(process.pid).children(), process]:
+            each.kill()
     process.communicate()
 
 
@@ -286,16 +294,57 @@ def test_a_signal_to_torchrun_saves_and_ends_all_ranks(endless: subprocess.Popen
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_ends_the_run_with_a_sentence(endless: subprocess.Popen[str], tmp_path: Path) -> None:
-    ranks = psutil.Process(endless.pid).children()
-    (second,) = (each for each in ranks if each.environ().get("RANK") == "1")
-    second.kill()
+@pytest.mark.parametrize(("killed", "left"), [(0, 1), (1, 0)])
+def test_a_rank_that_is_killed_ends_the_run_with_a_sentence(
+    killed: int, left: int, endless: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    ranks = {each.environ().get("RANK"): each for each in psutil.Process(endless.pid).children()}
+    ranks[str(killed)].kill()
     _, errors = endless.communicate(timeout=PATIENCE)
     assert endless.returncode == 1
-    assert "esper-sanctum: rank 0 has lost another of the 2 ranks: it has ended" in errors
+    assert f"esper-sanctum: rank {left} has lost another of the 2 ranks: it has ended" in errors
+    assert not ranks[str(left)].is_running()
     history = open_history(only_run(tmp_path))
-    assert history.state_at(history.length).status == "failed"
+    told = "failed" if left == 0 else "running"  # rank 0 tells what befell the run: without it, that is a killed run's
+    assert history.state_at(history.length).status == told
     assert list_checkpoints(only_run(tmp_path)) == []
+
+
+RAISES = """
+import sys
+from esper import cli
+from esper.engine.env import Env
+
+train = Env.train
+
+
+def broken(env, round_index, step):
+    if (env.index, step) == (4, 2):  # of rank 1
+        raise ValueError("no such number")
+    return train(env, round_index, step)
+
+
+Env.train = broken
+sys.exit(cli.main())
+"""
+
+
+@pytest.mark.slow
+def test_a_fault_in_one_rank_ends_the_run_with_a_sentence_from_each(tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text(RAISES)
+    process = torchrun(tmp_path, "--rounds", "3", program=["raises.py"])
+    try:
+        _, errors = process.communicate(timeout=PATIENCE)
+    finally:
+        end(process)
+    assert process.returncode == 1
+    run = only_run(tmp_path)
+    trace = run.relative_to(tmp_path) / "rank-1" / "traceback.txt"
+    assert f"esper-sanctum: env 04 on cpu:1 failed: ValueError: no such number (traceback in {trace}); " in errors
+    assert "esper-sanctum: rank 0 has lost another of the 2 ranks: it has ended" in errors
+    assert 'raise ValueError("no such number")' in (tmp_path / trace).read_text()
+    history = open_history(run)
+    assert history.state_at(history.length).status == "failed"
 
 
 HANGS = """

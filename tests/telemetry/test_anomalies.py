@@ -148,6 +148,10 @@ CASES = {
         [device_sampled(scale_min=1.0, scale_max=128.0)],
         [device_sampled(scale_min=2.0, scale_max=128.0)],
     ),
+    "loss scale below 1": (
+        [device_sampled(scale_min=0.5, scale_max=16.0)],
+        [device_sampled(scale_min=1.0, scale_max=16.0)],
+    ),
     "memory nearly full": ([device_sampled(used=91, total=100)], [device_sampled(used=89, total=100)]),
     "memory grows": (memories(100, 110, 120, 130, 140, 150, 150), memories(*[100] * 8)[-2:]),
     "straggling lane": (SLOW, [device_sampled("cpu:1", busy=0.1, allocated=None) for _ in range(10)]),
@@ -191,6 +195,13 @@ def test_a_rollback_lasts_until_the_next_fresh_host() -> None:
 def test_what_only_looks_like_it_is_no_anomaly(events: list[ev.AnyEvent]) -> None:
     inspector = Inspector()
     assert [finding for event in events for finding in inspector.look(event)] == []
+
+
+@pytest.mark.parametrize("scale", [0.25, 0.0, math.nan])
+def test_a_loss_scale_that_is_used_up_is_an_anomaly_however_small_it_is(scale: float) -> None:
+    (found,) = Inspector().look(device_sampled(scale_min=scale, scale_max=scale))
+    assert isinstance(found, ev.AnomalyFound)
+    assert (found.rule, found.threshold) == ("loss scale below 1", 1.0)
 
 
 def test_memory_that_grows_says_when_it_is_full() -> None:

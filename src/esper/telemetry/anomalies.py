@@ -28,6 +28,8 @@ STALLED_GAP = 0.1
 """And so far below the median of the other envs, as a share: an env that is done is not stalled."""
 SCALE_SPREAD = 64.0
 """Greatest over least loss scale on one device: six halvings apart, its envs no longer train in the same numbers."""
+LEAST_SCALE = 1.0
+"""Loss scale below which scaling does harm: it makes gradients smaller, and each further halving loses precision."""
 PING_PONG = 2
 """Times that a loss scale grew only to fall again, among its last changes."""
 MEMORY_CEILING = 0.9
@@ -256,6 +258,19 @@ def _scales_diverge(event: ev.DeviceSampled, _: Vitals) -> Iterator[ev.AnomalyFo
         )
 
 
+def _scale_too_small(event: ev.DeviceSampled, _: Vitals) -> Iterator[ev.AnomalyFound]:
+    if event.scale_min is not None and not event.scale_min >= LEAST_SCALE:
+        yield ev.AnomalyFound(
+            rule="loss scale below 1",
+            severity="warning",
+            where=event.device,
+            value=event.scale_min,
+            threshold=LEAST_SCALE,
+            text=f"{event.device}: the least of its loss scales is {_word(event.scale_min)}; below {LEAST_SCALE:g}, "
+            "each halving only loses precision",
+        )
+
+
 def _straggling_lane(event: ev.DeviceSampled, vitals: Vitals) -> Iterator[ev.AnomalyFound]:
     loads = {name: lane.load(STRAGGLING_STEPS) for name, lane in vitals.lanes.items()}
     mine = loads.pop(event.device)
@@ -283,5 +298,5 @@ RULES: dict[type[ev.Event], tuple[Callable[[Any, Vitals], Iterator[ev.AnomalyFou
     ev.EnvStepped: (_env_not_finite, _exploding_norm, _repeated_skips, _stalled),
     ev.GovernorRolledBack: (_rolled_back,),
     ev.PolicyUpdated: (_update_not_finite, _kl_spike, _head_gradient, _head_entropy),
-    ev.DeviceSampled: (_memory_full, _memory_grows, _scales_diverge, _straggling_lane),
+    ev.DeviceSampled: (_memory_full, _memory_grows, _scales_diverge, _scale_too_small, _straggling_lane),
 }

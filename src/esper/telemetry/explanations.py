@@ -44,7 +44,7 @@ EXPLANATIONS: dict[str, Explanation] = {
     "loss scale": Explanation(
         "what the loss is multiplied by, so that float16 gradients do not vanish; halved by an overflow",
         "a power of two",
-        "stairs that climb and seldom fall; a bar is absent where there is no scaling",
+        f"stairs that climb and seldom fall, never below {rules.LEAST_SCALE:g}; no bar where there is no scaling",
         "a scale that keeps falling means gradients that overflow: ask why with W, or train with --amp bf16",
     ),
     "lost": Explanation(

@@ -21,7 +21,7 @@ def destination(anomaly: Anomaly) -> Visit:
     if found.env is not None:
         return Visit(found.seq, env=found.env, over=over)
     lane = ":" in found.where
-    scales = found.rule == "loss scales diverge"
+    scales = found.rule in {"loss scales diverge", "loss scale below 1"}
     return Visit(found.seq, screen="numerics" if scales else "devices" if lane else "policy", over=over)
 
 
