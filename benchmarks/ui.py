@@ -88,7 +88,7 @@ def main() -> None:
     """A line for each population and terminal."""
     print(f"{'screen':<9} {'envs':>5}  {'terminal':>8}  CPU ms a refresh  % of a core at {1 / TICK:.0f} a second")
     sizes = ((200, 70), (120, 40), (80, 24))
-    for place, envs in product(("overview", "policy", "numerics"), (64, 256)):
+    for place, envs in product(("overview", "policy", "numerics", "devices"), (64, 256)):
         for width, height in sizes:
             cost = measure(envs, width, height, place)
             print(
