@@ -33,12 +33,6 @@ def observation_size(slots: int) -> int:
     return BASE_FEATURES + slots * SLOT_FEATURES
 
 
-def slot_slice(slot: int) -> slice:
-    """Where the features of a slot stand."""
-    start = BASE_FEATURES + slot * SLOT_FEATURES
-    return slice(start, start + SLOT_FEATURES)
-
-
 def write_observation(
     views: Sequence[EnvView], obs_EF: Tensor, blueprint_ES: Tensor, blueprints: Sequence[str]
 ) -> None:
