@@ -255,7 +255,7 @@ def test_run_state_knows_since_when_and_when_it_was_over() -> None:
             state.apply(msgspec.structs.replace(finding, seq=event.seq, time=event.time))
         if event.seq == 3:
             [anomaly] = state.active_anomalies()
-            assert (anomaly.found.value, anomaly.found.threshold, anomaly.first_time) == (0.91, 0.9, event.time)
+            assert (anomaly.found.value, anomaly.found.threshold, anomaly.found.time) == (0.91, 0.9, event.time)
     assert state.active_anomalies() == []
     [anomaly] = state.anomalies.values()
     assert anomaly.ended == events[-1].time

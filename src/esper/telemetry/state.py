@@ -86,7 +86,6 @@ class Anomaly(msgspec.Struct, kw_only=True):
 
     found: ev.AnomalyFound
     """As it began, the last time that it did."""
-    first_time: float
     first_round: int
     first_step: int
     last_round: int
@@ -293,7 +292,6 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         if known is None:
             known = Anomaly(
                 found=event,
-                first_time=event.time,
                 first_round=self.round,
                 first_step=self.step,
                 last_round=self.round,

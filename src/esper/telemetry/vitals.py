@@ -116,7 +116,6 @@ class NonFinite(msgspec.Struct, kw_only=True):
 
     nan: int = 0
     inf: int = 0
-    first_seq: int
     first_round: int
     first_step: int | None
     """None for a quantity of a whole round."""
@@ -284,7 +283,7 @@ class Vitals(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _count(self, name: str, value: float, seq: int, round_: int, step: int | None, env: int | None) -> None:
         known = self.bad.get(name)
         if known is None:
-            known = NonFinite(first_seq=seq, first_round=round_, first_step=step, last_seq=seq, env=env)
+            known = NonFinite(first_round=round_, first_step=step, last_seq=seq, env=env)
             self.bad[name] = known
         known.count(value, seq)
 
