@@ -95,3 +95,26 @@ def test_a_time_of_day_in_a_gap_is_where_the_run_went_on(tmp_path: Path) -> None
     history = open_history(directory)
     assert find_moment("13:30", history) == 20
     assert find_moment("14:50:20", history) == 21
+
+
+def without(*lost: int) -> list[ev.AnyEvent]:
+    """The run without some of its events, by number."""
+    return [event for event in RUN if event.seq not in lost]
+
+
+def test_a_damaged_line_does_not_shift_the_numbers_of_what_comes_after_it(tmp_path: Path) -> None:
+    second_step, second_round = STEPS[1], next(e.seq for e in RUN if isinstance(e, ev.RoundStarted) and e.round == 2)
+    history = open_history(write_segment(tmp_path, 1, recording(without(second_step, second_round))))
+
+    assert find_moment(f"event:{second_step - 1}", history) == second_step - 1
+    assert find_moment(f"event:{second_step + 1}", history) == second_step
+    assert find_moment(f"event:{len(RUN)}", history) == history.length
+    assert find_moment("step:1", history) == STEPS[0]
+    assert find_moment("step:3", history) == STEPS[2] - 1
+    assert find_moment("step:10", history) == STEPS[9] - 2
+    assert find_moment("round:1", history) == 1
+    for lost in ("step:2", f"event:{second_step}"):
+        with pytest.raises(MomentError, match=f"there is no {lost} in this recording: its line is damaged or missing"):
+            find_moment(lost, history)
+    with pytest.raises(MomentError, match="it has round:1 to round:1"):
+        find_moment("round:2", history)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 from esper.telemetry.reader import History
 
@@ -51,16 +54,41 @@ def _counted(what: str, number: int, history: History) -> int:
         if mark := history.marks.anomaly(number):
             return mark.position
         raise MomentError(f"there is no anomaly:{number} in this recording")
-    begun = history.state_at(0)  # a recording that was cut out of a run begins in its midst
-    known, before = {
-        "round": (history.rounds, begun.round),
-        "step": (history.steps, begun.steps_done),
-        "event": (range(1, history.length + 1), begun.seq),
-    }[what]
-    if before < number <= before + len(known):
-        return known[number - before - 1]
-    reach = f"it has {what}:{before + 1} to {what}:{before + len(known)}" if known else f"it has no {what} yet"
-    raise MomentError(f"there is no {what}:{number} in this recording: {reach}")
+    known, number_at = _NUMBERED[what]
+    places = known(history)
+    if not places:
+        raise MomentError(f"there is no {what}:{number} in this recording: it has no {what} yet")
+    first = number_at(history, places[0])  # not 1 where the recording was cut out of a run
+    # Where a line was damaged a number is missing, and those after it come the sooner.
+    latest = min(max(number - first, 0), len(places) - 1)
+    sound = number_at(history, places[latest]) == number
+    index = latest if sound else bisect_left(places, number, hi=latest, key=partial(number_at, history))
+    if sound or number_at(history, places[index]) == number:
+        return places[index]
+    last = number_at(history, places[-1])
+    if first < number < last:
+        raise MomentError(f"there is no {what}:{number} in this recording: its line is damaged or missing")
+    raise MomentError(f"there is no {what}:{number} in this recording: it has {what}:{first} to {what}:{last}")
+
+
+def _round_after(history: History, position: int) -> int:
+    return history.state_at(position + 1).round
+
+
+def _step_before(history: History, position: int) -> int:
+    return history.state_at(position).steps_done
+
+
+def _event_before(history: History, position: int) -> int:
+    return history.state_at(position).seq
+
+
+_NUMBERED: dict[str, tuple[Callable[[History], Sequence[int]], Callable[[History, int], int]]] = {
+    "round": (lambda history: history.rounds, _round_after),
+    "step": (lambda history: history.steps, _step_before),
+    "event": (lambda history: range(1, history.length + 1), _event_before),
+}
+"""For each thing that has numbers, the positions of all, in order, and what number the one at a position has."""
 
 
 def _elapsed(text: str, seconds: float, history: History) -> int:
