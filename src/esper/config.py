@@ -70,7 +70,7 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
 class RewardConfig(_Section, frozen=True, kw_only=True):
     """What a step is worth, in units of validation accuracy."""
 
-    rent: Annotated[NotNegative, Meta(description="of a step, times ln(1 + grown / host parameters)")] = 0.004
+    rent: Annotated[NotNegative, Meta(description="of a step, times ln(1 + grown / host parameters)")] = 0.0025
     rent_floor: Annotated[
         PositiveInt, Meta(description="a host with fewer parameters is charged as if it had this many")
     ] = 200
@@ -119,8 +119,8 @@ class Config(_Section, frozen=True, kw_only=True):
     policy: Annotated[PolicyName, Meta(description=f"who grows the networks: {', '.join(get_args(PolicyName))}")] = (
         "ppo"
     )
-    rounds: Annotated[int, Meta(ge=1, description="rounds in the run: an episode of every env, then an update")] = 160
-    steps: Annotated[int, Meta(ge=1, description="steps in an episode: a decision, then an epoch of training")] = 25
+    rounds: Annotated[int, Meta(ge=1, description="rounds in the run: an episode of every env, then an update")] = 100
+    steps: Annotated[int, Meta(ge=1, description="steps in an episode: a decision, then an epoch of training")] = 40
     slots: Annotated[
         tuple[str, ...], Meta(description="slots that the policy may use; default: all of the host's")
     ] = ()

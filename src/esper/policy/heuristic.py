@@ -3,7 +3,7 @@
 In order: make permanent what contributes; remove what does not; advance what may; plant in the first empty slot when
 the loss hardly falls, no seed is still in isolation, and there is time. Blueprints rotate; one that was removed is
 avoided for a while. The thresholds were chosen by net return on the validation split of `digits_impaired` and `digits`,
-on episodes that `evaluate` does not use.
+on episodes of 25 steps that `evaluate` does not use, at a rent of 0.004.
 """
 
 from __future__ import annotations
