@@ -382,10 +382,12 @@ def test_what_this_machine_cannot_do_is_one_sentence(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_cuda_on_a_machine_without_it_is_one_sentence(tmp_path: Path) -> None:
-    done = run("--no-tui", "--devices", "cuda:0", "cuda:1", cwd=tmp_path)
+def test_cuda_on_a_machine_without_it_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     named = "--devices cuda:0 is not there: this machine has no cuda device; --devices auto takes what there is"
-    assert_refused(done.returncode, done.stdout, done.stderr, named)
+    assert_refused(cli.main(["--no-tui", "--devices", "cuda:0", "cuda:1"]), *printed(capsys), named)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -18,7 +18,7 @@ from tests.runs import LiveRun
 
 ENVS, STEPS, PAUSED = 4, 6, 3
 
-TWO_CPU_LANES = pytest.param(("cpu:0", "cpu:1"), id="cpu")
+TWO_CPU_LANES = pytest.param(("cpu:0", "cpu:1"), id="cpu", marks=pytest.mark.slow)
 TWO_GPUS = pytest.param(
     ("cuda:0", "cuda:1"),
     id="cuda",

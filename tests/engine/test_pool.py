@@ -79,11 +79,11 @@ def test_rounds_differ() -> None:
 
 @pytest.mark.parametrize(("policy", "rounds", "steps"), [("static", 2, 3), ("heuristic", 1, 18)])
 def test_an_env_does_not_know_its_neighbours(policy: str, rounds: int, steps: int, tmp_path: Path) -> None:
-    """Through the whole engine: the events of env 0 in a population of one, and of four on two lanes."""
+    """Through the whole engine: the events of env 0 in a population of one, and of three on two lanes."""
     options = {"policy": policy, "rounds": rounds, "steps": steps}
     alone = LiveRun(tmp_path / "alone", envs=1, **options)
     alone.start().finish()
-    crowd = LiveRun(tmp_path / "crowd", envs=4, devices=TWO_LANES, **options)
+    crowd = LiveRun(tmp_path / "crowd", envs=3, devices=TWO_LANES, **options)
     crowd.start().finish()
     of_alone, of_crowd = (
         [event for event in computed(recorded(live.run.directory)) if getattr(event, "env", 0) == 0]

@@ -137,6 +137,7 @@ def test_the_live_dashboard_and_the_recording_have_all_envs(ranked: RankedRun) -
     assert others == {2, 3, 4}
 
 
+@pytest.mark.slow
 def test_requests_at_the_first_rank_hold_and_take_back_all(
     alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_refused_checkpoint_leaves_all_ranks_as_they_were(
     assert_alike(computed(recorded(live.first.run.directory)), computed(recorded(alone.run.directory)))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_ranks(
     alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -1,10 +1,15 @@
-"""Every test of the screen runs in UTC and in all colours, without the user's own themes."""
+"""Every test of the screen runs in UTC and in all colours, without the user's own themes.
 
+And it waits for what a key leads to, not for a while.
+"""
+
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from textual._context import active_app
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +46,33 @@ def user_themes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr("esper.sanctum.theme.user_folder", lambda: tmp_path / "themes")
     (tmp_path / "themes").mkdir()
     return tmp_path / "themes"
+
+
+@pytest.fixture(autouse=True)
+def _certain_pilot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Pilot waits until all that followed from a key has happened.
+
+    Textual's own takes a process that computes nothing for 20 ms, twice for every key, to have done so: most of what a
+    test of the screen takes, and a guess where others keep the machine busy.
+    """
+    monkeypatch.setattr("textual.app.wait_for_idle", _until_quiet)
+    monkeypatch.setattr("textual.pilot.wait_for_idle", _until_quiet)
+
+
+async def _until_quiet(*_: float) -> None:
+    """Until nothing is left to do but what a timer, a thread or a person will bring, and all of it is painted."""
+    ready = vars(asyncio.get_running_loop())["_ready"]
+    app = active_app.get()
+    give_up = time.process_time() + 1.0  # as Textual's own does after a second, whoever else had the processor in it
+    while not app._exit and time.process_time() < give_up:
+        await asyncio.sleep(0)
+        if ready:
+            continue
+        screen = app.screen
+        unpainted = screen._layout_required or screen._scroll_required or screen._repaint_required
+        if not (unpainted or screen._recompose_required or screen._dirty_widgets or screen._callbacks):
+            return
+        if app._batch_count:
+            await asyncio.sleep(0.001)
+        else:
+            screen._on_timer_update()

@@ -263,7 +263,7 @@ async def test_only_changed_lines_are_painted_again(monkeypatch: pytest.MonkeyPa
         session.say(*stamp([env_stepped(5, accuracy=0.9)], first=len(run) + 1))
         app.source.tick(0.0)
         app.look()
-    assert painted == [6, 12]  # row of env 5, and the greatest; medians and least stay as they are
+        assert painted == [6, 12]  # row of env 5, and the greatest; medians and least stay as they are
 
 
 async def test_a_restored_state_is_drawn_anew() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.telemetry import events as ev
@@ -40,6 +40,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_every_event_comes_back_as_it_was(kind: type[ev.Event], data: st.DataObject) -> None:
     event = data.draw(values(kind))
