@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from textual.pilot import Pilot
 from torch import Tensor
 
 from esper.config import resolve
@@ -20,15 +17,7 @@ from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource
 from esper.sanctum.widgets.held import Held
 from tests.runs import tiny
-
-PATIENCE = 60.0
-"""Seconds: far more than anything takes; what never comes fails the test."""
-
-
-async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await pilot.pause(0.05)
+from tests.sanctum.driving import until
 
 
 async def test_pause_holds_checkpoint_writes_and_resume_goes_on(tmp_path: Path) -> None:

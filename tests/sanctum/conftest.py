@@ -68,6 +68,9 @@ async def _until_quiet(*_: float) -> None:
         await asyncio.sleep(0)
         if ready:
             continue
+        if app._resize_timer is not None:
+            app._check_resize()
+            continue
         screen = app.screen
         unpainted = screen._layout_required or screen._scroll_required or screen._repaint_required
         if not (unpainted or screen._recompose_required or screen._dirty_widgets or screen._callbacks):

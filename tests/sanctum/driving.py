@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from esper.telemetry.state import Record
 from tests.sanctum.sessions import FakeSession
 
 ROOMY = (200, 60)
+PATIENCE = 60.0
+"""Seconds: far more than anything takes; what never comes fails the test."""
 
 
 def live(records: Iterable[Record], *, theme: str = DEFAULT) -> tuple[SanctumApp, FakeSession]:
@@ -45,6 +48,13 @@ async def settle(pilot: Pilot[Any]) -> None:
     app.source.tick(0.0)
     app.look()
     await pilot.pause()
+
+
+async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
+    """Wait for what a timer, a thread or another process brings."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await pilot.pause(0.02)
 
 
 def shown(app: SanctumApp, panel: type[Panel]) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from textual.pilot import Pilot
 
 from esper.attach.server import ControlServer
 from esper.attach.session import AttachSession
@@ -28,7 +27,7 @@ from esper.telemetry.recorder import Recorder
 from tests.attach.viewers import asked
 from tests.factory import example_run
 from tests.runs import recorded, tiny
-from tests.sanctum.driving import header, live, screen_text, shown
+from tests.sanctum.driving import header, live, screen_text, shown, until
 from tests.sanctum.test_keys import notices
 
 SIZE = (120, 40)
@@ -66,12 +65,6 @@ def run(tmp_path: Path) -> Iterator[StubRun]:
 def attach(directory: Path, *, read_only: bool = False) -> tuple[SanctumApp, AttachSource]:
     source = AttachSource(AttachSession(directory, read_only=read_only))
     return SanctumApp(source, theme=DEFAULT), source
-
-
-async def until(pilot: Pilot[None], condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await pilot.pause(0.02)
 
 
 async def test_asked_acknowledged_done(run: StubRun) -> None:

@@ -21,7 +21,7 @@ from esper.sanctum.widgets.scrubber import Scrubber
 from esper.telemetry import events as ev
 from esper.telemetry.marks import Sign
 from tests.factory import example_run, stamp
-from tests.sanctum.driving import header, live, replay, screen_text, settle, shown
+from tests.sanctum.driving import header, live, replay, screen_text, settle, shown, until
 from tests.sanctum.population import population
 from tests.sanctum.sessions import FakeSession
 
@@ -213,13 +213,12 @@ async def test_signals_checkpoint_and_leave_and_a_second_one_leaves_now() -> Non
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         signal.raise_signal(signal.SIGTERM)
-        await pilot.pause(0.05)
+        await until(pilot, lambda: not session.control._inbox.empty())
         assert [(r.kind, r.origin) for r in session.asked()] == [(Kind.STOP, "signal")]
         assert not app._exit
         signal.raise_signal(signal.SIGTERM)
-        await pilot.pause(0.05)
+        await until(pilot, lambda: app._exit)
         assert kinds(session) == [Kind.ABANDON]
-        assert app._exit
 
 
 async def test_the_cursor_of_the_table() -> None:
@@ -310,7 +309,7 @@ async def test_the_palette_has_the_actions_and_the_themes() -> None:
         assert {"Pause", "Checkpoint", "Restore", "Quit", "Theme high-contrast"} <= set(commands)
         assert "Play" not in commands
         await pilot.press("ctrl+p", *"checkp", "down", "enter")
-        await pilot.pause(0.5)
+        await until(pilot, lambda: not session.control._inbox.empty())
         assert kinds(session) == [Kind.CHECKPOINT]
 
 

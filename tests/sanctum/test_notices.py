@@ -19,6 +19,7 @@ async def test_what_could_not_be_read_is_told_once_and_a_flood_in_short(tmp_path
     playback = Playback(open_history(path))
     app = SanctumApp(ReplaySource(playback), theme=DEFAULT)
     async with app.run_test(size=ROOMY, notifications=True) as pilot:
+        await pilot.pause()
         app._tick()
         app._tick()
         await pilot.pause()

@@ -71,7 +71,8 @@ def test_a_run_has_one_process(tmp_path: Path, other: subprocess.Popen[str], mon
     assert is_live(tmp_path)
 
 
-def test_a_lock_that_is_only_looked_at_is_waited_for(tmp_path: Path) -> None:
+def test_a_lock_that_is_only_looked_at_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "PATIENCE", 60.0)
     RunLock(tmp_path).release()
     look = os.open(tmp_path / LOCK, os.O_RDONLY)
     fcntl.flock(look, fcntl.LOCK_SH)
