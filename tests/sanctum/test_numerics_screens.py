@@ -210,7 +210,7 @@ async def test_every_panel_explains_itself(key: str) -> None:
         await settle(pilot)
         await pilot.press(key)
         await settle(pilot)
-        frame = {"Header", "Tabs", "Scrubber", "Footer"}
+        frame = {"Header", "Tabs", "Held", "Scrubber", "Footer"}
         panels = [panel for panel in app.screen.query(Panel) if type(panel).__name__ not in frame]
         assert panels
         for panel in panels:
