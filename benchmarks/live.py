@@ -129,8 +129,8 @@ def one_rate(options: argparse.Namespace, *, dashboard: bool) -> float:
             subprocess.run([*command, "--no-tui"], check=True, capture_output=True)
         else:
             with Terminal(command) as terminal:
-                terminal.wait_for(b"DONE")
-                terminal.drain(2.0)  # the recorder has its last word
+                while (found := recorded(Path(name))) is None or found.state_at(found.length).status != "done":
+                    terminal.drain(1.0)
         history = recorded(Path(name))
         assert history is not None
         return rate(history)
