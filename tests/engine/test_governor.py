@@ -91,8 +91,8 @@ PRECISION = [{}, {"amp": "fp16"}, {"amp": "fp16", "scaler": "device", "devices":
 @pytest.mark.parametrize("precision", PRECISION, ids=["fp32", "fp16", "fp16, shared scale, two lanes"])
 def test_neighbours_do_not_feel_it(precision: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     coupled = precision.get("scaler") == "device"  # a shared scale: every overflow halves it for all
-    if not coupled:
-        well = LiveRun(tmp_path / "well", **OPTIONS, **precision)
+    well = None if coupled else LiveRun(tmp_path / "well", **OPTIONS, **precision)
+    if well:
         well.start().finish()
     poison(monkeypatch)
     ill = LiveRun(tmp_path / "ill", **OPTIONS, **precision)
@@ -105,7 +105,7 @@ def test_neighbours_do_not_feel_it(precision: dict[str, Any], tmp_path: Path, mo
     assert steps == list(range(1, AT + 2))
     assert repr(state.envs[ILL].rolled_back) == repr(backs[0])
     assert any(found.rule == "governor rollback" for found in events if isinstance(found, ev.AnomalyFound))
-    if not coupled:
+    if well:
         assert of_others(events) == of_others(recorded(well.run.directory))
 
 
