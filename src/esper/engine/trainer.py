@@ -133,10 +133,10 @@ class Trainer:
             self._emit_step(choices, epochs, outcomes, ticked)
 
     def _begin_round(self) -> None:
-        if self.ranks.alone:
-            self.saver.remember(self)
         for episode, (loss, accuracy) in zip(self.episodes, self.pool.reset(self.round), strict=True):
             episode.begin(loss, accuracy)
+        if self.ranks.alone:
+            self.saver.remember(self)
         self.agent.begin_round(self.noise())
         self.hub.announce(ev.RoundStarted(round=self.round + 1))
 
