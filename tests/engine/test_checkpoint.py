@@ -355,7 +355,7 @@ def test_a_checkpoint_out_of_its_run_cannot_be_gone_on_from(tmp_path: Path) -> N
         ({"task": "digits"}, "--task digits_impaired, not digits"),
         ({"policy": "random"}, "--policy ppo, not random"),
         ({"envs": 3}, "--envs 2, not 3"),
-        ({"steps": 7}, "--steps 25, not 7"),
+        ({"steps": 7}, "--steps 40, not 7"),
         ({"slots": ("early",)}, "--slots early mid, not early"),
         ({"seed": 1}, "--seed 0, not 1"),
         ({"reward": "sparse"}, "--reward shaped, not sparse"),
