@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,6 +35,9 @@ class Nowhere:
     """A sink that keeps nothing."""
 
     failure = None
+
+    def __init__(self) -> None:
+        self.notices: deque[str] = deque()
 
     def put(self, record: object) -> None: ...
 
