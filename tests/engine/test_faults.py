@@ -278,3 +278,27 @@ def test_what_was_later_than_a_restored_checkpoint_is_not_the_newest(tmp_path: P
     live.finish()
     assert find_checkpoint(directory) == first
     assert [path.name for path in (directory / UNDONE).iterdir()] == [later.name]
+
+
+def test_a_fault_after_going_back_saves_nothing_of_what_was_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, faults = Env.train, [(1, 1, 2), (1, 0, 2)]
+
+    def broken(env: Env, round_index: int, step: int) -> Tensor:
+        if faults and (env.index, round_index, step) == faults[0]:
+            faults.pop(0)
+            out_of_memory()
+        return train(env, round_index, step)
+
+    monkeypatch.setattr(Env, "train", broken)
+    live = LiveRun(tmp_path, attended=True, checkpoint_every=0).start_paused(1)
+    live.control.ask(Kind.CHECKPOINT, "test")
+    early = Path(live.wait_for(ev.CheckpointSaved).path)
+    live.control.ask(Kind.RESUME, "test")
+    wait_for_fault(live)
+    live.control.ask(Kind.RESTORE, "test", str(early))
+    wait_for_fault(live)
+    assert list_checkpoints(live.run.directory) == [early]
+    live.control.ask(Kind.ABANDON, "test")
+    live.finish()

@@ -95,6 +95,7 @@ class Saver:
         if keyframe is None or misfits:
             _install(trainer, before)
             raise CheckpointError(f"{path} does not fit this version of the program: {misfits[0]}")
+        self._sound = None  # it may be of a future that will not be
         return keyframe
 
 
