@@ -259,11 +259,11 @@ def test_torchrun_computes_what_one_process_computes(alone: LiveRun, tmp_path: P
 
 @pytest.fixture
 def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run of two ranks that has begun to train."""
+    """A run of two ranks, both of which have recorded steps."""
     process = torchrun(tmp_path, "--rounds", "100000", "--checkpoint-every", "0")
     deadline = time.monotonic() + PATIENCE
     try:
-        while not any(map(steps_in, tmp_path.glob("telemetry/*/rank-1"))):
+        while not all(any(map(steps_in, tmp_path.glob(each))) for each in ("telemetry/*", "telemetry/*/rank-1")):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.2)
