@@ -8,7 +8,8 @@ from statistics import median
 from typing import Any
 
 from esper.telemetry import events as ev
-from esper.telemetry.vitals import Vitals, memory_of, non_finite_step, non_finite_update, runs_out
+from esper.telemetry.evidence import Evidence
+from esper.telemetry.vitals import memory_of, non_finite_update, runs_out
 
 DEAD_GRAD_NORM = 1e-8
 """A head that learns less than this in an update does not learn."""
@@ -68,8 +69,8 @@ def stale_telemetry(cadence: float | None, age: float) -> ev.AnomalyFound | None
     )
 
 
-def _env_not_finite(event: ev.EnvStepped, _: Vitals) -> Iterator[ev.AnomalyFound]:
-    for what, value in non_finite_step(event):
+def _env_not_finite(event: ev.EnvStepped, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
+    for what, value in evidence.not_finite:
         rule = next(kind for kind in ("loss", "accuracy", "gradient") if kind in what)
         yield ev.AnomalyFound(
             rule=f"non-finite {rule}",
@@ -92,17 +93,21 @@ def exploding(earlier: Sequence[float | None], norm: float | None) -> float | No
     return limit if 0 < limit < norm else None
 
 
-def _exploding_norm(event: ev.EnvStepped, vitals: Vitals) -> Iterator[ev.AnomalyFound]:
-    before = vitals.envs[event.env].episode[:-1]
-    owners: list[tuple[str, Sequence[float | None], float | None]]
-    owners = [("the host", [vital.grad_norm for vital in before], event.grad_norm)]
-    for index, slot in enumerate(event.slots):
-        name = f"the {slot.blueprint or 'seed'} in slot {index + 1}"
-        # Only of this seed: the norms of the one before it in the slot say nothing of it.
-        owners.append((name, [vital.slots[index] for vital in before[-slot.age :] if slot.age], slot.grad_norm))
-    for name, earlier, norm in owners:
+def _exploding_norm(event: ev.EnvStepped, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
+    least = evidence.episodes[event.env].least
+    for owner, norm in enumerate((event.grad_norm, *[slot.grad_norm for slot in event.slots])):
+        if norm is None or norm <= EXPLODING_FACTOR * least[owner]:
+            continue  # it is not that many times the least, and so neither the median
+        before = evidence.vitals.envs[event.env].episode[:-1]
+        if owner == 0:
+            name, earlier = "the host", [vital.grad_norm for vital in before]
+        else:
+            slot = event.slots[owner - 1]
+            name = f"the {slot.blueprint or 'seed'} in slot {owner}"
+            # Only of this seed: the norms of the one before it in the slot say nothing of it.
+            earlier = [vital.slots[owner - 1] for vital in before[-slot.age :] if slot.age]
         limit = exploding(earlier, norm)
-        if limit is not None and norm is not None:
+        if limit is not None:
             yield ev.AnomalyFound(
                 rule="exploding gradient",
                 severity="warning",
@@ -115,8 +120,10 @@ def _exploding_norm(event: ev.EnvStepped, vitals: Vitals) -> Iterator[ev.Anomaly
             )
 
 
-def _repeated_skips(event: ev.EnvStepped, vitals: Vitals) -> Iterator[ev.AnomalyFound]:
-    recent = vitals.envs[event.env].recent[-SKIPS_IN_A_ROW:]
+def _repeated_skips(event: ev.EnvStepped, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
+    if not event.lost:
+        return
+    recent = evidence.vitals.envs[event.env].recent[-SKIPS_IN_A_ROW:]
     if len(recent) == SKIPS_IN_A_ROW and all(vital.lost for vital in recent):
         lost = sum(vital.lost for vital in recent)
         yield ev.AnomalyFound(
@@ -130,11 +137,13 @@ def _repeated_skips(event: ev.EnvStepped, vitals: Vitals) -> Iterator[ev.Anomaly
         )
 
 
-def _stalled(event: ev.EnvStepped, vitals: Vitals) -> Iterator[ev.AnomalyFound]:
-    course = [vital.accuracy for vital in vitals.envs[event.env].episode]
+def _stalled(event: ev.EnvStepped, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
+    if evidence.episodes[event.env].unimproved < STALLED_STEPS:
+        return
+    course = [vital.accuracy for vital in evidence.vitals.envs[event.env].episode]
     if len(course) <= STALLED_STEPS or max(course[-STALLED_STEPS:]) > max(course[:-STALLED_STEPS]):
         return
-    others = [sibling.recent[-1].accuracy for env, sibling in vitals.envs.items() if env != event.env]
+    others = [sibling.recent[-1].accuracy for env, sibling in evidence.vitals.envs.items() if env != event.env]
     middle = median(others) if others else event.accuracy
     if event.accuracy < middle - STALLED_GAP:
         yield ev.AnomalyFound(
@@ -149,7 +158,7 @@ def _stalled(event: ev.EnvStepped, vitals: Vitals) -> Iterator[ev.AnomalyFound]:
         )
 
 
-def _rolled_back(event: ev.GovernorRolledBack, _: Vitals) -> Iterator[ev.AnomalyFound]:
+def _rolled_back(event: ev.GovernorRolledBack, _: Evidence) -> Iterator[ev.AnomalyFound]:
     yield ev.AnomalyFound(
         rule="governor rollback",
         severity="error",
@@ -161,7 +170,7 @@ def _rolled_back(event: ev.GovernorRolledBack, _: Vitals) -> Iterator[ev.Anomaly
     )
 
 
-def _update_not_finite(event: ev.PolicyUpdated, _: Vitals) -> Iterator[ev.AnomalyFound]:
+def _update_not_finite(event: ev.PolicyUpdated, _: Evidence) -> Iterator[ev.AnomalyFound]:
     for what, value in non_finite_update(event):
         head = what.partition(" of head ")[2]
         yield ev.AnomalyFound(
@@ -173,7 +182,7 @@ def _update_not_finite(event: ev.PolicyUpdated, _: Vitals) -> Iterator[ev.Anomal
         )
 
 
-def _kl_spike(event: ev.PolicyUpdated, _: Vitals) -> Iterator[ev.AnomalyFound]:
+def _kl_spike(event: ev.PolicyUpdated, _: Evidence) -> Iterator[ev.AnomalyFound]:
     if not event.kl <= KL_SPIKE:  # a NaN is one, too
         yield ev.AnomalyFound(
             rule="KL spike",
@@ -185,7 +194,7 @@ def _kl_spike(event: ev.PolicyUpdated, _: Vitals) -> Iterator[ev.AnomalyFound]:
         )
 
 
-def _head_gradient(event: ev.PolicyUpdated, _: Vitals) -> Iterator[ev.AnomalyFound]:
+def _head_gradient(event: ev.PolicyUpdated, _: Evidence) -> Iterator[ev.AnomalyFound]:
     for name, head in event.heads.items():
         forced = head.entropy is None  # it never had a choice, so that there is nothing to learn
         if not forced and (head.grad_norm is None or head.grad_norm < DEAD_GRAD_NORM):
@@ -200,7 +209,7 @@ def _head_gradient(event: ev.PolicyUpdated, _: Vitals) -> Iterator[ev.AnomalyFou
             )
 
 
-def _head_entropy(event: ev.PolicyUpdated, _: Vitals) -> Iterator[ev.AnomalyFound]:
+def _head_entropy(event: ev.PolicyUpdated, _: Evidence) -> Iterator[ev.AnomalyFound]:
     for name, head in event.heads.items():
         if head.entropy is not None and not head.entropy >= ENTROPY_FLOOR:
             yield ev.AnomalyFound(
@@ -214,7 +223,7 @@ def _head_entropy(event: ev.PolicyUpdated, _: Vitals) -> Iterator[ev.AnomalyFoun
             )
 
 
-def _memory_full(event: ev.DeviceSampled, _: Vitals) -> Iterator[ev.AnomalyFound]:
+def _memory_full(event: ev.DeviceSampled, _: Evidence) -> Iterator[ev.AnomalyFound]:
     if event.used is not None and event.total and event.used / event.total > MEMORY_CEILING:
         share = event.used / event.total
         yield ev.AnomalyFound(
@@ -227,10 +236,10 @@ def _memory_full(event: ev.DeviceSampled, _: Vitals) -> Iterator[ev.AnomalyFound
         )
 
 
-def _memory_grows(event: ev.DeviceSampled, vitals: Vitals) -> Iterator[ev.AnomalyFound]:
-    if not vitals.tells_of_memory(event.device):
+def _memory_grows(event: ev.DeviceSampled, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
+    if not evidence.vitals.tells_of_memory(event.device):
         return
-    course = vitals.memories[memory_of(event.device)]
+    course = evidence.vitals.memories[memory_of(event.device)]
     grows = course.growth(MEMORY_ROUNDS)
     if grows is not None and course.total and grows * MEMORY_ROUNDS > MEMORY_GROWTH * course.total:
         full = runs_out(course, MEMORY_ROUNDS)
@@ -245,7 +254,7 @@ def _memory_grows(event: ev.DeviceSampled, vitals: Vitals) -> Iterator[ev.Anomal
         )
 
 
-def _scales_diverge(event: ev.DeviceSampled, _: Vitals) -> Iterator[ev.AnomalyFound]:
+def _scales_diverge(event: ev.DeviceSampled, _: Evidence) -> Iterator[ev.AnomalyFound]:
     if event.scale_min and event.scale_max and event.scale_max / event.scale_min > SCALE_SPREAD:
         spread = event.scale_max / event.scale_min
         yield ev.AnomalyFound(
@@ -258,7 +267,7 @@ def _scales_diverge(event: ev.DeviceSampled, _: Vitals) -> Iterator[ev.AnomalyFo
         )
 
 
-def _scale_too_small(event: ev.DeviceSampled, _: Vitals) -> Iterator[ev.AnomalyFound]:
+def _scale_too_small(event: ev.DeviceSampled, _: Evidence) -> Iterator[ev.AnomalyFound]:
     if event.scale_min is not None and not event.scale_min >= LEAST_SCALE:
         yield ev.AnomalyFound(
             rule="loss scale below 1",
@@ -271,8 +280,8 @@ def _scale_too_small(event: ev.DeviceSampled, _: Vitals) -> Iterator[ev.AnomalyF
         )
 
 
-def _straggling_lane(event: ev.DeviceSampled, vitals: Vitals) -> Iterator[ev.AnomalyFound]:
-    loads = {name: lane.load(STRAGGLING_STEPS) for name, lane in vitals.lanes.items()}
+def _straggling_lane(event: ev.DeviceSampled, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
+    loads = {name: lane.load(STRAGGLING_STEPS) for name, lane in evidence.vitals.lanes.items()}
     mine = loads.pop(event.device)
     usual = median([load for load in loads.values() if load is not None] or [0.0])
     if mine is not None and usual > 0 and mine > STRAGGLING * usual:
@@ -294,7 +303,7 @@ def _word(value: float) -> str:
     return "NaN" if math.isnan(value) else "infinite"
 
 
-RULES: dict[type[ev.Event], tuple[Callable[[Any, Vitals], Iterator[ev.AnomalyFound]], ...]] = {
+RULES: dict[type[ev.Event], tuple[Callable[[Any, Evidence], Iterator[ev.AnomalyFound]], ...]] = {
     ev.EnvStepped: (_env_not_finite, _exploding_norm, _repeated_skips, _stalled),
     ev.GovernorRolledBack: (_rolled_back,),
     ev.PolicyUpdated: (_update_not_finite, _kl_spike, _head_gradient, _head_entropy),

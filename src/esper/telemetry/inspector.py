@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import RULES
+from esper.telemetry.evidence import Evidence
 from esper.telemetry.state import RunState, key_of
 from esper.telemetry.vitals import Vitals
 
@@ -15,22 +16,19 @@ Finding: TypeAlias = ev.AnomalyFound | ev.AnomalyEnded
 class Inspector:
     """Told every event of a run, one after the other."""
 
-    def __init__(self) -> None:
-        self._vitals = Vitals()
+    def __init__(self, vitals: Vitals | None = None) -> None:
+        """`vitals` are those of the run so far, which are given away to it."""
+        self._evidence = Evidence(Vitals() if vitals is None else vitals)
         self._open: dict[str, dict[str, ev.AnomalyFound]] = {}
         """By the scope of a rule, then by rule and place."""
-        self._rounds: dict[int, int] = {}
-        """By env, the round of its last step."""
 
     @classmethod
     def resumed(cls, state: RunState) -> Inspector:
         """One that has seen all that led to a state, which is given away to it."""
-        inspector = cls()
-        vitals = inspector._vitals = state.vitals
-        inspector._rounds = {number: env.recent[-1].round for number, env in vitals.envs.items() if env.recent}
+        inspector = cls(state.vitals)
         for anomaly in state.active_anomalies():
             found = anomaly.found
-            inspector._open.setdefault(_scope_of(found, vitals), {})[key_of(found)] = found
+            inspector._open.setdefault(_scope_of(found, state.vitals), {})[key_of(found)] = found
         return inspector
 
     def look(self, event: ev.AnyEvent) -> list[Finding]:
@@ -42,7 +40,7 @@ class Inspector:
         known = self._open.get(scope, {})
         now: dict[str, ev.AnomalyFound] = {}
         for rule in rules:
-            for found in rule(event, self._vitals):
+            for found in rule(event, self._evidence):
                 now.setdefault(key_of(found), found)
         if not now and not known:
             return []
@@ -59,17 +57,15 @@ class Inspector:
         """Take an event in. Returns its scope: an anomaly there that it does not show again has ended."""
         match event:
             case ev.EnvStepped():
-                if self._rounds.get(event.env) != event.round:
-                    self._rounds[event.env] = event.round
+                if self._evidence.fold_step(event):
                     # A fresh host: what was wrong with the last one is over, and RunState knows.
                     self._open.pop(f"env {event.env}", None)
                     self._open.pop(f"governor {event.env}", None)
-                self._vitals.fold_step(event)
                 return f"env {event.env}"
             case ev.GovernorRolledBack():
                 return f"governor {event.env}"
             case ev.DeviceSampled():
-                self._vitals.fold_sample(event)
+                self._evidence.vitals.fold_sample(event)
                 return event.device
             case _:
                 return "policy"

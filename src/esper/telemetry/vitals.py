@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -84,8 +86,7 @@ class EnvVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
         """The steps of the last episode that are known."""
         if not self.recent:
             return []
-        number = self.recent[-1].round
-        return [vital for vital in self.recent if vital.round == number]
+        return self.recent[bisect_left(self.recent, self.recent[-1].round, key=attrgetter("round")) :]
 
     def staircase(self, steps: int) -> list[float | None]:
         """The loss scale after each of the last `steps` steps; None before the first that is known."""
@@ -254,15 +255,17 @@ class Vitals(msgspec.Struct, kw_only=True, omit_defaults=True):
     bad: dict[str, NonFinite] = msgspec.field(default_factory=dict)
     """What was ever not finite, by place and quantity."""
 
-    def fold_step(self, event: ev.EnvStepped) -> None:
-        """Take a step of an env in."""
+    def fold_step(self, event: ev.EnvStepped) -> list[tuple[str, float]]:
+        """Take a step of an env in. Returns what of it is not finite."""
         self.round = event.round
         env = self.envs.get(event.env)
         if env is None:
             env = self.envs[event.env] = EnvVitals()
         env.fold(event)
-        for what, value in non_finite_step(event):
+        bad = non_finite_step(event)
+        for what, value in bad:
             self._count(f"env {event.env:02d}: {what}", value, event.seq, event.round, event.step, event.env)
+        return bad
 
     def fold_update(self, event: ev.PolicyUpdated) -> None:
         """Take an update of the policy in."""
