@@ -64,9 +64,9 @@ class Evidence:
         return self._follow(event.env, self.vitals.envs[event.env].recent[-1])
 
     def _follow(self, number: int, vital: Vital) -> bool:
-        episode = self.episodes.get(number)
-        begins = episode is None or episode.round != vital.round
-        if begins:
-            episode = self.episodes[number] = EpisodeSoFar(vital)
+        episode, begins = self.episodes.get(number), False
+        if episode is None or episode.round != vital.round:
+            episode, begins = EpisodeSoFar(vital), True
+            self.episodes[number] = episode
         episode.fold(vital)
         return begins

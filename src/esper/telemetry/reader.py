@@ -21,6 +21,7 @@ import msgspec
 
 from esper.telemetry import events as ev
 from esper.telemetry.blocks import Block, pack_state
+from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
 from esper.telemetry.marks import Marks
 from esper.telemetry.merged import Merged, Source, rank_directories, read
 from esper.telemetry.notices import Notices
@@ -31,7 +32,7 @@ from esper.telemetry.state import Keyframe, RunState
 
 __all__ = ["History", "ReadError", "open_history"]
 
-BLOCK = 2_048
+BLOCK = 4_096
 """Events from one kept state to the next, until there are BLOCKS of them; then twice as many."""
 BLOCKS = 512
 
@@ -253,17 +254,20 @@ class History:
         self._notices.meet(text, events)
         length, shift, apply, note = self.length, self._clock.shift, self._state.apply, self.marks.note
         for event in events:
-            if event.time < last:
-                shift += event.time - last
+            time = event.time
+            if time < last:
+                shift += time - last
                 self._clock.set_shift(length, shift)
-            last = event.time
-            kind = type(event)
-            if kind is ev.RoundStarted:
-                self.rounds.append(length)
+            last = time
             apply(event)
             length += 1
+            if type(event) is EnvStepped and not event.skipped:
+                continue  # three events of four, and no position that is looked for
             note(event, length, last - shift)
-            if kind is ev.PhaseTimed:
+            kind = type(event)
+            if kind is RoundStarted:
+                self.rounds.append(length - 1)
+            elif kind is PhaseTimed:
                 self.steps.append(length)
         self.length, self.duration = length, last - shift
         return kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias, get_args
 
@@ -75,14 +76,14 @@ def _sound_events(text: bytes, envs: int) -> list[ev.AnyEvent] | None:
         return None
     if len(events) != text.count(b"\n"):
         return None
-    for event in events:
-        kind = type(event)
-        if (
-            not 0 <= event.time < LATEST_TIME
-            or (kind in _OF_ENV and not 0 <= event.env < envs)
-            or kind is ev.RunStarted
-        ):
-            return None
+    times = [event.time for event in events]
+    told_of = {event.env for event in events if type(event) in _OF_ENV}
+    if (
+        not (math.isfinite(sum(times)) and min(times) >= 0 and max(times) < LATEST_TIME)
+        or not all(0 <= env < envs for env in told_of)
+        or ev.RunStarted in set(map(type, events))
+    ):
+        return None
     return events
 
 

@@ -67,8 +67,8 @@ class EnvVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
     skips: list[tuple[int, int]] = msgspec.field(default_factory=list)
     """Steps that lost batches: number of the step, and how many."""
 
-    def fold(self, event: ev.EnvStepped) -> None:
-        """Take a step in."""
+    def fold(self, event: ev.EnvStepped, norms: list[float | None]) -> None:
+        """Take a step in. `norms` are the gradient norms of its slots."""
         self.steps += 1
         if event.loss_scale is not None and (not self.scales or self.scales[-1][1] != event.loss_scale):
             keep(self.scales, (self.steps, event.loss_scale), CHANGES)
@@ -77,9 +77,12 @@ class EnvVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
             keep(self.skips, (self.steps, event.lost), CHANGES)
         vital = Vital(
             event.seq, event.round, event.step, event.loss, event.accuracy, event.grad_norm,
-            [slot.grad_norm for slot in event.slots], event.loss_scale, event.lost,
+            norms, event.loss_scale, event.lost,
         )  # fmt: skip
-        keep(self.recent, vital, STEPS)
+        recent = self.recent
+        recent.append(vital)
+        if len(recent) > STEPS:
+            del recent[0]
 
     @property
     def episode(self) -> list[Vital]:
@@ -132,15 +135,8 @@ class NonFinite(msgspec.Struct, kw_only=True):
         self.last_seq = seq
 
 
-def non_finite_step(event: ev.EnvStepped) -> list[tuple[str, float]]:
+def _non_finite_step(event: ev.EnvStepped) -> list[tuple[str, float]]:
     """What is not finite in a step: the quantity, as people name it, and the value."""
-    # The sum is finite only if every term is, but for an overflow, which the closer look then clears.
-    total = event.train_loss + event.loss + event.train_accuracy + event.accuracy + event.grad_norm
-    for slot in event.slots:
-        if slot.grad_norm is not None:
-            total += slot.grad_norm
-    if math.isfinite(total):
-        return []
     values = [
         ("the training loss", event.train_loss),
         ("the validation loss", event.loss),
@@ -261,8 +257,16 @@ class Vitals(msgspec.Struct, kw_only=True, omit_defaults=True):
         env = self.envs.get(event.env)
         if env is None:
             env = self.envs[event.env] = EnvVitals()
-        env.fold(event)
-        bad = non_finite_step(event)
+        norms = [slot.grad_norm for slot in event.slots]
+        env.fold(event, norms)
+        # The sum is finite only if every term is, but for an overflow, which the closer look then clears.
+        total = event.train_loss + event.loss + event.train_accuracy + event.accuracy + event.grad_norm
+        for norm in norms:
+            if norm is not None:
+                total += norm
+        if math.isfinite(total):
+            return []
+        bad = _non_finite_step(event)
         for what, value in bad:
             self._count(f"env {event.env:02d}: {what}", value, event.seq, event.round, event.step, event.env)
         return bad
