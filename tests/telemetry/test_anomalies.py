@@ -242,7 +242,7 @@ class LooksBack(EpisodeSoFar):
     """One that never rules out that a look back finds something."""
 
     def fold(self, vital: Vital) -> None:
-        self.unimproved, self.least = UNKNOWN, [0.0] * (1 + len(vital.slots))
+        self.unimproved, self.low = UNKNOWN, [0.0] * (1 + len(vital.slots))
 
 
 NORMS = st.sampled_from([0.0, 0.01, 0.02, 0.1, 0.3, 1.0, 5.0, math.inf, math.nan])

@@ -124,3 +124,9 @@ def test_ops_are_counted_by_round() -> None:
     for event in stamp((ev.RoundStarted(round=round_) for round_ in range(3, 60)), first=100):
         state.apply(event)
     assert len(state.ops) == 24
+
+
+@pytest.mark.parametrize("accuracies", [[math.nan, 0.5, 0.4], [0.5, math.nan, 0.4]])
+def test_the_best_accuracy_outlives_one_that_is_no_number(accuracies: list[float]) -> None:
+    steps = [env_stepped(0, 1, step, accuracy=accuracy) for step, accuracy in enumerate(accuracies, 1)]
+    assert folded(*steps).envs[0].best_accuracy == 0.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -20,7 +20,7 @@ ENTROPY_FLOOR = 0.05
 EXPLODING_FACTOR = 10.0
 """Times the median of its earlier norms in the episode: a gradient that explodes, not one that is merely large."""
 EXPLODING_STEPS = 3
-"""Earlier norms that the median needs."""
+"""Earlier norms that the median needs; `EpisodeSoFar.low` bounds it from three on."""
 SKIPS_IN_A_ROW = 3
 """Steps in a row that lost a batch to an overflow: the first search for a scale takes one or two."""
 STALLED_STEPS = 10
@@ -69,17 +69,20 @@ def stale_telemetry(cadence: float | None, age: float) -> ev.AnomalyFound | None
     )
 
 
-def _env_not_finite(event: ev.EnvStepped, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
-    for what, value in evidence.not_finite:
-        rule = next(kind for kind in ("loss", "accuracy", "gradient") if kind in what)
-        yield ev.AnomalyFound(
-            rule=f"non-finite {rule}",
+def _env_not_finite(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.AnomalyFound]:
+    if not evidence.not_finite:
+        return ()
+    return [
+        ev.AnomalyFound(
+            rule=f"non-finite {next(kind for kind in ('loss', 'accuracy', 'gradient') if kind in what)}",
             severity="error",
             where=f"env {event.env}",
             env=event.env,
             value=value,
             text=f"env {event.env:02d}: {what} is {_word(value)} at round {event.round} step {event.step}",
         )
+        for what, value in evidence.not_finite
+    ]
 
 
 def exploding(earlier: Sequence[float | None], norm: float | None) -> float | None:
@@ -93,69 +96,79 @@ def exploding(earlier: Sequence[float | None], norm: float | None) -> float | No
     return limit if 0 < limit < norm else None
 
 
-def _exploding_norm(event: ev.EnvStepped, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
-    least = evidence.episodes[event.env].least
-    for owner, norm in enumerate((event.grad_norm, *[slot.grad_norm for slot in event.slots])):
-        if norm is None or norm <= EXPLODING_FACTOR * least[owner]:
-            continue  # it is not that many times the least, and so neither the median
-        before = evidence.vitals.envs[event.env].episode[:-1]
-        if owner == 0:
-            name, earlier = "the host", [vital.grad_norm for vital in before]
-        else:
-            slot = event.slots[owner - 1]
-            name = f"the {slot.blueprint or 'seed'} in slot {owner}"
-            # Only of this seed: the norms of the one before it in the slot say nothing of it.
-            earlier = [vital.slots[owner - 1] for vital in before[-slot.age :] if slot.age]
-        limit = exploding(earlier, norm)
-        if limit is not None:
-            yield ev.AnomalyFound(
-                rule="exploding gradient",
-                severity="warning",
-                where=f"env {event.env}",
-                env=event.env,
-                value=norm,
-                threshold=limit,
-                text=f"env {event.env:02d}: the gradient of {name} is {norm:.3g} at round {event.round} step "
-                f"{event.step}, more than {EXPLODING_FACTOR:.0f} times its median",
-            )
+def _exploding_norm(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.AnomalyFound]:
+    low = evidence.episodes[event.env].low
+    found = _exploding_owner(event, evidence, 0, event.grad_norm) if event.grad_norm > EXPLODING_FACTOR * low[0] else ()
+    for owner, slot in enumerate(event.slots, 1):
+        if slot.grad_norm is not None and slot.grad_norm > EXPLODING_FACTOR * low[owner]:
+            found = (*found, *_exploding_owner(event, evidence, owner, slot.grad_norm))
+    return found
 
 
-def _repeated_skips(event: ev.EnvStepped, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
+def _exploding_owner(event: ev.EnvStepped, evidence: Evidence, owner: int, norm: float) -> Iterable[ev.AnomalyFound]:
+    """`owner`: 0 is the host, the others are the slots."""
+    before = evidence.vitals.envs[event.env].episode[:-1]
+    name, earlier = "the host", [vital.grad_norm for vital in before]
+    if owner:
+        slot = event.slots[owner - 1]
+        name = f"the {slot.blueprint or 'seed'} in slot {owner}"
+        # Only of this seed: the norms of the one before it in the slot say nothing of it.
+        earlier = [vital.slots[owner - 1] for vital in before[-slot.age :] if slot.age]
+    limit = exploding(earlier, norm)
+    if limit is None:
+        return ()
+    found = ev.AnomalyFound(
+        rule="exploding gradient",
+        severity="warning",
+        where=f"env {event.env}",
+        env=event.env,
+        value=norm,
+        threshold=limit,
+        text=f"env {event.env:02d}: the gradient of {name} is {norm:.3g} at round {event.round} step "
+        f"{event.step}, more than {EXPLODING_FACTOR:.0f} times its median",
+    )
+    return (found,)
+
+
+def _repeated_skips(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.AnomalyFound]:
     if not event.lost:
-        return
+        return ()
     recent = evidence.vitals.envs[event.env].recent[-SKIPS_IN_A_ROW:]
-    if len(recent) == SKIPS_IN_A_ROW and all(vital.lost for vital in recent):
-        lost = sum(vital.lost for vital in recent)
-        yield ev.AnomalyFound(
-            rule="repeated skips",
-            severity="warning",
-            where=f"env {event.env}",
-            env=event.env,
-            value=lost,
-            threshold=float(SKIPS_IN_A_ROW),
-            text=f"env {event.env:02d}: overflows cost it {lost} batches in {SKIPS_IN_A_ROW} steps in a row",
-        )
+    if len(recent) < SKIPS_IN_A_ROW or not all(vital.lost for vital in recent):
+        return ()
+    lost = sum(vital.lost for vital in recent)
+    found = ev.AnomalyFound(
+        rule="repeated skips",
+        severity="warning",
+        where=f"env {event.env}",
+        env=event.env,
+        value=lost,
+        threshold=float(SKIPS_IN_A_ROW),
+        text=f"env {event.env:02d}: overflows cost it {lost} batches in {SKIPS_IN_A_ROW} steps in a row",
+    )
+    return (found,)
 
 
-def _stalled(event: ev.EnvStepped, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
+def _stalled(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.AnomalyFound]:
     if evidence.episodes[event.env].unimproved < STALLED_STEPS:
-        return
+        return ()
+    middle = evidence.accuracies.median_of_others(event.env)
+    if middle is None or not event.accuracy < middle - STALLED_GAP:
+        return ()
     course = [vital.accuracy for vital in evidence.vitals.envs[event.env].episode]
     if len(course) <= STALLED_STEPS or max(course[-STALLED_STEPS:]) > max(course[:-STALLED_STEPS]):
-        return
-    others = [sibling.recent[-1].accuracy for env, sibling in evidence.vitals.envs.items() if env != event.env]
-    middle = median(others) if others else event.accuracy
-    if event.accuracy < middle - STALLED_GAP:
-        yield ev.AnomalyFound(
-            rule="stalled env",
-            severity="warning",
-            where=f"env {event.env}",
-            env=event.env,
-            value=event.accuracy,
-            threshold=middle - STALLED_GAP,
-            text=f"env {event.env:02d}: no better for {STALLED_STEPS} steps at {event.accuracy:.1%}, "
-            f"the median of the others is {middle:.1%}",
-        )
+        return ()
+    found = ev.AnomalyFound(
+        rule="stalled env",
+        severity="warning",
+        where=f"env {event.env}",
+        env=event.env,
+        value=event.accuracy,
+        threshold=middle - STALLED_GAP,
+        text=f"env {event.env:02d}: no better for {STALLED_STEPS} steps at {event.accuracy:.1%}, "
+        f"the median of the others is {middle:.1%}",
+    )
+    return (found,)
 
 
 def _rolled_back(event: ev.GovernorRolledBack, _: Evidence) -> Iterator[ev.AnomalyFound]:
@@ -237,11 +250,11 @@ def _memory_full(event: ev.DeviceSampled, _: Evidence) -> Iterator[ev.AnomalyFou
 
 
 def _memory_grows(event: ev.DeviceSampled, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
-    if not evidence.vitals.tells_of_memory(event.device):
-        return
     course = evidence.vitals.memories[memory_of(event.device)]
     grows = course.growth(MEMORY_ROUNDS)
-    if grows is not None and course.total and grows * MEMORY_ROUNDS > MEMORY_GROWTH * course.total:
+    if grows is None or not evidence.vitals.tells_of_memory(event.device):
+        return
+    if course.total and grows * MEMORY_ROUNDS > MEMORY_GROWTH * course.total:
         full = runs_out(course, MEMORY_ROUNDS)
         yield ev.AnomalyFound(
             rule="memory grows",
@@ -281,10 +294,12 @@ def _scale_too_small(event: ev.DeviceSampled, _: Evidence) -> Iterator[ev.Anomal
 
 
 def _straggling_lane(event: ev.DeviceSampled, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
-    loads = {name: lane.load(STRAGGLING_STEPS) for name, lane in evidence.vitals.lanes.items()}
-    mine = loads.pop(event.device)
-    usual = median([load for load in loads.values() if load is not None] or [0.0])
-    if mine is not None and usual > 0 and mine > STRAGGLING * usual:
+    mine = evidence.load(event.device, STRAGGLING_STEPS)
+    if mine is None:
+        return
+    loads = [evidence.load(lane, STRAGGLING_STEPS) for lane in evidence.vitals.lanes if lane != event.device]
+    usual = median([load for load in loads if load is not None] or [0.0])
+    if usual > 0 and mine > STRAGGLING * usual:
         yield ev.AnomalyFound(
             rule="straggling lane",
             severity="warning",
@@ -303,7 +318,7 @@ def _word(value: float) -> str:
     return "NaN" if math.isnan(value) else "infinite"
 
 
-RULES: dict[type[ev.Event], tuple[Callable[[Any, Evidence], Iterator[ev.AnomalyFound]], ...]] = {
+RULES: dict[type[ev.Event], tuple[Callable[[Any, Evidence], Iterable[ev.AnomalyFound]], ...]] = {
     ev.EnvStepped: (_env_not_finite, _exploding_norm, _repeated_skips, _stalled),
     ev.GovernorRolledBack: (_rolled_back,),
     ev.PolicyUpdated: (_update_not_finite, _kl_spike, _head_gradient, _head_entropy),

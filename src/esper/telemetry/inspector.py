@@ -37,19 +37,20 @@ class Inspector:
         if not rules:
             return []
         scope = self._note(event)
+        evidence = self._evidence
+        broken = [found for rule in rules for found in rule(event, evidence)]
         known = self._open.get(scope, {})
-        now: dict[str, ev.AnomalyFound] = {}
-        for rule in rules:
-            for found in rule(event, self._evidence):
-                now.setdefault(key_of(found), found)
-        if not now and not known:
+        if not broken and not known:
             return []
+        now: dict[str, ev.AnomalyFound] = {}
+        for found in broken:
+            now.setdefault(key_of(found), found)
         self._open[scope] = now
         begun = [found for key, found in now.items() if key not in known]
+        # In an order that a resumed run has as well: it does not know in which they were found.
         ended = [
-            ev.AnomalyEnded(rule=found.rule, where=found.where, env=found.env)
-            for key, found in known.items()
-            if key not in now
+            ev.AnomalyEnded(rule=known[key].rule, where=known[key].where, env=known[key].env)
+            for key in sorted(known.keys() - now.keys())
         ]
         return [*begun, *ended]
 
@@ -65,7 +66,7 @@ class Inspector:
             case ev.GovernorRolledBack():
                 return f"governor {event.env}"
             case ev.DeviceSampled():
-                self._evidence.vitals.fold_sample(event)
+                self._evidence.fold_sample(event)
                 return event.device
             case _:
                 return "policy"

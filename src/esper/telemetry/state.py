@@ -235,7 +235,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.ops.append({})
         counts = self.ops[-1]
         counts[event.op] = counts.get(event.op, 0) + 1
-        if env.best_accuracy is None or event.accuracy > env.best_accuracy:
+        best = env.best_accuracy
+        if best is None or event.accuracy > best or best != best:  # anything is better than a NaN
             env.best_accuracy = event.accuracy
 
     def _seed_moved(self, event: ev.SeedMoved) -> None:

@@ -234,8 +234,10 @@ class MemoryVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def growth(self, rounds: int) -> float | None:
         """Bytes a round by which it grew over the last `rounds` whole rounds, if it grew in each; else None."""
-        whole = self.rounds[:-1][-rounds - 1 :]  # the round in progress may still rise
-        if len(whole) <= rounds or any(after[1] <= before[1] for before, after in itertools.pairwise(whole)):
+        whole = self.rounds[-rounds - 2 : -1]  # the round in progress may still rise
+        if len(whole) <= rounds or whole[-1][1] <= whole[-2][1]:  # most often it stays as it is
+            return None
+        if any(after[1] <= before[1] for before, after in itertools.pairwise(whole)):
             return None
         return (whole[-1][1] - whole[0][1]) / (whole[-1][0] - whole[0][0])
 
@@ -278,9 +280,16 @@ class Vitals(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def fold_sample(self, event: ev.DeviceSampled) -> None:
         """Take a sample of a device in."""
-        self.lanes.setdefault(event.device, LaneVitals()).fold(event)
+        lane = self.lanes.get(event.device)
+        if lane is None:
+            lane = self.lanes[event.device] = LaneVitals()
+        lane.fold(event)
         if self.tells_of_memory(event.device):
-            self.memories.setdefault(memory_of(event.device), MemoryVitals()).fold(event, self.round)
+            memory = memory_of(event.device)
+            course = self.memories.get(memory)
+            if course is None:
+                course = self.memories[memory] = MemoryVitals()
+            course.fold(event, self.round)
 
     def tells_of_memory(self, device: str) -> bool:
         """Whether it is the lane whose samples stand for its memory: the first of those that share it."""

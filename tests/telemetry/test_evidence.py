@@ -1,0 +1,190 @@
+"""What spares the rules a look back must never change what they find: held against the rules as they are meant."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from esper.telemetry import anomalies, vitals
+from esper.telemetry import events as ev
+from esper.telemetry.evidence import Accuracies
+from esper.telemetry.inspector import Finding, Inspector
+from esper.telemetry.state import Keyframe, RunState
+from tests.factory import device_sampled, env_stepped, run_started, stamp
+
+ENVS = 4
+STRANGE = (math.nan, math.inf, -math.inf)
+Broken: TypeAlias = dict[tuple[str, str], tuple[float, float | None]]
+"""By rule and place, value and threshold."""
+
+
+def course(seed: int, length: int) -> list[ev.AnyEvent]:
+    """Steps of some envs over several rounds: envs that stall, seeds that come and go, values that are no numbers."""
+    draw = random.Random(seed)
+    strange = draw.choice((0.0, 0.0, 0.02, 0.2))
+    new_round = draw.choice((0.0, 0.01, 0.05))
+    ages, rounds = [[0, 0] for _ in range(ENVS)], 1
+    run: list[ev.AnyEvent] = [run_started(ENVS), ev.RoundStarted(round=1)]
+
+    def norm() -> float:
+        return draw.choice(STRANGE) if draw.random() < strange else draw.choice((0.0, 0.01, 0.1, 0.2, 1.0, 1.5, 3.0))
+
+    for step in range(1, length + 1):
+        if draw.random() < new_round:
+            rounds += 1
+            run.append(ev.RoundStarted(round=rounds))
+        env = draw.randrange(ENVS)
+        slots: list[ev.SlotReading] = []
+        for slot in range(2):
+            ages[env][slot] = 0 if draw.random() < 0.1 else ages[env][slot] + draw.choice((0, 1, 1, 1, 1, 3))
+            grad_norm = None if draw.random() < 0.2 else norm()
+            slots.append(ev.SlotReading(stage="training", age=ages[env][slot], grad_norm=grad_norm))
+        accuracy = draw.choice(STRANGE) if draw.random() < strange else draw.choice((0.2, 0.3, 0.5, 0.9)[: env + 1])
+        run.append(
+            env_stepped(
+                env, rounds, step, accuracy=accuracy, grad_norm=norm(), slots=slots, lost=int(draw.random() < 0.4)
+            )
+        )
+        if draw.random() < 0.3:
+            lane, busy = draw.randrange(3), draw.choice((None, 0.2, 0.5, 0.9, 0.9, 0.9))
+            run.append(device_sampled(f"cpu:{lane}", envs=1 + lane, busy=busy, allocated=None))
+    return run
+
+
+def broken_by_step(event: ev.EnvStepped, earlier: Sequence[ev.EnvStepped]) -> Iterator[tuple[str, float, float | None]]:
+    """The rules of a step as one would say them: rule, value and threshold, from all steps before it."""
+    for rule, value in (("loss", event.train_loss), ("loss", event.loss), ("accuracy", event.accuracy)):
+        if not math.isfinite(value):
+            yield f"non-finite {rule}", value, None
+    for value in (event.grad_norm, *(slot.grad_norm for slot in event.slots)):
+        if value is not None and not math.isfinite(value):
+            yield "non-finite gradient", value, None
+    known = [each for each in earlier if each.env == event.env][1 - vitals.STEPS :]
+    episode = [each for each in known if each.round == event.round]
+    owners: list[tuple[list[float | None], float | None]] = [([each.grad_norm for each in episode], event.grad_norm)]
+    for index, slot in enumerate(event.slots):
+        mine = episode[len(episode) - min(slot.age, len(episode)) :]
+        owners.append(([each.slots[index].grad_norm for each in mine], slot.grad_norm))
+    for before, norm in owners:
+        finite = [value for value in before if value is not None and math.isfinite(value)]
+        if norm is None or not math.isfinite(norm) or len(finite) < anomalies.EXPLODING_STEPS:
+            continue
+        limit = anomalies.EXPLODING_FACTOR * median(finite)
+        if 0 < limit < norm:
+            yield "exploding gradient", norm, limit
+    last = [*known, event][-anomalies.SKIPS_IN_A_ROW :]
+    if len(last) == anomalies.SKIPS_IN_A_ROW and all(each.lost for each in last):
+        yield "repeated skips", sum(each.lost for each in last), float(anomalies.SKIPS_IN_A_ROW)
+    accuracies = [each.accuracy for each in [*episode, event]]
+    split = len(accuracies) - anomalies.STALLED_STEPS
+    if split > 0 and not max(accuracies[split:]) > max(accuracies[:split]):
+        latest = {each.env: each.accuracy for each in earlier if each.env != event.env}
+        limit = (median(latest.values()) if latest else event.accuracy) - anomalies.STALLED_GAP
+        if event.accuracy < limit:
+            yield "stalled env", event.accuracy, limit
+
+
+def broken_by_sample(
+    event: ev.DeviceSampled, earlier: Sequence[ev.DeviceSampled]
+) -> Iterator[tuple[str, float, float | None]]:
+    """The same of a sample: only the straggling lane looks back on one of these."""
+    loads: dict[str, float] = {}
+    for lane in {each.device for each in (*earlier, event)}:
+        samples = [each for each in (*earlier, event) if each.device == lane]
+        busy = [each.busy for each in samples[-anomalies.STRAGGLING_STEPS :] if each.busy is not None]
+        if len(busy) == anomalies.STRAGGLING_STEPS:
+            loads[lane] = sum(busy) / len(busy) / samples[-1].envs
+    mine = loads.pop(event.device, None)
+    usual = median(loads.values()) if loads else 0.0
+    if mine is not None and usual > 0 and mine > anomalies.STRAGGLING * usual:
+        yield "straggling lane", mine / usual, anomalies.STRAGGLING
+
+
+def meant(run: Sequence[ev.AnyEvent]) -> Iterator[list[tuple[object, ...]]]:
+    """For each event of a run, what begins and what ends with it."""
+    open_: dict[str, Broken] = {}
+    rounds: dict[str, int] = {}
+    steps: list[ev.EnvStepped] = []
+    samples: list[ev.DeviceSampled] = []
+    for event in run:
+        now: Broken = {}
+        if isinstance(event, ev.EnvStepped):
+            where = f"env {event.env}"
+            if rounds.get(where) != event.round:
+                rounds[where] = event.round
+                open_.pop(where, None)
+            found = [*broken_by_step(event, steps)]
+            steps.append(event)
+        elif isinstance(event, ev.DeviceSampled):
+            where, found = event.device, [*broken_by_sample(event, samples)]
+            samples.append(event)
+        else:
+            yield []
+            continue
+        for rule, value, threshold in found:
+            now.setdefault((rule, where), (value, threshold))
+        known, open_[where] = open_.get(where, {}), now
+        begun = [("found", *key, *now[key]) for key in now if key not in known]
+        yield [*begun, *(("ended", *key) for key in sorted(known.keys() - now.keys()))]
+
+
+def told(findings: Sequence[Finding]) -> list[tuple[object, ...]]:
+    return [
+        ("found", one.rule, one.where, one.value, one.threshold)
+        if isinstance(one, ev.AnomalyFound)
+        else ("ended", one.rule, one.where)
+        for one in findings
+    ]
+
+
+COURSES = st.builds(course, st.integers(0, 2**32), st.integers(20, 160))
+
+
+@settings(max_examples=100, deadline=None)
+@given(run=COURSES, kept=st.sampled_from((vitals.STEPS, 15, 12)))
+def test_the_rules_find_what_they_would_find_by_looking_back(run: list[ev.AnyEvent], kept: int) -> None:
+    inspector = Inspector()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vitals, "STEPS", kept)
+        for event, expected in zip(run, meant(run), strict=True):
+            assert repr(told(inspector.look(event))) == repr(expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(run=COURSES, data=st.data())
+def test_a_resumed_run_finds_what_an_uninterrupted_one_finds(run: list[ev.AnyEvent], data: st.DataObject) -> None:
+    inspector, state = Inspector(), RunState()
+    stops = data.draw(st.sets(st.integers(0, len(run) - 1), max_size=3))
+    for number, (event, expected) in enumerate(zip(stamp(run), meant(run), strict=True)):
+        if number in stops:
+            inspector = Inspector.resumed(Keyframe.of(state).open())
+        findings = inspector.look(event)
+        assert repr(told(findings)) == repr(expected)
+        for each in (event, *findings):
+            state.apply(each)
+
+
+def test_the_courses_break_every_rule_that_looks_back() -> None:
+    begun = {each[1] for seed in range(10) for said in meant(course(seed, 160)) for each in said}
+    assert begun >= {"exploding gradient", "repeated skips", "stalled env", "straggling lane", "non-finite accuracy"}
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from((0.1, 0.2, 0.3, 0.4, math.nan, math.inf))), min_size=1, max_size=40
+    )
+)
+def test_the_median_of_the_others_is_theirs(told: list[tuple[int, float]]) -> None:
+    accuracies, latest = Accuracies(), dict[int, float]()
+    for env, accuracy in told:
+        latest[env] = accuracy
+        accuracies.put(env, accuracy)
+        others = [value for other, value in latest.items() if other != env]
+        assert repr(accuracies.median_of_others(env)) == repr(median(others) if others else None)
