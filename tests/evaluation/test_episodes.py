@@ -14,6 +14,7 @@ from esper.engine.manifest import CheckpointError, list_checkpoints
 from esper.engine.pool import Pool
 from esper.engine.seeding import evaluation_seed, generator
 from esper.evaluation.episodes import EpisodeResult, HeldOut, play
+from esper.policy.actions import HEADS
 from esper.ppo.rewards import rent
 from esper.tasks import get_task
 from tests.runs import LiveRun
@@ -107,6 +108,21 @@ def test_training_never_touches_the_test_split(tmp_path: Path, monkeypatch: pyte
     whole = finals("whole")
     monkeypatch.setattr(Pool, "__init__", without_test)
     assert finals("broken") == whole
+
+
+def test_a_learned_policy_takes_its_most_probable_choices(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def outcomes() -> dict[str, list[EpisodeResult]]:
+        held_out = HeldOut(checkpoint, policies=["ppo", "random"], episodes=2, seed=0, devices=["cpu:0"])
+        try:
+            return held_out.play(nothing)
+        finally:
+            held_out.close()
+
+    once = outcomes()
+    monkeypatch.setattr("esper.evaluation.episodes.decision_noise", lambda *_: torch.full((2, 5, len(HEADS)), 0.99))
+    again = outcomes()
+    assert again["ppo"] == once["ppo"]
+    assert again["random"] != once["random"]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.policy.actions import HEADS, Op
+from esper.policy.actions import HEADS, Op, head_sizes
 from esper.policy.masks import Masks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size
@@ -72,6 +72,20 @@ def test_every_action_is_legal_and_unused_heads_are_zero() -> None:
     torch.testing.assert_close(probabilities.gather(1, actions[:, :1]).squeeze(1), evaluation.log_prob_H[:, 0].exp())
     torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(200))
     assert not probabilities[~masks.op_EO].any()
+
+
+def test_without_numbers_to_draw_by_each_head_takes_what_is_most_probable() -> None:
+    network, (obs, blueprints, masks, _) = built(), inputs(envs=200)
+    features, _ = network.encode(obs, blueprints, network.start(200))
+    actions, probabilities, evaluation = network.act(features[:, -1], masks, None)
+    assert torch.equal(actions[:, 0], probabilities.argmax(dim=1))
+    assert len(set(actions[:, 0].tolist())) > 1
+    for index in range(1, len(HEADS)):
+        chosen = evaluation.log_prob_H[:, index]
+        for other in range(head_sizes(SLOTS, BLUEPRINTS)[index]):
+            changed = actions.clone()
+            changed[:, index] = other
+            assert (network.evaluate(features[:, -1], changed, masks).log_prob_H[:, index] <= chosen).all()
 
 
 @pytest.mark.parametrize("op", Op)

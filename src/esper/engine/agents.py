@@ -73,7 +73,9 @@ def build_agent(config: Config, slots: int, blueprints: Sequence[str], ranks: Ra
     return build_ppo(config, slots, blueprints, ranks)
 
 
-def build_ppo(config: Config, slots: int, blueprints: Sequence[str], ranks: Ranks = ALONE) -> PPOAgent:
+def build_ppo(
+    config: Config, slots: int, blueprints: Sequence[str], ranks: Ranks = ALONE, *, explores: bool = True
+) -> PPOAgent:
     """The agent that learns, before it has; raises as `build_agent`."""
     return PPOAgent(
         envs=config.envs,
@@ -83,6 +85,7 @@ def build_ppo(config: Config, slots: int, blueprints: Sequence[str], ranks: Rank
         config=config.ppo,
         rounds=config.rounds,
         generator=seeded(config.seed, "policy"),
+        explores=explores,
         ranks=ranks,
         device=resolve_policy_device(config.policy_device),
     )

@@ -38,6 +38,8 @@ class PPOAgent:
         config: hyperparameters.
         rounds: rounds of the run, for the schedules.
         generator: of the initial weights.
+        explores: it draws its choices from their probabilities, as one that learns has to; else it takes the most
+            probable ones.
         ranks: that share the envs, and learn together.
         device: where the policy runs and its experience is kept.
     """
@@ -52,6 +54,7 @@ class PPOAgent:
         config: PPOConfig,
         rounds: int,
         generator: torch.Generator,
+        explores: bool = True,
         ranks: Ranks = ALONE,
         device: torch.device = CPU,
     ) -> None:
@@ -59,6 +62,7 @@ class PPOAgent:
         self._ranks, envs = ranks, len(ranks.owned(envs))
         features = observation_size(slots)
         self._blueprints = blueprints
+        self._explores = explores
         self._ends = config.horizon == "episode"
         self.network = PolicyNetwork(slots, len(blueprints), config.hidden)
         self.network.initialise(generator)
@@ -106,7 +110,8 @@ class PPOAgent:
         for kept, mask in zip(rollout.masks.at_step(step), now.masks, strict=True):
             kept.copy_(mask)
         features_ED = self._features(now)
-        actions_EH, probs_EO, evaluation = self.network.act(features_ED, now.masks, self._uniform_ETH[:, step])
+        uniform_EH = self._uniform_ETH[:, step] if self._explores else None
+        actions_EH, probs_EO, evaluation = self.network.act(features_ED, now.masks, uniform_EH)
         values_E = self.returns.restore_scale(evaluation.value)
         rollout.actions_ETH[:, step] = actions_EH
         rollout.log_prob_ETH[:, step] = evaluation.log_prob_H
