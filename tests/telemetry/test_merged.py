@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from esper.telemetry import events as ev
 from esper.telemetry import merged, reader
+from esper.telemetry.liveness import LOCK, Holder, RunLock
 from esper.telemetry.playback import Playback
 from esper.telemetry.reader import open_history
 from esper.telemetry.segment_writer import pack
@@ -169,6 +171,56 @@ def test_nothing_is_waited_for_once_the_run_is_over(tmp_path: Path) -> None:
     history = open_history(run)
     assert [event.seq for event in history.events()] == [event.seq for event in RUN if event.seq not in lost]
     assert history.state_at(history.length).status == "done"
+
+
+def leave_lock(directory: Path, host: str) -> None:
+    """As a process does that was killed there."""
+    lock = RunLock(directory)
+    (directory / LOCK).write_bytes(msgspec.json.encode(Holder(pid=1, host=host)))
+    lock.release()
+
+
+def test_what_a_rank_recorded_is_shown_though_rank_0_was_killed_before_it_wrote(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    record(run, RUN, 2)[0].unlink()
+    assert open_history(run).length == 0  # nobody knows yet that rank 0 will not write
+    leave_lock(run, socket.gethostname())
+    history = open_history(run)
+    second = shares(RUN, 2)[1]
+    assert repr(list(history.events())) == repr(second)
+    assert history.notices == []
+    state = history.state_at(history.length)
+    assert state.started == RUN[0]
+    assert [env.stepped is not None for env in state.envs] == [False, True, False, True]
+
+
+@pytest.mark.parametrize(("host", "shown"), [("this", True), ("another", False)])
+def test_a_killed_rank_is_not_waited_for_where_that_is_known(host: str, shown: bool, tmp_path: Path) -> None:
+    """Rank 0 was killed, and what it had not written yet is lost; the other told why the run failed."""
+    run = tmp_path / "run"
+    first, second = record(run, RUN, 2)
+    first.write_bytes(b"".join(first.read_bytes().splitlines(keepends=True)[:6]))
+    pack(second)
+    leave_lock(run, socket.gethostname() if host == "this" else "elsewhere")
+    last = shares(RUN, 2)[1][-1].seq
+    history = open_history(run)
+    assert (history.state_at(history.length).seq == last) is shown
+    lock = RunLock(run)  # it is trained on
+    assert open_history(run).state_at(open_history(run).length).seq < last
+    lock.release()
+
+
+def test_the_beginning_is_told_once_whoever_wrote_it_first(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first, _ = record(run, RUN, 2)
+    whole = first.read_bytes().splitlines(keepends=True)
+    first.write_bytes(whole[0])
+    history = open_history(run)
+    assert history.length == 0
+    first.write_bytes(b"".join(whole))
+    history.poll()
+    assert repr(list(history.events())) == repr(RUN)
+    assert history.notices == []
 
 
 def test_damage_is_told_with_the_file_it_is_in(tmp_path: Path) -> None:

@@ -59,6 +59,15 @@ def read_holder(directory: Path) -> Holder | None:
         return None
 
 
+def has_ended(directory: Path) -> bool:
+    """Whether it is known that whoever recorded in this directory last does so no longer: a process of this machine.
+
+    Raises OSError as `is_live` does.
+    """
+    holder = read_holder(directory)
+    return holder is not None and holder.host == socket.gethostname() and not is_live(directory)
+
+
 class RunLock:
     """Makes a run count as alive until it is released, or the process ends.
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from esper.telemetry import events as ev
+from esper.telemetry.liveness import has_ended
 from esper.telemetry.scan import Piece, Unreadable, placed, scan
 from esper.telemetry.segments import CHUNK, ReadError, Segment, list_segments, segment_path
 from esper.telemetry.state import Keyframe, Record
@@ -119,6 +120,7 @@ class Merged:
     def _merge(self, place: _Place) -> Iterator[tuple[int, _Item]]:
         """Every line from a place on, with the offset after it; not those of what was undone before it was written."""
         runs = self._directories()
+        awaited = self._awaited(runs)  # looked up before they are read: the others have written all that they will
         streams = [self._lines(rank, path, place.positions.get(rank)) for rank, path in enumerate(runs)]
         offset, positions, lap, seq = place.offset, dict(place.positions), place.lap, place.seq
         heads = [item for stream in streams if (item := next(stream, None))]
@@ -126,7 +128,10 @@ class Merged:
         while heads:
             item = heads[0]
             missing = item.lap == lap and item.seq > (seq if item.keyframe else seq + 1)
-            if missing and len(heads) < len(streams) and self._may_still_come(runs, {head.rank for head in heads}):
+            copy = item.rank > 0 and isinstance(item.record, ev.RunStarted)
+            told = copy and (item.lap, item.seq) <= (lap, seq)
+            # Looked up again, as one may have gone on since.
+            if (missing or (copy and not told)) and (awaited | self._awaited(runs)) - {head.rank for head in heads}:
                 break
             if following := next(streams[item.rank], None):
                 heapreplace(heads, following)
@@ -134,6 +139,8 @@ class Merged:
                 heappop(heads)
             positions[item.rank] = item.after
             offset += item.bytes
+            if told:
+                continue
             if (item.lap, item.seq) >= (lap, seq):
                 lap, seq = item.lap, item.seq
                 yield offset, item
@@ -145,7 +152,7 @@ class Merged:
         self._end = _Place(offset, positions, lap, seq)
 
     def _lines(self, rank: int, directory: Path, position: _Position | None) -> Iterator[_Item]:
-        """One rank's lines from a position on. What every rank has a copy of is taken from rank 0 only."""
+        """One rank's lines from a position on. The Keyframes, of which every rank has a copy, are rank 0's."""
         path, start, lap, seq, envs = position or (segment_path(directory, 1), 0, 0.0, 0, 0)
         size = 0
         paths = [later for later in list_segments(directory) if later >= path]
@@ -160,7 +167,7 @@ class Merged:
                     envs = len(record.lanes)
                 if not isinstance(record, Unreadable):
                     seq = record.seq
-                if rank == 0 or not isinstance(record, (Keyframe, ev.RunStarted)):
+                if rank == 0 or not isinstance(record, Keyframe):
                     yield _Item(lap, seq, keyframe, rank, size, _Position(path, end, lap, seq, envs), text, record)
                     size = 0
             start = 0
@@ -175,11 +182,11 @@ class Merged:
         except OSError as error:
             raise ReadError(f"cannot read {self._run}: {error.strerror}") from error
 
-    def _may_still_come(self, runs: list[Path], ahead: set[int]) -> bool:
-        """Whether a rank of which nothing more is there may be about to write: it and rank 0 have not finished."""
-        return not self._finished(runs[0]) and any(
-            rank not in ahead and not self._finished(path) for rank, path in enumerate(runs)
-        )
+    def _awaited(self, runs: list[Path]) -> set[int]:
+        """The ranks that may still write: none once rank 0 has finished, and none that has finished or was killed."""
+        if self._finished(runs[0]):
+            return set()
+        return {rank for rank, path in enumerate(runs) if not (self._finished(path) or has_ended(path))}
 
     def _finished(self, directory: Path) -> bool:
         paths = list_segments(directory)
