@@ -1,8 +1,6 @@
 """The update: exact where it can be, and able to learn what has a known optimum."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +15,7 @@ from esper.ppo.learner import Learner, explained_variance
 from esper.ppo.loss import ppo_loss
 from esper.ppo.normalise import RunningMeanStd
 from esper.ppo.rollout import Rollout, Sequences
-from tests.engine.test_hot_path import READS
+from tests.host_reads import host_reads
 
 SLOTS, BLUEPRINTS = 2, 3
 
@@ -219,18 +217,7 @@ def test_a_minibatch_reads_nothing_from_the_device(minibatches: int, monkeypatch
     obs_ETF = torch.randn(8, 3, observation_size(SLOTS), generator=generator)
     play(network, rollout, legal(8, Op.WAIT), obs_ETF, generator)
     monkeypatch.setattr(learner.optimizer, "step", lambda: None)  # it reads its own counters, which are on the host
-    found: list[str] = []
-
-    def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def read(*args: Any, **options: Any) -> Any:
-            found.append(name)
-            return call(*args, **options)
-
-        return read
-
-    with monkeypatch.context() as patch:
-        for name in READS:
-            patch.setattr(Tensor, name, watched(name, getattr(Tensor, name)))
+    with host_reads(monkeypatch) as found:
         learned = learner.update(rollout, obs_ETF, torch.randn(8), 0, generator)
     assert learned.minibatches == 2 * minibatches
     assert found.count("__float__") == 2  # the KL of each epoch, which may be the last

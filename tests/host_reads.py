@@ -1,0 +1,46 @@
+"""What the host reads from tensors while it should read nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+READS = ("item", "cpu", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__")
+"""By which Python takes numbers from a tensor; on a GPU each waits for the device."""
+
+
+class _Scalars(TorchDispatchMode):
+    """Notes the scalars that operators take from tensors by themselves."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__()
+        self._found = found
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self._found.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def host_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What the host reads from tensors, by the name of the call."""
+    found: list[str] = []
+
+    def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def read(*args: Any, **options: Any) -> Any:
+            found.append(name)
+            return call(*args, **options)
+
+        return read
+
+    with monkeypatch.context() as patch, _Scalars(found):
+        for name in READS:
+            patch.setattr(Tensor, name, watched(name, getattr(Tensor, name)))
+        yield found
