@@ -20,7 +20,7 @@ class Meeting:
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
-        self._barrier = threading.Barrier(world_size, timeout=60)
+        self._barrier = threading.Barrier(world_size, timeout=300)
         self._brought: list[Tensor] = [torch.empty(0)] * world_size
 
     def rank(self, rank: int) -> Ranks:

@@ -20,6 +20,9 @@ from esper.telemetry.state import Keyframe, Record, RunState
 
 E = TypeVar("E", bound=ev.Event)
 
+PATIENCE = 300.0
+"""Seconds after which a run that says nothing is given up."""
+
 OF_THE_MOMENT = (
     ev.RunStarted,
     ev.DeviceSampled,
@@ -86,7 +89,7 @@ class LiveRun:
     def wait_for(self, kind: type[E]) -> E:
         """Fold records until one of this kind has come."""
         while True:
-            record = self.records.get(timeout=60)
+            record = self.records.get(timeout=PATIENCE)
             if isinstance(record, Keyframe):
                 self.state = record.open()
                 continue
@@ -99,7 +102,7 @@ class LiveRun:
         """Wait for the end."""
         if self.state.status not in ("done", "stopped", "failed"):
             self.wait_for(ev.RunEnded)
-        self._thread.join(timeout=60)
+        self._thread.join(timeout=PATIENCE)
         assert not self._thread.is_alive()
         return self.state
 

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,8 +20,8 @@ from typing import Any
 import pytest
 
 PROGRAM = (sys.executable, "-m", "esper")
-PATIENCE = 90.0
-"""Seconds after which a process that says nothing is given up."""
+PATIENCE = 300.0
+"""Seconds after which a process that says nothing is given up: far more than anything takes on a busy machine."""
 ENTER_SCREEN = b"\x1b[?1049h"
 LEAVE_SCREEN = b"\x1b[?1049l"
 
@@ -38,16 +39,21 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
-    """Start the program on pipes."""
-    return subprocess.Popen(
+@contextmanager
+def started(*arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """The program on pipes; it is killed if it has not ended by then."""
+    with subprocess.Popen(
         [*PROGRAM, *arguments],
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def insist(process: subprocess.Popen[Any], number: signal.Signals) -> int:

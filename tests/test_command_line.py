@@ -33,7 +33,7 @@ from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.runs import LiveRun, computed, recorded, stopped_run, tiny
 from tests.telemetry.recordings import recording
-from tests.terminals import ENTER_SCREEN, PROGRAM, Terminal, insist, run, start
+from tests.terminals import ENTER_SCREEN, PATIENCE, PROGRAM, Terminal, insist, run, started
 
 SMALL = ("--envs", "2", "--steps", "2", "--rounds", "1")
 SLOW_STEPS = ("--task", "synthetic", "--envs", "16", "--devices", "cpu:0")
@@ -90,16 +90,16 @@ def test_a_killed_run_is_resumed_to_the_same_end(tmp_path: Path) -> None:
     assert run(*options, cwd=tmp_path / "whole").returncode == 0
     whole = only_run(tmp_path / "whole")
 
-    process = start(*options, cwd=tmp_path / "killed")
-    assert process.stdout is not None
-    assert any("round 2/6" in line for line in process.stdout)
-    killed = only_run(tmp_path / "killed")
-    third_round = re.compile(r'"type":"EnvStepped","seq":\d+,"time":[\d.]+,"round":3,')
-    while not third_round.search((killed / "events-00001.jsonl").read_text()):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
+    with started(*options, cwd=tmp_path / "killed") as process:
+        assert process.stdout is not None
+        assert any("round 2/6" in line for line in process.stdout)
+        killed = only_run(tmp_path / "killed")
+        third_round = re.compile(r'"type":"EnvStepped","seq":\d+,"time":[\d.]+,"round":3,')
+        while not third_round.search((killed / "events-00001.jsonl").read_text()):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert not any(isinstance(event, ev.RunEnded) for event in recorded(killed))
 
@@ -115,11 +115,11 @@ def test_a_killed_run_is_resumed_to_the_same_end(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_first_signal_finishes_the_step_and_checkpoints(number: signal.Signals, tmp_path: Path) -> None:
-    process = start("--no-tui", "--envs", "2", "--rounds", "1000", cwd=tmp_path)
-    assert process.stdout is not None
-    assert "INFO    run " in process.stdout.readline()
-    process.send_signal(number)
-    output, errors = process.communicate(timeout=60)
+    with started("--no-tui", "--envs", "2", "--rounds", "1000", cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert "INFO    run " in process.stdout.readline()
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (0, "")
     *_, saved, ended = recorded(only_run(tmp_path))
     assert isinstance(saved, ev.CheckpointSaved)
@@ -132,11 +132,11 @@ def test_a_first_signal_finishes_the_step_and_checkpoints(number: signal.Signals
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_second_signal_ends_it_at_once(number: signal.Signals, code: int, tmp_path: Path) -> None:
-    process = start("--no-tui", *SLOW_STEPS, cwd=tmp_path)
-    assert process.stdout is not None
-    assert "INFO    run " in process.stdout.readline()
-    assert insist(process, number) == code
-    _, errors = process.communicate()
+    with started("--no-tui", *SLOW_STEPS, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert "INFO    run " in process.stdout.readline()
+        assert insist(process, number) == code
+        _, errors = process.communicate()
     assert errors == ""
     events = recorded(only_run(tmp_path))
     assert not any(isinstance(event, ev.PhaseTimed | ev.RunEnded) for event in events)  # not even the step
@@ -144,12 +144,12 @@ def test_a_second_signal_ends_it_at_once(number: signal.Signals, code: int, tmp_
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
-    process = start("replay", str(tmp_path), "--no-tui", cwd=tmp_path)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.close()
-    assert process.stderr.read() == ""
-    assert process.wait() == 0
+    with started("replay", str(tmp_path), "--no-tui", cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(PATIENCE) == 0
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_a_run_whose_terminal_is_gone_checkpoints_and_ends(tmp_path: Path) -> No
     while b"round 1/1000" not in output:
         output += os.read(master, 4096)
     os.close(master)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (0, b"")
     ended = recorded(only_run(tmp_path))[-1]
     assert isinstance(ended, ev.RunEnded)
@@ -177,13 +177,13 @@ def test_a_run_whose_terminal_is_gone_checkpoints_and_ends(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_run_whose_reader_has_seen_enough_checkpoints_and_ends(tmp_path: Path) -> None:
-    process = start("--no-tui", "--envs", "2", "--steps", "2", "--rounds", "1000", cwd=tmp_path)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    assert "INFO    run " in process.stdout.readline()
-    process.stdout.close()
-    assert process.stderr.read() == ""
-    assert process.wait() == 0
+    with started("--no-tui", "--envs", "2", "--steps", "2", "--rounds", "1000", cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "INFO    run " in process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(PATIENCE) == 0
     ended = recorded(only_run(tmp_path))[-1]
     assert isinstance(ended, ev.RunEnded)
     assert ended.outcome == "stopped"

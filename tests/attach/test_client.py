@@ -17,7 +17,7 @@ from esper.attach.protocol import SOCKET, Acknowledged, Refused, Welcome, frame
 from esper.attach.server import ControlServer
 from esper.control import Control, Kind
 from esper.telemetry.liveness import LOCK, Holder
-from tests.attach.viewers import asked, wait_until
+from tests.attach.viewers import PATIENCE, asked, wait_until
 
 
 def connected(folder: Path) -> RemoteControl:
@@ -27,7 +27,7 @@ def connected(folder: Path) -> RemoteControl:
 
 
 def refusal(remote: RemoteControl) -> tuple[Kind | None, str]:
-    return remote.refusals.get(timeout=10)
+    return remote.refusals.get(timeout=PATIENCE)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import msgspec
 from esper.attach.protocol import LENGTH, SOCKET, VERSION, Hello, ToRun, ToViewer, address, frame
 from esper.control import Control, Request
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds: far more than anything takes; what never comes fails the test."""
 HELLO = Hello(VERSION, "ann@box", os.getpid())
 

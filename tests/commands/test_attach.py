@@ -24,7 +24,7 @@ from esper.telemetry.recorder import Recorder
 from tests.factory import example_run
 from tests.runs import recorded
 from tests.telemetry.recordings import recording
-from tests.terminals import PATIENCE, Terminal, run, start
+from tests.terminals import PATIENCE, Terminal, run, started
 
 LONG = ("--envs", "2", "--steps", "4", "--rounds", "100000", "--checkpoint-every", "0")
 
@@ -119,22 +119,22 @@ def test_a_run_that_is_killed_while_it_is_watched(tmp_path: Path) -> None:
     assert trainer.stdout is not None
     trainer.stdout.readline()
     (directory / "events-00001.jsonl").write_bytes(recording(example_run()[:20]))
-    watching = start("attach", "--no-tui", cwd=tmp_path)
-    pipe = watching.stdout
-    assert pipe is not None
-    with (directory / "events-00001.jsonl").open("ab") as file:
+    with started("attach", "--no-tui", cwd=tmp_path) as watching:
+        pipe = watching.stdout
+        assert pipe is not None
+        with (directory / "events-00001.jsonl").open("ab") as file:
 
-        def heard() -> bool:
-            file.write(encode(ev.Logged(seq=21, time=1.8e9, severity="info", text="still here")) + b"\n")
-            file.flush()
-            return bool(select.select([pipe], [], [], 0.1)[0])
+            def heard() -> bool:
+                file.write(encode(ev.Logged(seq=21, time=1.8e9, severity="info", text="still here")) + b"\n")
+                file.flush()
+                return bool(select.select([pipe], [], [], 0.1)[0])
 
-        wait_until(heard)
-    trainer.kill()
-    trainer.communicate()
-    _, errors = watching.communicate(timeout=PATIENCE)
-    assert errors == "esper-sanctum: the process that trained telemetry/live ended without a word\n"
-    assert watching.returncode == 1
+            wait_until(heard)
+        trainer.kill()
+        trainer.communicate()
+        _, errors = watching.communicate(timeout=PATIENCE)
+        assert errors == "esper-sanctum: the process that trained telemetry/live ended without a word\n"
+        assert watching.returncode == 1
 
 
 def test_a_run_that_cannot_listen_says_why_and_trains(

@@ -17,7 +17,7 @@ from esper import cli
 from esper.telemetry.liveness import RunLock
 from tests.factory import example_run
 from tests.telemetry.recordings import recording, write_segment
-from tests.terminals import PATIENCE, start
+from tests.terminals import PATIENCE, started
 
 aiohttp = pytest.importorskip("aiohttp", reason="the extra serve is not installed")
 
@@ -31,13 +31,9 @@ def free_port() -> int:
 def served(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
     """The process, its port, and the line that it prints once it listens."""
     port = free_port()
-    process = start("serve", *arguments, "--telemetry-dir", ".", "--port", str(port), cwd=folder)
-    try:
+    with started("serve", *arguments, "--telemetry-dir", ".", "--port", str(port), cwd=folder) as process:
         assert process.stdout is not None
         yield process, port, process.stdout.readline()
-    finally:
-        process.kill()
-        process.communicate()
 
 
 async def visit(port: int, text: str) -> None:

@@ -33,7 +33,7 @@ from tests.ranks import Meeting
 from tests.runs import LiveRun, computed, recorded
 
 ENVS, RANKS = 5, 2
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 # Ranks as threads

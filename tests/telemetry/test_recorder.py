@@ -21,6 +21,8 @@ from tests.factory import example_run, stamp
 from tests.telemetry.recordings import fold, recording, write_segment
 
 RUN = example_run()
+PATIENCE = 60.0
+"""Seconds after which what has not come about is given up."""
 
 
 @pytest.fixture(autouse=True)
@@ -54,11 +56,11 @@ def read(directory: Path) -> list[ev.AnyEvent]:
 
 
 def eventually(condition: Callable[[], object]) -> None:
-    for _ in range(500):
-        if condition():
-            return
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail("it has not come about")
         time.sleep(0.01)
-    pytest.fail("it has not come about")
 
 
 def test_what_was_put_is_on_disk_after_a_flush_and_packed_at_the_end(recorder: Recorder) -> None:
@@ -97,10 +99,8 @@ def test_segments_are_finished_packed_and_open_with_a_keyframe(
     put_all(recorder, RUN)
     recorder.flush()
 
-    deadline = time.monotonic() + 30
-    while sum(not name.endswith(".zst") for name in files(recorder.directory)) > 1:  # they are packed beside
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    # They are packed beside.
+    eventually(lambda: sum(not name.endswith(".zst") for name in files(recorder.directory)) <= 1)
     names = files(recorder.directory)
     assert len(names) > 3
     assert [name.endswith(".zst") for name in names] == [True] * (len(names) - 1) + [False]
