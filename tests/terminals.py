@@ -138,6 +138,14 @@ class Terminal:
             self._read(0)
         return self.process.returncode
 
+    def freeze(self) -> None:
+        """Read nothing any more; returns once it has taken all that it can."""
+        deadline = time.monotonic() + PATIENCE
+        while select.select([], [self._slave], [], 0.5)[1]:  # while it is written to, it says no
+            assert time.monotonic() < deadline
+            assert self.process.poll() is None
+            time.sleep(0.1)
+
     def close(self) -> int:
         """Close it under the program, and wait for that to end; its exit code."""
         os.close(self._master)

@@ -621,6 +621,25 @@ def test_a_terminal_that_says_twice_that_it_is_closed_is_no_second_signal(dashbo
     assert read_checkpoint(list_checkpoints(directory)[-1]).step > 0
 
 
+# In a terminal that is frozen: it is open, but nobody reads
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dashboard", [True, False], ids=["dashboard", "no dashboard"])
+def test_a_signal_is_heeded_though_the_terminal_is_frozen(dashboard: bool, tmp_path: Path) -> None:
+    options = ("--envs", "2", "--steps", "2", "--rounds", "100000", "--checkpoint-every", "0", "--devices", "cpu:0")
+    with Terminal(*options, *(() if dashboard else ("--no-tui",)), cwd=tmp_path) as terminal:
+        terminal.wait_for("RUNNING" if dashboard else "round 1/")
+        terminal.freeze()
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.process.wait(PATIENCE) == 0
+    saved, ended = recorded(only_run(tmp_path))[-2:]
+    assert isinstance(saved, ev.CheckpointSaved)
+    assert isinstance(ended, ev.RunEnded)
+    assert (saved.origin, ended.outcome) == ("signal", "stopped")
+    assert read_checkpoint(list_checkpoints(only_run(tmp_path))[-1])
+
+
 @pytest.mark.parametrize("controlling", [True, False], ids=["with a signal", "without a word"])
 def test_a_replay_whose_terminal_is_closed_ends(controlling: bool, tmp_path: Path) -> None:
     (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))

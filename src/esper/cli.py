@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -34,7 +36,7 @@ from esper.commands import (
 from esper.commands import show as show_run
 from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, refuse
 from esper.commands.screen import DEFAULT_THEME, Look, add_screen_options, check_theme, show
-from esper.commands.streams import UNREAD, let_go
+from esper.commands.streams import PATIENCE, UNREAD, is_frozen, let_go
 from esper.config import Config, ConfigError, resolve
 from esper.control import Kind
 from esper.engine.manifest import (
@@ -148,8 +150,12 @@ def _run_headless(engine: EngineThread, stream: TextIO, *, narrate: bool) -> Run
     from esper.telemetry.narrator import Narrator
     from esper.telemetry.state import RunState
 
+    def stop() -> None:
+        engine.control.ask(Kind.STOP, "signal")
+        threading.Thread(target=_leave_frozen, args=(engine, stream), daemon=True).start()
+
     state = RunState()
-    with _Signals(lambda: engine.control.ask(Kind.STOP, "signal")):
+    with _Signals(stop):
         engine.start()
         try:
             printer = Narrator(stream) if narrate else Console(stream)
@@ -162,6 +168,14 @@ def _run_headless(engine: EngineThread, stream: TextIO, *, narrate: bool) -> Run
             let_go()
         engine.join()
     return state
+
+
+def _leave_frozen(engine: EngineThread, stream: TextIO) -> None:
+    """Once the engine has ended, end the process, where it prints to a terminal of which nobody reads anything."""
+    engine.join()
+    while not is_frozen(stream):
+        time.sleep(PATIENCE)
+    os._exit(FAILED if engine.crash or engine.failure else DONE)
 
 
 def _run_dashboard(engine: EngineThread, look: Look) -> RunState:

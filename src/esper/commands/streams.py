@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import sys
 import termios
 from typing import TextIO
 
 UNREAD = frozenset({errno.EPIPE, errno.EIO})
 """Errors of a stream whose reader has seen enough, or whose terminal was closed."""
+PATIENCE = 1.0
+"""Seconds after which a terminal that takes nothing counts as frozen: who printed to it would wait for ever."""
 
 
 def let_go() -> None:
@@ -17,6 +20,11 @@ def let_go() -> None:
     for stream in (sys.stdout, sys.stderr):
         if _is_unread(stream):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def is_frozen(stream: TextIO) -> bool:
+    """Whether it is a terminal that is open, but takes nothing: waits a second for it."""
+    return stream.isatty() and not select.select([], [stream], [], PATIENCE)[1]
 
 
 def _is_unread(stream: TextIO) -> bool:
@@ -29,4 +37,4 @@ def _is_unread(stream: TextIO) -> bool:
         return True
     except termios.error as error:  # ENOTTY: it is no terminal, but a file or a pipe
         return error.args[0] in UNREAD
-    return False
+    return is_frozen(stream)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,13 +45,17 @@ class Saver:
 
         Rank 0 writes, for all ranks: a checkpoint does not tell how many there were. Raises OSError.
         """
-        checkpoint = _checkpoint(trainer)
+        checkpoint = _checkpoint(trainer, _gather(_capture(trainer), trainer.ranks))
         return self._path(checkpoint), trainer.ranks.first(lambda: self._write(checkpoint))
 
     def remember(self, trainer: Trainer) -> None:
-        """Keep in memory what a checkpoint of now would hold: a fault leaves a state that is not worth saving."""
-        now = _checkpoint(trainer)
-        self._sound = replace(now, tensors={name: value.to("cpu", copy=True) for name, value in now.tensors.items()})
+        """Keep in memory what a checkpoint of now would hold: a fault leaves a state that is not worth saving.
+
+        For a rank that is alone: what it has is all that there is.
+        """
+        now = _capture(trainer)
+        kept = {name: value.to("cpu", copy=True) for name, value in now.tensors.items()}
+        self._sound = _checkpoint(trainer, now._replace(tensors=kept))
 
     def rescue(self) -> tuple[Path, int, Checkpoint] | None:
         """Write what was remembered, unless nothing was or a checkpoint as late is there. Raises OSError."""
@@ -99,9 +102,8 @@ class Saver:
         return keyframe
 
 
-def _checkpoint(trainer: Trainer) -> Checkpoint:
-    """Of all ranks. The tensors of this one's are the live ones: the next step changes them."""
-    now = _gather(_capture(trainer), trainer.ranks)
+def _checkpoint(trainer: Trainer, now: _Position) -> Checkpoint:
+    """Of all ranks, which are at `now`; with its tensors, not copies of them."""
     return Checkpoint(
         config=trainer.config,
         round=now.round,
@@ -143,7 +145,7 @@ def _enter(trainer: Trainer, saved: Checkpoint) -> Keyframe:
 
 
 def _gather(own: _Position, ranks: Ranks) -> _Position:
-    """The positions of all ranks as one: that of a rank alone with all the envs."""
+    """The positions of all ranks as one: that of a rank alone with all the envs. Its own tensors are the live ones."""
     of_envs = {name: value.cpu() for name, value in own.tensors.items() if name.startswith("env.")}
     parts = ranks.collect((of_envs, own.state))
     tensors = dict(own.tensors)

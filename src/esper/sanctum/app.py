@@ -118,8 +118,11 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         self.set_interval(TICK, self._tick)
 
     def _tick(self) -> None:
-        if isinstance(self._driver, LastingDriver) and self._driver.closed:
-            self.exit()
+        if isinstance(self._driver, LastingDriver):
+            if self._driver.closed:
+                self.exit()
+            elif self._driver.take_loss():
+                self.screen.refresh()
         now = time.monotonic()
         elapsed, self._ticked = now - self._ticked, now
         changed = self.source.tick(elapsed)

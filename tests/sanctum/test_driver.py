@@ -1,0 +1,76 @@
+"""What is written to a terminal that is read slowly, not at all, or no longer there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from esper.sanctum import driver
+from esper.sanctum.driver import Output
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reading, writing = os.pipe()
+    yield reading, writing
+    for each in (reading, writing):
+        with suppress(OSError):  # the test has closed it
+            os.close(each)
+
+
+def read(descriptor: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += os.read(descriptor, size - len(data))
+    return data
+
+
+def test_what_is_written_comes_whole_and_in_order(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    output = Output(writing, "utf-8")
+    pieces = [f"⠿{number} " for number in range(1000)]
+    for piece in pieces:
+        output.write(piece)
+    output.drain(PATIENCE)
+    wanted = "".join(pieces).encode()
+    assert read(reading, len(wanted)) == wanted
+    assert not output.take_loss()
+    assert not output.closed
+
+
+def test_a_frozen_terminal_holds_nobody_up_and_is_redrawn_when_it_thaws(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "MOST", 1000)
+    reading, writing = pipe
+    output = Output(writing, "ascii")
+    first = "a" * (1 << 20)  # more than a pipe holds
+    output.write(first)
+    read(reading, 1)  # it is being written
+    for number in range(100):
+        output.write(f"<{number:98}>")
+    output.drain(0.0)  # does not wait
+    assert not output.take_loss()  # not now: it would be dropped as well
+
+    assert read(reading, len(first) - 1) == first[1:].encode()
+    output.drain(PATIENCE)
+    assert os.read(reading, 1 << 16) == b"".join(f"<{number:98}>".encode() for number in range(90, 100))
+    assert output.take_loss()
+    assert not output.take_loss()
+
+
+def test_a_closed_terminal_is_noticed_and_takes_no_time(pipe: tuple[int, int]) -> None:
+    reading, writing = pipe
+    os.close(reading)
+    output = Output(writing, "utf-8")
+    output.write("nobody hears it")
+    output.drain(PATIENCE)
+    assert output.closed
+    output.write("nor this")
+    output.drain(PATIENCE)
+    assert not output.take_loss()
