@@ -70,6 +70,26 @@ async def test_the_numerics_of_an_env_are_those_of_its_scaler() -> None:
         assert isinstance(app.screen, EnvDetail)
 
 
+async def test_what_is_not_finite_at_once_in_an_env_is_told_once() -> None:
+    nan = math.nan
+    run = [
+        run_started(2, 3, 10), ev.RoundStarted(round=1),
+        env_stepped(0, 1, 1, loss=nan), env_stepped(1, 1, 1, train_loss=nan, loss=nan, grad_norm=nan),
+        env_stepped(0, 1, 2, loss=math.inf),
+    ]  # fmt: skip
+    app, _ = live(stamp(run))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        await pilot.press("4")
+        await settle(pilot)
+        panel = app.screen.query_one(NonFiniteList)
+        assert str(panel.border_subtitle) == "4 quantities"
+        words = "the training loss, the validation loss, the gradient of the host"
+        assert shown(app, NonFiniteList) == (
+            f"NaN inf first at 1 1 1.1 env 00: the validation loss 1 0 1.1 env 01: {words}"
+        )
+
+
 async def test_the_devices_show_memory_by_owner_and_when_it_is_full() -> None:
     run: list[ev.AnyEvent] = [run_started(2, 10, 25)]
     owners = {"hosts": 100 * MIB, "seeds": 50 * MIB}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from textwrap import wrap
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import brief, plain, power_of_two, shorten
+from esper.sanctum.symbols import brief, plain, power_of_two
 from esper.sanctum.widgets.chart import AXIS, Chart
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.anomalies import SCALE_SPREAD
@@ -83,7 +84,7 @@ class ScaleSpread(Panel):
 
 
 class NonFiniteList(Panel):
-    """Every quantity that was ever NaN or infinite: how often, and when first."""
+    """Every quantity that was ever NaN or infinite: how often, and when first; those that share all that in one row."""
 
     HEADING = "not finite ─ since the run began"
     METRICS = ("not finite",)
@@ -95,9 +96,17 @@ class NonFiniteList(Panel):
             return [self.line().add(" every value was finite", "dim")] if self.state.started else []
         self.border_subtitle = f"{len(bad)} quantities"
         lines = [self.line().add("   NaN   inf  first at", "head")]
+        together: dict[tuple[object, ...], list[str]] = {}
         for name, count in sorted(bad.items(), key=lambda item: -item[1].last_seq):
-            line = self.line().add(f"{count.nan:>6}{count.inf:>6}  ", "bright")
-            at = f"{count.first_round}" + (f".{count.first_step}" if count.first_step is not None else "")
-            line.add(f"{at:<8} ", "dim").add(shorten(plain(name), max(size.width - line.width, 8)))
-            lines.append(line)
+            same = (count.nan, count.inf, count.first_round, count.first_step, count.env)
+            together.setdefault(same, []).append(plain(name))
+        for (nan, inf, round_, step, _), names in together.items():
+            line = self.line().add(f"{nan:>6}{inf:>6}  ", "bright")
+            line.add(f"{round_}.{step} ".ljust(9) if step is not None else f"{round_} ".ljust(9), "dim")
+            indent = line.width
+            place = names[0].partition(": ")[0] + ": "
+            said = ", ".join([names[0], *(name.removeprefix(place) for name in names[1:])])
+            for text in wrap(said, max(size.width - indent, 8)):
+                lines.append(line.to(indent).add(text))
+                line = self.line()
         return lines
