@@ -235,7 +235,8 @@ async def test_a_bookmark_set_in_the_present_is_found_from_there(tmp_path: Path)
         assert app.source.state.seq == HALF
 
 
-async def test_the_past_of_a_paused_run_plays(tmp_path: Path) -> None:
+async def test_the_past_of_a_paused_run_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.sanctum.app.TICK", 3600.0)  # or it would play on, even to the end, between two looks
     app, session = live(RUN[:HALF])
     session.directory = tmp_path
     write_segment(tmp_path, 1, recording(RUN[:HALF]))
