@@ -185,3 +185,16 @@ def test_a_mark_in_a_path_is_no_address(run: Path, capsys: pytest.CaptureFixture
     assert isinstance(RUN[-1], ev.RunEnded)
     assert main(["replay", str(odd), "--no-tui"]) == 0
     assert "done" in capsys.readouterr().out
+
+
+async def test_a_visitor_of_the_page_leaves_no_files_on_its_server(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted(run.parent.parent.rglob("*"))
+    app = opened("night", monkeypatch)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        assert app._driver is not None
+        monkeypatch.setattr(type(app._driver), "is_web", True)
+        await pilot.press("S", "X")
+        await app.workers.wait_for_complete()
+        assert [toast.message for toast in app._notifications] == [sharing.NOT_FROM_A_PAGE] * 2
+    assert sorted(run.parent.parent.rglob("*")) == before

@@ -32,6 +32,9 @@ ENV = "env"
 VIEWS = (*PLACES, ENV)
 """What an address can name."""
 TOAST_SECONDS = 10.0
+NOT_FROM_A_PAGE = (
+    "Nothing is written from a page: its files would land on the server. replay or attach RUN there writes."
+)
 
 
 class Sharing(_Base):
@@ -77,6 +80,9 @@ class Sharing(_Base):
 
     def action_save_svg(self) -> None:
         """Write the screen as SVG: beside the recording of a live run, and into the working directory otherwise."""
+        if self.is_web:
+            self.notify(NOT_FROM_A_PAGE, severity="warning")
+            return
         state, recording = self.source.state, self.source.directory
         name = plain(state.started.run) if state.started else "sanctum"
         folder = recording if self.source.live and recording is not None else Path()
@@ -92,6 +98,9 @@ class Sharing(_Base):
 
         It lands next to a live run, and in the working directory otherwise.
         """
+        if self.is_web:
+            self.notify(NOT_FROM_A_PAGE, severity="warning")
+            return
         recording, playback = self.source.directory, self.source.playback
         if recording is None:
             self.notify("Nothing is recorded yet.", severity="warning")
