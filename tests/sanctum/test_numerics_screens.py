@@ -88,6 +88,9 @@ async def test_what_is_not_finite_at_once_in_an_env_is_told_once() -> None:
         assert shown(app, NonFiniteList) == (
             f"NaN inf first at 1 1 1.1 env 00: the validation loss 1 0 1.1 env 01: {words}"
         )
+        await pilot.resize_terminal(80, 24)
+        await settle(pilot)
+        assert shown(app, NonFiniteList).endswith("env 01: the training loss, the validation …")
 
 
 async def test_the_devices_show_memory_by_owner_and_when_it_is_full() -> None:

@@ -16,6 +16,8 @@ from esper.telemetry.vitals import CHANGES
 
 _WINDOW = CHANGES
 """Steps that the staircase looks back."""
+_INDENT = 23
+"""Cells before the names of what was not finite."""
 
 
 class ScaleChart(Panel):
@@ -90,7 +92,7 @@ class NonFiniteList(Panel):
     METRICS = ("not finite",)
 
     def draw(self, size: Size) -> list[Line]:
-        """The newest first."""
+        """The newest first; what has no room for all of it ends in an ellipsis, and each has a line."""
         bad = self.state.vitals.bad
         if not bad:
             return [self.line().add(" every value was finite", "dim")] if self.state.started else []
@@ -100,13 +102,20 @@ class NonFiniteList(Panel):
         for name, count in sorted(bad.items(), key=lambda item: -item[1].last_seq):
             same = (count.nan, count.inf, count.first_round, count.first_step, count.env)
             together.setdefault(same, []).append(plain(name))
+        room = max(size.width - _INDENT, 8)
+        spare = max(size.height - len(lines) - len(together), 0)
         for (nan, inf, round_, step, _), names in together.items():
+            rows = wrap(_one_sentence(names), room, max_lines=1 + spare, placeholder=" …")
+            spare -= len(rows) - 1
             line = self.line().add(f"{nan:>6}{inf:>6}  ", "bright")
-            line.add(f"{round_}.{step} ".ljust(9) if step is not None else f"{round_} ".ljust(9), "dim")
-            indent = line.width
-            place = names[0].partition(": ")[0] + ": "
-            said = ", ".join([names[0], *(name.removeprefix(place) for name in names[1:])])
-            for text in wrap(said, max(size.width - indent, 8)):
-                lines.append(line.to(indent).add(text))
+            line.add(f"{round_}" if step is None else f"{round_}.{step}", "dim")
+            for row in rows:
+                lines.append(line.to(_INDENT).add(row))
                 line = self.line()
         return lines
+
+
+def _one_sentence(names: list[str]) -> str:
+    """Quantities of one place, which is named once."""
+    place = names[0].partition(": ")[0] + ": "
+    return ", ".join([names[0], *(name.removeprefix(place) for name in names[1:])])
