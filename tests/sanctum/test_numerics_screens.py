@@ -57,13 +57,13 @@ async def test_the_numerics_of_an_env_are_those_of_its_scaler() -> None:
         assert second[1:3] == ["2^16", "0"]
         assert "×" in rows[2]
         assert third[1] == "–"
-        assert shown(app, ScaleSpread) == "cpu:0 2^15 to 2^16 1 apart, limit 6"
+        assert shown(app, ScaleSpread) == "cpu:0 2^15 to 2^16 1 apart, ≤ 6"
         bad = shown(app, NonFiniteList)
         assert "2 0 1.5 env 01: the gradient of the host" in bad
         chart = app.screen.query_one(ScaleChart)
         assert "2^16 ┤" in chart.text
         assert chart.text.count("╵") == 3
-        assert str(chart.border_subtitle) == "3 batches lost in 6 steps, 2 relapses"
+        assert str(chart.border_subtitle) == "batches lost in 6 steps: 3; relapses: 2"
         await pilot.press("down", "down")
         assert "no loss scaling" in app.screen.query_one(ScaleChart).text
         await pilot.press("enter")

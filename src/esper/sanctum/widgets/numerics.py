@@ -52,7 +52,7 @@ class ScaleChart(Panel):
         for column in range(dots // 2):
             row.add("╵" if column in marks else " ", "warning")
         count = sum(lost.values())
-        self.border_subtitle = f"{count} batches lost in {len(stairs)} steps, {vitals.relapses} relapses"
+        self.border_subtitle = f"batches lost in {len(stairs)} steps: {count}; relapses: {vitals.relapses}"
         axis = self.line().to(AXIS + 2).add(f"−{len(stairs)}", "dim").to(size.width - 4).add("now", "dim")
         return [*lines, row, axis]
 
@@ -80,7 +80,7 @@ class ScaleSpread(Panel):
             line.cell(power_of_two(sample.scale_min)).add(" to ", "dim").cell(power_of_two(sample.scale_max)).add(" ")
             if sample.scale_min and sample.scale_max:
                 apart = math.log2(sample.scale_max / sample.scale_min)
-                line.cell(brief(apart), "warning" if apart > limit else "normal").add(f" apart, limit {limit:g}", "dim")
+                line.cell(brief(apart), "warning" if apart > limit else "normal").add(f" apart, ≤ {limit:g}", "dim")
             lines.append(line)
         return lines or [self.line().add(" no sample yet", "dim")]
 

@@ -27,7 +27,9 @@ PONG = "⇅"
 SHADES = ((0.01, "·"), (0.1, "░"), (1.0, "▒"), (10.0, "▓"), (math.inf, "█"))
 """Of a gradient norm: the glyph below each bound."""
 _BOUNDS = [bound for bound, _ in SHADES]
-_FIXED = 33
+STAIRS = ("scale by step, 1 halving a level", "scale by step", "scale")
+"""Headings of the staircase: the first that has room."""
+_FIXED = 36
 """Columns of all but staircase and heat map."""
 
 
@@ -98,7 +100,7 @@ class Scales(EnvRows):
     def _heading(self, owners: Sequence[str], stairs: int, heat: int) -> Line:
         line = self.line().add("env  scale lost % grows in      |g|", "head").to(_FIXED)
         if stairs:
-            line.fit("scale by step, 1 halving a level"[: max(stairs, 0)], stairs, "head")
+            line.fit(next((name for name in STAIRS if len(name) <= stairs), ""), stairs, "head")
         for owner in owners:
             line.add(" ").fit(plain(owner), heat, "head")
         return line
