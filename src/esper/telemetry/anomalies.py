@@ -85,6 +85,19 @@ def _env_not_finite(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.Ano
     ]
 
 
+def _warning(event: ev.EnvStepped, rule: str, value: float, threshold: float, text: str) -> ev.AnomalyFound:
+    """Of an env, which `text` does not name."""
+    return ev.AnomalyFound(
+        rule=rule,
+        severity="warning",
+        where=f"env {event.env}",
+        env=event.env,
+        value=value,
+        threshold=float(threshold),
+        text=f"env {event.env:02d}: {text}",
+    )
+
+
 def exploding(earlier: Sequence[float | None], norm: float | None) -> float | None:
     """The norm that `norm` should not exceed, if it does: a multiple of the median of those before it; else None."""
     if norm is None or not math.isfinite(norm):
@@ -117,17 +130,9 @@ def _exploding_owner(event: ev.EnvStepped, evidence: Evidence, owner: int, norm:
     limit = exploding(earlier, norm)
     if limit is None:
         return ()
-    found = ev.AnomalyFound(
-        rule="exploding gradient",
-        severity="warning",
-        where=f"env {event.env}",
-        env=event.env,
-        value=norm,
-        threshold=limit,
-        text=f"env {event.env:02d}: the gradient of {name} is {norm:.3g} at round {event.round} step "
-        f"{event.step}, more than {EXPLODING_FACTOR:.0f} times its median",
-    )
-    return (found,)
+    text = f"the gradient of {name} is {norm:.3g} at round {event.round} step {event.step}, "
+    text += f"more than {EXPLODING_FACTOR:.0f} times its median"
+    return (_warning(event, "exploding gradient", norm, limit, text),)
 
 
 def _repeated_skips(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.AnomalyFound]:
@@ -137,16 +142,8 @@ def _repeated_skips(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.Ano
     if len(recent) < SKIPS_IN_A_ROW or not all(vital.lost for vital in recent):
         return ()
     lost = sum(vital.lost for vital in recent)
-    found = ev.AnomalyFound(
-        rule="repeated skips",
-        severity="warning",
-        where=f"env {event.env}",
-        env=event.env,
-        value=lost,
-        threshold=float(SKIPS_IN_A_ROW),
-        text=f"env {event.env:02d}: overflows cost it {lost} batches in {SKIPS_IN_A_ROW} steps in a row",
-    )
-    return (found,)
+    text = f"overflows cost it {lost} batches in {SKIPS_IN_A_ROW} steps in a row"
+    return (_warning(event, "repeated skips", lost, SKIPS_IN_A_ROW, text),)
 
 
 def _stalled(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.AnomalyFound]:
@@ -158,17 +155,8 @@ def _stalled(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.AnomalyFou
     course = [vital.accuracy for vital in evidence.vitals.envs[event.env].episode]
     if len(course) <= STALLED_STEPS or max(course[-STALLED_STEPS:]) > max(course[:-STALLED_STEPS]):
         return ()
-    found = ev.AnomalyFound(
-        rule="stalled env",
-        severity="warning",
-        where=f"env {event.env}",
-        env=event.env,
-        value=event.accuracy,
-        threshold=middle - STALLED_GAP,
-        text=f"env {event.env:02d}: no better for {STALLED_STEPS} steps at {event.accuracy:.1%}, "
-        f"the median of the others is {middle:.1%}",
-    )
-    return (found,)
+    text = f"no better for {STALLED_STEPS} steps at {event.accuracy:.1%}, the median of the others is {middle:.1%}"
+    return (_warning(event, "stalled env", event.accuracy, middle - STALLED_GAP, text),)
 
 
 def _rolled_back(event: ev.GovernorRolledBack, _: Evidence) -> Iterator[ev.AnomalyFound]:
