@@ -78,10 +78,15 @@ class Sharing(_Base):
         self.copy_to_clipboard(text)
         self.notify(f"Env {env.env:02d} is copied as JSON: {len(text)} characters.", timeout=TOAST_SECONDS)
 
-    def action_save_svg(self) -> None:
-        """Write the screen as SVG: beside the recording of a live run, and into the working directory otherwise."""
+    def _on_a_page(self) -> bool:
+        """Whether this is a page's visitor, who is then told that nothing is written."""
         if self.is_web:
             self.notify(NOT_FROM_A_PAGE, severity="warning")
+        return self.is_web
+
+    def action_save_svg(self) -> None:
+        """Write the screen as SVG: beside the recording of a live run, and into the working directory otherwise."""
+        if self._on_a_page():
             return
         state, recording = self.source.state, self.source.directory
         name = plain(state.started.run) if state.started else "sanctum"
@@ -98,8 +103,7 @@ class Sharing(_Base):
 
         It lands next to a live run, and in the working directory otherwise.
         """
-        if self.is_web:
-            self.notify(NOT_FROM_A_PAGE, severity="warning")
+        if self._on_a_page():
             return
         recording, playback = self.source.directory, self.source.playback
         if recording is None:
