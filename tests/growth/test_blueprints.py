@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from esper.growth.blueprints import BLUEPRINTS, blueprint, build
+from esper.growth.blueprints.cnn import Bottleneck
 from esper.growth.initialise import initialise
 from esper.growth.layers import Pointwise
 from tests.growth.hosts import generator
@@ -14,7 +15,7 @@ PARAMETERS = {
     "norm": lambda c: 2 * c,
     "attention": lambda c: 2 * c * max(1, c // 4) + max(1, c // 4) + c,
     "depthwise": lambda c: 9 * c + c * c + 2 * c,
-    "bottleneck": lambda c: 2 * c * max(4, c // 4) + 9 * max(4, c // 4) ** 2 + 2 * max(4, c // 4) + c,
+    "bottleneck": lambda c: 2 * c * max(4, c // 4) + 9 * max(4, c // 4) ** 2 + 4 * max(4, c // 4) + c,
     "conv_small": lambda c: c * c + 2 * c,
     "conv_light": lambda c: 9 * c * c + 2 * c,
     "conv_heavy": lambda c: 18 * c * c + 4 * c,
@@ -63,6 +64,18 @@ def test_every_parameter_learns_although_the_seed_starts_as_identity(name: str) 
     assert losses[2] < losses[1] < losses[0]
     for old, new in zip(before, seed.parameters(), strict=True):
         assert not torch.equal(old, new)
+
+
+def test_a_bottleneck_cannot_fall_silent() -> None:
+    """What a host's block hands on is not negative: weights that all are would let nothing through its first ReLU."""
+    seed = seed_of("bottleneck", 8)
+    assert isinstance(seed, Bottleneck)
+    with torch.no_grad():
+        seed.down.weight.abs_().neg_()
+        seed.up.weight.fill_(1.0)
+    seed(torch.rand(16, 8, 6, 6, generator=generator())).square().sum().backward()
+    assert seed.down.weight.grad is not None
+    assert seed.down.weight.grad.count_nonzero() == seed.down.weight.numel()
 
 
 def test_unknown_and_doubled_names_are_refused() -> None:

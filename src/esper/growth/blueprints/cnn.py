@@ -66,22 +66,25 @@ class Depthwise(nn.Module):
 
 @blueprint("bottleneck")
 class Bottleneck(nn.Module):
-    """A 3×3 convolution between two 1×1 that narrow and widen.
+    """A 3×3 convolution between two 1×1 that narrow and widen, with norms between them (He et al., 2016).
 
-    With r = max(4, C/4) channels inside: 2Cr + 9r² + 2r + C parameters.
+    With r = max(4, C/4) channels inside: 2Cr + 9r² + 4r + C parameters. What comes in is not negative: without the first
+    norm a step of the optimizer can leave no channel above zero, for ever.
     """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         inner = max(4, channels // 4)
         self.down = Pointwise(channels, inner)
+        self.down_norm = group_norm(inner)
         self.spatial = convolution(inner, inner, 3)
-        self.norm = group_norm(inner)
+        self.spatial_norm = group_norm(inner)
         self.up = zero_start(Pointwise(inner, channels, bias=True))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Shape-preserving."""
-        return x_BCHW + self.up(F.relu(self.norm(self.spatial(F.relu(self.down(x_BCHW))))))
+        narrow_BCHW = F.relu(self.down_norm(self.down(x_BCHW)))
+        return x_BCHW + self.up(F.relu(self.spatial_norm(self.spatial(narrow_BCHW))))
 
 
 class _Conv(nn.Module):
