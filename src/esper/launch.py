@@ -13,6 +13,7 @@ from esper.attach.protocol import ControlError
 from esper.attach.server import ControlServer
 from esper.config import Config, ConfigError
 from esper.control import Control
+from esper.garbage import spare_what_is_loaded
 from esper.place import Place
 from esper.telemetry.events import Logged
 from esper.telemetry.state import Record
@@ -78,6 +79,7 @@ class EngineThread:
             self.crash = traceback.format_exc()
             return
         self.directory = run.directory
+        spare_what_is_loaded()
         try:
             with self._listen(run):
                 run.train()

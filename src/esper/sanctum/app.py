@@ -22,6 +22,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 
 from esper.control import Kind
+from esper.garbage import spare_what_is_loaded
 from esper.sanctum.alerts import Alerts
 from esper.sanctum.bindings import APP, KEYS, bindings, shown
 from esper.sanctum.charset import CharsetFilter, chosen
@@ -378,5 +379,6 @@ def run_dashboard(
         ThemeError: the theme is unknown, or a theme file is broken.
     """
     app = SanctumApp(source, theme=theme, symbols=chosen(symbols), bell=bell, notify=notify, env=env, place=place)
+    spare_what_is_loaded()
     app.run()
     return 1 if app.return_code is None else app.return_code  # None: the thread that reads the keys broke down

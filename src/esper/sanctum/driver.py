@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING
 
 from textual.drivers.linux_driver import LinuxDriver
 
@@ -20,17 +20,21 @@ FAREWELL = 1.0
 class LastingDriver(LinuxDriver):
     """Textual's driver, for a terminal that may be closed, or frozen: open, but nobody reads what is written to it.
 
-    Textual writes in a thread, behind a queue with room for 30 pieces. An error would end that thread, and a frozen
-    terminal hold it up; further pieces would fill the queue, and the app, with its signals and its exit, would wait for
-    room in it for ever.
+    Textual's own writes in a thread, behind a queue with room for 30 pieces. An error would end that thread, and a
+    frozen terminal hold it up; further pieces would fill the queue, and the app, with its signals and its exit, would
+    wait for room in it for ever. Here that thread has nothing to do.
     """
 
     def __init__(
         self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
+        assert self._file is not None  # it is stderr, as it was when the process began
         self._output = Output(self._file.fileno(), self._file.encoding)
-        self._file = cast("TextIO", self._output)  # Textual only writes to it and flushes it
+
+    def write(self, data: str) -> None:
+        """Have it written, soon."""
+        self._output.write(data)
 
     @property
     def closed(self) -> bool:
@@ -84,9 +88,6 @@ class Output:
             self._waiting.append(text)
             self._size += len(text)
             self._changed.notify_all()
-
-    def flush(self) -> None:
-        """Nothing to do: it is written as soon as the terminal takes it."""
 
     def take_loss(self) -> bool:
         """Whether anything was dropped since the last time; told once all that is left of it was written."""

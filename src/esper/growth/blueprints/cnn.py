@@ -68,8 +68,8 @@ class Depthwise(nn.Module):
 class Bottleneck(nn.Module):
     """A 3×3 convolution between two 1×1 that narrow and widen, with norms between them (He et al., 2016).
 
-    With r = max(4, C/4) channels inside: 2Cr + 9r² + 4r + C parameters. What comes in is not negative: without the first
-    norm a step of the optimizer can leave no channel above zero, for ever.
+    With r = max(4, C/4) channels inside: 2Cr + 9r² + 4r + C parameters. What comes in is not negative: without the
+    first norm a step of the optimizer can leave no channel above zero, for ever.
     """
 
     def __init__(self, channels: int) -> None:
