@@ -116,7 +116,7 @@ async def test_the_devices_show_memory_by_owner_and_when_it_is_full() -> None:
         await settle(pilot)
         course = app.screen.query_one(MemoryCourse)
         assert "memory of cuda:0" in str(course.border_title)
-        assert str(course.border_subtitle) == "peak 1.66 of 1.95 GiB  grows: full in round 10"
+        assert str(course.border_subtitle) == "peak 1.66 of 1.95, full in round 10"
         words = shown(app, MemoryOwners).split()
         line = words[words.index("cuda:0") :]
         assert line[1:7] == ["100", "50.0", "–", "–", "–", "50.0"]
@@ -129,6 +129,26 @@ async def test_the_devices_show_memory_by_owner_and_when_it_is_full() -> None:
         assert "75.0 % 75.0" in phases
         await pilot.press("o")
         assert "memory of cpu" in str(course.border_title)
+
+
+async def test_what_each_curve_of_the_memory_is_stands_at_its_end() -> None:
+    samples = [
+        device_sampled(lane, allocated=2**30, reserved=2**31 if lane == "cuda:0" else None, used=3 * 2**30, total=2**32)
+        for _ in range(3)
+        for lane in ("cuda:0", "cpu:0")
+    ]
+    app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples]))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("5")
+        await settle(pilot)
+        course = app.screen.query_one(MemoryCourse)
+        ends = [line.split()[-2:] for line in course.text.splitlines() if line[-1:].isdigit()][:-1]
+        assert ends == [["total", "4"], ["use", "3"], ["reserved", "2"], ["allocated", "1"]]
+        assert "peak 1 of 4, no trend yet" in screen_text(app)  # there is no border below it for this to stand in
+        await pilot.press("o")
+        ends = [line.split()[-2:] for line in course.text.splitlines() if line[-1:].isdigit()][:-1]
+        assert ends == [["total", "4"], ["machine", "3"], ["process", "1"]]
 
 
 async def test_the_log_is_filtered_searched_and_a_way_to_the_env() -> None:

@@ -20,7 +20,7 @@ from esper.sanctum.widgets.log import Log
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe
 from tests.factory import device_sampled, env_stepped, policy_updated, run_started, stamp
-from tests.sanctum.driving import ROOMY, header, live, settle, shown
+from tests.sanctum.driving import ROOMY, header, live, screen_text, settle, shown
 from tests.sanctum.population import population
 
 SLOTS = [
@@ -115,6 +115,24 @@ async def test_rows_are_marked_with_their_worst_anomaly() -> None:
     assert strip == "✖ 3 env 01 is broken · env 02 is odd · env 01 is odd"
 
 
+@pytest.mark.parametrize("width", [80, 120])
+async def test_what_has_no_room_among_the_anomalies_ends_in_an_ellipsis(width: int) -> None:
+    text = "the gradient of the host is 3.33 at round 3 step 20, more than 10 times its median " * 2
+    anomalies = [
+        ev.AnomalyFound(rule="a", severity="warning", where=f"env {env}", env=env, value=1.0, text=text)
+        for env in range(12)
+    ]
+    app, _ = live(stamp([*beginning(), *anomalies]))
+    async with app.run_test(size=(width, 24)) as pilot:
+        await settle(pilot)
+        for place in "14":
+            await pilot.press(place)
+            await settle(pilot)
+            second = screen_text(app).splitlines()[1].rstrip()
+            assert "▲ 12  the gradient of the host" in second
+            assert second.endswith("…  +11 more")
+
+
 async def test_a_healthy_run_has_no_anomalies() -> None:
     app, _ = live(stamp(beginning()))
     async with app.run_test(size=ROOMY) as pilot:
@@ -146,7 +164,7 @@ async def test_heads() -> None:
         assert lines["tempo"][1] == "–"  # no gradient
         assert lines["tempo"][-1] == "0.80"
         assert panel.text.splitlines()[-1].split() == ["α", "curve", "–", "–"]
-        assert str(panel.border_subtitle) == "KL .5  clip .08  EV –"
+        assert str(panel.border_subtitle) == "KL 0.5  clip 0.08  EV –"
 
 
 async def test_devices() -> None:

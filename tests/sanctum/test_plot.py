@@ -1,8 +1,13 @@
 import math
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from esper.sanctum.theme import DEFAULT, load_themes
 from esper.sanctum.widgets.chart import Chart
-from esper.sanctum.widgets.plot import curve, places, round_up, sparkline
+from esper.sanctum.widgets.labels import apart
+from esper.sanctum.widgets.plot import Axis, curve, fitted, labelled, places, round_up, sparkline
 
 
 def test_a_sparkline_tells_gap_zero_and_nan_apart() -> None:
@@ -52,3 +57,35 @@ def test_axes_end_at_round_numbers() -> None:
 
 def test_where_there_is_no_place_nothing_is_shown() -> None:
     assert places([1.0, 2.0], 25, 0) == []
+
+
+@given(st.integers(2, 60), st.integers(1, 12), st.floats(-1e3, 1e3), st.floats(1e-6, 1e6))
+def test_ticks_of_an_axis_are_evenly_spaced(rows: int, steps: int, low: float, step: float) -> None:
+    axis = Axis(low, low + steps * step, [(low + index * step, str(index)) for index in range(steps + 1)])
+    chart = Chart(values=[], extent=2, low=axis.low, high=axis.high, ticks=axis.ticks)
+    low_, high, ticks = fitted(axis, rows)
+    assert (low_, ticks[0], ticks[-1]) == (axis.low, axis.ticks[0], axis.ticks[-1])
+    assert high >= axis.high
+    seen = [chart.row(value, rows + 1) for value, _ in ticks]
+    assert len({before - after for before, after in pairwise(seen)}) == 1
+    assert (seen[0], seen[-1] >= 0) == (rows - 1, True)
+
+
+def test_an_axis_of_uneven_ticks_stays_as_it_is() -> None:
+    axis = Axis(0.0, 1.0, [(0.0, "1"), (0.3, "2"), (0.7, "5"), (1.0, "10")])
+    assert fitted(axis, 9) == axis
+
+
+def test_labels_of_an_axis_have_a_zero_before_the_point_all_or_none() -> None:
+    assert [label for _, label in labelled([0.0, 0.25, 0.5, 1.0])] == ["0", "0.25", "0.5", "1"]
+    assert [label for _, label in labelled([-0.025, 0.0, 0.5, 1.5])] == ["−.025", "0", ".5", "1.5"]
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(21, 30))
+def test_labels_keep_their_order_and_their_rows(wanted: list[int], rows: int) -> None:
+    wanted = sorted(wanted)
+    placed = apart(wanted, rows)
+    assert all(before < after for before, after in pairwise(placed))
+    assert 0 <= placed[0] <= placed[-1] < rows
+    if len(set(wanted)) == len(wanted):
+        assert placed == wanted

@@ -54,7 +54,8 @@ def test_signs() -> None:
 
 
 def test_brief_has_no_idle_zeros() -> None:
-    assert [brief(value).text for value in (0.0083, 0.5, 24.0, 117.6, 100.0)] == [".0083", ".5", "24", "118", "100"]
+    assert [brief(value).text for value in (0.0083, 0.5, 24.0, 117.6, 100.0)] == ["0.0083", "0.5", "24", "118", "100"]
+    assert [brief(value, tight=True).text for value in (0.5, 0.0, 10.5, -0.5)] == [".5", "0", "10.5", "−0.5"]
 
 
 def test_durations() -> None:
@@ -75,7 +76,7 @@ def test_a_value_of_known_scale_keeps_its_decimals() -> None:
 
 
 def test_brief_rounds_to_significant_digits() -> None:
-    assert brief(0.02441, 2).text == ".024"
-    assert brief(0.9312, 2).text == ".93"
+    assert brief(0.02441, 2).text == "0.024"
+    assert brief(0.9312, 2).text == "0.93"
     assert brief(-0.3421, 2).text == "−0.34"
     assert brief(float("nan"), 2).text.strip() == "NaN"

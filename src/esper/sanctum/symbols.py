@@ -145,13 +145,16 @@ def percent(value: float | None) -> Cell:
     return number(None if value is None else value * 100, 3, 1, fixed=True)
 
 
-def brief(value: float | None, digits: int = 3) -> Cell:
-    """A number where no column has to be kept: so many significant digits at most, no padding, no zeros around it."""
+def brief(value: float | None, digits: int = 3, *, tight: bool = False) -> Cell:
+    """A number where no column has to be kept: so many significant digits at most, no padding, no zeros behind it.
+
+    `tight` leaves out the zero before the point too, for where each column counts.
+    """
     cell = number(value if value is None else float(f"{value:.{digits}g}"), 4, 4)
     text = cell.text.strip()
     if "." in text:
         text = text.rstrip("0").rstrip(".")
-    return Cell(text[1:] if text.startswith("0.") else text, cell.role)
+    return Cell(text.removeprefix("0") if tight and "." in text else text, cell.role)
 
 
 def power_of_two(value: float | None) -> Cell:

@@ -37,19 +37,19 @@ class PopulationAccuracy(Panel):
         by_round = len(self.state.accuracy) >= 2
         points = self.state.accuracy if by_round else this_round(self.state)
         by = "round" if by_round else f"step of round {self.state.round}"
-        self.border_title = f"validation accuracy % ─ by {by}"
+        self.heading = f"validation accuracy % ─ by {by}"
         if len(points) < 2 or self.state.started is None:
-            self.border_subtitle = None
+            self.note = None
             return [self.line().add(" a curve needs two points", "dim")] if self.state.started else []
         lows, middles, highs = (list(column) for column in zip(*points, strict=True))
-        self.border_subtitle = (
+        self.note = (
             f"median {percent(middles[-1]).text.strip()}  min {percent(lows[-1]).text.strip()}"
             f"  max {percent(highs[-1]).text.strip()}"
         )
         first = max(rounds_finished(self.state) - len(points), 0) + 1 if by_round else 1
         ghost = self._ghost(first, len(points), by_round=by_round)
         if self.view.source.rival and ghost:
-            self.border_subtitle += f"  ghost {percent(ghost[-1]).text.strip()}"
+            self.note += f"  ghost {percent(ghost[-1]).text.strip()}"
         rounds, steps = self.state.started.rounds, self.state.started.steps
         chart = Chart(
             values=middles,

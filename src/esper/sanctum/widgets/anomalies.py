@@ -32,7 +32,7 @@ class AnomalyStrip(Panel, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.STRIP)]
 
     DEFAULT_CSS = """
-    AnomalyStrip { height: 1; padding: 0 1; }
+    AnomalyStrip { height: 1; width: 1fr; padding: 0 1; }
     """
 
     def key(self) -> Hashable:
@@ -53,13 +53,14 @@ class AnomalyStrip(Panel, can_focus=True):
         worst = "error" if any(found.severity == "error" for found in active) else "warning"
         line.add(f"{SEVERITIES[worst].glyph} {len(active)}", worst)
         for shown, found in enumerate(active):
-            room = size.width - line.width - (10 if shown < len(active) - 1 else 2)
+            gap, rest = ("  " if shown == 0 else " · "), len(active) - shown - 1
+            room = size.width - line.width - len(gap) - (len(f"  +{rest} more") if rest else 0)
             known = self.state.anomalies.get(key_of(found))
             text = plain(found.text) + (f" ×{known.count}" if known and known.count > 1 else "")
             if shown and len(text) > room:
-                line.add(f"  +{len(active) - shown} more", "dim")
+                line.add(f"  +{rest + 1} more", "dim")
                 return [line]
-            line.add("  " if shown == 0 else " · ", "faint").add(shorten(text, room), "bright")
+            line.add(gap, "faint").add(shorten(text, room), "bright")
         self._add_over(line, size.width)
         return [line]
 

@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line
-from esper.sanctum.widgets.plot import column_spread, curve, overlay
+from esper.sanctum.widgets.plot import Axis, column_spread, curve, fitted, overlay
 
 AXIS = 5
 """Columns that the labels of the y axis take."""
@@ -39,6 +39,8 @@ class Chart:
     """Further curves, each with its role; where two meet, the earlier one has the colour."""
     band: tuple[Sequence[float], Sequence[float]] | None = None
     """Least and greatest values around the curve."""
+    filled: bool = False
+    """Something else is drawn beside the axis, from its foot to its top: it ends at `high`."""
 
     def lines(self, palette: Palette, width: int, height: int) -> list[Line]:
         """The chart: `height` lines of `width` columns, the last one the x axis."""
@@ -46,9 +48,10 @@ class Chart:
         if plot_width < 8 or plot_height < 2:
             return []
         curves = [(self.values, self.role), *self.others]
-        layers = [curve(values, self.extent, self.low, self.high, plot_width, plot_height) for values, _ in curves]
+        low, high, ticks = self._axis(plot_height)
+        layers = [curve(values, self.extent, low, high, plot_width, plot_height) for values, _ in curves]
         roles = [role for _, role in curves]
-        labels = {self.row(value, height): label for value, label in self.ticks}
+        labels = {self.row(value, height): label for value, label in ticks}
         band = self._band_rows(plot_width, plot_height)
         lines: list[Line] = []
         for y, row in enumerate(overlay(layers)):
@@ -60,8 +63,14 @@ class Chart:
 
     def row(self, value: float, height: int) -> int:
         """Which of `lines(…, height)` a value of the y axis falls on."""
-        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        low, high, _ = self._axis(height - 1)
+        share = (min(max(value, low), high) - low) / (high - low)
         return height - 2 - round(share * ((height - 1) * 4 - 1)) // 4
+
+    def _axis(self, rows: int) -> Axis:
+        """The y axis of so many rows."""
+        axis = Axis(self.low, self.high, self.ticks)
+        return axis if self.filled else fitted(axis, rows)
 
     def _band_rows(self, width: int, height: int) -> list[list[bool]]:
         rows = [[False] * width for _ in range(height)]
@@ -78,7 +87,8 @@ class Chart:
         span = self.extent * self.each
         step = next((size for size in _STEPS if size * width >= _APART * span), span)
         last = self.first + (self.extent - 1) * self.each
-        ticks = [self.first, *(value for value in range(self.first + 1, last) if value % step == 0), last]
+        between = (value for value in range(self.first + 1, last) if value % step == 0)
+        ticks = [self.first, *(value for value in between if 2 * min(value - self.first, last - value) >= step), last]
         for value in ticks:
             label = str(value)
             at = AXIS + 2 + round((value - self.first) / max(last - self.first, 1) * (width - 1)) - len(label) // 2

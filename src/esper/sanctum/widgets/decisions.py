@@ -34,7 +34,7 @@ class Decisions(EnvPanel):
         step = env.stepped
         width = size.width
         course = min(max(width - 37, 0), 24) if width >= _ROOM_FOR_COURSE else 0
-        self.border_title = f"decisions ─ env {env.env:02d}" + (f", step {step.step}" if step else "")
+        self.heading = f"decisions ─ env {env.env:02d}" + (f", step {step.step}" if step else "")
         gauge = max(min(width - 31 - course, 16), 0)
         head = self.line().add("  op         chosen ", "head").fit("by round", course + (course > 0), "head")
         lines = [head.add(f"  p of env {env.env:02d}", "head")]

@@ -89,7 +89,7 @@ def _is_cpu(name: str) -> bool:
 def _gib(size: int | None, *, wide: bool) -> Cell:
     """A size in GiB; in a column of its own where there is room."""
     value = None if size is None else size / 2**30
-    return number(value, 4, 2) if wide else brief(value)
+    return number(value, 4, 2) if wide else brief(value, 3 if value is None or value >= 1 else 2)
 
 
 def _role(sample: DeviceSampled) -> str:

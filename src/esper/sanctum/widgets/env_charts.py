@@ -58,12 +58,12 @@ class EnvAccuracy(EnvPanel):
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """The chart; name and lane of the env stand in the border."""
-        self.border_title = f"env {env.env:02d} on {plain(env.lane)} ─ accuracy %"
-        self.border_subtitle = f"best {percent(env.best_accuracy).text.strip()}"
+        self.heading = f"env {env.env:02d} on {plain(env.lane)} ─ accuracy %"
+        self.note = f"best {percent(env.best_accuracy).text.strip()}"
         extent, first = self.axis(env.accuracy)
         ghost = self.ghost
         if ghost is not None and ghost.accuracy:
-            self.border_subtitle += f"  ghost {percent(ghost.accuracy[-1]).text.strip()}"
+            self.note += f"  ghost {percent(ghost.accuracy[-1]).text.strip()}"
         chart = Chart(
             values=env.accuracy,
             extent=extent,
@@ -86,7 +86,7 @@ class EnvRewards(EnvPanel):
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """The chart, its axis a round number around zero; the return so far in the border."""
         total = number(env.episode_return, 3, 3, signed=True).text.strip()
-        self.border_subtitle = f"return {total}" if env.rewards else None
+        self.note = f"return {total}" if env.rewards else None
         least, greatest = span_of(env.rewards) or (0.0, 0.0)
         high = round_up(greatest) if greatest > 0 else 0.0
         low = -round_up(-least) if least < 0 else 0.0

@@ -139,8 +139,8 @@ class EnvMap(Panel, can_focus=True):
         room //= self._height
         here = self.view.env // self._columns
         self._top = min(max(self._top, here - room + 1), here, max(rows - room, 0))
-        self.border_title = f"envs ─ coloured by rank in {metric.name}, {'low' if metric.low_is_bad else 'high'} is bad"
-        self.border_subtitle = f"{sum(weather.outlier for weather in found)} outliers of {len(envs)}"
+        self.heading = f"envs ─ coloured by rank in {metric.name}, {'low' if metric.low_is_bad else 'high'} is bad"
+        self.note = f"{sum(weather.outlier for weather in found)} outliers of {len(envs)}"
         severities = {a.found.env: a.found.severity for a in reversed(self.state.active_anomalies())}
         lines: list[Line] = []
         for row in range(self._top, min(self._top + room, rows)):

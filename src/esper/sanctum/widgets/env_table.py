@@ -100,11 +100,9 @@ class EnvTable(EnvRows):
         title = f"envs ─ by {self._by} {'↓' if self._descending else '↑'}"
         if self._pinned:
             title += f" ─ {len(self._pinned)} pinned"
-        self.border_title = title + (" ─ following the worst" if self._following else "")
+        self.heading = title + (" ─ following the worst" if self._following else "")
         of = f"{count} of {total}" if self.filter else str(total)
-        self.border_subtitle = (
-            f"{self._top + 1}–{self._top + len(self._shown)} of {of}" if count else f"none of {total}"
-        )
+        self.note = f"{self._top + 1}–{self._top + len(self._shown)} of {of}" if count else f"none of {total}"
 
     def _starting(self, width: int, height: int) -> list[Line]:
         text = "starting: loading torch…" if self.view.source.live else "the recording has no run yet"

@@ -48,7 +48,7 @@ class GrowthTimeline(EnvRows):
         name = min(spare, _NAME) if spare >= _LEAST_NAME else 0
         lane = min(lane - name, steps)
         shown = self.page(range(len(self.state.envs)), room)
-        self.border_subtitle = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
+        self.note = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
         worst = {a.found.env: a.found.severity for a in reversed(self.state.active_anomalies())}
         strips = [self._heading(started, lane, name).strip(width)]
         for index in shown:

@@ -108,7 +108,7 @@ class HeadShares(HeadPanel):
         extent = self.extent
         columns = [_at(points, round(x / max(width - 1, 1) * (extent - 1))) for x in range(width)]
         axis = Chart(
-            values=[], extent=extent, each=self.every, low=0.0, high=1.0,
+            values=[], extent=extent, each=self.every, low=0.0, high=1.0, filled=True,
             ticks=[(0.0, "0"), (0.5, "50"), (1.0, "100%")],
         ).lines(self.view.palette, size.width - room, size.height)  # fmt: skip
         margins = [self.line() for _ in range(height)]

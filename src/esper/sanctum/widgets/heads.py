@@ -30,11 +30,11 @@ class Heads(Panel):
     def draw(self, size: Size) -> list[Line]:
         """All heads on one line where there is only one; else a table."""
         if not self.state.heads:
-            self.border_subtitle = None
+            self.note = None
             if self.state.started is None:
                 return []
             return [self.line().add(" no update of the policy yet", "dim")]
-        self.border_subtitle = self._summary()
+        self.note = self._summary()
         if size.height == 1 and len(self.state.heads) > 1:
             return [self._compact(size.width)]
         return [self._row(name, head, size.width) for name, head in self.state.heads.items()]
@@ -52,10 +52,13 @@ class Heads(Panel):
         return line.cell(number(entropy, 2, 2))
 
     def _compact(self, width: int) -> Line:
+        cells = [(head_label(name, short=True), brief(head.grad_norm[-1], 2, tight=True))
+                 for name, head in self.state.heads.items()]  # fmt: skip
+        taken = len(" heads") + sum(len(name) + 1 + len(cell.text) for name, cell in cells)
         line = self.line().add(" heads", "head")
-        gap = "  " if width >= 80 else " "
-        for name, head in self.state.heads.items():
-            line.add(gap).add(head_label(name, short=True), "dim").add(" ").cell(brief(head.grad_norm[-1]))
+        gap = "  " if taken + 2 * len(cells) <= width else " "
+        for name, cell in cells:
+            line.add(gap).add(name, "dim").add(" ").cell(cell)
         return line
 
     def _summary(self) -> str | None:

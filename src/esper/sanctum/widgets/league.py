@@ -47,7 +47,7 @@ class League(Panel):
         if self.state.started is None:
             return []
         by = list(_COLUMNS)[self._by]
-        self.border_title = f"blueprints ─ all envs and rounds, by {by.removesuffix(' %')} ↓"
+        self.heading = f"blueprints ─ all envs and rounds, by {by.removesuffix(' %')} ↓"
         records = self.state.blueprints
         if not records:
             return [self.line().add(" nothing was planted yet", "dim")]

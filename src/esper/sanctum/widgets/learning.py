@@ -57,7 +57,7 @@ class Learning(Panel):
         rows = min(rows, -(-len(FIGURES) // columns))
         names = list(FIGURES)
         shown = (names[self._first :] + names[: self._first])[: columns * rows]
-        self.border_subtitle = f"{len(shown)} of {len(names)} ─ o next" if len(shown) < len(names) else None
+        self.note = f"{len(shown)} of {len(names)} ─ o next" if len(shown) < len(names) else None
         width, height = size.width // columns, size.height // rows
         lines: list[Line] = []
         for row in range(0, len(shown), columns):

@@ -76,7 +76,7 @@ class LogList(Panel, can_focus=True):
     def draw(self, size: Size) -> list[Line]:
         """The lines around the cursor."""
         wanted = [line for line in self.state.log if self.filter(line)]
-        self.border_subtitle = plain(f"{len(wanted)} of {len(self.state.log)} lines: {self.filter}")
+        self.note = plain(f"{len(wanted)} of {len(self.state.log)} lines: {self.filter}")
         if not wanted:
             self._seen = []
             return [self.line().add(" no such line" if self.state.log else " nothing was said yet", "dim")]

@@ -8,6 +8,7 @@ from textual.geometry import Size
 
 from esper.sanctum.symbols import Cell, brief, number, plain
 from esper.sanctum.widgets.chart import Chart
+from esper.sanctum.widgets.labels import Label, attach, width_of
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.plot import round_up
 from esper.telemetry.anomalies import MEMORY_ROUNDS
@@ -49,24 +50,44 @@ class MemoryCourse(Panel):
             return [self.line().add(" no sample of the memory yet", "dim")] if self.state.started else []
         name = list(memories)[self._index % len(memories)]
         memory = memories[name]
-        more = f", {self._index % len(memories) + 1} of {len(memories)}" if len(memories) > 1 else ""
-        words = "process, machine" if name.endswith("cpu") else "allocated, reserved, in use"
-        self.border_title = f"memory of {plain(name)} ─ {words}, GiB{more}"
-        self.border_subtitle = _summary(memory)
-        points = memory.points
-        if len(points) < 2:
+        more = f" ─ {self._index % len(memories) + 1} of {len(memories)}" if len(memories) > 1 else ""
+        self.heading = f"memory of {plain(name)}, GiB by step{more}"
+        self.note = _summary(memory)
+        if len(memory.points) < 2:
             return [self.line().add(" a curve needs two points", "dim")]
-        series = [([_gib(p.allocated) for p in points], "curve"), ([_gib(p.reserved) for p in points], "spark")]
-        series.append(([_gib(p.used) for p in points], "warning" if _full(memory) else "dim"))
-        known = [value for values, _ in series for value in values if value is not None]
-        high = round_up(max(known, default=1.0))
-        ticks = [(value, f"{value:.3g}") for value in (0.0, high / 2, high)]
-        (first, role), *others = series
+        curves = _curves(memory, cpu=name.endswith("cpu"))
+        high = round_up(max(value for _, values, _ in curves for value in values if value is not None))
+        total = _gib(memory.total)
+        if total is not None and total <= high:
+            curves.append(("total", [total] * len(memory.points), "faint"))
+        (_, first, role), *others = curves
         chart = Chart(
-            values=first, role=role, others=others, extent=len(points), low=0.0, high=high, ticks=ticks,
-            each=memory.every,
+            values=first, role=role, others=[(values, role) for _, values, role in others],
+            extent=len(memory.points), each=memory.every, low=0.0, high=high,
+            ticks=[(value, f"{value:.3g}") for value in (0.0, high / 2, high)],
         )  # fmt: skip
-        return chart.lines(self.view.palette, *size)
+        labels = [
+            Label(chart.row(last, size.height), f"{word} {brief(last).text}", role)
+            for word, values, role in curves
+            if (last := values[-1]) is not None
+        ]
+        room = width_of(labels, size.height - 1)
+        lines = chart.lines(self.view.palette, size.width - room, size.height)
+        attach(lines[:-1], labels, size.width - room)
+        return lines
+
+
+def _curves(memory: MemoryVitals, *, cpu: bool) -> list[tuple[str, list[float | None], str]]:
+    """What each curve is called, its values and its role: what the run holds, and what all processes together do."""
+    words = ("process", "reserved", "machine") if cpu else ("allocated", "reserved", "in use")
+    points = memory.points
+    courses = ([p.allocated for p in points], [p.reserved for p in points], [p.used for p in points])
+    roles = ("curve", "spark", "warning" if _full(memory) else "dim")
+    return [
+        (word, [_gib(size) for size in sizes], role)
+        for word, sizes, role in zip(words, courses, roles, strict=True)
+        if any(size is not None for size in sizes)
+    ]
 
 
 def _gib(size: int | None) -> float | None:
@@ -78,12 +99,12 @@ def _full(memory: MemoryVitals) -> bool:
 
 
 def _summary(memory: MemoryVitals) -> str:
-    """Peak and total, and where it goes."""
+    """Peak and total, in GiB, and where it goes."""
     full = runs_out(memory, MEMORY_ROUNDS)
-    trend = "flat" if full is None else f"grows: full in round {full}"
+    trend = "flat" if full is None else f"full in round {full}"
     if len(memory.rounds) <= MEMORY_ROUNDS:
-        trend = f"trend after {MEMORY_ROUNDS + 1} rounds"
-    return f"peak {gib(memory.peak).text} of {gib(memory.total).text} GiB  {trend}"
+        trend = "no trend yet"
+    return f"peak {gib(memory.peak).text} of {gib(memory.total).text}, {trend}"
 
 
 class MemoryOwners(Panel):

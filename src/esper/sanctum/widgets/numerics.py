@@ -11,11 +11,14 @@ from textual.geometry import Size
 from esper.sanctum.symbols import brief, plain, power_of_two
 from esper.sanctum.widgets.chart import AXIS, Chart
 from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.plot import Axis
 from esper.telemetry.anomalies import SCALE_SPREAD
 from esper.telemetry.vitals import CHANGES
 
 _WINDOW = CHANGES
 """Steps that the staircase looks back."""
+_APART = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100)
+"""Halvings from tick to tick of an axis of loss scales."""
 _INDENT = 23
 """Cells before the names of what was not finite."""
 
@@ -31,19 +34,17 @@ class ScaleChart(Panel):
 
     def draw(self, size: Size) -> list[Line]:
         """The chart, a line of ticks and the axis."""
-        self.border_title = f"env {self.view.env:02d} ─ loss scale by step"
+        self.heading = f"env {self.view.env:02d} ─ loss scale by step"
         vitals = self.state.vitals.envs.get(self.view.env)
         if vitals is None or not vitals.scales:
-            self.border_subtitle = None
+            self.note = None
             return [self.line().add(" no loss scaling", "dim")] if self.state.started else []
         steps = vitals.staircase(_WINDOW)
         stairs = [None if scale is None or scale <= 0 else math.log2(scale) for scale in steps]
         known = [value for value in stairs if value is not None]
-        low, high = math.floor(min(known)) - 1, math.ceil(max(known)) + 1
+        low, high, ticks = _exponents(known, size.height - 4)
         dots = max((size.width - AXIS - 2) * 2, 1)
         held = [stairs[dot * len(stairs) // dots] for dot in range(dots)]  # flat between two steps
-        apart = math.ceil((high - low) / max(size.height - 4, 1))
-        ticks = [(float(value), f"2^{value}") for value in range(low, high + 1, apart)]
         chart = Chart(values=held, extent=dots, low=low, high=high, ticks=ticks)
         lines = chart.lines(self.view.palette, size.width, size.height - 1)[:-1]
         lost = vitals.lost_in(_WINDOW)
@@ -52,9 +53,17 @@ class ScaleChart(Panel):
         for column in range(dots // 2):
             row.add("╵" if column in marks else " ", "warning")
         count = sum(lost.values())
-        self.border_subtitle = f"batches lost in {len(stairs)} steps: {count}; relapses: {vitals.relapses}"
+        self.note = f"batches lost in {len(stairs)} steps: {count}; relapses: {vitals.relapses}"
         axis = self.line().to(AXIS + 2).add(f"−{len(stairs)}", "dim").to(size.width - 4).add("now", "dim")
         return [*lines, row, axis]
+
+
+def _exponents(known: list[float], rows: int) -> Axis:
+    """An axis of powers of two around the exponents, its ticks two rows apart at least."""
+    low, high = math.floor(min(known)) - 1, math.ceil(max(known)) + 1
+    apart = next((apart for apart in _APART if (-(-high // apart) - low // apart) * 2 <= rows), _APART[-1])
+    ticks = range(low // apart, -(-high // apart) + 1)
+    return Axis(ticks[0] * apart, ticks[-1] * apart, [(tick * apart, f"2^{tick * apart}") for tick in ticks])
 
 
 class ScaleSpread(Panel):
@@ -96,7 +105,7 @@ class NonFiniteList(Panel):
         bad = self.state.vitals.bad
         if not bad:
             return [self.line().add(" every value was finite", "dim")] if self.state.started else []
-        self.border_subtitle = f"{len(bad)} quantities"
+        self.note = f"{len(bad)} quantities"
         lines = [self.line().add("   NaN   inf  first at", "head")]
         together: dict[tuple[object, ...], list[str]] = {}
         for name, count in sorted(bad.items(), key=lambda item: -item[1].last_seq):

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
+from textual.content import Content
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -142,7 +143,11 @@ class Panel(Widget):
     def __init__(self, view: View, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.view = view
-        self.border_title = self.HEADING or None
+        self.heading: str | None = self.HEADING or None
+        """What stands in the border above."""
+        self.note: str | None = None
+        """What stands in the border below; where there is none, to the right of the heading."""
+        self._framed: Hashable = None
         if self.METRICS:
             self.tooltip = "\n".join(f"{name}: {EXPLANATIONS[name].what}" for name in self.METRICS)
         self._strips: list[Strip] = []
@@ -182,6 +187,7 @@ class Panel(Widget):
         if self.styles.is_auto_height and self.wanted_height() != self._lines_wanted:
             self.refresh(layout=True)
         before, self._strips = self._strips, self._draw()
+        self._frame()
         changed = _changed(before, self._strips)
         if changed:
             width = self.size.width
@@ -192,6 +198,22 @@ class Panel(Widget):
         lines = self.draw(self.size)[:height]
         strips = [line.strip(width) if isinstance(line, Line) else line for line in lines]
         return strips + [self.line().strip(width)] * (height - len(strips))
+
+    def _frame(self) -> None:
+        """Write heading and note into the border, where they differ from what is there: that paints all of it."""
+        top, bottom = (bool(edge[0]) for edge in (self.styles.border_top, self.styles.border_bottom))
+        framed = self.heading, self.note, top, bottom, self.outer_size.width
+        if framed == self._framed:
+            return
+        self._framed = framed
+        heading, note = Content(self.heading or ""), Content(self.note or "")
+        if top and not bottom:  # no corners either, which would set the heading off
+            heading = Content(" ").append(heading).append(" ") if heading else heading
+            room = self.outer_size.width - 2 - heading.cell_length
+            if note and room >= note.cell_length + 2:
+                rule = Content.styled("─" * (room - note.cell_length - 2), "$rule")
+                heading = heading.append(rule).append(" ").append(note).append(" ")
+        self.border_title, self.border_subtitle = heading or None, note or None
 
     def line(self) -> Line:
         """An empty line in the colours of the theme."""

@@ -151,6 +151,8 @@ def span_of(values: Sequence[float | None]) -> tuple[float, float] | None:
     return (min(finite), max(finite)) if finite else None
 
 
+FILLED = 0.69
+"""Least share of its height that a curve is left, for the sake of more ticks."""
 DECADES = 4
 """Most decades of a logarithmic axis: what is weaker lies on its foot."""
 
@@ -160,7 +162,7 @@ class Axis(NamedTuple):
 
     low: float
     high: float
-    ticks: list[tuple[float, str]]
+    ticks: Sequence[tuple[float, str]]
 
 
 def axis_of(values: Sequence[float | None], height: int, *, least: float | None = None) -> Axis:
@@ -176,7 +178,7 @@ def axis_of(values: Sequence[float | None], height: int, *, least: float | None 
         low, high = (low, low + 1) if low == least else (low - abs(low) / 2, high + abs(high) / 2)
     step = round_up((high - low) / min(max(height // 3, 1), 5))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    ticks = [(index * step, short(index * step)) for index in range(first, last + 1)]
+    ticks = labelled([index * step for index in range(first, last + 1)])
     return Axis(first * step, last * step, ticks)
 
 
@@ -188,8 +190,27 @@ def decades(values: Sequence[float | None]) -> Axis:
     powers = range(math.floor(math.log10(bottom)), math.ceil(math.log10(top)) + 1)
     marks = (1,) if top / bottom > 50 else (1, 2, 5)
     known = [mark * 10.0**power for power in powers for mark in marks]
-    ticks = [(math.log10(value), short(value)) for value in known if bottom * 0.999 <= value <= top * 1.001]
-    return Axis(math.log10(bottom), math.log10(top), ticks)
+    ticks = labelled([value for value in known if bottom * 0.999 <= value <= top * 1.001])
+    return Axis(math.log10(bottom), math.log10(top), [(math.log10(value), label) for value, label in ticks])
+
+
+def fitted(axis: Axis, rows: int) -> Axis:
+    """The axis with a whole number of rows from tick to tick, or their labels would not be evenly spaced.
+
+    For that it reaches somewhat higher, and where it is low it has fewer ticks. One of uneven ticks stays as it is.
+    """
+    steps = [after - before for (before, _), (after, _) in pairwise(axis.ticks)]
+    span, dots = axis.high - axis.low, rows * 4 - 1
+    if not steps or span <= 0 or max(steps) - min(steps) > span * 1e-6:
+        return axis
+    apart, every = 0, 1
+    for every in (count for count in range(1, len(steps) + 1) if len(steps) % count == 0):
+        apart = int(dots * steps[0] * every / (4 * span) + 1e-9)
+        if apart >= 2 and apart * 4 * span >= FILLED * dots * steps[0] * every:
+            break
+    if apart < 1:
+        return axis
+    return Axis(axis.low, axis.low + dots * steps[0] * every / (4 * apart), axis.ticks[::every])
 
 
 def logarithmic(values: Sequence[float | None], bottom: float) -> list[float | None]:
@@ -201,9 +222,20 @@ def logarithmic(values: Sequence[float | None], bottom: float) -> list[float | N
     ]
 
 
+def labelled(values: Sequence[float]) -> list[tuple[float, str]]:
+    """Values of an axis with their labels; the zero before the point stands in all of them or in none."""
+    labels = [short(value) for value in values]
+    if any(label.lstrip("−").startswith(".") for label in labels):
+        labels = [label.replace("0.", ".", 1) if abs(value) < 1 else label
+                  for value, label in zip(values, labels, strict=True)]  # fmt: skip
+    return list(zip(values, labels, strict=True))
+
+
 def short(value: float) -> str:
-    """A number as an axis has it, in five columns at most."""
-    text = f"{value:.3g}".replace("-", "−").replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3g}"
+    """A number as an axis has it, in five columns at most: the zero before the point only where it has room."""
+    text = f"{value:.3g}"
+    if len(text) > 5 and "e" not in text:
+        text = text.replace("0.", ".", 1)
     if len(text) > 5 or "e" in text:
         mantissa, _, exponent = f"{value:.0e}".partition("e")
         text = f"{mantissa}e{int(exponent)}"

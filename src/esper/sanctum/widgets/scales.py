@@ -78,7 +78,7 @@ class Scales(EnvRows):
         heat = min(heat, started.steps, STEPS)
         stairs = min(spare - (heat + 1) * len(owners), 80) if scaled else 0
         shown = self.page(range(len(self.state.envs)), max(size.height - 1, 1))
-        self.border_subtitle = "|g|  " + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in SHADES[:-1]) + "  █ more"
+        self.note = "|g|  " + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in SHADES[:-1]) + "  █ more"
         low, high = _extent(list(vitals.values()))
         worst = {a.found.env: a.found.severity for a in reversed(self.state.active_anomalies())}
         strips = [self._heading(owners, stairs, heat).strip(width)]
