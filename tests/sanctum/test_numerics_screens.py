@@ -50,14 +50,14 @@ async def test_the_numerics_of_an_env_are_those_of_its_scaler() -> None:
         rows = app.screen.query_one(Scales).text.splitlines()
         first, second, third = (row.split() for row in rows[1:4])
         # 3 of 60 batches lost; 25 clean ones to go are 3 steps
-        assert first[:5] == ["▸00", "2^15", "5.0", "3", "st"]
+        assert first[:5] == ["▸00", "2^15", "5.0", "3", "steps"]
         assert first[5] == PONG
         assert f"█{SKIP}█{SKIP}█{SKIP}" in rows[1]
         assert rows[1].count("░") >= len(SCALES)
         assert second[1:3] == ["2^16", "0"]
         assert "×" in rows[2]
         assert third[1] == "–"
-        assert shown(app, ScaleSpread) == "cpu:0 2^15 to 2^16 1 apart, ≤ 6"
+        assert shown(app, ScaleSpread) == "cpu:0 2^15 to 2^16 ×2^1 (≤ 2^6)"
         bad = shown(app, NonFiniteList)
         assert "2 0 1.5 env 01: the gradient of the host" in bad
         chart = app.screen.query_one(ScaleChart)
@@ -126,7 +126,7 @@ async def test_the_devices_show_memory_by_owner_and_when_it_is_full() -> None:
         assert "75.0 – – –" in lanes
         phases = shown(app, PhaseShares)
         assert phases.startswith("train ━")
-        assert "75.0 % 75.0" in phases
+        assert "75.0 75.0" in phases
         await pilot.press("o")
         assert "memory of cpu" in str(course.border_title)
 

@@ -37,7 +37,7 @@ def test_a_nan_is_traced_to_the_first_signal_that_left_its_range() -> None:
     assert [(moment.step, moment.text) for moment in why.chain] == [
         (5, "2 batches skipped for an overflow"),
         (5, "loss scale fell from 2^10 to 2^8"),
-        (6, "gradient of the host 40, more than 8"),
+        (6, "gradient of the host is 40, more than 8"),
     ]
     assert [moment.seq for moment in why.chain] == [7, 7, 8]  # events to go to
 

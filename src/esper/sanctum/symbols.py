@@ -165,8 +165,12 @@ def power_of_two(value: float | None) -> Cell:
         return Cell(f"{NOT_A_NUMBER:<5}", "bad")
     if value <= 0 or math.isinf(value):
         return Cell(f"{value:<5.2g}", "bad")
-    exponent = math.log2(value)
-    return Cell(f"2^{exponent:.0f}".ljust(5) if exponent.is_integer() else f"2^{exponent:.1f}".ljust(5))
+    return Cell(power(math.log2(value)).ljust(5))
+
+
+def power(exponent: float) -> str:
+    """A power of two: 2^15; 2^11.3 where it lies between two."""
+    return f"2^{exponent:.{0 if float(exponent).is_integer() else 1}f}".replace("-", "−")
 
 
 def span(seconds: float | None) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from esper.telemetry.anomalies import exploding
@@ -40,12 +42,13 @@ class Why(NamedTuple):
 def trace_back(state: RunState, env: int) -> Why:
     """The last symptom of an env in the episodes that are known, and what led to it in its episode."""
     vitals = state.vitals.envs.get(env)
-    found = _last_symptom(vitals.recent) if vitals is not None else None
+    slots = state.started.slots if state.started else []
+    found = _last_symptom(vitals.recent, slots) if vitals is not None else None
     if vitals is None or found is None:
         return Why(None, [])
     at, symptom = found
     episode = [vital for vital in vitals.recent[: at + 1] if vital.round == symptom.round]
-    signals = [signal for index in range(len(episode)) for signal in _signals(episode, index)]
+    signals = [signal for index in range(len(episode)) for signal in _signals(episode, index, slots)]
     signals += [
         Moment(
             move.seq, move.round, move.step, "info", f"{move.slot} {move.blueprint or ''} {move.after}: {move.reason}"
@@ -58,9 +61,9 @@ def trace_back(state: RunState, env: int) -> Why:
     return Why(symptom, _chain(before, symptom))
 
 
-def _last_symptom(recent: list[Vital]) -> tuple[int, Moment] | None:
+def _last_symptom(recent: list[Vital], slots: Sequence[str]) -> tuple[int, Moment] | None:
     """Index and kind of the worst thing that began last: not finite before a fall, a fall before a skip."""
-    for look in (_not_finite, _fall, _skip):
+    for look in (partial(_not_finite, slots=slots), _fall, _skip):
         for index in range(len(recent) - 1, -1, -1):
             episode = [vital for vital in recent[: index + 1] if vital.round == recent[index].round]
             text = look(episode)
@@ -70,11 +73,11 @@ def _last_symptom(recent: list[Vital]) -> tuple[int, Moment] | None:
     return None
 
 
-def _not_finite(episode: list[Vital]) -> str | None:
+def _not_finite(episode: list[Vital], slots: Sequence[str]) -> str | None:
     if not episode:
         return None
     vital = episode[-1]
-    seeds = [(f"gradient of the seed in slot {number}", norm) for number, norm in enumerate(vital.slots, 1)]
+    seeds = [(f"gradient of the {slot} seed", norm) for slot, norm in zip(slots, vital.slots, strict=False)]
     values = [("validation loss", vital.loss), ("gradient of the host", vital.grad_norm), *seeds]
     broken = [name for name, value in values if value is not None and not math.isfinite(value)]
     return f"not finite: {', '.join(broken)}" if broken else None
@@ -89,28 +92,32 @@ def _fall(episode: list[Vital]) -> str | None:
 
 
 def _skip(episode: list[Vital]) -> str | None:
-    return f"{episode[-1].lost} batches skipped for an overflow" if episode and episode[-1].lost else None
+    return _skipped(episode[-1].lost) if episode and episode[-1].lost else None
 
 
-def _signals(episode: list[Vital], index: int) -> list[Moment]:
+def _skipped(count: int) -> str:
+    return f"{count} batch{'' if count == 1 else 'es'} skipped for an overflow"
+
+
+def _signals(episode: list[Vital], index: int, slots: Sequence[str]) -> list[Moment]:
     """What left its range at a step."""
     vital, before = episode[index], episode[:index]
     texts: list[str] = []
     if vital.lost:
-        texts.append(f"{vital.lost} batches skipped for an overflow")
+        texts.append(_skipped(vital.lost))
     if before and vital.scale and before[-1].scale and vital.scale < before[-1].scale:
         texts.append(f"loss scale fell from 2^{math.log2(before[-1].scale):g} to 2^{math.log2(vital.scale):g}")
     norms: list[tuple[str, float, list[float | None]]] = [("host", vital.grad_norm, [v.grad_norm for v in before])]
-    for number, norm in enumerate(vital.slots):
+    for number, (slot, norm) in enumerate(zip(slots, vital.slots, strict=False)):
         if norm is not None:
-            norms.append((f"seed in slot {number + 1}", norm, [v.slots[number] for v in before]))
+            norms.append((f"{slot} seed", norm, [v.slots[number] for v in before]))
     for name, norm, earlier in norms:
         limit = exploding(earlier, norm)
         if limit is not None:
-            texts.append(f"gradient of the {name} {norm:.3g}, more than {limit:.3g}")
+            texts.append(f"gradient of the {name} is {norm:.3g}, more than {limit:.3g}")
     losses = [v.loss for v in before if math.isfinite(v.loss)]
     if losses and math.isfinite(vital.loss) and vital.loss > LOSS_FACTOR * min(losses):
-        texts.append(f"validation loss {vital.loss:.3g}, its least was {min(losses):.3g}")
+        texts.append(f"validation loss is {vital.loss:.3g}, its least was {min(losses):.3g}")
     return [Moment(vital.seq, vital.round, vital.step, "warning", text) for text in texts]
 
 

@@ -70,7 +70,10 @@ class Help(ModalScreen[None]):
         page = Text()
         for category in Category:
             keys = [key for key in KEYS if key.category is category and shown(key, live=self._live)]
-            self._section(page, category.value, [(key.label, "key", key.description) for key in keys])
+            named = category is Category.SCREENS
+            texts = [f"{key.name}: {key.description}" if named else key.description for key in keys]
+            rows = [(key.label, "key", text) for key, text in zip(keys, texts, strict=True)]
+            self._section(page, category.value, rows)
         self._section(page, "Stages of a seed", [(s.glyph, s.name, f"{s.name}: {s.meaning}") for s in STAGES.values()])
         self._section(page, "Severities", [(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
         self._section(page, "State of the run", [(s.glyph, "bright", _named(s)) for s in STATUSES.values()])

@@ -16,6 +16,8 @@ from esper.telemetry.state import EnvState
 from esper.telemetry.traces import Trace
 
 _ROOM_FOR_COURSE = 46
+_BESIDE, _ROOM_FOR_HOW = 33, 24
+"""Columns before the other heads where they stand beside the op, and what they need there; else they stand below."""
 
 
 class Decisions(EnvPanel):
@@ -55,8 +57,9 @@ class Decisions(EnvPanel):
                 line.gauge(probability, gauge, "spark")
             lines.append(line)
         room = size.height - len(lines) - 2
-        if room >= 0 and env.trace:
-            lines += [self.line(), self.line().add(" step op           where     p    how", "head")]
+        if room > 0 and env.trace:
+            how = "    how" if width - _BESIDE >= _ROOM_FOR_HOW else ""
+            lines += [self.line(), self.line().add(f" step op           where     p{how}", "head")]
             lines += last_decisions(self.view.palette, env.trace, room, width)
         return lines
 
@@ -67,19 +70,20 @@ def last_decisions(palette: Palette, trace: Sequence[Trace], room: int, width: i
     for step in reversed(trace):
         parts = [
             f"{head_label(name, short=True)} {plain(chosen.choice)}"
-            + (f" {brief(chosen.probability, 2).text}" if chosen.probability is not None else "")
+            + (f" ({brief(chosen.probability, 2).text})" if chosen.probability is not None else "")
             for name, chosen in step.decision.items()
             if name != "slot"
         ]
         acts = step.op != "wait"
-        line = Line(palette).add(f" {step.step:>4} ", "faint").fit(step.op.replace("_", " "), 12, _bold(acts))
+        line = Line(palette).add(f" {step.step:>4} ", "dim").fit(step.op.replace("_", " "), 12, _bold(acts))
         line.add(" ").fit(plain(step.target or ""), 8).add(" ").cell(number(step.probability, 1, 2, fixed=True)).add(
             " "
         )
-        indent = line.width
-        texts = wrap(" · ".join(parts), max(width - indent, 12), break_long_words=False) or [""]
-        lines.append(line.add(texts[0], "dim"))
-        lines += [Line(palette).to(indent).add(text, "dim") for text in texts[1:]]
+        beside = width - _BESIDE >= _ROOM_FOR_HOW
+        indent = line.width if beside else 6
+        texts = wrap(" · ".join(parts), width - indent, break_long_words=False)
+        lines.append(line.add(texts.pop(0), "dim") if texts and beside else line)
+        lines += [Line(palette).to(indent).add(text, "dim") for text in texts]
         if len(lines) >= room:
             break
     return lines[:room]

@@ -13,7 +13,7 @@ from textual.geometry import Size
 
 from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.population import NUMBERS
-from esper.sanctum.symbols import SEVERITIES, STAGES, brief
+from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, brief
 from esper.sanctum.widgets.panel import Line, Panel, View
 from esper.telemetry.state import EnvState
 
@@ -43,10 +43,15 @@ class Metric(NamedTuple):
     name: str
     value: Callable[[EnvState], float | None]
     low_is_bad: bool
+    show: Callable[[float | None], Cell] = brief
+
+
+def _per_cent(share: float | None) -> Cell:
+    return brief(None if share is None else share * 100)
 
 
 METRICS = (
-    Metric("accuracy", NUMBERS["acc"], True),
+    Metric("accuracy %", NUMBERS["acc"], True, _per_cent),
     Metric("reward", NUMBERS["reward"], True),
     Metric("return", NUMBERS["return"], True),
     Metric("loss", NUMBERS["loss"], False),
@@ -171,14 +176,14 @@ class EnvMap(Panel, can_focus=True):
         """The numbers below a row of cells."""
         line = self.line()
         for place, env in enumerate(self.state.envs[row * self._columns : (row + 1) * self._columns]):
-            line.to(place * self._cell + digits + 2).cell(brief(metric.value(env)), "dim")
+            line.to(place * self._cell + digits + 2).cell(metric.show(metric.value(env)), "dim")
         return line
 
     def _legend(self, found: Sequence[Weather], metric: Metric) -> Line:
         """About the env under the cursor, and what the colours say."""
         env = self.state.envs[self.view.env]
         weather = found[env.env]
-        value = brief(metric.value(env))
+        value = metric.show(metric.value(env))
         line = self.line().add(f" env {env.env:02d} ", "dim").add(f"{metric.name} ", "dim").cell(value, "bright")
         if weather.rank is not None:
             line.add(f"  {weather.rank + 1} of {weather.of} from the worst", "dim")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
+
 from textual.geometry import Size
 
 from esper.sanctum.symbols import SEVERITIES, STAGES, brief, plain, shorten
@@ -19,8 +21,8 @@ class EnvMoves(EnvPanel):
     HEADING = "lifecycle"
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
-        """A line per move and per refusing gate."""
-        refusals = [self._refusal(refusal, size.width) for refusal in env.refusals.values()]
+        """A line per move; each refusing gate with all that it holds against the seed."""
+        refusals = [line for refusal in env.refusals.values() for line in self._refusal(refusal, size.width)]
         room = max(size.height - len(refusals), 0)
         moves = [self._move(move, size.width) for move in env.moves[-room:]] if room else []
         if not moves and not refusals:
@@ -28,16 +30,18 @@ class EnvMoves(EnvPanel):
         return moves + refusals
 
     def _move(self, move: SeedMoved, width: int) -> Line:
-        line = self.line().add(f" {move.step:>3} ", "faint").add(f"{plain(move.slot)} ", "dim")
+        line = self.line().add(f" {move.step:>3} ", "dim").add(f"{plain(move.slot)} ", "dim")
         line.add(STAGES[move.before].glyph, move.before).add(" → ", "faint").add(STAGES[move.after].glyph, move.after)
         text = f" {move.blueprint or ''}".rstrip() + f"  {move.reason}"
         return line.add(shorten(plain(text), max(width - line.width, 0)))
 
-    def _refusal(self, refusal: GateRefused, width: int) -> Line:
+    def _refusal(self, refusal: GateRefused, width: int) -> list[Line]:
+        who = f"{refusal.gate} holds {plain(refusal.slot)}"
+        failed = "; ".join(_check(check) for check in refusal.checks if not check.passed)
+        first, *rest = wrap(f"{who}: {failed}", max(width - 3, len(who) + 1))
         line = self.line().add(f" {SEVERITIES['warning'].glyph} ", "warning")
-        line.add(f"{refusal.gate} holds {plain(refusal.slot)}", "bright")
-        failed = ", ".join(_check(check) for check in refusal.checks if not check.passed)
-        return line.add(shorten(f": {failed}", max(width - line.width, 0)))
+        line.add(who, "bright").add(first[len(who) :])
+        return [line, *(self.line().add(f"   {text}") for text in rest)]
 
 
 def _check(check: GateCheck) -> str:

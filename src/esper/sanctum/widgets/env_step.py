@@ -58,7 +58,7 @@ class EnvReward(EnvPanel):
 
     METRICS = ("reward",)
 
-    HEADING = "reward of it"
+    HEADING = "its reward"
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """A line per part; the sum last."""

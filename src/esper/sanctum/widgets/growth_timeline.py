@@ -8,7 +8,7 @@ from itertools import groupby
 from textual.geometry import Size
 from textual.strip import Strip
 
-from esper.sanctum.symbols import SEVERITIES, STAGES, percent, plain
+from esper.sanctum.symbols import SEVERITIES, STAGES, percent, plain, shorten
 from esper.sanctum.widgets.env_rows import EnvRows
 from esper.sanctum.widgets.panel import Line
 from esper.sanctum.widgets.plot import places
@@ -35,6 +35,10 @@ class GrowthTimeline(EnvRows):
     def key(self) -> Hashable:
         """The state, and where the cursor is."""
         return self.state.seq, self.view.env
+
+    def wanted_height(self) -> int:
+        """The heading and every env."""
+        return 1 + len(self.state.envs)
 
     def draw(self, size: Size) -> list[Line] | list[Strip]:
         """The heading, and the rows in sight."""
@@ -85,6 +89,6 @@ class GrowthTimeline(EnvRows):
             line.to(end)
             if name:
                 reading = env.stepped.slots[slot] if env.stepped else None
-                line.add(" ").fit(plain(reading.blueprint or "") if reading else "", name - 1, "dim")
+                line.add(" ").fit(shorten(plain(reading.blueprint or "") if reading else "", name - 1), name - 1, "dim")
             line.add(" ")
         return line.cell(percent(env.stepped.accuracy if env.stepped else None), "bright" if here else None)

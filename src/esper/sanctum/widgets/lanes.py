@@ -49,7 +49,7 @@ class LaneLoads(Panel):
 class PhaseShares(Panel):
     """Where the wall time went: since the run began, and in the last step."""
 
-    HEADING = "phases ─ share of the time, run and last step"
+    HEADING = "phases ─ % of the time, run and last step"
     METRICS = ("phases",)
 
     def wanted_height(self) -> int:
@@ -61,10 +61,11 @@ class PhaseShares(Panel):
         total, timing = sum(self.state.phases.values()), self.state.timing
         if not total or timing is None:
             return [self.line().add(" no step yet", "dim")] if self.state.started else []
-        room = max(size.width - 32, 4)
+        self.note = f"{size.height} of {len(self.state.phases)}" if size.height < len(self.state.phases) else None
+        room = max(size.width - 28, 4)
         lines: list[Line] = []
         for name, seconds in sorted(self.state.phases.items(), key=lambda item: -item[1]):
             line = self.line().add(" ").fit(plain(name), 11, "dim").gauge(seconds / total, room, "spark").add(" ")
-            line.cell(percent(seconds / total)).add(" %  ", "dim")
+            line.cell(percent(seconds / total)).add("  ")
             lines.append(line.cell(percent(timing.phases.get(name, 0.0) / timing.wall if timing.wall else None), "dim"))
         return lines

@@ -42,13 +42,14 @@ class League(Panel):
         self._by = (self._by + 1) % len(_COLUMNS)
         self.update()
 
-    def draw(self, size: Size) -> list[Line]:  # noqa: ARG002 (what does not fit is cut)
-        """Heading and blueprints."""
+    def draw(self, size: Size) -> list[Line]:
+        """Heading and blueprints, as many as fit."""
         if self.state.started is None:
             return []
         by = list(_COLUMNS)[self._by]
         self.heading = f"blueprints ─ all envs and rounds, by {by.removesuffix(' %')} ↓"
         records = self.state.blueprints
+        self.note = f"{size.height - 1} of {len(records)}" if size.height <= len(records) else None
         if not records:
             return [self.line().add(" nothing was planted yet", "dim")]
         head = self.line().add(" blueprint   ", "head")

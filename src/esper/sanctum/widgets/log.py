@@ -44,7 +44,7 @@ class Log(Panel):
         for number, text in enumerate(_wrapped(entry.text, width, hanging)):
             line = self.line()
             if number == 0:
-                line.add(f" {time_of_day(entry.time)} ", "faint")
+                line.add(f" {time_of_day(entry.time)} ", "dim")
                 if entry.severity != "info":
                     line.add(SEVERITIES[entry.severity].glyph, entry.severity)
             lines.append(line.add(text[line.width :], role))

@@ -87,7 +87,7 @@ class LogList(Panel, can_focus=True):
 
     def _line(self, entry: LogLine, width: int, *, here: bool) -> Line:
         line = Line(self.view.palette, here=here).add("▸" if here else " ", "key")
-        line.add(f"{time_of_day(entry.time)} ", "faint")
+        line.add(f"{time_of_day(entry.time)} ", "dim")
         line.add(SEVERITIES[entry.severity].glyph if entry.severity != "info" else " ", entry.severity).add(" ")
         return line.add(
             shorten(plain(entry.text), width - line.width), "normal" if entry.severity == "info" else "bright"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Hashable, Sequence
 
 from textual.geometry import Size
 
@@ -12,11 +13,13 @@ from esper.sanctum.widgets.labels import Label, attach, width_of
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.plot import round_up
 from esper.telemetry.anomalies import MEMORY_ROUNDS
+from esper.telemetry.events import DeviceSampled
 from esper.telemetry.vitals import MemoryVitals, runs_out
 
 GIB = 2**30
 OWNERS = {"hosts": "h", "seeds": "s", "optimizers": "o", "policy": "p", "data": "d", "rest": "·"}
 """Owner and the letter of its part of the bar."""
+_LEAST_BAR = 12
 _ROLES = {"hosts": "curve", "seeds": "blending", "optimizers": "training", "policy": "probationary", "data": "dim"}
 
 
@@ -118,27 +121,43 @@ class MemoryOwners(Panel):
         return tuple(sample.seq for sample in self.state.devices.values())
 
     def wanted_height(self) -> int:
-        """A heading and a line for each lane that tells of owners."""
-        return 1 + max(sum(1 for sample in self.state.devices.values() if sample.owners), 1)
+        """A heading and a line for each lane, and each memory, that tells of owners."""
+        return 1 + max(len(self._rows()), 1)
+
+    def _rows(self) -> list[tuple[str, dict[str, int], int | None]]:
+        """Name, owners and the rest of each lane; of lanes that share a memory, the rest is told of all together."""
+        told = {name: sample for name, sample in self.state.devices.items() if sample.owners}
+        shared = [sample for name, sample in told.items() if name.startswith("cpu")]
+        rows = [
+            (name, sample.owners, None if len(shared) > 1 and sample in shared else _rest(sample, [sample]))
+            for name, sample in told.items()
+        ]
+        if len(shared) > 1:
+            owners = sum((Counter(sample.owners) for sample in shared), Counter[str]())
+            rows.append(("cpu all", dict(owners), _rest(shared[-1], shared)))
+        return rows
 
     def draw(self, size: Size) -> list[Line]:
-        """A line for each lane."""
+        """The lines, and for each memory a bar where there is room."""
         lines = [self.line().add(" lane    ", "head").add("".join(f"{name:>11}" for name in OWNERS), "head")]
-        for name, sample in self.state.devices.items():
-            if not sample.owners:
-                continue
-            shares = dict(sample.owners)
-            if sample.allocated is not None:
-                shares["rest"] = max(sample.allocated - sum(sample.owners.values()), 0)
+        room = size.width - lines[0].width - 4
+        self.note = "  ".join(f"{letter} {owner}" for owner, letter in OWNERS.items()) if room >= _LEAST_BAR else None
+        for name, owners, rest in self._rows():
+            shares = owners if rest is None else {**owners, "rest": rest}
             line = self.line().add(" ").fit(plain(name), 8)
             for owner in OWNERS:
-                size_ = shares.get(owner)
-                line.cell(number(None if size_ is None else size_ / 2**20, 8, 2), _ROLES.get(owner, "dim"))
+                part = shares.get(owner)
+                line.cell(number(None if part is None else part / 2**20, 8, 2), _ROLES.get(owner, "dim"))
             total = sum(shares.values())
-            room = size.width - line.width - 2
-            if total and room >= 12:
+            if total and rest is not None and room >= _LEAST_BAR:
                 line.add("  ")
                 for owner, letter in OWNERS.items():
                     line.add(letter * round(shares.get(owner, 0) / total * room), _ROLES.get(owner, "dim"))
             lines.append(line)
         return lines if len(lines) > 1 else [self.line().add(" no owners told", "dim")]
+
+
+def _rest(sample: DeviceSampled, lanes: Sequence[DeviceSampled]) -> int | None:
+    """What the run holds of a memory beyond what its lanes know the owners of; None where that was not measured."""
+    known = sum(sum(lane.owners.values()) for lane in lanes)
+    return None if sample.allocated is None else max(sample.allocated - known, 0)

@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import brief, plain, power_of_two
+from esper.sanctum.symbols import plain, power, power_of_two
 from esper.sanctum.widgets.chart import AXIS, Chart
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.plot import Axis
@@ -34,7 +34,7 @@ class ScaleChart(Panel):
 
     def draw(self, size: Size) -> list[Line]:
         """The chart, a line of ticks and the axis."""
-        self.heading = f"env {self.view.env:02d} ─ loss scale by step"
+        self.heading = f"env {self.view.env:02d} ─ loss scale"
         vitals = self.state.vitals.envs.get(self.view.env)
         if vitals is None or not vitals.scales:
             self.note = None
@@ -63,7 +63,7 @@ def _exponents(known: list[float], rows: int) -> Axis:
     low, high = math.floor(min(known)) - 1, math.ceil(max(known)) + 1
     apart = next((apart for apart in _APART if (-(-high // apart) - low // apart) * 2 <= rows), _APART[-1])
     ticks = range(low // apart, -(-high // apart) + 1)
-    return Axis(ticks[0] * apart, ticks[-1] * apart, [(tick * apart, f"2^{tick * apart}") for tick in ticks])
+    return Axis(ticks[0] * apart, ticks[-1] * apart, [(tick * apart, power(tick * apart)) for tick in ticks])
 
 
 class ScaleSpread(Panel):
@@ -89,7 +89,9 @@ class ScaleSpread(Panel):
             line.cell(power_of_two(sample.scale_min)).add(" to ", "dim").cell(power_of_two(sample.scale_max)).add(" ")
             if sample.scale_min and sample.scale_max:
                 apart = math.log2(sample.scale_max / sample.scale_min)
-                line.cell(brief(apart), "warning" if apart > limit else "normal").add(f" apart, ≤ {limit:g}", "dim")
+                line.add(f"×{power(apart)}", "warning" if apart > limit else "normal").add(
+                    f" (≤ {power(limit)})", "dim"
+                )
             lines.append(line)
         return lines or [self.line().add(" no sample yet", "dim")]
 

@@ -27,8 +27,6 @@ PONG = "⇅"
 SHADES = ((0.01, "·"), (0.1, "░"), (1.0, "▒"), (10.0, "▓"), (math.inf, "█"))
 """Of a gradient norm: the glyph below each bound."""
 _BOUNDS = [bound for bound, _ in SHADES]
-STAIRS = ("scale by step, 1 halving a level", "scale by step", "scale")
-"""Headings of the staircase: the first that has room."""
 _FIXED = 36
 """Columns of all but staircase and heat map."""
 
@@ -81,7 +79,7 @@ class Scales(EnvRows):
         self.note = "|g|  " + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in SHADES[:-1]) + "  █ more"
         low, high = _extent(list(vitals.values()))
         worst = {a.found.env: a.found.severity for a in reversed(self.state.active_anomalies())}
-        strips = [self._heading(owners, stairs, heat).strip(width)]
+        strips = [self._heading(owners, stairs, heat, (high - low) / 7).strip(width)]
         for index in shown:
             env, here, severity = self.state.envs[index], index == self.view.env, worst.get(index)
             key = (env.revision, here, severity, stairs, heat, low, high, width, self.view.palette.name)
@@ -97,10 +95,10 @@ class Scales(EnvRows):
         self.mark_more(strips, width)
         return strips
 
-    def _heading(self, owners: Sequence[str], stairs: int, heat: int) -> Line:
+    def _heading(self, owners: Sequence[str], stairs: int, heat: int, level: float) -> Line:
         line = self.line().add("env  scale lost % grows in      |g|", "head").to(_FIXED)
-        if stairs:
-            line.fit(next((name for name in STAIRS if len(name) <= stairs), ""), stairs, "head")
+        names = (f"scale by step, {level:.2g} halving{'' if level == 1 else 's'} a level", "scale by step", "scale")
+        line.fit(next((name for name in names if len(name) <= stairs), ""), stairs, "head")
         for owner in owners:
             line.add(" ").fit(plain(owner), heat, "head")
         return line
@@ -115,10 +113,11 @@ class Scales(EnvRows):
         total = vitals.steps * started.batches if vitals and started.batches else 0
         line.cell(percent(vitals.lost / total if vitals and total and scaled else None), "dim").add(" ")
         left = until_growth(started, env)
-        line.add("–" if left is None else f"{left:>4.0f} st", "absent" if left is None else "dim").to(25)
+        line.add("–" if left is None else f"{left:>4.0f} steps", "absent" if left is None else "dim").to(27)
         pong = vitals is not None and vitals.relapses >= PING_PONG
         line.add(PONG if pong else " ", "warning" if pong else "normal")
-        return line.cell(number(step.grad_norm if step else None, 3, 2), "dim").to(_FIXED)
+        line.add(" ").cell(number(step.grad_norm if step else None, 3, 2), "dim")
+        return line.to(_FIXED)
 
     def _stairs(self, line: Line, vitals: EnvVitals | None, width: int, low: float, high: float) -> None:
         if width <= 0:
