@@ -20,7 +20,7 @@ GIB = 2**30
 OWNERS = {"hosts": "h", "seeds": "s", "optimizers": "o", "policy": "p", "data": "d", "rest": "·"}
 """Owner and the letter of its part of the bar."""
 _LEAST_BAR = 12
-_ROLES = {"hosts": "curve", "seeds": "blending", "optimizers": "training", "policy": "probationary", "data": "dim"}
+_ROLES = {"hosts": "series0", "seeds": "series1", "optimizers": "series4", "policy": "series2", "data": "dim"}
 
 
 def gib(size: float | None) -> Cell:
@@ -59,6 +59,8 @@ class MemoryCourse(Panel):
         if len(memory.points) < 2:
             return [self.line().add(" a curve needs two points", "dim")]
         curves = _curves(memory, cpu=name.endswith("cpu"))
+        if not curves:
+            return [self.line().add(" its device does not tell", "dim")]
         high = round_up(max(value for _, values, _ in curves for value in values if value is not None))
         total = _gib(memory.total)
         if total is not None and total <= high:
