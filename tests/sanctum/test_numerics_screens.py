@@ -131,12 +131,15 @@ async def test_the_devices_show_memory_by_owner_and_when_it_is_full() -> None:
         assert "memory of cpu" in str(course.border_title)
 
 
-async def test_what_each_curve_of_the_memory_is_stands_at_its_end() -> None:
+async def test_each_curve_of_the_memory_is_named_and_what_lanes_share_is_told_once() -> None:
     samples = [
-        device_sampled(lane, allocated=2**30, reserved=2**31 if lane == "cuda:0" else None, used=3 * 2**30, total=2**32)
+        device_sampled(
+            lane, allocated=2**30, reserved=2**31 if lane == "cuda:0" else None, used=3 * 2**30, total=2**32,
+            owners={"hosts": MIB},
+        )
         for _ in range(3)
-        for lane in ("cuda:0", "cpu:0")
-    ]
+        for lane in ("cuda:0", "cpu:0", "cpu:1")
+    ]  # fmt: skip
     app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples]))
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
@@ -149,6 +152,10 @@ async def test_what_each_curve_of_the_memory_is_stands_at_its_end() -> None:
         await pilot.press("o")
         ends = [line.split()[-2:] for line in course.text.splitlines() if line[-1:].isdigit()][:-1]
         assert ends == [["total", "4"], ["machine", "3"], ["process", "1"]]
+        owners = {row[:9].strip(): row[9:].split() for row in app.screen.query_one(MemoryOwners).text.splitlines()}
+    assert owners["cuda:0"] == ["1.00", "–", "–", "–", "–", "1023"]
+    assert owners["cpu:0"] == owners["cpu:1"] == ["1.00", "–", "–", "–", "–", "–"]
+    assert owners["cpu all"] == ["2.00", "–", "–", "–", "–", "1022"]
 
 
 async def test_the_log_is_filtered_searched_and_a_way_to_the_env() -> None:

@@ -131,6 +131,13 @@ async def test_what_has_no_room_among_the_anomalies_ends_in_an_ellipsis(width: i
             second = screen_text(app).splitlines()[1].rstrip()
             assert "▲ 12  the gradient of the host" in second
             assert second.endswith("…  +11 more")
+        await pilot.press("a")
+        await settle(pilot)
+        rows = screen_text(app).splitlines()
+        top = next(number for number, row in enumerate(rows) if "▲ the gradient" in row)
+        start = rows[top].index("▲")
+        assert rows[top + 1][start : start + 2] == "  "
+        assert rows[top + 1][start + 2] != " "  # what is wrapped begins behind the glyph
 
 
 async def test_a_healthy_run_has_no_anomalies() -> None:

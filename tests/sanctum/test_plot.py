@@ -59,7 +59,7 @@ def test_where_there_is_no_place_nothing_is_shown() -> None:
     assert places([1.0, 2.0], 25, 0) == []
 
 
-@given(st.integers(2, 60), st.integers(1, 12), st.floats(-1e3, 1e3), st.floats(1e-6, 1e6))
+@given(st.integers(2, 60), st.integers(1, 12), st.floats(-1e3, 1e3), st.floats(1e-3, 1e6))
 def test_ticks_of_an_axis_are_evenly_spaced(rows: int, steps: int, low: float, step: float) -> None:
     axis = Axis(low, low + steps * step, [(low + index * step, str(index)) for index in range(steps + 1)])
     chart = Chart(values=[], extent=2, low=axis.low, high=axis.high, ticks=axis.ticks)

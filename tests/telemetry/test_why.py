@@ -28,14 +28,14 @@ def test_a_healthy_env_has_no_symptom() -> None:
 
 def test_a_nan_is_traced_to_the_first_signal_that_left_its_range() -> None:
     calm: list[dict[str, object]] = [{"loss_scale": 1024.0}] * 4
-    skip: dict[str, object] = {"lost": 2, "loss_scale": 256.0}
+    skip: dict[str, object] = {"lost": 1, "loss_scale": 256.0}
     why = trace_back(
         state_after(*steps(*calm, skip, {"grad_norm": 40.0, "loss_scale": 256.0}, {"grad_norm": math.nan})), 0
     )
     assert why.symptom is not None
     assert (why.symptom.step, why.symptom.text) == (7, "not finite: gradient of the host")
     assert [(moment.step, moment.text) for moment in why.chain] == [
-        (5, "2 batches skipped for an overflow"),
+        (5, "1 batch skipped for an overflow"),
         (5, "loss scale fell from 2^10 to 2^8"),
         (6, "gradient of the host is 40, more than 8"),
     ]

@@ -51,7 +51,8 @@ class Choices(ModalScreen[Visit | None]):
             yield Static(self._question, id="question", markup=False)
             if self._choices:
                 width = min(_WIDTH, self.app.size.width * 9 // 10) - _FRAME
-                yield OptionList(*(Option(_hung(text, self._indent, width)) for text, _ in self._choices))
+                texts = (_hung(text, self._indent, width, self.app.console) for text, _ in self._choices)
+                yield OptionList(*(Option(text) for text in texts))
             yield Static("↵ go there   Esc back" if self._choices else "Esc back", id="hint")
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
@@ -63,11 +64,11 @@ class Choices(ModalScreen[Visit | None]):
         self.dismiss(None)
 
 
-def _hung(text: Text, indent: int, width: int) -> Text:
+def _hung(text: Text, indent: int, width: int, console: Console) -> Text:
     """The text wrapped to `width`, each line of it behind the first `indent` columns."""
     lines: list[Text] = []
     for line in text.split("\n"):
-        wrapped = line[indent:].wrap(Console(), width - indent)
+        wrapped = line[indent:].wrap(console, width - indent)
         lines += [Text.assemble(" " * indent if number else line[:indent], part) for number, part in enumerate(wrapped)]
     return Text("\n").join(lines)
 

@@ -48,10 +48,10 @@ class Chart:
         if plot_width < 8 or plot_height < 2:
             return []
         curves = [(self.values, self.role), *self.others]
-        low, high, ticks = self._axis(plot_height)
-        layers = [curve(values, self.extent, low, high, plot_width, plot_height) for values, _ in curves]
+        axis = self._axis(plot_height)
+        layers = [curve(values, self.extent, axis.low, axis.high, plot_width, plot_height) for values, _ in curves]
         roles = [role for _, role in curves]
-        labels = {self.row(value, height): label for value, label in ticks}
+        labels = {_row(axis, value, plot_height): label for value, label in axis.ticks}
         band = self._band_rows(plot_width, plot_height)
         lines: list[Line] = []
         for y, row in enumerate(overlay(layers)):
@@ -63,9 +63,7 @@ class Chart:
 
     def row(self, value: float, height: int) -> int:
         """Which of `lines(…, height)` a value of the y axis falls on."""
-        low, high, _ = self._axis(height - 1)
-        share = (min(max(value, low), high) - low) / (high - low)
-        return height - 2 - round(share * ((height - 1) * 4 - 1)) // 4
+        return _row(self._axis(height - 1), value, height - 1)
 
     def _axis(self, rows: int) -> Axis:
         """The y axis of so many rows."""
@@ -75,9 +73,10 @@ class Chart:
     def _band_rows(self, width: int, height: int) -> list[list[bool]]:
         rows = [[False] * width for _ in range(height)]
         if self.band is not None:
+            axis = self._axis(height)
             for x, spread in enumerate(column_spread(*self.band, self.extent, width)):
                 if spread is not None:
-                    for y in range(self.row(spread[1], height + 1), self.row(spread[0], height + 1) + 1):
+                    for y in range(_row(axis, spread[1], height), _row(axis, spread[0], height) + 1):
                         rows[y][x] = True
         return rows
 
@@ -97,6 +96,12 @@ class Chart:
             if column > line.width and column + len(label) <= room:
                 line.to(column).add(label, "dim")
         return line
+
+
+def _row(axis: Axis, value: float, rows: int) -> int:
+    """Which of so many rows a value falls on, counted from the top."""
+    share = (min(max(value, axis.low), axis.high) - axis.low) / (axis.high - axis.low)
+    return rows - 1 - round(share * (rows * 4 - 1)) // 4
 
 
 def _paint(line: Line, row: list[tuple[str, int]], roles: Sequence[str], band: list[bool]) -> None:

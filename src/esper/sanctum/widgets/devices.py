@@ -56,7 +56,12 @@ class Devices(Panel):
         return memories
 
     def _busy(self, name: str, sample: DeviceSampled, width: int) -> Line:
-        line = self.line().add(" ").fit(plain(name), 7).add(f"{sample.envs:>3} envs  ", "dim")
+        line = (
+            self.line()
+            .add(" ")
+            .fit(plain(name), 7)
+            .add(f"{sample.envs:>3} {'env ' if sample.envs == 1 else 'envs'}  ", "dim")
+        )
         line.gauge(sample.busy, max(width - line.width - 9, 4), "spark").add(" ")
         return line.cell(percent(sample.busy)).add(" %", "dim")
 

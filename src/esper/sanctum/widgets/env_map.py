@@ -13,7 +13,7 @@ from textual.geometry import Size
 
 from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.population import NUMBERS
-from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, brief
+from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, brief, counted
 from esper.sanctum.widgets.panel import Line, Panel, View
 from esper.telemetry.state import EnvState
 
@@ -145,7 +145,7 @@ class EnvMap(Panel, can_focus=True):
         here = self.view.env // self._columns
         self._top = min(max(self._top, here - room + 1), here, max(rows - room, 0))
         self.heading = f"envs ─ coloured by rank in {metric.name}, {'low' if metric.low_is_bad else 'high'} is bad"
-        self.note = f"{sum(weather.outlier for weather in found)} outliers of {len(envs)}"
+        self.note = f"{counted(sum(weather.outlier for weather in found), 'outlier')} of {len(envs)}"
         severities = {a.found.env: a.found.severity for a in reversed(self.state.active_anomalies())}
         lines: list[Line] = []
         for row in range(self._top, min(self._top + room, rows)):

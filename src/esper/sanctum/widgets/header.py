@@ -8,7 +8,7 @@ from typing import NamedTuple
 from textual.geometry import Size
 
 from esper.sanctum.source import ENDED, Source
-from esper.sanctum.symbols import STATUSES, brief, plain, shorten, span
+from esper.sanctum.symbols import STATUSES, brief, counted, plain, shorten, span
 from esper.sanctum.widgets.panel import Line, Panel
 
 
@@ -84,7 +84,7 @@ class Header(Panel):
             room = width - right.width - 2
             lanes = " ".join(plain(lane) for lane in dict.fromkeys(started.lanes))
             left.add(shorten(plain(started.task), max(room, 0)), "title")
-            for text in (plain(started.policy), f"{len(started.lanes)} envs", f"on {lanes}"):
+            for text in (plain(started.policy), counted(len(started.lanes), "env"), f"on {lanes}"):
                 if left.width + 2 + len(text) <= room:
                     left.add("  " if width >= 100 else " ").add(text, "dim")
         return [left.to(width - right.width).join(right)]

@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import plain, power, power_of_two
+from esper.sanctum.symbols import counted, plain, power, power_of_two
 from esper.sanctum.widgets.chart import AXIS, Chart
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.plot import Axis
@@ -107,7 +107,7 @@ class NonFiniteList(Panel):
         bad = self.state.vitals.bad
         if not bad:
             return [self.line().add(" every value was finite", "dim")] if self.state.started else []
-        self.note = f"{len(bad)} quantities"
+        self.note = counted(len(bad), "quantity", "quantities")
         lines = [self.line().add("   NaN   inf  first at", "head")]
         together: dict[tuple[object, ...], list[str]] = {}
         for name, count in sorted(bad.items(), key=lambda item: -item[1].last_seq):
