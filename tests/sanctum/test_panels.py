@@ -54,7 +54,7 @@ async def test_header() -> None:
         text = header(app)
     assert "digits_impaired ppo 3 envs on cpu:0 cpu:1" in text
     assert "● RUNNING round 14/100" in text
-    assert "step 11/25 12/s 9m left" in text  # 3 envs in a quarter of a second; 2164 such steps to go
+    assert "step 11/25 env-steps 12/s 9m left" in text  # 3 envs in a quarter of a second; 2164 such steps to go
 
 
 async def test_env_row() -> None:
@@ -267,7 +267,7 @@ async def test_env_detail() -> None:
         assert shown(app, EnvReward) == "accuracy +0.150 rent −0.025 sum +0.125"
         moves = shown(app, EnvMoves)
         assert "1 late g → t conv_light G1 open" in moves
-        assert "▲ G2 holds late: age 1, needs 3, gradient finite NaN" in moves
+        assert "▲ G2 holds late: age 1, needs 3; gradient finite NaN" in moves
         assert "gradient measured" not in moves
 
 

@@ -57,7 +57,6 @@ async def test_where_there_is_no_border_below_what_stands_in_it_stands_beside_th
         await pilot.press("2")
         await settle(pilot)
         assert "learning ─ by round  1 of 8 ─ o next" in screen_text(app)
-        assert "step op" not in screen_text(app)  # a heading of rows that have no room
 
 
 async def test_no_policy_no_curves() -> None:

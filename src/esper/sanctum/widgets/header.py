@@ -105,7 +105,7 @@ class Header(Panel):
         line.add("  step " if wide else "  ", "dim").add(f"{state.step:>{len(str(started.steps))}}", "bright")
         line.add(f"/{started.steps}", "dim")
         rate = state.steps_per_second
-        line.add("  ").cell(brief(rate)).add(" env-steps/s" if width >= 160 else "/s", "dim")
+        line.add("  env-steps " if width >= 160 else "  ", "dim").cell(brief(rate)).add("/s", "dim")
         if state.status not in ENDED:
             line.add(f"  {span(state.seconds_left)}").add(" left" if wide else "", "dim")
         return line

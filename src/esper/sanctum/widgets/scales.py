@@ -113,11 +113,10 @@ class Scales(EnvRows):
         total = vitals.steps * started.batches if vitals and started.batches else 0
         line.cell(percent(vitals.lost / total if vitals and total and scaled else None), "dim").add(" ")
         left = until_growth(started, env)
-        line.add("–" if left is None else f"{left:>4.0f} steps", "absent" if left is None else "dim").to(27)
+        line.add("–" if left is None else f"{left:>4.0f} steps", "absent" if left is None else "dim").to(28)
         pong = vitals is not None and vitals.relapses >= PING_PONG
         line.add(PONG if pong else " ", "warning" if pong else "normal")
-        line.add(" ").cell(number(step.grad_norm if step else None, 3, 2), "dim")
-        return line.to(_FIXED)
+        return line.cell(number(step.grad_norm if step else None, 3, 2), "dim").to(_FIXED)
 
     def _stairs(self, line: Line, vitals: EnvVitals | None, width: int, low: float, high: float) -> None:
         if width <= 0:
