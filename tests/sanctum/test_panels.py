@@ -135,7 +135,7 @@ async def test_what_has_no_room_among_the_anomalies_ends_in_an_ellipsis(width: i
         await settle(pilot)
         rows = screen_text(app).splitlines()
         top = next(number for number, row in enumerate(rows) if "▲ the gradient" in row)
-        start = rows[top].index("▲")
+        start = rows[top].index("▲ the")
         assert rows[top + 1][start : start + 2] == "  "
         assert rows[top + 1][start + 2] != " "  # what is wrapped begins behind the glyph
 
