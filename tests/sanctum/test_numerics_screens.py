@@ -246,7 +246,7 @@ async def test_why_is_a_time_line_of_moments(tmp_path: Path) -> None:
         await settle(pilot)
         text = screen_text(app)
         assert "Why, env 00: what led to it" in text
-        assert "gradient of the host 50, more than 8" in text
+        assert "gradient of the host is 50, more than 8" in text
         assert "not finite: gradient of the host" in text
         await pilot.press("enter")
         assert playback.position == 8
