@@ -30,7 +30,7 @@ class CheckpointPicker(ModalScreen[str | None]):
         with Vertical(id="dialog"):
             yield Static("Go back to a checkpoint, and go on from it", id="question")
             table: DataTable[Text] = DataTable(cursor_type="row")
-            for heading in ("round", "step", "at", "MiB", "asked by", "name"):
+            for heading in ("round", "step", "at", "   MiB", "asked by", "name"):
                 table.add_column(heading)
             for saved in self._checkpoints:
                 table.add_row(
