@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from esper.control import Kind
+from esper.engine.checkpoint import Checkpoint
 from esper.engine.env import Env
 from esper.engine.faults import FaultError
 from esper.engine.manifest import UNDONE, find_checkpoint, list_checkpoints
@@ -178,7 +179,7 @@ def test_a_stop_that_meets_a_full_disk_holds_the_run_until_there_is_room(
 ) -> None:
     save, full = Saver.save, threading.Event()
 
-    def limited(saver: Saver, trainer: Trainer) -> tuple[Path, int]:
+    def limited(saver: Saver, trainer: Trainer) -> tuple[Path, int, Checkpoint]:
         if full.is_set():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return save(saver, trainer)

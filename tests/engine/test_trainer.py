@@ -6,12 +6,13 @@ import shutil
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 import pytest
 from torch import Tensor
 
 from esper.control import Kind
-from esper.engine.checkpoint import STATE, read_checkpoint
+from esper.engine.checkpoint import STATE, Checkpoint, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.faults import RunFailedError
 from esper.engine.manifest import list_checkpoints
@@ -130,6 +131,19 @@ def test_every_request_is_recorded_with_who_asked_before_what_comes_of_it(tmp_pa
     assert after == [ev.Paused, ev.CheckpointSaved, ev.EnvStepped, ev.CheckpointSaved, ev.CheckpointSaved]
 
 
+def test_a_checkpoint_tells_how_well_its_envs_do_also_where_it_is_gone_back_to(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, checkpoint_every=0).start_paused()
+    live.control.ask(Kind.CHECKPOINT, "test")
+    saved = live.wait_for(ev.CheckpointSaved)
+    last = [event for event in live.heard if isinstance(event, ev.EnvStepped)][-len(live.run.pool.envs) :]
+    assert saved.accuracy == pytest.approx(median(event.accuracy for event in last), rel=1e-4)
+    live.control.ask(Kind.STEP, "test")
+    live.control.ask(Kind.RESTORE, "test", saved.path)
+    assert live.wait_for(ev.CheckpointSaved).accuracy == saved.accuracy
+    live.control.ask(Kind.ABANDON, "test")
+    live.finish()
+
+
 # Checkpoints
 
 
@@ -188,7 +202,7 @@ def test_only_the_last_are_kept(tmp_path: Path) -> None:
 def test_a_schedule_that_meets_a_full_disk_is_told_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save = Saver.save
 
-    def full_in_the_first_round(saver: Saver, trainer: Trainer) -> tuple[Path, int]:
+    def full_in_the_first_round(saver: Saver, trainer: Trainer) -> tuple[Path, int, Checkpoint]:
         if trainer.round == 1:
             raise OSError(28, "No space left on device")
         return save(saver, trainer)

@@ -36,6 +36,7 @@ def population(envs: int = 16, rounds: int = 14, steps: int = 25, stop: int = 17
                     step=steps,
                     path=path,
                     bytes=3_400_000 + round_ * 1000,
+                    accuracy=0.8 + round_ / 1000,
                     seconds=0.05,
                     origin="schedule",
                 )

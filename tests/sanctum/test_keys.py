@@ -97,7 +97,7 @@ async def test_restore_picks_a_checkpoint() -> None:
         assert isinstance(app.screen, CheckpointPicker)
         table = app.screen.query_one(DataTable)
         newest = [str(cell).strip() for cell in table.get_row_at(0)]
-        assert newest == ["10", "25", "14:13:26", "3.25", "schedule", "00010-025"]
+        assert newest == ["10", "25", "14:13:26", "81.0", "3.25", "schedule"]
         await pilot.press("escape")
         assert kinds(session) == []
         await pilot.press("r", "down", "enter")

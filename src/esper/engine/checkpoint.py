@@ -12,7 +12,9 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -55,6 +57,12 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     telemetry: bytes
     """The Keyframe of the telemetry as of this step, one JSON line."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Median over the envs of the validation accuracy measured last; None before any was."""
+        measured = [episode["view"]["accuracies"][-1:] for episode in self.state["episodes"]]
+        return median(known) if (known := list(chain.from_iterable(measured))) else None
 
 
 def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:

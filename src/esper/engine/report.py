@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple, overload
 
 import torch
 
 import esper
+from esper.engine.checkpoint import Checkpoint
 from esper.engine.env import Measurement
 from esper.engine.episode import Episode, Outcome
 from esper.engine.gauges import read_gauges
@@ -153,6 +155,21 @@ def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:
         parameter_ratio=_short(episode.view.parameter_ratio),
         fossilized=stages.count(Stage.FOSSILIZED),
         culled=episode.culled,
+    )
+
+
+def checkpoint_saved(
+    path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, at: Moment
+) -> ev.CheckpointSaved:
+    """A checkpoint that is on disk, whole; `seconds` to write it, None where it was there before."""
+    return ev.CheckpointSaved(
+        round=at.round,
+        step=at.step,
+        path=str(path),
+        bytes=size,
+        accuracy=_short(saved.accuracy),
+        seconds=seconds,
+        origin=origin,
     )
 
 

@@ -40,13 +40,13 @@ class Saver:
         self._keep = keep
         self._sound: Checkpoint | None = None
 
-    def save(self, trainer: Trainer) -> tuple[Path, int]:
-        """Write everything that the run needs to go on from here; its place and its size in bytes.
+    def save(self, trainer: Trainer) -> tuple[Path, int, Checkpoint]:
+        """Write everything that the run needs to go on from here; its place, its size in bytes, and what it holds.
 
         Rank 0 writes, for all ranks: a checkpoint does not tell how many there were. Raises OSError.
         """
         checkpoint = _checkpoint(trainer, _gather(_capture(trainer), trainer.ranks))
-        return self._path(checkpoint), trainer.ranks.first(lambda: self._write(checkpoint))
+        return self._path(checkpoint), trainer.ranks.first(lambda: self._write(checkpoint)), checkpoint
 
     def remember(self, trainer: Trainer) -> None:
         """Keep in memory what a checkpoint of now would hold: a fault leaves a state that is not worth saving.
@@ -77,8 +77,8 @@ class Saver:
         now = checkpoint_path(self.directory, trainer.round, trainer.step)
         trainer.ranks.first(lambda: undo_later(self.directory, now.name, self._keep))
 
-    def restore(self, trainer: Trainer, path: Path) -> Keyframe:
-        """Put a trainer into the state that a checkpoint holds; the telemetry as of then.
+    def restore(self, trainer: Trainer, path: Path) -> tuple[Keyframe, Checkpoint]:
+        """Put a trainer into the state that a checkpoint holds; the telemetry as of then, and all that it holds.
 
         Raises:
             CheckpointError: the checkpoint is damaged, or does not fit the trainer, which is as it was then.
@@ -99,7 +99,7 @@ class Saver:
             _install(trainer, before)
             raise CheckpointError(f"{path} does not fit this version of the program: {misfits[0]}")
         self._sound = None  # it may be of a future that will not be
-        return keyframe
+        return keyframe, saved
 
 
 def _checkpoint(trainer: Trainer, now: _Position) -> Checkpoint:

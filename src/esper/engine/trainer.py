@@ -15,6 +15,7 @@ from esper.config import Config
 from esper.control import Control, Kind, Request
 from esper.engine import report
 from esper.engine.agents import Agent
+from esper.engine.checkpoint import Checkpoint
 from esper.engine.env import Measurement
 from esper.engine.episode import Episode, Outcome
 from esper.engine.faults import FaultError, RunFailedError
@@ -251,10 +252,7 @@ class Trainer:
         start = time.perf_counter()
         rescued = self.saver.rescue()
         if rescued is not None:
-            path, size, sound = rescued
-            self._tell_checkpoint(
-                path, size, time.perf_counter() - start, "fault", self._moment(sound.round, sound.step)
-            )
+            self._tell_checkpoint(*rescued, time.perf_counter() - start, "fault")
 
     def _hold_unrecorded(self) -> str | None:
         """Why the run cannot go on being recorded, if it cannot. One of several ranks goes on until memory is full."""
@@ -336,8 +334,8 @@ class Trainer:
         """Raises OSError if it cannot be written."""
         start = time.perf_counter()
         with self._stopwatch("checkpoint"):
-            path, size = self.saver.save(self)
-        self._tell_checkpoint(path, size, time.perf_counter() - start, origin, self._at)
+            saved = self.saver.save(self)
+        self._tell_checkpoint(*saved, time.perf_counter() - start, origin)
         self.hub.flush()
 
     def _checkpoint_to_leave(self, origin: str) -> bool:
@@ -364,18 +362,18 @@ class Trainer:
         Raises:
             CheckpointError: it is damaged, or of another run.
         """
-        self.hub.restore(self.saver.restore(self, path))
+        keyframe, saved = self.saver.restore(self, path)
+        self.hub.restore(keyframe)
         self._since = time.perf_counter()
         size = self.ranks.first(lambda: sum(file.stat().st_size for file in path.iterdir()))
-        self._tell_checkpoint(path, size, None, origin, self._at)
+        self._tell_checkpoint(path, size, saved, None, origin)
         at = self._at
         self.hub.announce(ev.Resumed(round=at.round, step=at.step, origin=origin, checkpoint=str(path)))
         self._attempt(self.saver.undo_later, self)
 
-    def _tell_checkpoint(self, path: Path, size: int, seconds: float | None, origin: str, at: Moment) -> None:
-        self.hub.announce(
-            ev.CheckpointSaved(round=at.round, step=at.step, path=str(path), bytes=size, seconds=seconds, origin=origin)
-        )
+    def _tell_checkpoint(self, path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str) -> None:
+        at = self._moment(saved.round, saved.step)
+        self.hub.announce(report.checkpoint_saved(path, size, saved, seconds, origin, at))
 
 
 def _vain(request: Request, *, paused: bool, unrecorded: bool) -> str | None:

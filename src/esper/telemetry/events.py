@@ -295,6 +295,8 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag=True):
     """Its directory."""
     bytes: int
     """Size of its files."""
+    accuracy: float | None = None
+    """Median over the envs of the validation accuracy measured last, a share; absent before any was."""
     seconds: float | None = None
     """What it took to write; absent where it was found on disk, by a run that goes on from it."""
     origin: str

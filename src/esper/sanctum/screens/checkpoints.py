@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import ClassVar
 
 from rich.text import Text
@@ -12,7 +11,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
-from esper.sanctum.symbols import number, plain, shorten, time_of_day
+from esper.sanctum.symbols import number, percent, plain, shorten, time_of_day
 from esper.telemetry.events import CheckpointSaved
 
 
@@ -30,16 +29,16 @@ class CheckpointPicker(ModalScreen[str | None]):
         with Vertical(id="dialog"):
             yield Static("Go back to a checkpoint, and go on from it", id="question")
             table: DataTable[Text] = DataTable(cursor_type="row")
-            for heading in ("round", "step", "at", "   MiB", "asked by", "name"):
+            for heading in ("round", "step", "at", "acc %", "   MiB", "asked by"):
                 table.add_column(heading)
             for saved in self._checkpoints:
                 table.add_row(
                     Text(str(saved.round), justify="right"),
                     Text(str(saved.step), justify="right"),
                     Text(time_of_day(saved.time)),
+                    Text(percent(saved.accuracy).text),
                     Text(number(saved.bytes / 2**20, 4, 2).text),
                     Text(shorten(plain(saved.origin), 12)),
-                    Text(plain(PurePath(saved.path).name)),
                 )
             yield table
             yield Static("↵ restore   Esc cancel", id="hint")
