@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -61,8 +60,8 @@ class Checkpoint:
     @property
     def accuracy(self) -> float | None:
         """Median over the envs of the validation accuracy measured last; None before any was."""
-        measured = [episode["view"]["accuracies"][-1:] for episode in self.state["episodes"]]
-        return median(known) if (known := list(chain.from_iterable(measured))) else None
+        last = [accuracy for episode in self.state["episodes"] for accuracy in episode["view"]["accuracies"][-1:]]
+        return median(last) if last else None
 
 
 def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:

@@ -16,8 +16,8 @@ from esper.telemetry.state import EnvState
 from esper.telemetry.traces import Trace
 
 _ROOM_FOR_COURSE = 46
-_BESIDE, _ROOM_FOR_HOW = 33, 24
-"""Columns before the other heads where they stand beside the op, and what they need there; else they stand below."""
+_BESIDE = 57
+"""Columns from which on the other heads stand beside the op, where 24 are left for them; else they stand below."""
 
 
 class Decisions(EnvPanel):
@@ -58,7 +58,7 @@ class Decisions(EnvPanel):
             lines.append(line)
         room = size.height - len(lines) - 2
         if room > 0 and env.trace:
-            how = "    how" if width - _BESIDE >= _ROOM_FOR_HOW else ""
+            how = "    how" if width >= _BESIDE else ""
             lines += [self.line(), self.line().add(f" step op           where     p{how}", "head")]
             lines += last_decisions(self.view.palette, env.trace, room, width)
         return lines
@@ -67,6 +67,7 @@ class Decisions(EnvPanel):
 def last_decisions(palette: Palette, trace: Sequence[Trace], room: int, width: int) -> list[Line]:
     """The last steps that fit into `room` lines, the newest first: op, slot, and the other heads with their odds."""
     lines: list[Line] = []
+    beside = width >= _BESIDE
     for step in reversed(trace):
         parts = [
             f"{head_label(name, short=True)} {plain(chosen.choice)}"
@@ -79,7 +80,6 @@ def last_decisions(palette: Palette, trace: Sequence[Trace], room: int, width: i
         line.add(" ").fit(plain(step.target or ""), 8).add(" ").cell(number(step.probability, 1, 2, fixed=True)).add(
             " "
         )
-        beside = width - _BESIDE >= _ROOM_FOR_HOW
         indent = line.width if beside else 6
         texts = wrap(" · ".join(parts), width - indent, break_long_words=False)
         lines.append(line.add(texts.pop(0), "dim") if texts and beside else line)

@@ -37,9 +37,8 @@ def attach(lines: Sequence[Line], labels: Sequence[Label], column: int) -> None:
 
 def apart(wanted: Sequence[int], rows: int) -> list[int]:
     """A row of its own for each of the rising rows wanted, as near as the order allows; there are enough of them."""
-    blocks: list[
-        tuple[float, int]
-    ] = []  # first row and height of those that touch: around the middle of what they want
+    # First row and height of each block of those that touch; it lies around the middle of what they want.
+    blocks: list[tuple[float, int]] = []
     for row in wanted:
         start, count = float(row), 1
         while blocks and sum(blocks[-1]) > start:
