@@ -21,7 +21,7 @@ def network(
 ) -> GrowingNetwork:
     """A host for 1×8×8 pictures and 10 classes, with one block to a slot."""
     widths = widths or tuple(4 * 2**i for i in range(len(slots)))
-    host = ConvHost(in_channels=1, widths=widths, kernel_size=1, pools=2, classes=10, slots=slots)
+    host = ConvHost(in_channels=1, widths=widths, kernel_size=1, pools=2, pool_before="conv", classes=10, slots=slots)
     net = GrowingNetwork(host, slots, GateConfig())
     net.reset(generator(seed))
     return net

@@ -6,7 +6,6 @@ from torch import nn
 from esper.growth.blueprints import BLUEPRINTS, blueprint, build
 from esper.growth.blueprints.cnn import Bottleneck
 from esper.growth.initialise import initialise
-from esper.growth.layers import Pointwise
 from tests.growth.hosts import generator
 
 WIDTHS = [1, 2, 4, 16, 48, 64]
@@ -83,11 +82,3 @@ def test_unknown_and_doubled_names_are_refused() -> None:
         build("conv_lite", 4)
     with pytest.raises(ValueError, match="already"):
         blueprint("norm")(lambda channels: nn.Identity())
-
-
-def test_pointwise_is_a_1x1_convolution() -> None:
-    layer = Pointwise(3, 5, bias=True)
-    x = torch.randn(2, 3, 4, 4, generator=generator())
-    torch.testing.assert_close(layer(x), F.conv2d(x, layer.weight, layer.bias))
-    x = x.contiguous(memory_format=torch.channels_last)
-    assert layer(x).is_contiguous(memory_format=torch.channels_last)

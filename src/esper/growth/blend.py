@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from esper.growth.alpha import Curve
 from esper.growth.initialise import zero_start
+from esper.growth.layers import pixel_mean
 
 
 class Blend(enum.Enum):
@@ -57,7 +58,7 @@ class Gate(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Openness [B, 1, 1, 1]."""
-        pooled_BC = x_BCHW.mean((2, 3))
+        pooled_BC = pixel_mean(x_BCHW)
         return torch.sigmoid(self.out(torch.relu(self.hidden(pooled_BC))))[:, :, None, None]
 
 

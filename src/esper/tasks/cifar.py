@@ -64,7 +64,9 @@ def _task(name: str, widths: tuple[int, int, int], kernel_size: int) -> Task:
         name=name,
         classes=10,
         input_shape=(3, 32, 32),
-        build_host=partial(ConvHost, in_channels=3, widths=widths, kernel_size=kernel_size, pools=2, classes=10),
+        build_host=partial(
+            ConvHost, in_channels=3, widths=widths, kernel_size=kernel_size, pools=2, pool_before="norm", classes=10
+        ),
         load=load,
         batch_size=128,
         samples_per_epoch=12_800,

@@ -42,7 +42,9 @@ def _task(name: str, kernel_size: int) -> Task:
         name=name,
         classes=10,
         input_shape=(1, 8, 8),
-        build_host=partial(ConvHost, in_channels=1, widths=(4, 8, 16), kernel_size=kernel_size, pools=2, classes=10),
+        build_host=partial(
+            ConvHost, in_channels=1, widths=(4, 8, 16), kernel_size=kernel_size, pools=2, pool_before="conv", classes=10
+        ),
         load=load,
         batch_size=128,
         samples_per_epoch=1024,

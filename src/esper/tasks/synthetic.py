@@ -47,7 +47,9 @@ SYNTHETIC = Task(
     name="synthetic",
     classes=CLASSES,
     input_shape=SHAPE,
-    build_host=partial(ConvHost, in_channels=3, widths=(8, 16, 32), kernel_size=3, pools=2, classes=CLASSES),
+    build_host=partial(
+        ConvHost, in_channels=3, widths=(8, 16, 32), kernel_size=3, pools=2, pool_before="norm", classes=CLASSES
+    ),
     load=load,
     batch_size=128,
     samples_per_epoch=512,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from esper.growth.blueprints.registry import blueprint
 from esper.growth.initialise import zero_start
-from esper.growth.layers import Pointwise, convolution, group_norm
+from esper.growth.layers import Pointwise, convolution, group_norm, pixel_mean
 
 
 @blueprint("norm")
@@ -44,7 +44,7 @@ class Attention(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Shape-preserving."""
-        pooled_BC = x_BCHW.mean((2, 3))
+        pooled_BC = pixel_mean(x_BCHW)
         scale_BC = torch.tanh(self.excite(F.relu(self.squeeze(pooled_BC))))
         return x_BCHW + x_BCHW * scale_BC[:, :, None, None]
 
