@@ -12,6 +12,7 @@ from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.screens.explain import Explain
 from esper.sanctum.screens.help import Help
 from esper.sanctum.widgets.anomalies import AnomalyStrip
+from esper.sanctum.widgets.devices import Devices
 from esper.sanctum.widgets.lanes import LaneLoads, PhaseShares
 from esper.sanctum.widgets.log_list import LogList
 from esper.sanctum.widgets.memory import MemoryCourse, MemoryOwners
@@ -156,6 +157,23 @@ async def test_each_curve_of_the_memory_is_named_and_what_lanes_share_is_told_on
     assert owners["cuda:0"] == ["1.00", "–", "–", "–", "–", "1023"]
     assert owners["cpu:0"] == owners["cpu:1"] == ["1.00", "–", "–", "–", "–", "–"]
     assert owners["cpu all"] == ["2.00", "–", "–", "–", "–", "1022"]
+
+
+async def test_the_memory_of_each_process_is_counted_once() -> None:
+    samples = [
+        device_sampled(lane, allocated=size, used=3 * 2**30, total=2**32, owners={"hosts": MIB})
+        for lane, size in (("cpu:0", 2**30), ("cpu:1", 2**30), ("1/cpu:0", 2**29), ("1/cpu:1", 2**29))
+    ]
+    app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples]))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        lanes = app.screen.query_one(Devices).text.splitlines()
+        assert [line.split()[1] for line in lanes if "rss" in line] == ["1", "0.5"], lanes
+        await pilot.press("5")
+        await settle(pilot)
+        owners = {row[:11].strip(): row[11:].split() for row in app.screen.query_one(MemoryOwners).text.splitlines()}
+    assert owners["cpu all"][5] == "1022"
+    assert owners["1/cpu all"][5] == "510"
 
 
 async def test_the_log_is_filtered_searched_and_a_way_to_the_env() -> None:

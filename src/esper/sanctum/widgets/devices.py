@@ -10,6 +10,7 @@ from textual.geometry import Size
 from esper.sanctum.symbols import Cell, brief, number, percent, plain
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.events import DeviceSampled
+from esper.telemetry.vitals import memory_of
 
 FULL = 0.9
 """Share of the memory from which on it is marked."""
@@ -17,7 +18,7 @@ _WIDE = 52
 
 
 class Devices(Panel):
-    """A line per device with its envs and busy time, and one with its memory. CPU lanes share one memory."""
+    """A line per device with its envs and busy time, and one with its memory. The CPU lanes of a process share one."""
 
     METRICS = ("busy", "memory")
 
@@ -49,17 +50,14 @@ class Devices(Panel):
         return lines
 
     def _memories(self) -> dict[str, DeviceSampled]:
-        """One sample for each memory there is: each CUDA device has its own, the CPU lanes have one."""
-        memories: dict[str, DeviceSampled] = {}
-        for name, sample in self.state.devices.items():
-            memories["cpu" if _is_cpu(name) else name] = sample
-        return memories
+        """The last sample of each memory there is."""
+        return {memory_of(name): sample for name, sample in self.state.devices.items()}
 
     def _busy(self, name: str, sample: DeviceSampled, width: int) -> Line:
         line = (
             self.line()
             .add(" ")
-            .fit(plain(name), 7)
+            .fit(plain(name), max(6, *(len(plain(each)) for each in self.state.devices)) + 1)
             .add(f"{sample.envs:>3} {'env ' if sample.envs == 1 else 'envs'}  ", "dim")
         )
         line.gauge(sample.busy, max(width - line.width - 9, 4), "spark").add(" ")
@@ -88,7 +86,7 @@ class Devices(Panel):
 
 
 def _is_cpu(name: str) -> bool:
-    return name.startswith("cpu")
+    return memory_of(name) != name
 
 
 def _gib(size: int | None, *, wide: bool) -> Cell:

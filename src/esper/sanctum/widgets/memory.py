@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
 from textual.geometry import Size
@@ -14,7 +14,7 @@ from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.plot import round_up
 from esper.telemetry.anomalies import MEMORY_ROUNDS
 from esper.telemetry.events import DeviceSampled
-from esper.telemetry.vitals import MemoryVitals, runs_out
+from esper.telemetry.vitals import MemoryVitals, memory_of, runs_out
 
 GIB = 2**30
 OWNERS = {"hosts": "h", "seeds": "s", "optimizers": "o", "policy": "p", "data": "d", "rest": "·"}
@@ -128,25 +128,31 @@ class MemoryOwners(Panel):
 
     def _rows(self) -> list[tuple[str, dict[str, int], int | None]]:
         """Name, owners and the rest of each lane; of lanes that share a memory, the rest is told of all together."""
-        told = {name: sample for name, sample in self.state.devices.items() if sample.owners}
-        shared = [sample for name, sample in told.items() if name.startswith("cpu")]
-        rows = [
-            (name, sample.owners, None if len(shared) > 1 and sample in shared else _rest(sample, [sample]))
-            for name, sample in told.items()
-        ]
-        if len(shared) > 1:
-            owners = sum((Counter(sample.owners) for sample in shared), Counter[str]())
-            rows.append(("cpu all", dict(owners), _rest(shared[-1], shared)))
+        sharing: defaultdict[str, list[DeviceSampled]] = defaultdict(list)
+        for sample in self.state.devices.values():
+            if sample.owners:
+                sharing[memory_of(sample.device)].append(sample)
+        rows: list[tuple[str, dict[str, int], int | None]] = []
+        for memory, lanes in sharing.items():
+            rest = _rest(lanes)
+            if len(lanes) == 1:
+                rows.append((lanes[0].device, lanes[0].owners, rest))
+                continue
+            rows += [(lane.device, lane.owners, None) for lane in lanes]
+            owners = sum((Counter(lane.owners) for lane in lanes), Counter[str]())
+            rows.append((f"{memory} all", dict(owners), rest))
         return rows
 
     def draw(self, size: Size) -> list[Line]:
         """The lines, and for each memory a bar where there is room."""
-        lines = [self.line().add(" lane    ", "head").add("".join(f"{name:>11}" for name in OWNERS), "head")]
+        rows = [(plain(name), owners, rest) for name, owners, rest in self._rows()]
+        names = max([8, *(len(name) for name, _, _ in rows)])
+        lines = [self.line().add(f" {'lane':<{names}}", "head").add("".join(f"{name:>11}" for name in OWNERS), "head")]
         room = size.width - lines[0].width - 4
         self.note = "  ".join(f"{letter} {owner}" for owner, letter in OWNERS.items()) if room >= _LEAST_BAR else None
-        for name, owners, rest in self._rows():
+        for name, owners, rest in rows:
             shares = owners if rest is None else {**owners, "rest": rest}
-            line = self.line().add(" ").fit(plain(name), 8)
+            line = self.line().add(" ").fit(name, names)
             for owner in OWNERS:
                 part = shares.get(owner)
                 line.cell(number(None if part is None else part / 2**20, 8, 2), _ROLES.get(owner, "dim"))
@@ -159,7 +165,8 @@ class MemoryOwners(Panel):
         return lines if len(lines) > 1 else [self.line().add(" no owners told", "dim")]
 
 
-def _rest(sample: DeviceSampled, lanes: Sequence[DeviceSampled]) -> int | None:
+def _rest(lanes: Sequence[DeviceSampled]) -> int | None:
     """What the run holds of a memory beyond what its lanes know the owners of; None where that was not measured."""
     known = sum(sum(lane.owners.values()) for lane in lanes)
-    return None if sample.allocated is None else max(sample.allocated - known, 0)
+    held = lanes[-1].allocated
+    return None if held is None else max(held - known, 0)
