@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
-from itertools import groupby
-from operator import itemgetter
 
 from textual.geometry import Size
 from textual.strip import Strip
@@ -24,21 +23,15 @@ SKIP = "↓"
 """In a staircase: a step that lost a batch, for which the scale was halved."""
 PONG = "⇅"
 """The scale grows only to fall again."""
-SHADES = ((0.01, "·"), (0.1, "░"), (1.0, "▒"), (10.0, "▓"), (math.inf, "█"))
+SHADES = ((0.01, "·"), (0.1, "░"), (1.0, "▒"), (10.0, "▓"))
 """Of a gradient norm: the glyph below each bound."""
-_BOUNDS = [bound for bound, _ in SHADES]
+_BOUNDS = (*(bound for bound, _ in SHADES), math.inf)
+_MORE, _UNSOUND = "█", "×"
+_GLYPHS = "".join(glyph for _, glyph in SHADES) + _MORE + _UNSOUND
+_ROLES = {_MORE: "warning", _UNSOUND: "bad"}
+_NOTABLE = re.compile(f"({_MORE}+|{_UNSOUND}+)")
 _FIXED = 36
 """Columns of all but staircase and heat map."""
-
-
-def shade(norm: float | None) -> tuple[str, str]:
-    """Glyph and role of a gradient norm."""
-    if norm is None:
-        return " ", "normal"
-    if not math.isfinite(norm):
-        return "×", "bad"
-    glyph = SHADES[bisect_right(_BOUNDS, norm)][1]
-    return glyph, "warning" if glyph == "█" else "spark"
 
 
 def until_growth(started: RunStarted, env: EnvState) -> float | None:
@@ -76,7 +69,7 @@ class Scales(EnvRows):
         heat = min(heat, started.steps, STEPS)
         stairs = min(spare - (heat + 1) * len(owners), 80) if scaled else 0
         shown = self.page(range(len(self.state.envs)), max(size.height - 1, 1))
-        self.note = "|g|  " + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in SHADES[:-1]) + "  █ more"
+        self.note = "|g|  " + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in SHADES) + f"  {_MORE} more"
         low, high = _extent(list(vitals.values()))
         worst = {a.found.env: a.found.severity for a in reversed(self.state.active_anomalies())}
         strips = [self._heading(owners, stairs, heat, (high - low) / 7).strip(width)]
@@ -123,9 +116,9 @@ class Scales(EnvRows):
             return
         end = line.width + width
         if vitals is not None:
-            steps = [None if s is None or s <= 0 else math.log2(s) for s in vitals.staircase(width)]
-            lost = vitals.lost_in(width)
-            stairs, start = sparkline(steps, low, high), 0
+            steps, lost = vitals.staircase(width), vitals.lost_in(width)
+            level = {scale: sparkline([math.log2(scale) if scale else None], low, high) for scale in set(steps)}
+            stairs, start = "".join([level[scale] for scale in steps]), 0
             for place in sorted(lost):
                 line.add(stairs[start:place], "spark").add(SKIP, "warning")
                 start = place + 1
@@ -144,10 +137,13 @@ def _extent(envs: Sequence[EnvVitals]) -> tuple[float, float]:
 
 def _heat(line: Line, vitals: EnvVitals | None, owners: int, width: int, steps: int) -> None:
     """Gradient norms of this episode, of the host and the seed in each slot, a place per step."""
-    episode = vitals.episode if vitals is not None else []
+    episode = places(vitals.episode if vitals is not None else [], min(steps, STEPS), width)
+    known = [vital for vital in episode if vital is not None]
     for owner in range(owners):
+        norms = [vital.slots[owner - 1] if owner else vital.grad_norm for vital in known]
+        # No bound is above a norm that is not finite.
+        glyphs = "".join([" " if norm is None else _GLYPHS[bisect_right(_BOUNDS, norm)] for norm in norms])
         line.add(" ")
-        norms = [vital.slots[owner - 1] if owner else vital.grad_norm for vital in episode]
-        shades = map(shade, places(norms, min(steps, STEPS), width))
-        for role, run in groupby(shades, key=itemgetter(1)):
-            line.add("".join(glyph for glyph, _ in run), role)
+        for run in _NOTABLE.split(glyphs):
+            line.add(run, _ROLES.get(run[:1], "spark"))
+        line.add(" " * (len(episode) - len(known)))
