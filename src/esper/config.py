@@ -42,12 +42,12 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
     learning_rate: Annotated[
         Positive, Meta(description="Adam's, at the start; it falls linearly to a tenth by the last round")
     ] = 1e-3
-    gamma: Annotated[Share, Meta(description="discount of a step")] = 0.99
+    gamma: Annotated[Share, Meta(description="discount of a step; 1 is the return that evaluate sums")] = 1.0
     horizon: Annotated[
         HorizonName,
         Meta(
             description="what the end of an episode is; episode: the end, as the policy sees it coming; continuing: an "
-            "interruption, after which the critic's estimate stands in for what would have come"
+            "interruption, after which the critic's estimate stands in for what would have come; with a gamma below 1"
         ),
     ] = "episode"
     gae_lambda: Annotated[Share, Meta(description="decay of the generalised advantage estimate")] = 0.95

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from esper.engine.agents import build_agent
 from esper.engine.checkpoint import read_checkpoint
 from esper.engine.manifest import CheckpointError, list_checkpoints
 from esper.engine.pool import Pool
-from esper.engine.seeding import evaluation_seed, generator
+from esper.engine.seeding import decision_noise, evaluation_seed, generator
 from esper.evaluation.episodes import EpisodeResult, HeldOut, play
 from esper.policy.actions import HEADS
 from esper.ppo.rewards import rent
@@ -110,7 +111,12 @@ def test_training_never_touches_the_test_split(tmp_path: Path, monkeypatch: pyte
     assert finals("broken") == whole
 
 
-def test_a_learned_policy_takes_its_most_probable_choices(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learned_policy_draws_only_what_to_do(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_the_op(*args: Any) -> torch.Tensor:
+        noise_ETH = decision_noise(*args)
+        noise_ETH[..., 1:] = 0.99
+        return noise_ETH
+
     def outcomes() -> dict[str, list[EpisodeResult]]:
         held_out = HeldOut(checkpoint, policies=["ppo", "random"], episodes=2, seed=0, devices=["cpu:0"])
         try:
@@ -119,10 +125,12 @@ def test_a_learned_policy_takes_its_most_probable_choices(checkpoint: Path, monk
             held_out.close()
 
     once = outcomes()
-    monkeypatch.setattr("esper.evaluation.episodes.decision_noise", lambda *_: torch.full((2, 5, len(HEADS)), 0.99))
+    monkeypatch.setattr("esper.evaluation.episodes.decision_noise", of_the_op)
     again = outcomes()
     assert again["ppo"] == once["ppo"]
     assert again["random"] != once["random"]
+    monkeypatch.setattr("esper.evaluation.episodes.decision_noise", lambda *_: torch.full((2, 5, len(HEADS)), 0.99))
+    assert outcomes()["ppo"] != once["ppo"]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

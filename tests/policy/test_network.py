@@ -74,12 +74,14 @@ def test_every_action_is_legal_and_unused_heads_are_zero() -> None:
     assert not probabilities[~masks.op_EO].any()
 
 
-def test_without_numbers_to_draw_by_each_head_takes_what_is_most_probable() -> None:
-    network, (obs, blueprints, masks, _) = built(), inputs(envs=200)
+def test_one_that_does_not_explore_draws_its_op_and_takes_what_is_most_probable_of_the_rest() -> None:
+    network, (obs, blueprints, masks, uniform) = built(), inputs(envs=200)
     features, _ = network.encode(obs, blueprints, network.start(200))
-    actions, probabilities, evaluation = network.act(features[:, -1], masks, None)
-    assert torch.equal(actions[:, 0], probabilities.argmax(dim=1))
-    assert len(set(actions[:, 0].tolist())) > 1
+    exploring, _, _ = network.act(features[:, -1], masks, uniform)
+    actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform, explores=False)
+    assert torch.equal(actions[:, 0], exploring[:, 0])
+    assert not torch.equal(actions[:, 0], probabilities.argmax(dim=1))
+    assert not torch.equal(actions, exploring)
     for index in range(1, len(HEADS)):
         chosen = evaluation.log_prob_H[:, index]
         for other in range(head_sizes(SLOTS, BLUEPRINTS)[index]):

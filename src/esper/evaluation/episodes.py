@@ -1,7 +1,7 @@
 """Held-out episodes: every policy plays the same ones, on hosts and data orders that no run has trained on.
 
-Nothing learns here: a PPO policy acts from its checkpoint's network and frozen normalisers, and takes its most probable
-choices. What it draws beside them in training is there to learn from, and costs it 0.01 to 0.02 of net return.
+Nothing learns here: a PPO policy acts from its checkpoint's network and frozen normalisers. It draws what to do in each
+step, and does it in the most probable way: what it draws beside that in training is there to learn from, and costs it.
 """
 
 from __future__ import annotations

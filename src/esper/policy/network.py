@@ -96,24 +96,30 @@ class PolicyNetwork(nn.Module):
         return self.critic(features_D).squeeze(-1)
 
     @torch.no_grad()
-    def act(self, features_ED: Tensor, masks: Masks, uniform_EH: Tensor | None) -> tuple[Tensor, Tensor, Evaluation]:
+    def act(
+        self, features_ED: Tensor, masks: Masks, uniform_EH: Tensor, *, explores: bool = True
+    ) -> tuple[Tensor, Tensor, Evaluation]:
         """Choose an action for every env.
 
         Args:
             features_ED: from `encode`, one step.
             masks: legal actions.
-            uniform_EH: numbers in [0, 1), one for each head, by which to draw; None: of each head, given the choices
-                before it, what is most probable.
+            uniform_EH: numbers in [0, 1), one for each head, by which to draw.
+            explores: every head draws; else only the op's does, and the others, given the choices before them, take
+                what is most probable. Of the op that would often be to wait, step after step: where it does not matter
+                when something is done, none of the steps is one in which it is probable.
 
         Returns:
             actions_EH int64, probability of every op [E, O], 0 where it is illegal, and the evaluation of the choice.
         """
         actions_EH = torch.zeros(features_ED.shape[0], len(HEADS), dtype=torch.int64, device=features_ED.device)
         log_probs_EO, _ = self._head(0, features_ED, actions_EH, masks)
-        actions_EH[:, 0] = _choose(log_probs_EO, uniform_EH, 0)
+        actions_EH[:, 0] = distributions.sample(log_probs_EO, uniform_EH[:, 0])
         for index in range(1, len(HEADS)):
             log_probs_EA, _ = self._head(index, features_ED, actions_EH, masks)
-            actions_EH[:, index] = _choose(log_probs_EA, uniform_EH, index)
+            actions_EH[:, index] = (
+                distributions.sample(log_probs_EA, uniform_EH[:, index]) if explores else log_probs_EA.argmax(dim=-1)
+            )
         actions_EH *= self.relevant_OH[actions_EH[:, 0]]
         evaluation = self.evaluate(features_ED, actions_EH, masks)
         return actions_EH, log_probs_EO.exp(), evaluation
@@ -160,12 +166,6 @@ class PolicyNetwork(nn.Module):
 
 def _mlp(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, HEAD_WIDTH), nn.Tanh(), nn.Linear(HEAD_WIDTH, outputs))
-
-
-def _choose(log_probs_EA: Tensor, uniform_EH: Tensor | None, head: int) -> Tensor:
-    return (
-        log_probs_EA.argmax(dim=-1) if uniform_EH is None else distributions.sample(log_probs_EA, uniform_EH[:, head])
-    )
 
 
 def _pick(table_NA: Tensor, index: Tensor) -> Tensor:

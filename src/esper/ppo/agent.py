@@ -38,8 +38,8 @@ class PPOAgent:
         config: hyperparameters.
         rounds: rounds of the run, for the schedules.
         generator: of the initial weights.
-        explores: it draws its choices from their probabilities, as one that learns has to; else it takes the most
-            probable ones.
+        explores: it draws all its choices from their probabilities, as one that learns has to; else only what to do,
+            and how in the most probable way.
         ranks: that share the envs, and learn together.
         device: where the policy runs and its experience is kept.
     """
@@ -110,8 +110,9 @@ class PPOAgent:
         for kept, mask in zip(rollout.masks.at_step(step), now.masks, strict=True):
             kept.copy_(mask)
         features_ED = self._features(now)
-        uniform_EH = self._uniform_ETH[:, step] if self._explores else None
-        actions_EH, probs_EO, evaluation = self.network.act(features_ED, now.masks, uniform_EH)
+        actions_EH, probs_EO, evaluation = self.network.act(
+            features_ED, now.masks, self._uniform_ETH[:, step], explores=self._explores
+        )
         values_E = self.returns.restore_scale(evaluation.value)
         rollout.actions_ETH[:, step] = actions_EH
         rollout.log_prob_ETH[:, step] = evaluation.log_prob_H
