@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from esper.config import Config
 from esper.engine.env import Env
-from esper.engine.governor import LastGood, Panic, diagnose
+from esper.engine.governor import SUSTAINED, LastGood, Panic, fatal, symptom
 from esper.engine.pool import Epoch
 from esper.growth.gates import Check
 from esper.growth.slot import Move
@@ -75,6 +75,8 @@ class Episode:
         """By slot: names of the checks that its gate last failed on."""
         self.out = False
         """The governor took the env back: it sits out the rest of the round."""
+        self.ill = 0
+        """Steps in a row, up to the last, in which something was wrong: what was last good is from before them."""
         self.last_good.keep()
 
     def record(self, action: Action, epoch: Epoch) -> Outcome:
@@ -89,17 +91,22 @@ class Episode:
         view.rent = rent(network.parameter_ratio, network.host_parameter_count, self._weights)
         view.last_op, view.last_moved = action.op, bool(epoch.moves)
         gains = (gain for gain, _ in measured.contributions.values())
-        panic = diagnose(view, measured)
+        panic = fatal(measured)
+        wrong = panic or symptom(view)
+        self.ill = self.ill + 1 if wrong else 0
+        if self.ill == SUSTAINED:
+            panic = wrong
         phi = potential(gains) if self._measured else None
         parts = self.reward.step(measured.accuracy, phi, view.rent, broken=panic is not None)
         self.episode_return += sum(parts.values())
-        if panic is None:
+        if not self.ill:
             self.last_good.keep()
+        if panic is None:
             return Outcome(parts)
         self.out = True
         removed = self.last_good.give_back()
-        view.losses.pop()
-        view.accuracies.pop()
+        del view.losses[-self.ill :], view.accuracies[-self.ill :]
+        self.ill = 0
         view.parameter_ratio = network.parameter_ratio
         return Outcome(parts, panic, removed)
 
@@ -120,6 +127,7 @@ class Episode:
             "episode_return": self.episode_return,
             "culled": self.culled,
             "out": self.out,
+            "ill": self.ill,
             "refused": {str(index): list(names) for index, names in self.refused.items()},
             "slots": [slot.snapshot() for slot in self.env.network.slots],
         }
@@ -136,5 +144,5 @@ class Episode:
         self.reward.restore(saved["reward"])
         self.episode_return = saved["episode_return"]
         self.culled = saved["culled"]
-        self.out = saved["out"]
+        self.out, self.ill = saved["out"], saved["ill"]
         self.refused = {int(index): tuple(names) for index, names in saved["refused"].items()}

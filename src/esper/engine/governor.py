@@ -24,8 +24,9 @@ FALLEN = 0.02
 """The same, below which a network that was trained counts as fallen to chance."""
 BLOW_UP = 2.0
 """Validation loss over that of guessing above which it has blown up."""
-BLOW_UP_STEPS = 3
-"""Steps in a row for which it has to be."""
+SUSTAINED = 3
+"""Steps in a row for which it has to be one or the other. For one or two it can be the running statistics of batch norm
+that lag behind the weights, and the next epoch mends it."""
 REASON = "governor"
 """Why the seeds of an env that is taken back are removed."""
 
@@ -41,25 +42,24 @@ class Panic(NamedTuple):
     """What it had to keep to; None where it had only to be finite."""
 
 
-def diagnose(view: EnvView, measured: Measurement) -> Panic | None:
-    """What is fatally wrong with an env after a step; None while nothing is.
-
-    Args:
-        view: of the env, with the step's loss and accuracy already in it.
-        measured: in the step.
-    """
+def fatal(measured: Measurement) -> Panic | None:
+    """What no further step can mend: something that is not finite."""
     for name, value in (("training loss", measured.train_loss), ("validation loss", measured.loss)):
         if not math.isfinite(value):
             return Panic(f"its {name} is not finite", value, None)
     if not measured.weights_finite:
         return Panic("a weight is not finite", math.nan, None)
-    chance = math.exp(-view.chance_loss)
-    if measured.accuracy < chance + FALLEN and max(view.accuracies) > chance + TRAINED:
-        return Panic("it was trained, and has fallen to guessing", measured.accuracy, chance + FALLEN)
+    return None
+
+
+def symptom(view: EnvView) -> Panic | None:
+    """What is wrong with an env after its last step, and is fatal once it was for SUSTAINED steps in a row."""
+    chance, loss, accuracy = math.exp(-view.chance_loss), view.losses[-1], view.accuracies[-1]
+    if accuracy < chance + FALLEN and max(view.accuracies) > chance + TRAINED:
+        return Panic(f"it was trained, and has been guessing for {SUSTAINED} steps", accuracy, chance + FALLEN)
     limit = BLOW_UP * view.chance_loss
-    recent = view.losses[-BLOW_UP_STEPS:]
-    if len(recent) == BLOW_UP_STEPS and min(recent) > limit:
-        return Panic(f"its loss has been blown up for {BLOW_UP_STEPS} steps", measured.loss, limit)
+    if loss > limit:
+        return Panic(f"its loss has been blown up for {SUSTAINED} steps", loss, limit)
     return None
 
 
@@ -72,16 +72,22 @@ class LastGood:
 
     def __init__(self, env: Env) -> None:
         self._env = env
-        self._kept: dict[str, Tensor] = {}
+        self.tensors: dict[str, Tensor] = {}
+        """The copies by name."""
 
     def keep(self) -> None:
         """What there is now is good. The copies of what was there before are written over, not made anew."""
         now = env_tensors(self._env)
-        self._kept = {
-            name: kept if (kept := self._kept.get(name)) is not None and kept.shape == value.shape else value.clone()
+        self.tensors = {
+            name: kept if (kept := self.tensors.get(name)) is not None and kept.shape == value.shape else value.clone()
             for name, value in now.items()
         }
-        _copy(self._kept, now)
+        _copy(self.tensors, now)
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Keep what another kept, on the env's device."""
+        device = next(self._env.network.parameters()).device
+        self.tensors = {name: value.to(device, copy=True) for name, value in tensors.items()}
 
     def give_back(self) -> list[Move]:
         """Put it back, and remove every seed that is not permanent; how the slots moved by it.
@@ -89,7 +95,7 @@ class LastGood:
         A seed that was made permanent in the step that broke the env down stays, as it was before that step.
         """
         now = env_tensors(self._env)
-        _copy(now, {name: value for name, value in self._kept.items() if name in now})
+        _copy(now, {name: value for name, value in self.tensors.items() if name in now})
         moves = [slot.remove(REASON) for slot in self._env.network.slots if Stage.CULLED in TRANSITIONS[slot.stage]]
         self._env.match_optimizers()
         return moves

@@ -128,6 +128,10 @@ def _capture(trainer: Trainer) -> _Position:
     tensors = {f"agent.{name}": value for name, value in trainer.agent.tensors(trainer.ranks).items()}
     for env in trainer.pool.envs:
         tensors |= {f"env.{env.index}.{name}": value for name, value in env_tensors(env).items()}
+    for episode in trainer.episodes:
+        if episode.ill:
+            good = episode.last_good.tensors
+            tensors |= {f"env.{episode.env.index}.good.{name}": value for name, value in good.items()}
     state = {
         "agent": trainer.agent.snapshot(),
         "episodes": [episode.snapshot() for episode in trainer.episodes],
@@ -177,7 +181,11 @@ def _install(trainer: Trainer, position: _Position) -> None:
     trainer.agent.restore(position.state["agent"], below("agent.", position.tensors), trainer.noise())
     for episode, state in zip(trainer.episodes, position.state["episodes"], strict=True):
         episode.restore(state)
-        load_env(episode.env, below(f"env.{episode.env.index}.", position.tensors))
-        episode.last_good.keep()
+        tensors = below(f"env.{episode.env.index}.", position.tensors)
+        load_env(episode.env, tensors)
+        if episode.ill:
+            episode.last_good.restore(below("good.", tensors))
+        else:
+            episode.last_good.keep()
         if episode.env.scaler:
             episode.env.scaler.restore(position.state["scalers"][str(episode.env.index)])
