@@ -70,7 +70,7 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
 class RewardConfig(_Section, frozen=True, kw_only=True):
     """What a step is worth, in units of validation accuracy."""
 
-    rent: Annotated[NotNegative, Meta(description="of a step, times ln(1 + grown / host parameters)")] = 0.0025
+    rent: Annotated[NotNegative, Meta(description="of a step, times ln(1 + grown / host parameters)")] = 0.002
     rent_floor: Annotated[
         PositiveInt, Meta(description="a host with fewer parameters is charged as if it had this many")
     ] = 200
