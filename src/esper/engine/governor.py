@@ -92,7 +92,7 @@ class LastGood:
     def give_back(self) -> list[Move]:
         """Put it back, and remove every seed that is not permanent; how the slots moved by it.
 
-        A seed that was made permanent in the step that broke the env down stays, as it was before that step.
+        A seed that was made permanent in the steps that broke the env down stays, as it was before them.
         """
         now = env_tensors(self._env)
         _copy(now, {name: value for name, value in self.tensors.items() if name in now})

@@ -126,12 +126,11 @@ class _Position(NamedTuple):
 def _capture(trainer: Trainer) -> _Position:
     """The tensors are the live ones: the next step changes them."""
     tensors = {f"agent.{name}": value for name, value in trainer.agent.tensors(trainer.ranks).items()}
-    for env in trainer.pool.envs:
-        tensors |= {f"env.{env.index}.{name}": value for name, value in env_tensors(env).items()}
     for episode in trainer.episodes:
+        prefix = f"env.{episode.env.index}."
+        tensors |= {prefix + name: value for name, value in env_tensors(episode.env).items()}
         if episode.ill:
-            good = episode.last_good.tensors
-            tensors |= {f"env.{episode.env.index}.good.{name}": value for name, value in good.items()}
+            tensors |= {f"{prefix}good.{name}": value for name, value in episode.last_good.tensors.items()}
     state = {
         "agent": trainer.agent.snapshot(),
         "episodes": [episode.snapshot() for episode in trainer.episodes],

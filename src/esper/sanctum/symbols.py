@@ -168,6 +168,11 @@ def power_of_two(value: float | None) -> Cell:
     return Cell(power(math.log2(value)).ljust(5))
 
 
+def exponent_of(scale: float | None) -> float | None:
+    """The power of two that a loss scale is; None where there is none, or what is there is no scale."""
+    return None if scale is None or scale <= 0 else math.log2(scale)
+
+
 def power(exponent: float) -> str:
     """A power of two: 2^15; 2^11.3 where it lies between two."""
     return f"2^{exponent:.{0 if float(exponent).is_integer() else 1}f}".replace("-", "−")

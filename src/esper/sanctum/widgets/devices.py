@@ -40,10 +40,11 @@ class Devices(Panel):
         if size.height == 1:
             return [self._compact()]
         width = size.width
+        names = max(6, *(len(plain(name)) for name in self.state.devices)) + 1
         memories = self._memories()
         lines: list[Line] = []
         for name, sample in self.state.devices.items():
-            lines.append(self._busy(name, sample, width))
+            lines.append(self._busy(name, sample, names, width))
             if name in memories:
                 lines.append(self._memory(memories.pop(name), width))
         lines += [self._memory(sample, width) for sample in memories.values()]
@@ -53,11 +54,11 @@ class Devices(Panel):
         """The last sample of each memory there is."""
         return {memory_of(name): sample for name, sample in self.state.devices.items()}
 
-    def _busy(self, name: str, sample: DeviceSampled, width: int) -> Line:
+    def _busy(self, name: str, sample: DeviceSampled, names: int, width: int) -> Line:
         line = (
             self.line()
             .add(" ")
-            .fit(plain(name), max(6, *(len(plain(each)) for each in self.state.devices)) + 1)
+            .fit(plain(name), names)
             .add(f"{sample.envs:>3} {'env ' if sample.envs == 1 else 'envs'}  ", "dim")
         )
         line.gauge(sample.busy, max(width - line.width - 9, 4), "spark").add(" ")

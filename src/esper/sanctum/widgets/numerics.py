@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import counted, plain, power, power_of_two
+from esper.sanctum.symbols import counted, exponent_of, plain, power, power_of_two
 from esper.sanctum.widgets.chart import AXIS, Chart
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.plot import Axis
@@ -40,7 +40,7 @@ class ScaleChart(Panel):
             self.note = None
             return [self.line().add(" no loss scaling", "dim")] if self.state.started else []
         steps = vitals.staircase(_WINDOW)
-        stairs = [None if scale is None or scale <= 0 else math.log2(scale) for scale in steps]
+        stairs = [exponent_of(scale) for scale in steps]
         known = [value for value in stairs if value is not None]
         low, high, ticks = _exponents(known, size.height - 4)
         dots = max((size.width - AXIS - 2) * 2, 1)

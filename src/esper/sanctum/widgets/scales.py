@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from textual.geometry import Size
 from textual.strip import Strip
 
-from esper.sanctum.symbols import SEVERITIES, number, percent, plain, power_of_two
+from esper.sanctum.symbols import SEVERITIES, exponent_of, number, percent, plain, power_of_two
 from esper.sanctum.widgets.env_rows import EnvRows
 from esper.sanctum.widgets.panel import Line
 from esper.sanctum.widgets.plot import places, sparkline
@@ -117,7 +117,7 @@ class Scales(EnvRows):
         end = line.width + width
         if vitals is not None:
             steps, lost = vitals.staircase(width), vitals.lost_in(width)
-            level = {scale: sparkline([math.log2(scale) if scale else None], low, high) for scale in set(steps)}
+            level = {scale: sparkline([exponent_of(scale)], low, high) for scale in set(steps)}
             stairs, start = "".join([level[scale] for scale in steps]), 0
             for place in sorted(lost):
                 line.add(stairs[start:place], "spark").add(SKIP, "warning")
