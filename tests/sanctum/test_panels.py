@@ -4,8 +4,12 @@ import math
 
 import msgspec
 import pytest
+from rich.style import Style
 from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
 
+from esper.sanctum.bindings import PLACES
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.widgets.accuracy import PopulationAccuracy
 from esper.sanctum.widgets.anomalies import AnomalyStrip
@@ -17,6 +21,7 @@ from esper.sanctum.widgets.env_step import EnvReward, EnvStep
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.heads import Heads
 from esper.sanctum.widgets.log import Log
+from esper.sanctum.widgets.panel import Panel
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe
 from tests.factory import device_sampled, env_stepped, policy_updated, run_started, stamp
@@ -289,6 +294,36 @@ async def test_only_changed_lines_are_painted_again(monkeypatch: pytest.MonkeyPa
         app.source.tick(0.0)
         app.look()
         assert painted == [6, 12]  # row of env 5, and the greatest; medians and least stay as they are
+
+
+def cells(strips: list[Strip]) -> list[list[tuple[str, str, str]]]:
+    """Character, colour and ground of each cell; a blank has no colour."""
+
+    def cell(character: str, style: Style) -> tuple[str, str, str]:
+        blank = character == " " and not style.reverse
+        return character, "" if blank else str(style.color), str(style.bgcolor)
+
+    return [[cell(char, part.style or Style()) for part in strip for char in part.text] for strip in strips]
+
+
+@pytest.mark.parametrize("size", [(80, 24), ROOMY])
+@pytest.mark.parametrize("place", PLACES)
+async def test_rows_are_painted_as_textual_would_paint_them(size: tuple[int, int], place: str) -> None:
+    app, session = live(population())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        app.action_go(place)
+        await settle(pilot)
+        for theme in ("sanctum-light", "colour-blind"):
+            app.theme = theme
+            await settle(pilot)
+            session.say(*stamp([env_stepped(5, accuracy=0.9)], first=10**6))
+            await settle(pilot)
+            for panel in app.screen.query(Panel):
+                width, height = panel.outer_size
+                for crop in (Region(0, 0, width, height), Region(1, 0, width - 2, height)):
+                    if panel.display:
+                        assert cells(panel.render_lines(crop)) == cells(Widget.render_lines(panel, crop)), panel
 
 
 async def test_a_restored_state_is_drawn_anew() -> None:

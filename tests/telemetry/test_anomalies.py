@@ -5,16 +5,12 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from esper.telemetry import anomalies
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import DEAD_GRAD_NORM, ENTROPY_FLOOR, KL_SPIKE, stale_telemetry
-from esper.telemetry.evidence import UNKNOWN, EpisodeSoFar
 from esper.telemetry.inspector import Finding, Inspector
 from esper.telemetry.state import Keyframe, RunState
-from esper.telemetry.vitals import Vital
 from tests.factory import device_sampled, env_stepped, example_run, policy_updated, run_started, stamp
 
 SLOT = ev.SlotReading(stage="training", blueprint="conv_small", grad_norm=math.nan)
@@ -236,58 +232,6 @@ def test_a_resumed_inspector_says_what_the_old_one_would_have_said() -> None:
     expected = [inspector.look(event) for event in rest]
     assert [other.look(event) for event in rest] == expected
     assert [one.rule for said in expected for one in said] == ["stalled env", "repeated skips", "memory nearly full"]
-
-
-class LooksBack(EpisodeSoFar):
-    """One that never rules out that a look back finds something."""
-
-    def fold(self, vital: Vital) -> None:
-        self.unimproved, self.low = UNKNOWN, [0.0] * (1 + len(vital.slots))
-
-
-NORMS = st.sampled_from([0.0, 0.01, 0.02, 0.1, 0.3, 1.0, 5.0, math.inf, math.nan])
-STEPS = st.lists(
-    st.tuples(
-        st.integers(0, 1),  # of that env
-        st.integers(0, 40).map(lambda draw: draw == 0),  # its next round
-        st.sampled_from([0.0, 0.3, 0.5, 0.5, 0.7, 0.9, math.nan]),
-        NORMS,
-        st.none() | NORMS,
-        st.integers(0, 15).map(lambda draw: draw == 0),  # the seed in the slot is a new one
-    ),
-    min_size=1,
-    max_size=150,
-)
-
-
-@given(steps=STEPS, resumed_at=st.integers(0, 149))
-def test_running_extremes_rule_out_nothing_that_a_look_back_would_find(
-    steps: list[tuple[int, bool, float, float, float | None, bool]], resumed_at: int
-) -> None:
-    state = RunState()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("esper.telemetry.evidence.EpisodeSoFar", LooksBack)
-        thorough = Inspector()
-    quick = Inspector()
-    for event in stamp([run_started(2), ev.RoundStarted(round=1)]):
-        state.apply(event)
-    rounds, taken, ages = [1, 1], [0, 0], [0, 0]
-    for number, (env, anew, accuracy, norm, seed_norm, planted) in enumerate(steps):
-        if anew:
-            rounds[env], taken[env], ages[env] = rounds[env] + 1, 0, 0
-        taken[env] += 1
-        ages[env] = 0 if planted else ages[env] + 1
-        seed = ev.SlotReading(stage="training", blueprint="norm", age=ages[env], grad_norm=seed_norm)
-        event = env_stepped(env, rounds[env], taken[env], accuracy=accuracy, grad_norm=norm, slots=[seed])
-        event = msgspec.structs.replace(event, seq=3 + number, time=1.0)
-        if number == resumed_at:
-            quick = Inspector.resumed(Keyframe.of(state).open())
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("esper.telemetry.evidence.EpisodeSoFar", LooksBack)
-            expected = thorough.look(event)
-        assert quick.look(event) == expected
-        for change in (event, *expected):
-            state.apply(msgspec.structs.replace(change, seq=event.seq, time=event.time))
 
 
 def test_a_silent_engine_is_stale_by_its_own_cadence() -> None:

@@ -6,12 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import median
 
 from esper.sanctum.population import NUMBERS
 from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, number, percent, plain, power_of_two
 from esper.sanctum.theme import Palette
-from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.panel import Line, Pieces
 from esper.sanctum.widgets.plot import places, sparkline
 from esper.telemetry.events import RunStarted, SlotReading
 from esper.telemetry.marks import Sign
@@ -143,29 +144,30 @@ def row(
     else:
         line.cell(reward).add(gap)
     for index in range(len(started.slots)):
-        slot_cell(line, layout, step.slots[index] if step else None)
+        if step is None:
+            line.add("–".ljust(layout.slot), "absent")
+        else:
+            slot = step.slots[index]
+            line.join(slot_cell(layout, slot.stage, slot.blueprint, slot.alpha))
         line.add(gap)
     line.cell(number(step.grad_norm if step else None, 3, 2), "dim").add(gap)
     line.cell(power_of_two(step.loss_scale if step else None), "dim")
     return line.add(gap).fit(plain(env.lane), layout.device, "dim") if layout.device else line
 
 
-def slot_cell(line: Line, layout: Layout, slot: SlotReading | None) -> None:
-    """Stage, blueprint, bar of alpha, alpha. An empty slot has none of the last three, one not measured a dash."""
-    end = line.width + layout.slot
-    if slot is None:
-        line.add("–", "absent")
-    else:
-        line.add(STAGES[slot.stage].glyph, slot.stage)
-        if slot.blueprint is not None:
-            role = "normal" if slot.stage in _MOVING else "dim"
-            line.add(" ")
-            if layout.blueprint:
-                line.fit(plain(slot.blueprint), layout.blueprint, role).add(" ")
-            if layout.gauge:
-                line.gauge(slot.alpha, layout.gauge, slot.stage).add(" ")
-            line.cell(number(slot.alpha, 1, layout.alpha - 2, fixed=True), role)
-    line.to(end)
+@lru_cache(1024)
+def slot_cell(layout: Layout, stage: str, blueprint: str | None, alpha: float | None) -> Pieces:
+    """Stage, blueprint, bar of alpha, alpha. An empty slot has none of the last three."""
+    pieces = Pieces().add(STAGES[stage].glyph, stage)
+    if blueprint is not None:
+        role = "normal" if stage in _MOVING else "dim"
+        pieces.add(" ")
+        if layout.blueprint:
+            pieces.fit(plain(blueprint), layout.blueprint, role).add(" ")
+        if layout.gauge:
+            pieces.gauge(alpha, layout.gauge, stage).add(" ")
+        pieces.cell(number(alpha, 1, layout.alpha - 2, fixed=True), role)
+    return pieces.to(layout.slot)
 
 
 SUMMARIES: dict[str, Callable[[list[float]], float]] = {"med": median, "min": min, "max": max}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -66,16 +66,15 @@ _REVERSED = frozenset({"bad", "error", "outlier"})
 """Roles in which a space is not the same as in all others."""
 
 
-class Line:
-    """One line of a panel in the making."""
+class Pieces:
+    """Texts one after another, each in its role; what they look like is not said yet."""
 
-    def __init__(self, palette: Palette, *, here: bool = False) -> None:
-        self._styles = palette.here if here else palette.styles
+    def __init__(self) -> None:
         self._texts: list[str] = []
         self._roles: list[str] = []
         self.width = 0
 
-    def add(self, text: str, role: str = "normal") -> Line:
+    def add(self, text: str, role: str = "normal") -> Self:
         """Append a text in the style of a role."""
         if not text:
             return self
@@ -88,7 +87,7 @@ class Line:
             self._roles.append(role)
         return self
 
-    def cell(self, cell: Cell, role: str | None = None) -> Line:
+    def cell(self, cell: Cell, role: str | None = None) -> Self:
         """Append a formatted value; a given role replaces the ordinary one, never that of a missing or bad value."""
         chosen = role if role is not None and cell.role == "normal" else cell.role
         if chosen != "bad":
@@ -97,28 +96,36 @@ class Line:
         before = len(cell.text) - len(cell.text.lstrip())
         return self.add(" " * before).add(text, "bad").add(" " * (len(cell.text) - before - len(text)))
 
-    def to(self, column: int) -> Line:
+    def to(self, column: int) -> Self:
         """Pad with spaces up to a column."""
         return self.add(" " * (column - self.width))
 
-    def fit(self, text: str, width: int, role: str = "normal") -> Line:
+    def fit(self, text: str, width: int, role: str = "normal") -> Self:
         """Append a text cut or padded to exactly `width` columns."""
         return self.add(set_cell_size(text, max(width, 0)), role)
 
-    def join(self, other: Line) -> Line:
-        """Append another line."""
+    def join(self, other: Pieces) -> Self:
+        """Append the pieces of another."""
         self._texts += other._texts
         self._roles += other._roles
         self.width += other.width
         return self
 
-    def gauge(self, share: float | None, width: int, role: str = "curve") -> Line:
+    def gauge(self, share: float | None, width: int, role: str = "curve") -> Self:
         """Append a share of 1 as a line over a fainter one; blank where it was not measured."""
         if share is None or not math.isfinite(share):
             return self.add(" " * max(width, 0))
         halves = round(min(max(share, 0.0), 1.0) * width * 2)
         done = "━" * (halves // 2) + ("╸" if halves % 2 else "")
         return self.add(done, role).add("─" * (width - len(done)), "faint")
+
+
+class Line(Pieces):
+    """One line of a panel in the making, in the colours of a theme; `here` says that the cursor is on it."""
+
+    def __init__(self, palette: Palette, *, here: bool = False) -> None:
+        super().__init__()
+        self._styles = palette.here if here else palette.styles
 
     def strip(self, width: int) -> Strip:
         """The line, cut or padded to `width`."""
@@ -151,7 +158,9 @@ class Panel(Widget):
         if self.METRICS:
             self.tooltip = "\n".join(f"{name}: {EXPLANATIONS[name].what}" for name in self.METRICS)
         self._strips: list[Strip] = []
-        self._drawn: Hashable = None
+        self._bordered: dict[int, Strip] = {}
+        """Lines of the content between their borders, as far as they have been painted."""
+        self._drawn: tuple[Size, str, int, Hashable] | None = None
         self._lines_wanted = -1
 
     @property
@@ -183,6 +192,8 @@ class Panel(Widget):
         drawn = (self.size, self.view.palette.name, self.view.generation, self.key())
         if drawn == self._drawn:
             return
+        if self._drawn is None or drawn[:2] != self._drawn[:2]:
+            self._bordered.clear()
         self._drawn = drawn
         if self.styles.is_auto_height and self.wanted_height() != self._lines_wanted:
             self.refresh(layout=True)
@@ -190,8 +201,11 @@ class Panel(Widget):
         self._frame()
         changed = _changed(before, self._strips)
         if changed:
-            width = self.size.width
-            self.refresh(*(Region(0, first, width, count) for first, count in changed))
+            left, width = self.gutter.left, self.outer_size.width  # a whole row is painted faster than a piece of it
+            self.refresh(*(Region(-left, first, width, count) for first, count in changed))
+            for first, count in changed:
+                for y in range(first, first + count):
+                    self._bordered.pop(y, None)
 
     def _draw(self) -> list[Strip]:
         width, height = self.size
@@ -222,6 +236,31 @@ class Panel(Widget):
     def render_line(self, y: int) -> Strip:
         """Textual's Line API: the line at `y` of the content."""
         return self._strips[y] if y < len(self._strips) else self.line().strip(self.size.width)
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Rows of the widget. Textual draws those of its border; for each of the others it would look up all styles."""
+        top, bottom = self.gutter.top, self.outer_size.height - self.gutter.bottom
+        filters = self.get_line_filters()
+        strips: list[Strip] = []
+        for y in crop.line_range:
+            if top <= y < bottom:
+                strip = self._between_borders(y - top)
+                for each in filters:
+                    strip = strip.apply_filter(each, self.background_colors[1])
+                strips.append(strip.crop(*crop.column_span))
+            else:
+                strips += super().render_lines(Region(crop.x, y, crop.width, 1))
+        return strips
+
+    def _between_borders(self, y: int) -> Strip:
+        """A line of the content with what stands to its left and right."""
+        if y not in self._bordered:
+            styles, faint = self.styles, self.view.palette["faint"]
+            left = Segment("│" * bool(styles.border_left[0]) + " " * styles.padding.left, faint)
+            right = Segment(" " * styles.padding.right + "│" * bool(styles.border_right[0]), faint)
+            segments = [each for each in (left, *self.render_line(y), right) if each.text]
+            self._bordered[y] = Strip(segments, self.outer_size.width)
+        return self._bordered[y]
 
     def on_resize(self) -> None:
         """A new size is a new drawing."""
