@@ -1,9 +1,11 @@
 """From the event to the widget: what was measured is what is shown."""
 
 import math
+from pathlib import Path
 
 import msgspec
 import pytest
+from rich.cells import cell_len
 from rich.style import Style
 from textual.geometry import Region
 from textual.strip import Strip
@@ -11,6 +13,7 @@ from textual.widget import Widget
 
 from esper.sanctum.bindings import PLACES
 from esper.sanctum.screens.env_detail import EnvDetail
+from esper.sanctum.theme import DEFAULT
 from esper.sanctum.widgets.accuracy import PopulationAccuracy
 from esper.sanctum.widgets.anomalies import AnomalyStrip
 from esper.sanctum.widgets.devices import Devices
@@ -27,6 +30,8 @@ from esper.telemetry.state import Keyframe
 from tests.factory import device_sampled, env_stepped, policy_updated, run_started, stamp
 from tests.sanctum.driving import ROOMY, header, live, screen_text, settle, shown
 from tests.sanctum.population import population
+
+SHIPPED = Path(__file__).resolve().parents[2] / "themes"
 
 SLOTS = [
     ev.SlotReading(stage="fossilized", blueprint="norm", alpha=0.7, age=9, parameters=1234),
@@ -308,13 +313,17 @@ def cells(strips: list[Strip]) -> list[list[tuple[str, str, str]]]:
 
 @pytest.mark.parametrize("size", [(80, 24), ROOMY])
 @pytest.mark.parametrize("place", PLACES)
-async def test_rows_are_painted_as_textual_would_paint_them(size: tuple[int, int], place: str) -> None:
+async def test_rows_are_painted_as_textual_would_paint_them(
+    size: tuple[int, int], place: str, user_themes: Path
+) -> None:
+    default = (SHIPPED / f"{DEFAULT}.toml").read_text()
+    (user_themes / "other-rules.toml").write_text(default.replace('faint = "#3d4954"', 'faint = "#4d4954"'))
     app, session = live(population())
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
         app.action_go(place)
         await settle(pilot)
-        for theme in ("sanctum-light", "colour-blind"):
+        for theme in ("sanctum-light", DEFAULT, "other-rules"):
             app.theme = theme
             await settle(pilot)
             session.say(*stamp([env_stepped(5, accuracy=0.9)], first=10**6))
@@ -324,6 +333,18 @@ async def test_rows_are_painted_as_textual_would_paint_them(size: tuple[int, int
                 for crop in (Region(0, 0, width, height), Region(1, 0, width - 2, height)):
                     if panel.display:
                         assert cells(panel.render_lines(crop)) == cells(Widget.render_lines(panel, crop)), panel
+
+
+async def test_rows_fill_a_new_size_before_they_are_drawn_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, _ = live(population())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        monkeypatch.setattr(Panel, "update", lambda _: None)
+        await pilot.resize_terminal(*ROOMY)
+        for panel in app.screen.query(Panel):
+            width, height = panel.outer_size
+            rows = panel.render_lines(Region(0, 0, width, height))
+            assert not panel.display or [cell_len(row.text) for row in rows] == [width] * height, panel
 
 
 async def test_a_restored_state_is_drawn_anew() -> None:

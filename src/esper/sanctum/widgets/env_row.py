@@ -157,7 +157,7 @@ def row(
 
 @lru_cache(1024)
 def slot_cell(layout: Layout, stage: str, blueprint: str | None, alpha: float | None) -> Pieces:
-    """Stage, blueprint, bar of alpha, alpha. An empty slot has none of the last three."""
+    """Stage, blueprint, bar of alpha, alpha; an empty slot has none of the last three. Kept: only to be joined."""
     pieces = Pieces().add(STAGES[stage].glyph, stage)
     if blueprint is not None:
         role = "normal" if stage in _MOVING else "dim"

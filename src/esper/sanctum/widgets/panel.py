@@ -254,13 +254,15 @@ class Panel(Widget):
 
     def _between_borders(self, y: int) -> Strip:
         """A line of the content with what stands to its left and right."""
-        if y not in self._bordered:
+        strip, width = self._bordered.get(y), self.outer_size.width
+        if strip is None or strip.cell_length != width:  # Textual may paint a new size before it tells of it
             styles, faint = self.styles, self.view.palette["faint"]
             left = Segment("│" * bool(styles.border_left[0]) + " " * styles.padding.left, faint)
             right = Segment(" " * styles.padding.right + "│" * bool(styles.border_right[0]), faint)
-            segments = [each for each in (left, *self.render_line(y), right) if each.text]
-            self._bordered[y] = Strip(segments, self.outer_size.width)
-        return self._bordered[y]
+            content = self.render_line(y).adjust_cell_length(self.size.width)
+            strip = Strip([each for each in (left, *content, right) if each.text], width)
+            self._bordered[y] = strip
+        return strip
 
     def on_resize(self) -> None:
         """A new size is a new drawing."""
