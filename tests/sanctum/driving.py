@@ -22,8 +22,18 @@ from esper.telemetry.state import Record
 from tests.sanctum.sessions import FakeSession
 
 ROOMY = (200, 60)
+THEMES = Path(__file__).resolve().parents[2] / "themes"
+"""Those that are shipped."""
 PATIENCE = 60.0
 """Seconds: far more than anything takes; what never comes fails the test."""
+
+
+def copy_of_default(folder: Path, name: str, old: str = "", new: str = "") -> Path:
+    """A theme file like the shipped default, but for one text in it."""
+    path, text = folder / f"{name}.toml", (THEMES / f"{DEFAULT}.toml").read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    return path
 
 
 def live(records: Iterable[Record], *, theme: str = DEFAULT) -> tuple[SanctumApp, FakeSession]:

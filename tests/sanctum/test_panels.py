@@ -28,10 +28,8 @@ from esper.sanctum.widgets.panel import Panel
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe
 from tests.factory import device_sampled, env_stepped, policy_updated, run_started, stamp
-from tests.sanctum.driving import ROOMY, header, live, screen_text, settle, shown
+from tests.sanctum.driving import ROOMY, copy_of_default, header, live, screen_text, settle, shown
 from tests.sanctum.population import population
-
-SHIPPED = Path(__file__).resolve().parents[2] / "themes"
 
 SLOTS = [
     ev.SlotReading(stage="fossilized", blueprint="norm", alpha=0.7, age=9, parameters=1234),
@@ -316,8 +314,7 @@ def cells(strips: list[Strip]) -> list[list[tuple[str, str, str]]]:
 async def test_rows_are_painted_as_textual_would_paint_them(
     size: tuple[int, int], place: str, user_themes: Path
 ) -> None:
-    default = (SHIPPED / f"{DEFAULT}.toml").read_text()
-    (user_themes / "other-rules.toml").write_text(default.replace('faint = "#3d4954"', 'faint = "#4d4954"'))
+    copy_of_default(user_themes, "other-rules", "[severities]", '[variables]\nrule = "#4d4954"\n\n[severities]')
     app, session = live(population())
     async with app.run_test(size=size) as pilot:
         await settle(pilot)

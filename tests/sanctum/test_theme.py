@@ -4,16 +4,7 @@ import pytest
 from textual.color import Color
 
 from esper.sanctum.theme import DEFAULT, ThemeError, find_theme, load_themes
-
-SHIPPED = Path(__file__).resolve().parents[2] / "themes"
-
-
-def copy(folder: Path, name: str, old: str = "", new: str = "") -> Path:
-    path = folder / f"{name}.toml"
-    text = (SHIPPED / f"{DEFAULT}.toml").read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-    return path
+from tests.sanctum.driving import copy_of_default
 
 
 def test_the_default_stands_first() -> None:
@@ -43,8 +34,8 @@ def contrast(one: Color, other: Color) -> float:
 
 
 def test_the_users_file_wins_and_adds(user_themes: Path) -> None:
-    copy(user_themes, "mine", "#0f1317", "#010203")
-    copy(user_themes, DEFAULT, "#0f1317", "#040506")
+    copy_of_default(user_themes, "mine", "#0f1317", "#010203")
+    copy_of_default(user_themes, DEFAULT, "#0f1317", "#040506")
     themes = load_themes()
     assert themes["mine"].theme.background == "#010203"
     assert themes[DEFAULT].theme.background == "#040506"
@@ -65,7 +56,7 @@ def test_the_users_file_wins_and_adds(user_themes: Path) -> None:
     ],
 )
 def test_a_broken_file_is_refused_in_one_sentence(user_themes: Path, old: str, new: str, says: str) -> None:
-    path = copy(user_themes, "mine", old, new)
+    path = copy_of_default(user_themes, "mine", old, new)
     with pytest.raises(ThemeError) as refused:
         load_themes()
     message = str(refused.value)

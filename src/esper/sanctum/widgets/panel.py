@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
+from rich.style import Style
 from textual.content import Content
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
@@ -256,9 +257,12 @@ class Panel(Widget):
         """A line of the content with what stands to its left and right."""
         strip, width = self._bordered.get(y), self.outer_size.width
         if strip is None or strip.cell_length != width:  # Textual may paint a new size before it tells of it
-            styles, faint = self.styles, self.view.palette["faint"]
-            left = Segment("│" * bool(styles.border_left[0]) + " " * styles.padding.left, faint)
-            right = Segment(" " * styles.padding.right + "│" * bool(styles.border_right[0]), faint)
+            styles, rule = self.styles, self.view.palette["faint"]
+            if styles.border_left[0]:  # a theme may give its rules a colour of their own
+                ground = self.screen.styles.background
+                rule = Style.from_color((ground + styles.border_left[1]).rich_color, ground.rich_color)
+            left = Segment("│" * bool(styles.border_left[0]) + " " * styles.padding.left, rule)
+            right = Segment(" " * styles.padding.right + "│" * bool(styles.border_right[0]), rule)
             content = self.render_line(y).adjust_cell_length(self.size.width)
             strip = Strip([each for each in (left, *content, right) if each.text], width)
             self._bordered[y] = strip
