@@ -69,6 +69,7 @@ def test_what_is_fatal_at_once(now: Measurement, says: str | None) -> None:
         ([1.0, 2.3], [0.6, 0.11], "it was trained, and has been guessing"),
         ([2.2, 2.3], [0.2, 0.10], None),  # it was never trained
         ([1.0, 9.0], [0.6, 0.3], "its loss has been blown up"),
+        ([2.4, 9.3, 64.7, 88.3], [0.1, 0.1, 0.1, 0.1], None),  # it never learned anything that could be lost
         ([1.0, 9.0, 1.0], [0.6, 0.3, 0.6], None),
     ],
 )

@@ -53,12 +53,16 @@ def fatal(measured: Measurement) -> Panic | None:
 
 
 def symptom(view: EnvView) -> Panic | None:
-    """What is wrong with an env after its last step, and is fatal once it was for SUSTAINED steps in a row."""
+    """What is wrong with an env after its last step, and is fatal once it was for SUSTAINED steps in a row.
+
+    A network that never was better than guessing has not blown up: what it could be taken back to is as bad, and a seed
+    may be what mends it.
+    """
     chance, loss, accuracy = math.exp(-view.chance_loss), view.losses[-1], view.accuracies[-1]
     if accuracy < chance + FALLEN and max(view.accuracies) > chance + TRAINED:
         return Panic(f"it was trained, and has been guessing for {SUSTAINED} steps", accuracy, chance + FALLEN)
     limit = BLOW_UP * view.chance_loss
-    if loss > limit:
+    if loss > limit and min(view.losses) < view.chance_loss:
         return Panic(f"its loss has been blown up for {SUSTAINED} steps", loss, limit)
     return None
 
