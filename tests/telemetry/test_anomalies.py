@@ -83,14 +83,14 @@ def test_what_is_within_the_limits_is_no_anomaly(event: ev.AnyEvent) -> None:
 
 def test_a_sentence_says_what_where_when_and_how_much() -> None:
     cases = {
-        "env 07: the gradient of the conv_small in slot 1 is NaN at round 2 step 3": env_stepped(
+        "env 07: the gradient of the conv_small in early is NaN at round 2 step 3": env_stepped(
             env=7, round=2, step=3, slots=[SLOT]
         ),
         "head op had choices in round 1, yet no gradient reached it": update(op=ev.HeadReading(entropy=0.5)),
         "cuda:1: 95% of its memory is in use, more than 90%": device_sampled("cuda:1", used=95, total=100),
     }
     for text, event in cases.items():
-        [found] = inspect(event)
+        [found] = inspect(run_started(), event)
         assert isinstance(found, ev.AnomalyFound)
         assert found.text == text
 

@@ -124,7 +124,7 @@ def _exploding_owner(event: ev.EnvStepped, evidence: Evidence, owner: int, norm:
     name, earlier = "the host", [vital.grad_norm for vital in before]
     if owner:
         slot = event.slots[owner - 1]
-        name = f"the {slot.blueprint or 'seed'} in slot {owner}"
+        name = evidence.vitals.seed(event, owner - 1)
         # Only of this seed: the norms of the one before it in the slot say nothing of it.
         earlier = [vital.slots[owner - 1] for vital in before[-slot.age :] if slot.age]
     limit = exploding(earlier, norm)

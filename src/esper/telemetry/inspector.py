@@ -35,6 +35,8 @@ class Inspector:
         """The anomalies that begin or end with an event."""
         rules = RULES.get(type(event))
         if not rules:
+            if isinstance(event, ev.RunStarted):
+                self._evidence.vitals.fold_start(event)
             return []
         scope = self._note(event)
         evidence = self._evidence

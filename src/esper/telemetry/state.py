@@ -203,6 +203,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.envs = [EnvState(env=i, lane=lane) for i, lane in enumerate(event.lanes)]
         self.started = event
         self.status = "running"
+        self.vitals.fold_start(event)
         for env, lane in zip(self.envs, event.lanes, strict=True):
             env.lane, env.revision = lane, event.seq
 

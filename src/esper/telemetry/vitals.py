@@ -135,21 +135,6 @@ class NonFinite(msgspec.Struct, kw_only=True):
         self.last_seq = seq
 
 
-def _non_finite_step(event: ev.EnvStepped) -> list[tuple[str, float]]:
-    """What is not finite in a step: the quantity, as people name it, and the value."""
-    values = [
-        ("the training loss", event.train_loss),
-        ("the validation loss", event.loss),
-        ("the training accuracy", event.train_accuracy),
-        ("the validation accuracy", event.accuracy),
-        ("the gradient of the host", event.grad_norm),
-    ]
-    for number, slot in enumerate(event.slots, 1):
-        if slot.grad_norm is not None:
-            values.append((f"the gradient of the {slot.blueprint or 'seed'} in slot {number}", slot.grad_norm))
-    return [(name, value) for name, value in values if not math.isfinite(value)]
-
-
 def non_finite_update(event: ev.PolicyUpdated) -> Iterator[tuple[str, float]]:
     """What is not finite in an update of the policy, in the same words."""
     values = {
@@ -245,6 +230,8 @@ class MemoryVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Vitals(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The vital signs of a run."""
 
+    slots: list[str] = msgspec.field(default_factory=list)
+    """Names of the slots."""
     round: int = 0
     envs: dict[int, EnvVitals] = msgspec.field(default_factory=dict)
     lanes: dict[str, LaneVitals] = msgspec.field(default_factory=dict)
@@ -252,6 +239,15 @@ class Vitals(msgspec.Struct, kw_only=True, omit_defaults=True):
     """By `memory_of`."""
     bad: dict[str, NonFinite] = msgspec.field(default_factory=dict)
     """What was ever not finite, by place and quantity."""
+
+    def fold_start(self, event: ev.RunStarted) -> None:
+        """Take the beginning of a run in."""
+        self.slots = event.slots
+
+    def seed(self, event: ev.EnvStepped, index: int) -> str:
+        """What people call the seed in one of an env's slots."""
+        where = self.slots[index] if index < len(self.slots) else f"slot {index + 1}"
+        return f"the {event.slots[index].blueprint or 'seed'} in {where}"
 
     def fold_step(self, event: ev.EnvStepped) -> list[tuple[str, float]]:
         """Take a step of an env in. Returns what of it is not finite."""
@@ -268,7 +264,7 @@ class Vitals(msgspec.Struct, kw_only=True, omit_defaults=True):
                 total += norm
         if math.isfinite(total):
             return []
-        bad = _non_finite_step(event)
+        bad = self._non_finite(event)
         for what, value in bad:
             self._count(f"env {event.env:02d}: {what}", value, event.seq, event.round, event.step, event.env)
         return bad
@@ -295,6 +291,20 @@ class Vitals(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Whether it is the lane whose samples stand for its memory: the first of those that share it."""
         memory = memory_of(device)
         return device == next((lane for lane in self.lanes if memory_of(lane) == memory), device)
+
+    def _non_finite(self, event: ev.EnvStepped) -> list[tuple[str, float]]:
+        """What is not finite in a step: the quantity, as people name it, and the value."""
+        values = [
+            ("the training loss", event.train_loss),
+            ("the validation loss", event.loss),
+            ("the training accuracy", event.train_accuracy),
+            ("the validation accuracy", event.accuracy),
+            ("the gradient of the host", event.grad_norm),
+        ]
+        for index, slot in enumerate(event.slots):
+            if slot.grad_norm is not None:
+                values.append((f"the gradient of {self.seed(event, index)}", slot.grad_norm))
+        return [(name, value) for name, value in values if not math.isfinite(value)]
 
     def _count(self, name: str, value: float, seq: int, round_: int, step: int | None, env: int | None) -> None:
         known = self.bad.get(name)
