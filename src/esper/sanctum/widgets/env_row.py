@@ -174,27 +174,46 @@ SUMMARIES: dict[str, Callable[[list[float]], float]] = {"med": median, "min": mi
 """Rows below the envs, the most wanted first."""
 
 
-def summary(palette: Palette, layout: Layout, started: RunStarted, envs: Sequence[EnvState], name: str) -> Line:
-    """Median, least or greatest over the envs of each number; with the medians, how many are at each stage."""
-    gap = " " * layout.gap
+def summaries(
+    palette: Palette, layout: Layout, started: RunStarted, envs: Sequence[EnvState], names: Iterable[str]
+) -> list[Line]:
+    """By names in SUMMARIES: rows of the median, least or greatest over the envs of each number.
+
+    That of the medians also says how many are at each stage.
+    """
     steps = [env.stepped for env in envs if env.stepped is not None]
+    numbers = (
+        _finite([step.accuracy for step in steps]),
+        _finite([step.reward for step in steps]),
+        _finite([step.grad_norm for step in steps]),
+        _finite([step.loss_scale for step in steps]),
+    )
+    stages = [Counter([step.slots[index].stage for step in steps]) for index in range(len(started.slots))]
+    return [_summary(palette, layout, name, numbers, stages) for name in names]
 
-    def over(values: Iterable[float | None]) -> float | None:
-        finite = [value for value in values if value is not None and math.isfinite(value)]  # the rows show the others
-        return SUMMARIES[name](finite) if finite else None
 
+def _finite(values: Iterable[float | None]) -> list[float]:
+    """The rows show the others."""
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def _summary(
+    palette: Palette, layout: Layout, name: str, numbers: Iterable[list[float]], stages: Iterable[Counter[str]]
+) -> Line:
+    gap = " " * layout.gap
+    accuracy, reward, grad_norm, scale = (SUMMARIES[name](values) if values else None for values in numbers)
     line = Line(palette).fit(name.rjust(1 + layout.digits), 2 + layout.digits, "head")
     role = "bright" if name == "med" else "dim"
-    line.cell(percent(over(step.accuracy for step in steps)), role).add(gap)
+    line.cell(percent(accuracy), role).add(gap)
     line.add(" " * layout.spark).add(gap)
-    line.cell(number(over(step.reward for step in steps), 2, 3, signed=True, fixed=True), role).add(gap)
-    for index in range(len(started.slots)):
+    line.cell(number(reward, 2, 3, signed=True, fixed=True), role).add(gap)
+    for counts in stages:
         end = line.width + layout.slot
         if name == "med":
-            _count_stages(line, Counter(step.slots[index].stage for step in steps), end)
+            _count_stages(line, counts, end)
         line.to(end).add(gap)
-    line.cell(number(over(step.grad_norm for step in steps), 3, 2), "dim").add(gap)
-    return line.cell(power_of_two(over(step.loss_scale for step in steps)), "dim")
+    line.cell(number(grad_norm, 3, 2), "dim").add(gap)
+    return line.cell(power_of_two(scale), "dim")
 
 
 def _count_stages(line: Line, counts: Counter[str], end: int) -> None:

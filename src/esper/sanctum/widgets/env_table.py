@@ -75,7 +75,7 @@ class EnvTable(EnvRows):
             self.mark_more(strips, width)
         elif height > len(strips) + len(names):
             strips.append(self.line().add("─" * (width - 1), "faint").strip(width))
-        return strips + [env_row.summary(palette, layout, started, envs, name).strip(width) for name in names]
+        return strips + [line.strip(width) for line in env_row.summaries(palette, layout, started, envs, names)]
 
     def severities(self) -> dict[int, str]:
         """Of each env with an anomaly, that of the worst."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
+from textual.color import Color
 from textual.content import Content
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
@@ -137,6 +138,24 @@ class Line(Pieces):
         return Strip(segments, max(self.width, width)).adjust_cell_length(width)
 
 
+class _Frame(NamedTuple):
+    """What the rows of a panel have in common."""
+
+    size: Size
+    """Of the panel, borders and all."""
+    rows: range
+    """Those that hold the lines."""
+    width: int
+    """Of a line."""
+    left: Segment
+    right: Segment
+    """What stands beside it."""
+    filters: Sequence[LineFilter]
+    """What it goes through last."""
+    ground: Color
+    """What stands behind it."""
+
+
 class Panel(Widget):
     """Draws the state as lines. `update` is called once a tick, and repaints the lines that differ."""
 
@@ -155,12 +174,14 @@ class Panel(Widget):
         """What stands in the border above."""
         self.note: str | None = None
         """What stands in the border below; where there is none, to the right of the heading."""
-        self._framed: Hashable = None
+        self._written: Hashable = None
         if self.METRICS:
             self.tooltip = "\n".join(f"{name}: {EXPLANATIONS[name].what}" for name in self.METRICS)
         self._strips: list[Strip] = []
-        self._bordered: dict[int, Strip] = {}
-        """Lines of the content between their borders, as far as they have been painted."""
+        self._painted: dict[int, Strip] = {}
+        """Rows of the widget, borders and all, that are as they were painted last."""
+        self._frame: _Frame | None = None
+        """Of the rows that have been painted."""
         self._drawn: tuple[Size, str, int, Hashable] | None = None
         self._lines_wanted = -1
 
@@ -193,20 +214,24 @@ class Panel(Widget):
         drawn = (self.size, self.view.palette.name, self.view.generation, self.key())
         if drawn == self._drawn:
             return
-        if self._drawn is None or drawn[:2] != self._drawn[:2]:
-            self._bordered.clear()
         self._drawn = drawn
         if self.styles.is_auto_height and self.wanted_height() != self._lines_wanted:
             self.refresh(layout=True)
         before, self._strips = self._strips, self._draw()
-        self._frame()
+        self._write_border()
         changed = _changed(before, self._strips)
         if changed:
             left, width = self.gutter.left, self.outer_size.width  # a whole row is painted faster than a piece of it
             self.refresh(*(Region(-left, first, width, count) for first, count in changed))
-            for first, count in changed:
-                for y in range(first, first + count):
-                    self._bordered.pop(y, None)
+
+    def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
+        """Textual's, which it calls whatever it changes: all rows are painted anew, or regions of the lines."""
+        if regions and self._frame:
+            for y in (y for region in regions for y in region.line_range):
+                self._painted.pop(y + self._frame.rows.start, None)
+        elif repaint:
+            self._painted.clear()
+        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
     def _draw(self) -> list[Strip]:
         width, height = self.size
@@ -214,13 +239,13 @@ class Panel(Widget):
         strips = [line.strip(width) if isinstance(line, Line) else line for line in lines]
         return strips + [self.line().strip(width)] * (height - len(strips))
 
-    def _frame(self) -> None:
+    def _write_border(self) -> None:
         """Write heading and note into the border, where they differ from what is there: that paints all of it."""
         top, bottom = (bool(edge[0]) for edge in (self.styles.border_top, self.styles.border_bottom))
-        framed = self.heading, self.note, top, bottom, self.outer_size.width
-        if framed == self._framed:
+        written = self.heading, self.note, top, bottom, self.outer_size.width
+        if written == self._written:
             return
-        self._framed = framed
+        self._written = written
         heading, note = Content(self.heading or ""), Content(self.note or "")
         if top and not bottom:  # no corners either, which would set the heading off
             heading = Content(" ").append(heading).append(" ") if heading else heading
@@ -240,33 +265,45 @@ class Panel(Widget):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Rows of the widget. Textual draws those of its border; for each of the others it would look up all styles."""
-        top, bottom = self.gutter.top, self.outer_size.height - self.gutter.bottom
-        filters = self.get_line_filters()
-        strips: list[Strip] = []
+        frame = self._frame
+        if (
+            not self._painted or frame is None or frame.size != self.outer_size
+        ):  # it may not have told of a new size yet
+            self._painted.clear()
+            frame = self._frame = self._find_frame()
+        rows: list[Strip] = []
         for y in crop.line_range:
-            if top <= y < bottom:
-                strip = self._between_borders(y - top)
-                for each in filters:
-                    strip = strip.apply_filter(each, self.background_colors[1])
-                strips.append(strip.crop(*crop.column_span))
-            else:
-                strips += super().render_lines(Region(crop.x, y, crop.width, 1))
-        return strips
+            row = self._painted.get(y)
+            if row is None:
+                row = self._painted[y] = self._paint(y, frame)
+            rows.append(row)
+        return rows if crop.column_span == (0, frame.size.width) else [row.crop(*crop.column_span) for row in rows]
 
-    def _between_borders(self, y: int) -> Strip:
-        """A line of the content with what stands to its left and right."""
-        strip, width = self._bordered.get(y), self.outer_size.width
-        if strip is None or strip.cell_length != width:  # Textual may paint a new size before it tells of it
-            styles, rule = self.styles, self.view.palette["faint"]
-            if styles.border_left[0]:  # a theme may give its rules a colour of their own
-                ground = self.screen.styles.background
-                rule = Style.from_color((ground + styles.border_left[1]).rich_color, ground.rich_color)
-            left = Segment("│" * bool(styles.border_left[0]) + " " * styles.padding.left, rule)
-            right = Segment(" " * styles.padding.right + "│" * bool(styles.border_right[0]), rule)
-            content = self.render_line(y).adjust_cell_length(self.size.width)
-            strip = Strip([each for each in (left, *content, right) if each.text], width)
-            self._bordered[y] = strip
-        return strip
+    def _find_frame(self) -> _Frame:
+        styles, gutter, edge = self.styles, self.gutter, self.view.palette["faint"]
+        if styles.border_left[0]:  # a theme may give its rules a colour of their own
+            ground = self.screen.styles.background
+            edge = Style.from_color((ground + styles.border_left[1]).rich_color, ground.rich_color)
+        return _Frame(
+            size=self.outer_size,
+            rows=range(gutter.top, self.outer_size.height - gutter.bottom),
+            width=self.size.width,
+            left=Segment("│" * bool(styles.border_left[0]) + " " * styles.padding.left, edge),
+            right=Segment(" " * styles.padding.right + "│" * bool(styles.border_right[0]), edge),
+            filters=self.get_line_filters(),
+            ground=self.background_colors[1],
+        )
+
+    def _paint(self, y: int, frame: _Frame) -> Strip:
+        """The row at `y` of the widget."""
+        if y not in frame.rows:
+            [row] = super().render_lines(Region(0, y, frame.size.width, 1))
+            return row
+        line = self.render_line(y - frame.rows.start).adjust_cell_length(frame.width)
+        row = Strip([each for each in (frame.left, *line, frame.right) if each.text], frame.size.width)
+        for each in frame.filters:
+            row = row.apply_filter(each, frame.ground)
+        return row
 
     def on_resize(self) -> None:
         """A new size is a new drawing."""

@@ -22,15 +22,17 @@ _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 
 def sparkline(values: Sequence[float | None], low: float, high: float) -> str:
     """One character a value. None is a gap, a value that is not finite a cross."""
+    return "".join([_block(value, low, high) for value in values])
+
+
+@lru_cache(4096)
+def _block(value: float | None, low: float, high: float) -> str:
+    if value is None:
+        return GAP
+    if not math.isfinite(value):
+        return UNSOUND
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(
-        GAP
-        if value is None
-        else UNSOUND
-        if not math.isfinite(value)
-        else BLOCKS[min(max(round((value - low) * scale), 0), len(BLOCKS) - 1)]
-        for value in values
-    )
+    return BLOCKS[min(max(round((value - low) * scale), 0), len(BLOCKS) - 1)]
 
 
 def places(values: Sequence[T], total: int, width: int) -> list[T | None]:
