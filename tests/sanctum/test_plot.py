@@ -44,7 +44,7 @@ def test_a_curve_is_broken_where_nothing_was_measured() -> None:
 def test_a_chart_labels_its_ends() -> None:
     palette = load_themes()[DEFAULT]
     chart = Chart(values=[0.1] * 25, extent=25, low=0.0, high=1.0, ticks=[(0.0, "0"), (1.0, "100")])
-    lines = [line.strip(60).text for line in chart.lines(palette, 60, 8)]
+    lines = ["".join(segment.text for segment in line.row(60)) for line in chart.lines(palette, 60, 8)]
     assert len(lines) == 8
     assert lines[0].startswith("  100 ┤")
     assert lines[6].startswith("    0 ┤")

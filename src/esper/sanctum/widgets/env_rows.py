@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar
 
+from rich.segment import Segment
 from textual.binding import BindingType
 from textual.events import Click
-from textual.strip import Strip
 
 from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.widgets.panel import Panel, View
+from esper.sanctum.widgets.panel import Line, Panel, Row, View
+from esper.telemetry.state import EnvState
 
 
 class EnvRows(Panel, can_focus=True):
@@ -23,6 +24,8 @@ class EnvRows(Panel, can_focus=True):
         self._top = 0
         self._order: Sequence[int] = ()
         self._shown: Sequence[int] = ()
+        self._kept: dict[int, tuple[Hashable, Row]] = {}
+        """By env: its row, and what that was drawn from."""
 
     def page(self, order: Sequence[int], room: int) -> Sequence[int]:
         """The envs in sight when there is room for so many of `order`, the one under the cursor among them."""
@@ -35,13 +38,23 @@ class EnvRows(Panel, can_focus=True):
         self._shown = order[self._top : self._top + room]
         return self._shown
 
-    def mark_more(self, strips: list[Strip], width: int) -> None:
+    def row_of(self, env: EnvState, width: int, draw: Callable[[], Line], *depends: Hashable) -> Row:
+        """The row of an env, drawn anew where it has changed, or the theme, or what else it depends on."""
+        key = env.revision, width, self.view.palette.name, self.view.generation, depends
+        kept = self._kept.get(env.env)
+        if kept is None or kept[0] != key:
+            kept = self._kept[env.env] = key, draw().row(width)
+        return kept[1]
+
+    def mark_more(self, rows: list[Row], width: int) -> None:
         """Arrows at the right edge of the first and last row where there are envs out of sight."""
         if self._top > 0:
-            strips[1] = Strip.join([strips[1].crop(0, width - 1), self.line().add("↑", "dim").strip(1)])
+            rows[1] = self._marked(rows[1], "↑", width)
         if self._top + len(self._shown) < len(self._order):
-            last = len(self._shown)
-            strips[last] = Strip.join([strips[last].crop(0, width - 1), self.line().add("↓", "dim").strip(1)])
+            rows[len(self._shown)] = self._marked(rows[len(self._shown)], "↓", width)
+
+    def _marked(self, row: Row, arrow: str, width: int) -> Row:
+        return [*Segment.adjust_line_length(row, width - 1), *self.line().add(arrow, "dim").row(1)]
 
     def select(self, env: int) -> None:
         """Put the cursor on an env; other panels may be about it."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import ClassVar
 
 from textual.binding import BindingType
 from textual.events import Click
 from textual.geometry import Size
-from textual.strip import Strip
 
 from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.population import Term, ordered, parse_filter, worst_of
 from esper.sanctum.widgets import env_row
 from esper.sanctum.widgets.env_rows import EnvRows
-from esper.sanctum.widgets.panel import Line, View
+from esper.sanctum.widgets.panel import Line, Row, View
 from esper.telemetry.state import EnvState
 
 _UPWARDS = frozenset({"env", "lane"})
@@ -29,7 +29,6 @@ class EnvTable(EnvRows):
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
-        self._rows: dict[int, tuple[Hashable, Strip]] = {}
         self._by, self._descending = "env", False
         self._spans: list[tuple[range, str]] = []
         self._filter: tuple[str, Term] | None = None
@@ -45,7 +44,7 @@ class EnvTable(EnvRows):
         """Every env, the heading, a rule and the summaries."""
         return len(self.state.envs) + 2 + len(env_row.SUMMARIES)
 
-    def draw(self, size: Size) -> list[Line] | list[Strip]:
+    def draw(self, size: Size) -> list[Line] | list[Row]:
         """Heading, the rows in sight, a rule where there is room, medians; least and greatest where there is more."""
         width, height = size
         started = self.state.started
@@ -60,22 +59,17 @@ class EnvTable(EnvRows):
         self._label(len(envs))
         arrow = "↓" if self._descending else "↑"
         heading, self._spans = env_row.heading(palette, layout, started.slots, self._by, arrow)
-        strips = [heading.strip(width)]
+        rows = [heading.row(width)]
         for index in shown:
             env, severity, here = self.state.envs[index], severities.get(index), index == self.view.env
             pinned = index in self._pinned
-            key = (env.revision, severity, here, pinned, layout, width, palette.name, self.view.generation)
-            known = self._rows.get(index)
-            if known is None or known[0] != key:
-                line = env_row.row(palette, layout, started, env, severity=severity, here=here, pinned=pinned)
-                known = key, line.strip(width)
-                self._rows[index] = known
-            strips.append(known[1])
+            draw = partial(env_row.row, palette, layout, started, env, severity=severity, here=here, pinned=pinned)
+            rows.append(self.row_of(env, width, draw, layout, severity, here, pinned))
         if len(shown) < len(envs):
-            self.mark_more(strips, width)
-        elif height > len(strips) + len(names):
-            strips.append(self.line().add("─" * (width - 1), "faint").strip(width))
-        return strips + [line.strip(width) for line in env_row.summaries(palette, layout, started, envs, names)]
+            self.mark_more(rows, width)
+        elif height > len(rows) + len(names):
+            rows.append(self.line().add("─" * (width - 1), "faint").row(width))
+        return rows + [line.row(width) for line in env_row.summaries(palette, layout, started, envs, names)]
 
     def severities(self) -> dict[int, str]:
         """Of each env with an anomaly, that of the worst."""

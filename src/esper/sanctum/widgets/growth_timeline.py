@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from itertools import groupby
 
 from textual.geometry import Size
-from textual.strip import Strip
 
 from esper.sanctum.symbols import SEVERITIES, STAGES, percent, plain, shorten
 from esper.sanctum.widgets.env_rows import EnvRows
-from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.panel import Line, Row
 from esper.sanctum.widgets.plot import places
 from esper.telemetry.events import RunStarted
 from esper.telemetry.state import HISTORY, EnvState
@@ -28,10 +28,6 @@ class GrowthTimeline(EnvRows):
 
     HEADING = "growth in this episode ─ a place per step"
 
-    def on_mount(self) -> None:
-        """Nothing is drawn yet."""
-        self._rows: dict[int, tuple[Hashable, Strip]] = {}
-
     def key(self) -> Hashable:
         """The state, and where the cursor is."""
         return self.state.seq, self.view.env
@@ -40,7 +36,7 @@ class GrowthTimeline(EnvRows):
         """The heading and every env."""
         return 1 + len(self.state.envs)
 
-    def draw(self, size: Size) -> list[Line] | list[Strip]:
+    def draw(self, size: Size) -> list[Line] | list[Row]:
         """The heading, and the rows in sight."""
         started = self.state.started
         if started is None:
@@ -54,18 +50,14 @@ class GrowthTimeline(EnvRows):
         shown = self.page(range(len(self.state.envs)), room)
         self.note = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
         worst = {a.found.env: a.found.severity for a in reversed(self.state.active_anomalies())}
-        strips = [self._heading(started, lane, name).strip(width)]
+        rows = [self._heading(started, lane, name).row(width)]
         for index in shown:
             env = self.state.envs[index]
             here, severity = index == self.view.env, worst.get(index)
-            key = (env.revision, here, severity, lane, name, width, self.view.palette.name, self.view.generation)
-            known = self._rows.get(index)
-            if known is None or known[0] != key:
-                known = key, self._row(env, started, lane, name, severity, here=here).strip(width)
-                self._rows[index] = known
-            strips.append(known[1])
-        self.mark_more(strips, width)
-        return strips
+            draw = partial(self._row, env, started, lane, name, severity, here=here)
+            rows.append(self.row_of(env, width, draw, lane, name, severity, here))
+        self.mark_more(rows, width)
+        return rows
 
     def _heading(self, started: RunStarted, lane: int, name: int) -> Line:
         line = self.line().add("env   ", "head")

@@ -8,12 +8,11 @@ from collections.abc import Hashable, Sequence
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Size
-from textual.strip import Strip
 
 from esper.sanctum.symbols import head_label
 from esper.sanctum.widgets.chart import AXIS, Chart
 from esper.sanctum.widgets.labels import Label, attach, width_of
-from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.panel import Line, Panel, Row
 from esper.sanctum.widgets.plot import UNSOUND, decades, extent_of_rounds, logarithmic
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -26,7 +25,7 @@ class HeadPanel(Panel):
         """Changes with every update of the policy."""
         return self.state.started is None, (self.state.update.seq if self.state.update else 0)
 
-    def draw(self, size: Size) -> list[Line] | list[Strip]:
+    def draw(self, size: Size) -> list[Line] | list[Row]:
         """Nothing before the run has started; a word before the first update."""
         if self.state.started is None:
             return []
@@ -37,7 +36,7 @@ class HeadPanel(Panel):
             return [self.line().add(f" {learns}", "dim")]
         return self.draw_heads(size, {name: head.course.values for name, head in self.state.heads.items()})
 
-    def draw_heads(self, size: Size, courses: dict[str, list[float | None]]) -> list[Line] | list[Strip]:
+    def draw_heads(self, size: Size, courses: dict[str, list[float | None]]) -> list[Line] | list[Row]:
         """The lines for the courses of the heads, all equally long."""
         raise NotImplementedError
 
@@ -61,7 +60,7 @@ class HeadNorms(HeadPanel):
 
     HEADING = "gradient norm by head ─ by round"
 
-    def draw_heads(self, size: Size, courses: dict[str, list[float | None]]) -> list[Line] | list[Strip]:
+    def draw_heads(self, size: Size, courses: dict[str, list[float | None]]) -> list[Line] | list[Row]:
         """The chart, each curve named at its end."""
         axis = decades([value for course in courses.values() for value in course])
         curves = [
@@ -90,7 +89,7 @@ class HeadShares(HeadPanel):
 
     HEADING = "who steers the update ─ share of |g|"
 
-    def draw_heads(self, size: Size, courses: dict[str, list[float | None]]) -> list[Line] | list[Strip]:
+    def draw_heads(self, size: Size, courses: dict[str, list[float | None]]) -> list[Line] | list[Row]:
         """A band a head, and beside it its name and last share."""
         height = size.height - 1
         points = [shares(point) for point in zip(*courses.values(), strict=True)]
@@ -113,12 +112,11 @@ class HeadShares(HeadPanel):
         ).lines(self.view.palette, size.width - room, size.height)  # fmt: skip
         margins = [self.line() for _ in range(height)]
         attach(margins, labels, 0)
-        strips = []
+        rows: list[Row] = []
         for y in range(height):
-            left = axis[y].strip(AXIS + 2)
-            segments = self._row(columns, height, height - 1 - y)
-            strips.append(Strip.join([left, Strip(segments, width), margins[y].strip(room)]))
-        return [*strips, axis[-1].strip(size.width)]
+            bands = self._row(columns, height, height - 1 - y)
+            rows.append([*axis[y].row(AXIS + 2), *bands, *margins[y].row(room)])
+        return [*rows, axis[-1].row(size.width)]
 
     def _row(self, columns: Sequence[Sequence[float] | None], height: int, row: int) -> list[Segment]:
         """One row of the bands, counted from the foot."""

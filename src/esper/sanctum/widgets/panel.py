@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self, TypeAlias
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -66,6 +66,10 @@ class Visit(Message):
 
 _REVERSED = frozenset({"bad", "error", "outlier"})
 """Roles in which a space is not the same as in all others."""
+
+
+Row: TypeAlias = list[Segment]
+"""A line in its colours, as wide as there is room."""
 
 
 class Pieces:
@@ -129,13 +133,13 @@ class Line(Pieces):
         super().__init__()
         self._styles = palette.here if here else palette.styles
 
-    def strip(self, width: int) -> Strip:
+    def row(self, width: int) -> Row:
         """The line, cut or padded to `width`."""
         styles = self._styles
         segments = [Segment(text, styles[role]) for text, role in zip(self._texts, self._roles, strict=True)]
         if self.width < width:
             segments.append(Segment(" " * (width - self.width), styles["normal"]))
-        return Strip(segments, max(self.width, width)).adjust_cell_length(width)
+        return segments if self.width <= width else Segment.adjust_line_length(segments, width)
 
 
 class _Frame(NamedTuple):
@@ -177,7 +181,7 @@ class Panel(Widget):
         self._written: Hashable = None
         if self.METRICS:
             self.tooltip = "\n".join(f"{name}: {EXPLANATIONS[name].what}" for name in self.METRICS)
-        self._strips: list[Strip] = []
+        self._lines: list[Row] = []
         self._painted: dict[int, Strip] = {}
         """Rows of the widget, borders and all, that are as they were painted last."""
         self._frame: _Frame | None = None
@@ -190,7 +194,7 @@ class Panel(Widget):
         """What is true now."""
         return self.view.source.state
 
-    def draw(self, size: Size) -> list[Line] | list[Strip]:
+    def draw(self, size: Size) -> list[Line] | list[Row]:
         """The lines, from the top; those that do not fit are not shown."""
         raise NotImplementedError
 
@@ -217,9 +221,9 @@ class Panel(Widget):
         self._drawn = drawn
         if self.styles.is_auto_height and self.wanted_height() != self._lines_wanted:
             self.refresh(layout=True)
-        before, self._strips = self._strips, self._draw()
+        before, self._lines = self._lines, self._draw()
         self._write_border()
-        changed = _changed(before, self._strips)
+        changed = _changed(before, self._lines)
         if changed:
             left, width = self.gutter.left, self.outer_size.width  # a whole row is painted faster than a piece of it
             self.refresh(*(Region(-left, first, width, count) for first, count in changed))
@@ -233,11 +237,11 @@ class Panel(Widget):
             self._painted.clear()
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
-    def _draw(self) -> list[Strip]:
+    def _draw(self) -> list[Row]:
         width, height = self.size
         lines = self.draw(self.size)[:height]
-        strips = [line.strip(width) if isinstance(line, Line) else line for line in lines]
-        return strips + [self.line().strip(width)] * (height - len(strips))
+        rows = [line.row(width) if isinstance(line, Line) else line for line in lines]
+        return rows + [self.line().row(width)] * (height - len(rows))
 
     def _write_border(self) -> None:
         """Write heading and note into the border, where they differ from what is there: that paints all of it."""
@@ -261,7 +265,12 @@ class Panel(Widget):
 
     def render_line(self, y: int) -> Strip:
         """Textual's Line API: the line at `y` of the content."""
-        return self._strips[y] if y < len(self._strips) else self.line().strip(self.size.width)
+        return Strip(self._row_at(y, self.size.width), self.size.width)
+
+    def _row_at(self, y: int, width: int) -> Row:
+        """The same, in any width: Textual may paint a new size before it has told of it."""
+        row = self._lines[y] if y < len(self._lines) else self.line().row(width)
+        return row if self._drawn and self._drawn[0].width == width else Segment.adjust_line_length(row, width)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Rows of the widget. Textual draws those of its border; for each of the others it would look up all styles."""
@@ -299,7 +308,7 @@ class Panel(Widget):
         if y not in frame.rows:
             [row] = super().render_lines(Region(0, y, frame.size.width, 1))
             return row
-        line = self.render_line(y - frame.rows.start).adjust_cell_length(frame.width)
+        line = self._row_at(y - frame.rows.start, frame.width)
         row = Strip([each for each in (frame.left, *line, frame.right) if each.text], frame.size.width)
         for each in frame.filters:
             row = row.apply_filter(each, frame.ground)
@@ -316,10 +325,10 @@ class Panel(Widget):
     @property
     def text(self) -> str:
         """What stands in the panel, without its colours."""
-        return "\n".join(strip.text.rstrip() for strip in self._strips)
+        return "\n".join("".join(segment.text for segment in row).rstrip() for row in self._lines)
 
 
-def _changed(before: Sequence[Strip], after: Sequence[Strip]) -> list[tuple[int, int]]:
+def _changed(before: Sequence[Row], after: Sequence[Row]) -> list[tuple[int, int]]:
     """Stretches of lines that differ: the first of each, and how many."""
     if len(before) != len(after):
         return [(0, len(after))]

@@ -6,13 +6,14 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from textual.geometry import Size
-from textual.strip import Strip
 
 from esper.sanctum.symbols import SEVERITIES, exponent_of, number, percent, plain, power_of_two
 from esper.sanctum.widgets.env_rows import EnvRows
-from esper.sanctum.widgets.panel import Line
+from esper.sanctum.widgets.panel import Line, Row
 from esper.sanctum.widgets.plot import places, sparkline
 from esper.telemetry.anomalies import PING_PONG
 from esper.telemetry.events import RunStarted
@@ -34,6 +35,16 @@ _FIXED = 36
 """Columns of all but staircase and heat map."""
 
 
+class _Layout(NamedTuple):
+    """How the width is shared, and the exponents that the staircases span."""
+
+    owners: int
+    stairs: int
+    heat: int
+    low: float
+    high: float
+
+
 def until_growth(started: RunStarted, env: EnvState) -> float | None:
     """Clean steps until the loss scale doubles; None without loss scaling."""
     step = env.stepped
@@ -48,15 +59,11 @@ class Scales(EnvRows):
     HEADING = "numerics by env"
     METRICS = ("loss scale", "lost", "growth", "ping-pong", "gradient norm")
 
-    def on_mount(self) -> None:
-        """Nothing is drawn yet."""
-        self._rows: dict[int, tuple[Hashable, Strip]] = {}
-
     def key(self) -> Hashable:
         """The state, and where the cursor is."""
         return self.state.seq, self.view.env
 
-    def draw(self, size: Size) -> list[Line] | list[Strip]:
+    def draw(self, size: Size) -> list[Line] | list[Row]:
         """The heading, and the rows in sight."""
         started, width = self.state.started, size.width
         if started is None:
@@ -70,33 +77,26 @@ class Scales(EnvRows):
         stairs = min(spare - (heat + 1) * len(owners), 80) if scaled else 0
         shown = self.page(range(len(self.state.envs)), max(size.height - 1, 1))
         self.note = "|g|  " + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in SHADES) + f"  {_MORE} more"
-        low, high = _extent(list(vitals.values()))
+        layout = _Layout(len(owners), stairs, heat, *_extent(list(vitals.values())))
         worst = {a.found.env: a.found.severity for a in reversed(self.state.active_anomalies())}
-        strips = [self._heading(owners, stairs, heat, (high - low) / 7).strip(width)]
+        rows = [self._heading(owners, layout).row(width)]
         for index in shown:
             env, here, severity = self.state.envs[index], index == self.view.env, worst.get(index)
-            key = (env.revision, here, severity, stairs, heat, low, high, width, self.view.palette.name)
-            key = (*key, self.view.generation)
-            known = self._rows.get(index)
-            if known is None or known[0] != key:
-                line = self._row(env, started, severity, here=here)
-                self._stairs(line, vitals.get(index), stairs, low, high)
-                _heat(line, vitals.get(index), len(owners), heat, started.steps)
-                known = key, line.strip(width)
-                self._rows[index] = known
-            strips.append(known[1])
-        self.mark_more(strips, width)
-        return strips
+            draw = partial(self._row, env, started, layout, severity, here=here)
+            rows.append(self.row_of(env, width, draw, layout, severity, here))
+        self.mark_more(rows, width)
+        return rows
 
-    def _heading(self, owners: Sequence[str], stairs: int, heat: int, level: float) -> Line:
+    def _heading(self, owners: Sequence[str], layout: _Layout) -> Line:
+        level, stairs = (layout.high - layout.low) / 7, layout.stairs
         line = self.line().add("env  scale lost % grows in      |g|", "head").to(_FIXED)
         names = (f"scale by step, {level:.2g} halving{'' if level == 1 else 's'} a level", "scale by step", "scale")
         line.fit(next((name for name in names if len(name) <= stairs), ""), stairs, "head")
         for owner in owners:
-            line.add(" ").fit(plain(owner), heat, "head")
+            line.add(" ").fit(plain(owner), layout.heat, "head")
         return line
 
-    def _row(self, env: EnvState, started: RunStarted, severity: str | None, *, here: bool) -> Line:
+    def _row(self, env: EnvState, started: RunStarted, layout: _Layout, severity: str | None, *, here: bool) -> Line:
         line = Line(self.view.palette, here=here).add("▸" if here else " ", "key")
         line.add(f"{env.env:02d}", "bright" if here else "dim")
         line.add(SEVERITIES[severity].glyph if severity else " ", severity or "normal").to(5)
@@ -109,21 +109,10 @@ class Scales(EnvRows):
         line.add("–" if left is None else f"{left:>4.0f} steps", "absent" if left is None else "dim").to(28)
         pong = vitals is not None and vitals.relapses >= PING_PONG
         line.add(PONG if pong else " ", "warning" if pong else "normal")
-        return line.cell(number(step.grad_norm if step else None, 3, 2), "dim").to(_FIXED)
-
-    def _stairs(self, line: Line, vitals: EnvVitals | None, width: int, low: float, high: float) -> None:
-        if width <= 0:
-            return
-        end = line.width + width
-        if vitals is not None:
-            steps, lost = vitals.staircase(width), vitals.lost_in(width)
-            level = {scale: sparkline([exponent_of(scale)], low, high) for scale in set(steps)}
-            stairs, start = "".join([level[scale] for scale in steps]), 0
-            for place in sorted(lost):
-                line.add(stairs[start:place], "spark").add(SKIP, "warning")
-                start = place + 1
-            line.add(stairs[start:], "spark")
-        line.to(end)
+        line.cell(number(step.grad_norm if step else None, 3, 2), "dim").to(_FIXED)
+        _stairs(line, vitals, layout)
+        _heat(line, vitals, layout, started.steps)
+        return line
 
 
 def _extent(envs: Sequence[EnvVitals]) -> tuple[float, float]:
@@ -135,11 +124,27 @@ def _extent(envs: Sequence[EnvVitals]) -> tuple[float, float]:
     return min(*exponents, high - 7), high
 
 
-def _heat(line: Line, vitals: EnvVitals | None, owners: int, width: int, steps: int) -> None:
+def _stairs(line: Line, vitals: EnvVitals | None, layout: _Layout) -> None:
+    """The course of the loss scale, and the steps that lost a batch."""
+    if layout.stairs <= 0:
+        return
+    end = line.width + layout.stairs
+    if vitals is not None:
+        steps, lost = vitals.staircase(layout.stairs), vitals.lost_in(layout.stairs)
+        level = {scale: sparkline([exponent_of(scale)], layout.low, layout.high) for scale in set(steps)}
+        stairs, start = "".join([level[scale] for scale in steps]), 0
+        for place in sorted(lost):
+            line.add(stairs[start:place], "spark").add(SKIP, "warning")
+            start = place + 1
+        line.add(stairs[start:], "spark")
+    line.to(end)
+
+
+def _heat(line: Line, vitals: EnvVitals | None, layout: _Layout, steps: int) -> None:
     """Gradient norms of this episode, of the host and the seed in each slot, a place per step."""
-    episode = places(vitals.episode if vitals is not None else [], min(steps, STEPS), width)
+    episode = places(vitals.episode if vitals is not None else [], min(steps, STEPS), layout.heat)
     known = [vital for vital in episode if vital is not None]
-    for owner in range(owners):
+    for owner in range(layout.owners):
         norms = [vital.slots[owner - 1] if owner else vital.grad_norm for vital in known]
         # No bound is above a norm that is not finite.
         glyphs = "".join([" " if norm is None else _GLYPHS[bisect_right(_BOUNDS, norm)] for norm in norms])
