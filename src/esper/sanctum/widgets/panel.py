@@ -64,12 +64,11 @@ class Visit(Message):
     """Whether the present no longer shows it."""
 
 
-_REVERSED = frozenset({"bad", "error", "outlier"})
-"""Roles in which a space is not the same as in all others."""
-
-
 Row: TypeAlias = list[Segment]
 """A line in its colours, as wide as there is room."""
+
+_REVERSED = frozenset({"bad", "error", "outlier"})
+"""Roles in which a space is not the same as in all others."""
 
 
 class Pieces:
@@ -275,9 +274,8 @@ class Panel(Widget):
     def render_lines(self, crop: Region) -> list[Strip]:
         """Rows of the widget. Textual draws those of its border; for each of the others it would look up all styles."""
         frame = self._frame
-        if (
-            not self._painted or frame is None or frame.size != self.outer_size
-        ):  # it may not have told of a new size yet
+        # It may not have told of a new size yet.
+        if not self._painted or frame is None or frame.size != self.outer_size:
             self._painted.clear()
             frame = self._frame = self._find_frame()
         rows: list[Strip] = []
