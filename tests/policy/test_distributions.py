@@ -44,6 +44,16 @@ def test_samples_follow_the_probabilities() -> None:
     assert torch.allclose(torch.bincount(drawn, minlength=4) / 10_000, log_probs.exp(), atol=2e-4)
 
 
+@given(logits_and_masks())
+def test_what_is_likely_keeps_its_odds_and_the_rest_is_never_drawn(case: tuple[torch.Tensor, torch.Tensor]) -> None:
+    logits, legal = case
+    log_probs = distributions.masked_log_probs(logits, legal)
+    probs, likely = log_probs.exp(), distributions.likely(log_probs).exp()
+    kept = probs >= distributions.LIKELY * probs.max()
+    assert torch.allclose(likely, torch.where(kept, probs, 0.0) / probs[kept].sum(), atol=1e-5)
+    assert not likely[~legal].any()
+
+
 @settings(max_examples=30)
 @given(logits_and_masks())
 def test_gradients_are_finite_however_few_actions_are_legal(case: tuple[torch.Tensor, torch.Tensor]) -> None:

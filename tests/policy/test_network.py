@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from esper.policy.actions import HEADS, Op, head_sizes
+from esper.policy.distributions import LIKELY
 from esper.policy.masks import Masks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size
@@ -74,12 +75,16 @@ def test_every_action_is_legal_and_unused_heads_are_zero() -> None:
     assert not probabilities[~masks.op_EO].any()
 
 
-def test_one_that_does_not_explore_draws_its_op_and_takes_what_is_most_probable_of_the_rest() -> None:
+def test_one_that_does_not_explore_draws_a_likely_op_and_takes_what_is_most_probable_of_the_rest() -> None:
     network, (obs, blueprints, masks, uniform) = built(), inputs(envs=200)
+    with torch.no_grad():  # some ops are to be unlikely
+        network.heads["op"][2].weight.mul_(30)  # pyright: ignore[reportIndexIssue]
     features, _ = network.encode(obs, blueprints, network.start(200))
     exploring, _, _ = network.act(features[:, -1], masks, uniform)
     actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform, explores=False)
-    assert torch.equal(actions[:, 0], exploring[:, 0])
+    likely = probabilities >= LIKELY * probabilities.max(dim=1, keepdim=True).values
+    assert likely.gather(1, actions[:, :1]).all()
+    assert not likely.gather(1, exploring[:, :1]).all()
     assert not torch.equal(actions[:, 0], probabilities.argmax(dim=1))
     assert not torch.equal(actions, exploring)
     for index in range(1, len(HEADS)):

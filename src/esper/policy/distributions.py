@@ -8,8 +8,13 @@ Shapes: … any leading dimensions, A actions.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+
+LIKELY = 0.1
+"""Share of the greatest probability below which an action is only tried now and then."""
 
 validate = False
 """Check that every mask leaves a choice. On in tests; off in the hot path, where it would synchronise a device."""
@@ -62,6 +67,19 @@ def sample(log_probs_A: Tensor, uniform: Tensor) -> Tensor:
     # Rounding can leave the last sum a little under 1: the last legal action takes what is above it.
     last = probs_A.shape[-1] - 1 - (probs_A > 0).flip(-1).to(torch.int8).argmax(dim=-1)
     return torch.minimum(drawn, last)
+
+
+def likely(log_probs_A: Tensor) -> Tensor:
+    """The same distribution without what is tried only now and then: min-p sampling (Nguyen et al., 2025).
+
+    Args:
+        log_probs_A: [..., A] from `masked_log_probs`.
+
+    Returns:
+        [..., A], as from `masked_log_probs` with the rest illegal.
+    """
+    least = log_probs_A.max(dim=-1, keepdim=True).values + math.log(LIKELY)
+    return masked_log_probs(log_probs_A, log_probs_A >= least)
 
 
 def log_prob_of(log_probs_A: Tensor, action: Tensor) -> Tensor:

@@ -105,16 +105,17 @@ class PolicyNetwork(nn.Module):
             features_ED: from `encode`, one step.
             masks: legal actions.
             uniform_EH: numbers in [0, 1), one for each head, by which to draw.
-            explores: every head draws; else only the op's does, and the others, given the choices before them, take
-                what is most probable. Of the op that would often be to wait, step after step: where it does not matter
-                when something is done, none of the steps is one in which it is probable.
+            explores: every head draws; else only the op's does, of what is likely, and the others, given the choices
+                before them, take what is most probable. Of the op that would often be to wait, step after step: where
+                it does not matter when something is done, none of the steps is one in which it is probable.
 
         Returns:
             actions_EH int64, probability of every op [E, O], 0 where it is illegal, and the evaluation of the choice.
         """
         actions_EH = torch.zeros(features_ED.shape[0], len(HEADS), dtype=torch.int64, device=features_ED.device)
         log_probs_EO, _ = self._head(0, features_ED, actions_EH, masks)
-        actions_EH[:, 0] = distributions.sample(log_probs_EO, uniform_EH[:, 0])
+        ops_EO = log_probs_EO if explores else distributions.likely(log_probs_EO)
+        actions_EH[:, 0] = distributions.sample(ops_EO, uniform_EH[:, 0])
         for index in range(1, len(HEADS)):
             log_probs_EA, _ = self._head(index, features_ED, actions_EH, masks)
             actions_EH[:, index] = (

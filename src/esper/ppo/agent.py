@@ -39,7 +39,7 @@ class PPOAgent:
         rounds: rounds of the run, for the schedules.
         generator: of the initial weights.
         explores: it draws all its choices from their probabilities, as one that learns has to; else only what to do,
-            and how in the most probable way.
+            among what is likely, and how in the most probable way.
         ranks: that share the envs, and learn together.
         device: where the policy runs and its experience is kept.
     """
