@@ -78,13 +78,16 @@ def test_every_action_is_legal_and_unused_heads_are_zero() -> None:
 def test_one_that_does_not_explore_draws_a_likely_op_and_takes_what_is_most_probable_of_the_rest() -> None:
     network, (obs, blueprints, masks, uniform) = built(), inputs(envs=200)
     with torch.no_grad():  # some ops are to be unlikely
-        network.heads["op"][2].weight.mul_(30)  # pyright: ignore[reportIndexIssue]
+        network.heads["op"][2].weight.mul_(15)  # pyright: ignore[reportIndexIssue]
     features, _ = network.encode(obs, blueprints, network.start(200))
     exploring, _, _ = network.act(features[:, -1], masks, uniform)
     actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform, explores=False)
     likely = probabilities >= LIKELY * probabilities.max(dim=1, keepdim=True).values
     assert likely.gather(1, actions[:, :1]).all()
     assert not likely.gather(1, exploring[:, :1]).all()
+    all_likely = (likely == masks.op_EO).all(dim=1)
+    assert (masks.op_EO.sum(dim=1) > 1)[all_likely].any()
+    assert torch.equal(actions[all_likely, 0], exploring[all_likely, 0])
     assert not torch.equal(actions[:, 0], probabilities.argmax(dim=1))
     assert not torch.equal(actions, exploring)
     for index in range(1, len(HEADS)):

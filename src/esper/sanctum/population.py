@@ -15,7 +15,7 @@ from typing import TypeAlias
 from esper.nearest import nearest
 from esper.sanctum.symbols import OPS, STAGES
 from esper.telemetry.events import EnvStepped, SlotReading
-from esper.telemetry.state import EnvState
+from esper.telemetry.state import EnvState, RunState
 
 Term: TypeAlias = Callable[[EnvState, str | None], bool]
 """Whether an env is to be shown; given it, and the severity of its worst anomaly."""
@@ -170,6 +170,12 @@ def ordered(
         return env.env not in first, 1, -measured if descending else measured, env.env
 
     return [env.env for env in sorted(envs, key=place)]
+
+
+def severities_of(state: RunState) -> dict[int, str]:
+    """Of each env with an anomaly, that of the worst."""
+    active = reversed(state.active_anomalies())
+    return {a.found.env: a.found.severity for a in active if a.found.env is not None}
 
 
 def worst_of(envs: Sequence[EnvState], severities: Mapping[int, str]) -> int | None:

@@ -33,12 +33,10 @@ class Inspector:
 
     def look(self, event: ev.AnyEvent) -> list[Finding]:
         """The anomalies that begin or end with an event."""
+        scope = self._note(event)
         rules = RULES.get(type(event))
         if not rules:
-            if isinstance(event, ev.RunStarted):
-                self._evidence.vitals.fold_start(event)
             return []
-        scope = self._note(event)
         evidence = self._evidence
         broken = [found for rule in rules for found in rule(event, evidence)]
         known = self._open.get(scope, {})
@@ -70,6 +68,9 @@ class Inspector:
             case ev.DeviceSampled():
                 self._evidence.fold_sample(event)
                 return event.device
+            case ev.RunStarted():
+                self._evidence.vitals.fold_start(event)
+                return "run"
             case _:
                 return "policy"
 

@@ -12,7 +12,7 @@ from textual.events import Click
 from textual.geometry import Size
 
 from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.population import NUMBERS
+from esper.sanctum.population import NUMBERS, severities_of
 from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, brief, counted
 from esper.sanctum.widgets.panel import Line, Panel, View
 from esper.telemetry.state import EnvState
@@ -146,12 +146,12 @@ class EnvMap(Panel, can_focus=True):
         self._top = min(max(self._top, here - room + 1), here, max(rows - room, 0))
         self.heading = f"envs ─ coloured by rank in {metric.name}, {'low' if metric.low_is_bad else 'high'} is bad"
         self.note = f"{counted(sum(weather.outlier for weather in found), 'outlier')} of {len(envs)}"
-        severities = {a.found.env: a.found.severity for a in reversed(self.state.active_anomalies())}
+        worst = severities_of(self.state)
         lines: list[Line] = []
         for row in range(self._top, min(self._top + room, rows)):
             line = self.line()
             for env in envs[row * self._columns : (row + 1) * self._columns]:
-                line.join(self._draw_cell(env, found[env.env], digits, slots, severities.get(env.env)))
+                line.join(self._draw_cell(env, found[env.env], digits, slots, worst.get(env.env)))
             lines.append(line)
             if self._height > 1:
                 lines += [self._values(row, metric, digits), self.line()]

@@ -11,7 +11,7 @@ from textual.events import Click
 from textual.geometry import Size
 
 from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.population import Term, ordered, parse_filter, worst_of
+from esper.sanctum.population import Term, ordered, parse_filter, severities_of, worst_of
 from esper.sanctum.widgets import env_row
 from esper.sanctum.widgets.env_rows import EnvRows
 from esper.sanctum.widgets.panel import Line, Row, View
@@ -52,7 +52,7 @@ class EnvTable(EnvRows):
             return self._starting(width, height)
         palette = self.view.palette
         layout = env_row.fit(width - 1, started)
-        severities = self.severities()
+        severities = severities_of(self.state)
         envs = self._choose(severities)
         names = list(env_row.SUMMARIES)[: 3 if height >= min(len(envs) + 5, 30) else 1]
         shown = self.page([env.env for env in envs], max(height - 1 - len(names), 1))
@@ -70,11 +70,6 @@ class EnvTable(EnvRows):
         elif height > len(rows) + len(names):
             rows.append(self.line().add("─" * (width - 1), "faint").row(width))
         return rows + [line.row(width) for line in env_row.summaries(palette, layout, started, envs, names)]
-
-    def severities(self) -> dict[int, str]:
-        """Of each env with an anomaly, that of the worst."""
-        active = reversed(self.state.active_anomalies())
-        return {a.found.env: a.found.severity for a in active if a.found.env is not None}
 
     def _choose(self, severities: dict[int, str]) -> list[EnvState]:
         """The envs to show, in their order."""
@@ -117,7 +112,7 @@ class EnvTable(EnvRows):
         term = parse_filter(text, started.lanes if started else [])
         self._filter = (text, term) if text.strip() else None
         self.update()
-        severities = self.severities()
+        severities = severities_of(self.state)
         return sum(term(env, severities.get(env.env)) for env in self.state.envs)
 
     def order_by(self, column: str) -> None:

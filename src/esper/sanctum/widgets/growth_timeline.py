@@ -8,6 +8,7 @@ from itertools import groupby
 
 from textual.geometry import Size
 
+from esper.sanctum.population import severities_of
 from esper.sanctum.symbols import SEVERITIES, STAGES, percent, plain, shorten
 from esper.sanctum.widgets.env_rows import EnvRows
 from esper.sanctum.widgets.panel import Line, Row
@@ -49,7 +50,7 @@ class GrowthTimeline(EnvRows):
         lane = min(lane - name, steps)
         shown = self.page(range(len(self.state.envs)), room)
         self.note = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
-        worst = {a.found.env: a.found.severity for a in reversed(self.state.active_anomalies())}
+        worst = severities_of(self.state)
         rows = [self._heading(started, lane, name).row(width)]
         for index in shown:
             env = self.state.envs[index]

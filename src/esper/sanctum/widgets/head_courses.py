@@ -118,7 +118,7 @@ class HeadShares(HeadPanel):
             rows.append([*axis[y].row(AXIS + 2), *bands, *margins[y].row(room)])
         return [*rows, axis[-1].row(size.width)]
 
-    def _row(self, columns: Sequence[Sequence[float] | None], height: int, row: int) -> list[Segment]:
+    def _row(self, columns: Sequence[Sequence[float] | None], height: int, row: int) -> Row:
         """One row of the bands, counted from the foot."""
         palette = self.view.palette
         segments: list[Segment] = []

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from textual.geometry import Size
 
+from esper.sanctum.population import severities_of
 from esper.sanctum.symbols import SEVERITIES, exponent_of, number, percent, plain, power_of_two
 from esper.sanctum.widgets.env_rows import EnvRows
 from esper.sanctum.widgets.panel import Line, Row
@@ -78,7 +79,7 @@ class Scales(EnvRows):
         shown = self.page(range(len(self.state.envs)), max(size.height - 1, 1))
         self.note = "|g|  " + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in SHADES) + f"  {_MORE} more"
         layout = _Layout(len(owners), stairs, heat, *_extent(list(vitals.values())))
-        worst = {a.found.env: a.found.severity for a in reversed(self.state.active_anomalies())}
+        worst = severities_of(self.state)
         rows = [self._heading(owners, layout).row(width)]
         for index in shown:
             env, here, severity = self.state.envs[index], index == self.view.env, worst.get(index)
