@@ -27,6 +27,12 @@ def test_alpha_zero_is_the_host_exactly(kind: Blend) -> None:
     assert torch.equal(blend(kind, h, s, 0.0, torch.ones(3, 1, 1, 1)), h)
 
 
+def test_alpha_one_is_the_seed_exactly() -> None:
+    h, s = two()
+    h *= 1e6  # so that h + (s − h) is not s
+    assert torch.equal(blend(Blend.ADD, h, s, 1.0), s)
+
+
 def test_gate_blend_without_a_gate_is_refused() -> None:
     with pytest.raises(ValueError, match="GATE"):
         blend(Blend.GATE, *two(), alpha=0.5)
