@@ -50,8 +50,8 @@ CONFIG = {
     "": "envs devices policy-device task policy rounds steps slots reward counterfactual amp scaler seed telemetry-dir "
     "checkpoint-every keep data-dir",
     "training": "host-clip seed-clip",
-    "ppo": "learning-rate gamma horizon gae-lambda clip epochs minibatches value-coef entropy-coef max-grad-norm "
-    "target-kl hidden",
+    "ppo": "learning-rate gamma horizon gae-lambda clip epochs minibatches envs-per-host value-coef entropy-coef "
+    "max-grad-norm target-kl hidden",
     "reward-weights": "rent rent-floor contribution penalty",
 }
 
@@ -160,7 +160,7 @@ def test_choices_of_the_configuration() -> None:
 
 def test_events_and_their_fields() -> None:
     """`seq` and `time`, which all of them have, left out."""
-    assert (ev.SCHEMA, FORMAT) == (1, 2)
+    assert (ev.SCHEMA, FORMAT) == (1, 3)
     assert {kind.__name__: fields(kind) for kind in get_args(ev.AnyEvent)} == EVENTS
     assert {
         kind.__name__: fields(kind) for kind in (ev.SlotReading, ev.GateCheck, ev.HeadReading, ev.HeadChoice)

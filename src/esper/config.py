@@ -57,10 +57,17 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
         PositiveInt,
         Meta(description="minibatches of whole env sequences in an epoch; never more than there are envs"),
     ] = 4
+    envs_per_host: Annotated[
+        PositiveInt,
+        Meta(
+            description="envs that train the same host on the same data in a round, so that they differ by what was "
+            "decided alone; 1: each its own"
+        ),
+    ] = 4
     value_coef: Annotated[NotNegative, Meta(description="weight of the value loss")] = 0.5
     entropy_coef: Annotated[
         NotNegative,
-        Meta(description="entropy bonus at the start; it falls linearly to a tenth by the last round"),
+        Meta(description="entropy bonus at the start; it falls linearly to nothing in the last round"),
     ] = 0.08
     max_grad_norm: Annotated[Positive, Meta(description="limit of the L2 norm of the whole gradient")] = 0.5
     target_kl: Annotated[Positive, Meta(description="an epoch that ends above it is the update's last, nats")] = 0.03
@@ -119,7 +126,7 @@ class Config(_Section, frozen=True, kw_only=True):
     policy: Annotated[PolicyName, Meta(description=f"who grows the networks: {', '.join(get_args(PolicyName))}")] = (
         "ppo"
     )
-    rounds: Annotated[int, Meta(ge=1, description="rounds in the run: an episode of every env, then an update")] = 100
+    rounds: Annotated[int, Meta(ge=1, description="rounds in the run: an episode of every env, then an update")] = 80
     steps: Annotated[int, Meta(ge=1, description="steps in an episode: a decision, then an epoch of training")] = 40
     slots: Annotated[
         tuple[str, ...], Meta(description="slots that the policy may use; default: all of the host's")
@@ -154,6 +161,11 @@ class Config(_Section, frozen=True, kw_only=True):
     training: TrainingConfig = TrainingConfig()
     ppo: PPOConfig = PPOConfig()
     reward_weights: RewardConfig = RewardConfig()
+
+    @property
+    def envs_per_host(self) -> int:
+        """How many envs train the same host in a round: one, unless somebody learns from their differences."""
+        return self.ppo.envs_per_host if self.policy == "ppo" else 1
 
 
 def resolve(file: Path | None, options: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Config:

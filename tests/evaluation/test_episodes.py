@@ -171,6 +171,8 @@ def test_it_plays_the_task_of_the_checkpoint_on_other_episodes(checkpoint: Path)
     config = held_out.config
     assert (config.task, config.steps, config.reward_weights) == (saved.task, saved.steps, saved.reward_weights)
     assert config.seed != saved.seed
+    one, other = held_out_results(checkpoint, seed=0)
+    assert one != other  # each has a host of its own, though those that it was trained on were shared
     assert held_out_results(checkpoint, seed=0) != held_out_results(checkpoint, seed=1)
 
 

@@ -1,6 +1,7 @@
 """The update: exact where it can be, and able to learn what has a known optimum."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +10,11 @@ from torch import Tensor
 from esper.config import PPOConfig
 from esper.policy.actions import HEADS, Op
 from esper.policy.masks import Masks
-from esper.policy.network import PolicyNetwork
+from esper.policy.network import Evaluation, PolicyNetwork
 from esper.policy.observation import observation_size
+from esper.ppo import learner as learner_module
 from esper.ppo.learner import Learner, explained_variance
-from esper.ppo.loss import ppo_loss
+from esper.ppo.loss import Loss, ppo_loss
 from esper.ppo.normalise import RunningMeanStd
 from esper.ppo.rollout import Rollout, Sequences
 from tests.host_reads import host_reads
@@ -20,11 +22,11 @@ from tests.host_reads import host_reads
 SLOTS, BLUEPRINTS = 2, 3
 
 
-def build(envs: int, steps: int, config: PPOConfig) -> tuple[PolicyNetwork, Rollout, Learner]:
+def build(envs: int, steps: int, config: PPOConfig, rounds: int = 1) -> tuple[PolicyNetwork, Rollout, Learner]:
     network = PolicyNetwork(SLOTS, BLUEPRINTS, config.hidden)
     network.initialise(torch.Generator().manual_seed(1))
     rollout = Rollout(envs, steps, observation_size(SLOTS), SLOTS)
-    return network, rollout, Learner(network, RunningMeanStd(1), config, rounds=1)
+    return network, rollout, Learner(network, RunningMeanStd(1), config, rounds)
 
 
 def legal(envs: int, *ops: Op) -> Masks:
@@ -160,6 +162,46 @@ def test_every_head_has_a_finite_gradient_under_autocast(precision: torch.dtype)
         assert norm > 0, head
 
 
+def test_learning_rate_and_entropy_bonus_fall_linearly(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = PPOConfig(hidden=16, epochs=1, learning_rate=1e-3, entropy_coef=0.08)
+    network, rollout, learner = build(4, 3, config, rounds=5)
+    obs, generator = torch.randn(4, 3, observation_size(SLOTS)), torch.Generator().manual_seed(2)
+    play(network, rollout, legal(4, *Op), obs, generator)
+    bonuses: list[float] = []
+
+    def noted(*args: Any, entropy_coef: float, **options: Any) -> Loss:
+        bonuses.append(entropy_coef)
+        return ppo_loss(*args, entropy_coef=entropy_coef, **options)
+
+    monkeypatch.setattr(learner_module, "ppo_loss", noted)
+    rates = [learner.update(rollout, obs, torch.zeros(4), index, generator).learning_rate for index in range(5)]
+    assert rates == pytest.approx([1e-3, 7.75e-4, 5.5e-4, 3.25e-4, 1e-4])
+    assert bonuses[::4] == pytest.approx([0.08, 0.06, 0.04, 0.02, 0.0])
+
+
+def test_envs_of_one_host_are_judged_by_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = PPOConfig(hidden=16, epochs=1, minibatches=1, envs_per_host=4)
+    network, rollout, learner = build(32, 6, config)
+    obs, generator = torch.randn(32, 6, observation_size(SLOTS)), torch.Generator().manual_seed(2)
+    play(network, rollout, legal(32, *Op), obs, generator)
+    own_ET = torch.randn(32, 6, generator=generator)
+    luck_ET = 10 * torch.randn(8, 6, generator=generator).repeat_interleave(4, 0)
+    rollout.reward_ET[:] = own_ET + luck_ET
+    judged: list[Tensor] = []
+
+    def noted(evaluation: Evaluation, batch: Sequences, **options: Any) -> Loss:
+        judged.append(batch.advantage_ET[:, -1])
+        assert batch.return_ET.var() > 0.5  # the critic is to learn what came, luck and all
+        return ppo_loss(evaluation, batch, **options)
+
+    monkeypatch.setattr(learner_module, "ppo_loss", noted)
+    learner.update(rollout, obs, torch.zeros(32), 0, generator)
+    order = torch.randperm(32, generator=torch.Generator().manual_seed(0))
+    learner.update(rollout, obs, torch.zeros(32), 0, torch.Generator().manual_seed(0))
+    assert torch.corrcoef(torch.stack((judged[-1], own_ET[order, -1])))[0, 1] > 0.7
+    assert abs(torch.corrcoef(torch.stack((judged[-1], luck_ET[order, -1])))[0, 1]) < 0.3
+
+
 def test_a_large_step_stops_the_update_early() -> None:
     network, rollout, learner = build(8, 6, PPOConfig(hidden=16, learning_rate=0.1, target_kl=0.001, epochs=8))
     obs = torch.randn(8, 6, observation_size(SLOTS))
@@ -181,7 +223,7 @@ def test_explained_variance_has_its_closed_form() -> None:
 def learn_to(reward_of, steps: int, cue_steps: int, rounds: int = 25, learning_rate: float = 3e-3) -> float:
     """Mean reward of the last round: op GERMINATE is forced, the blueprint is to be that of the cue."""
     envs = 48
-    config = PPOConfig(hidden=32, learning_rate=learning_rate, entropy_coef=0.01, gamma=0.99)
+    config = PPOConfig(hidden=32, learning_rate=learning_rate, entropy_coef=0.01, gamma=0.99, envs_per_host=1)
     network, rollout, learner = build(envs, steps, config)
     generator = torch.Generator().manual_seed(4)
     for _ in range(rounds):

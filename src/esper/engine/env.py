@@ -120,6 +120,8 @@ class Env:
         self.training = config.training
         self.counterfactual: CounterfactualName = config.counterfactual
         self.seed = config.seed
+        self._host = index // config.envs_per_host
+        """Number of the host in the population. Envs of one host also see the same data, and plant the same seeds."""
         self.scaler = scaler
         self._device = splits.train_x.device
         self._dtype = resolve_amp(config.amp, self._device)
@@ -130,7 +132,7 @@ class Env:
 
     def reset(self, round_index: int) -> None:
         """A fresh host with empty slots, in place."""
-        self.network.reset(seeded(self.seed, "host", self.index, round_index))
+        self.network.reset(seeded(self.seed, "host", self._host, round_index))
         for state in self.host_optimizer.state.values():
             state["momentum_buffer"].zero_()
         self.slot_optimizers.clear()
@@ -151,7 +153,7 @@ class Env:
                 style.curve,
                 TEMPOS[action.tempo],
                 TARGETS[action.alpha_target],
-                seeded(self.seed, "seed", self.index, round_index, step, action.slot),
+                seeded(self.seed, "seed", self._host, round_index, step, action.slot),
             )
         elif op is Op.ADVANCE:
             move = slot.advance()
@@ -250,7 +252,7 @@ class Env:
     def samples(self, round_index: int, step: int) -> tuple[Tensor, Tensor]:
         """Pictures and labels of one epoch, in an order that belongs to this env, round and step."""
         splits = self.splits
-        generator = seeded(self.seed, "order", self.index, round_index, step)
+        generator = seeded(self.seed, "order", self._host, round_index, step)
         pinned = self._device.type == "cuda"  # or the copy would hold the host up
         order_N = torch.randperm(len(splits.train_y), generator=generator, pin_memory=pinned)
         order_N = order_N[: self.task.samples_per_epoch].to(self._device, non_blocking=True)

@@ -15,7 +15,7 @@ import msgspec
 from esper.config import Config
 from esper.telemetry.codec import encode
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "manifest.json"
 TENSORS = "tensors.safetensors"
 STATE = "state.json"

@@ -58,8 +58,14 @@ class HeldOut:
     ) -> None:
         self._path = checkpoint
         self._checkpoint = read_checkpoint(checkpoint)
+        trained = self._checkpoint.config
         self.config = msgspec.structs.replace(
-            self._checkpoint.config, envs=episodes, seed=evaluation_seed(seed), reward="simplified", policy_device="cpu"
+            trained,
+            envs=episodes,
+            seed=evaluation_seed(seed),
+            reward="simplified",
+            policy_device="cpu",
+            ppo=msgspec.structs.replace(trained.ppo, envs_per_host=1),
         )
         lanes = resolve_devices(devices)
         task = get_task(self.config.task)

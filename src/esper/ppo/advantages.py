@@ -1,4 +1,4 @@
-"""Generalised advantage estimation (Schulman et al., 2016).
+"""What a decision was worth: generalised advantage estimation (Schulman et al., 2016), less what was luck.
 
 Shapes: E envs, T steps.
 """
@@ -6,7 +6,11 @@ Shapes: E envs, T steps.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+WINDOW = 5
+"""Steps, an odd number, over which it is estimated how much luck the envs of one host have in common."""
 
 
 def gae(
@@ -37,3 +41,38 @@ def gae(
         running_E = deltas_ET[:, step] + gamma * gae_lambda * alive_ET[:, step] * running_E
         advantages_ET[:, step] = running_E
     return advantages_ET
+
+
+def less_common_luck(advantage_ET: Tensor, counts_ET: Tensor, envs_per_host: int) -> Tensor:
+    """Advantages without what the envs of one host have in common: a good host, an easy order of the data.
+
+    Such envs differ by their own decisions alone (common random numbers), so what the others came to in the same step
+    is a control variate (Glasserman & Yao, 1992; as a baseline: Kool et al., 2019): it does not depend on what the env
+    itself decided. Of it as much is subtracted as leaves the least variance: nearly all in the first steps of an
+    episode, and less and less as the envs go apart.
+
+    Args:
+        advantage_ET: of all envs, in order; the first `envs_per_host` have the first host, and so on.
+        counts_ET: bool: the step is part of the experience. Others are neither changed nor looked at.
+        envs_per_host: 1: nothing is in common, and nothing is changed.
+
+    Returns:
+        [E, T].
+    """
+    envs = len(advantage_ET)
+    host_E = torch.arange(envs, device=advantage_ET.device) // envs_per_host
+
+    def of_others(values_ET: Tensor) -> Tensor:
+        return torch.zeros_like(values_ET).index_add_(0, host_E, values_ET)[host_E] - values_ET
+
+    own_ET = (advantage_ET - advantage_ET[counts_ET].mean()).where(counts_ET, 0.0)
+    others_ET = of_others(own_ET) / of_others(counts_ET.to(own_ET.dtype)).clamp(min=1)
+    others_ET = others_ET.where(counts_ET, 0.0)
+    covariance_T, variance_T = _over_window((own_ET * others_ET).sum(0)), _over_window(others_ET.square().sum(0))
+    share_T = (covariance_T / variance_T.clamp(min=torch.finfo(variance_T.dtype).tiny)).clamp(0, 1)
+    return advantage_ET - share_T * others_ET
+
+
+def _over_window(values_T: Tensor) -> Tensor:
+    """Means over the steps around each."""
+    return F.avg_pool1d(values_T[None], WINDOW, stride=1, padding=WINDOW // 2, count_include_pad=False)[0]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from esper.config import PPOConfig
 from esper.policy.actions import HEADS
 from esper.policy.network import PolicyNetwork
-from esper.ppo.advantages import gae
+from esper.ppo.advantages import gae, less_common_luck
 from esper.ppo.averaging import average
 from esper.ppo.loss import Loss, ppo_loss
 from esper.ppo.normalise import RunningMeanStd
@@ -23,7 +23,7 @@ from esper.ppo.rollout import Rollout, Sequences
 from esper.ranks import ALONE, Ranks
 
 FINAL_SHARE = 0.1
-"""Share of the learning rate and of the entropy bonus that is left in the last round."""
+"""Share of the learning rate that is left in the last round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +84,10 @@ class Learner:
             generator: of the order of the minibatches.
         """
         config = self.config
-        share = 1.0 - (1.0 - FINAL_SHARE) * round_index / max(self.rounds - 1, 1)
+        done = round_index / max(self.rounds - 1, 1)
         for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate * share
+            group["lr"] = config.learning_rate * (1.0 - (1.0 - FINAL_SHARE) * done)
+        entropy_coef = config.entropy_coef * (1.0 - done)
         device = rollout.value_ET.device
         reward_ET, terminal_ET = rollout.reward_ET.to(device), rollout.terminal_ET.to(device)
         advantage_ET = gae(reward_ET, rollout.value_ET, bootstrap_E, terminal_ET, config.gamma, config.gae_lambda)
@@ -96,13 +97,14 @@ class Learner:
         explained = explained_variance(everyones(rollout.value_ET), returns_ET, counts_ET)
         self.returns.update(returns_ET[counts_ET].unsqueeze(-1))
         target_ET = (return_ET - self.returns.mean) / self.returns.std
-        advantage_ET = _standardise(advantage_ET, everyones(advantage_ET)[counts_ET])
+        deserved_ET = less_common_luck(everyones(advantage_ET), counts_ET, config.envs_per_host)
+        advantage_ET = _standardise(self.ranks.own(deserved_ET), deserved_ET[counts_ET])
 
         taken: list[_Step] = []
         kl, epochs = 0.0, 0
         while epochs < config.epochs and kl <= config.target_kl:
             batches = rollout.minibatches(obs_ETF, advantage_ET, target_ET, config.minibatches, generator, self.ranks)
-            steps = [self._step(batch, config.entropy_coef * share) for batch in batches]
+            steps = [self._step(batch, entropy_coef) for batch in batches]
             taken += steps
             epochs += 1
             kl = float(torch.stack([step.loss.kl for step in steps]).mean())
