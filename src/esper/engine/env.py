@@ -250,7 +250,7 @@ class Env:
         return -(-samples // self.task.batch_size)
 
     def samples(self, round_index: int, step: int) -> tuple[Tensor, Tensor]:
-        """Pictures and labels of one epoch, in an order that belongs to this env, round and step."""
+        """Pictures and labels of one epoch, in an order that belongs to this env's host, the round and the step."""
         splits = self.splits
         generator = seeded(self.seed, "order", self._host, round_index, step)
         pinned = self._device.type == "cuda"  # or the copy would hold the host up

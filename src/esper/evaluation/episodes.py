@@ -65,7 +65,7 @@ class HeldOut:
             seed=evaluation_seed(seed),
             reward="simplified",
             policy_device="cpu",
-            ppo=msgspec.structs.replace(trained.ppo, envs_per_host=1),
+            ppo=msgspec.structs.replace(trained.ppo, envs_per_host=1),  # nothing learns: each episode tells more alone
         )
         lanes = resolve_devices(devices)
         task = get_task(self.config.task)

@@ -63,7 +63,7 @@ class Gate(nn.Module):
 
 
 def blend(kind: Blend, host_BCHW: Tensor, seed_BCHW: Tensor, alpha: float, gate_B111: Tensor | None = None) -> Tensor:
-    """Combine both outputs [B, C, H, W]; at alpha 0 the host's value.
+    """Combine both outputs [B, C, H, W]; at alpha 0 the host's value, and where they are added, at alpha 1 the seed's.
 
     Raises:
         ValueError: the blend is GATE and there is no openness.

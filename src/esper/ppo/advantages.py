@@ -59,14 +59,11 @@ def less_common_luck(advantage_ET: Tensor, counts_ET: Tensor, envs_per_host: int
     Returns:
         [E, T].
     """
-    envs = len(advantage_ET)
-    host_E = torch.arange(envs, device=advantage_ET.device) // envs_per_host
-
-    def of_others(values_ET: Tensor) -> Tensor:
-        return torch.zeros_like(values_ET).index_add_(0, host_E, values_ET)[host_E] - values_ET
-
+    env_E = torch.arange(len(advantage_ET), device=advantage_ET.device)
+    host_E = env_E // envs_per_host
+    others_EE = ((host_E[:, None] == host_E) & (env_E[:, None] != env_E)).to(advantage_ET.dtype)
     own_ET = (advantage_ET - advantage_ET[counts_ET].mean()).where(counts_ET, 0.0)
-    others_ET = of_others(own_ET) / of_others(counts_ET.to(own_ET.dtype)).clamp(min=1)
+    others_ET = (others_EE @ own_ET) / (others_EE @ counts_ET.to(own_ET.dtype)).clamp(min=1)
     others_ET = others_ET.where(counts_ET, 0.0)
     covariance_T, variance_T = _over_window((own_ET * others_ET).sum(0)), _over_window(others_ET.square().sum(0))
     share_T = (covariance_T / variance_T.clamp(min=torch.finfo(variance_T.dtype).tiny)).clamp(0, 1)
