@@ -102,7 +102,8 @@ def test_an_epoch_is_never_more_than_the_training_split() -> None:
 
 
 def test_the_order_is_a_function_of_seed_env_round_and_step() -> None:
-    with population(envs=2, splits=numbered) as pool, population(splits=numbered, seed=1) as other:
+    alone = {"policy": "static", "splits": numbered}  # each env has a host of its own, and its data
+    with population(envs=2, **alone) as pool, population(seed=1, **alone) as other:
         first, second = pool.envs
         order = seen_in(first, 0, 0)
         assert seen_in(first, 0, 0) == order
