@@ -49,23 +49,22 @@ def test_the_number_of_lanes_changes_no_bit() -> None:
             assert same(weights(one, env), weights(two, env))
 
 
-@pytest.mark.parametrize("policy", ["ppo", "static"])
-def test_envs_differ_from_each_other(policy: str) -> None:
-    with population(envs=2, policy=policy, ppo=PPOConfig(envs_per_host=1 if policy == "ppo" else 2)) as pool:
+@pytest.mark.parametrize(("policy", "envs_per_host"), [("ppo", 1), ("static", 2)])
+def test_envs_differ_from_each_other(policy: str, envs_per_host: int) -> None:
+    with population(envs=2, policy=policy, ppo=PPOConfig(envs_per_host=envs_per_host)) as pool:
         first, second = play(pool, 0, 1)
         assert first[0].train_loss != second[0].train_loss
 
 
 def test_envs_of_one_host_differ_by_what_was_decided_alone() -> None:
-    wait, plant = Action(Op.WAIT), Action(Op.GERMINATE, slot=1, blueprint=4)
+    wait, plant, advance = Action(Op.WAIT), Action(Op.GERMINATE, slot=1, blueprint=4), Action(Op.ADVANCE, slot=1)
     with population(envs=6, lanes=TWO_LANES, ppo=PPOConfig(envs_per_host=3)) as pool:
         measured = pool.reset(0)
         assert measured[0] == measured[1] == measured[2] != measured[3] == measured[4] == measured[5]
         epochs: list[Epoch | None] = []
         for step in range(6):
-            advance = Action(Op.ADVANCE, slot=1)
-            acts = [plant if step == 0 else advance if pool.envs[1].network.slots[1].may_advance else wait] * 2
-            epochs = pool.step([wait, *acts, wait, wait, plant if step == 3 else wait], 0, step)
+            grow = plant if step == 0 else advance if pool.envs[1].network.slots[1].may_advance else wait
+            epochs = pool.step([wait, grow, grow, wait, wait, plant if step == 3 else wait], 0, step)
             pool.tick()
         assert epochs[1] == epochs[2] != epochs[0]
         assert epochs[3] != epochs[0]
