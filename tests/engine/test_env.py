@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from esper.config import TrainingConfig
 from esper.engine.env import Env, Measurement
+from esper.growth.blend import STYLES, Blend
 from esper.growth.stages import Stage
 from esper.policy.actions import Action, Op
 from esper.tasks.task import Splits, Task
@@ -56,7 +57,7 @@ def scramble(env: Env) -> None:
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=noise))
 
 
-def values(parameters: list[nn.Parameter]) -> list[Tensor]:
+def values(parameters: Iterable[Tensor]) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in parameters]
 
 
@@ -169,6 +170,28 @@ def test_a_blended_seed_and_its_host_train_each_other() -> None:
         epoch(env, step)
         assert not equal(values(env.network.host_parameters()), host)
         assert not equal(values(env.network.slot_parameters(1)), seed)
+
+
+def test_a_seed_that_is_given_a_gate_trains_it_from_then_on_and_keeps_its_momenta() -> None:
+    gated, plain = (
+        next(i for i, style in enumerate(STYLES) if style.blend is blend) for blend in (Blend.GATE, Blend.ADD)
+    )
+    with population() as pool:
+        (env,) = pool.envs
+        env.reset(0)
+        step = until(env, Stage.PROBATIONARY)
+        slot, seed = env.network.slots[1], env.network.slot_parameters(1)
+        momenta = values(env.slot_optimizers[1].state[p]["momentum_buffer"] for p in seed)
+        env.apply(Action(Op.SET_ALPHA, slot=1, style=gated, alpha_target=2), 0, step)
+        assert slot.gate is not None
+        assert env.slot_optimizers[1].param_groups[0]["params"] == [*seed, *slot.gate.parameters()]
+        assert equal(values(env.slot_optimizers[1].state[p]["momentum_buffer"] for p in seed), momenta)
+        before = values(slot.gate.parameters())
+        measure(env, step)
+        assert not equal(values(slot.gate.parameters()), before)
+        env.tick()
+        env.apply(Action(Op.SET_ALPHA, slot=1, style=plain, alpha_target=2), 0, step + 1)
+        assert env.slot_optimizers[1].param_groups[0]["params"] == seed
 
 
 # Clipping

@@ -5,6 +5,7 @@ Shapes: B samples of a batch, N samples of a split, V configurations of an ablat
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from esper.growth.alpha import SPEEDS, TARGETS, TEMPOS
 from esper.growth.blend import STYLES
 from esper.growth.gates import GateConfig
 from esper.growth.host import GrowingNetwork
-from esper.growth.slot import Move
+from esper.growth.slot import Move, Slot
 from esper.growth.stages import Stage
 from esper.policy.actions import CURVES, Action, Op
 from esper.tasks.task import Splits, Task
@@ -175,13 +176,19 @@ class Env:
         return moves
 
     def match_optimizers(self) -> None:
-        """One optimizer for each seed that there is: built when it is planted, dropped when it is removed."""
+        """One optimizer for each seed that there is: built when it is planted, dropped when it is removed.
+
+        A seed whose blend is changed to or from GATE gains or loses parameters; the others keep their momenta.
+        """
         for index, slot in enumerate(self.network.slots):
+            before = self.slot_optimizers.get(index)
             if slot.seed is None:
                 self.slot_optimizers.pop(index, None)
-            elif index not in self.slot_optimizers:
-                parameters = self.network.slot_parameters(index)
-                self.slot_optimizers[index] = self._optimizer(parameters, self.task.seed_learning_rate)
+            elif before is None or not _trains(before, slot):
+                now = self._optimizer(self.network.slot_parameters(index), self.task.seed_learning_rate)
+                if before is not None:
+                    now.state.update({p: before.state[p] for p in now.state if p in before.state})
+                self.slot_optimizers[index] = now
 
     def _optimizer(self, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.SGD:
         task = self.task
@@ -377,3 +384,9 @@ class Env:
             contributions=contributed,
             shapley=dict(zip(slots, shapley, strict=True)) if shapley else {},
         )
+
+
+def _trains(optimizer: torch.optim.SGD, slot: Slot) -> bool:
+    """Whether these are the parameters of a slot, all of them and no others."""
+    trained = optimizer.param_groups[0]["params"]
+    return len(trained) == len(now := list(slot.parameters())) and all(map(operator.is_, trained, now))
