@@ -26,6 +26,7 @@ from esper.config import Config
 from esper.engine.devices import torch_device
 from esper.engine.env import Env
 from esper.engine.pool import Pool
+from esper.engine.sgd import SGD
 from esper.growth.stages import Stage
 from esper.policy.actions import Action, Op
 from esper.tasks import get_task
@@ -140,10 +141,7 @@ class Batched:
         self.parameters, self.buffers = stack_module_state([env.network for env in envs])
         self.momenta = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
         names = {parameter: name for name, parameter in first.network.named_parameters()}
-        self._owners = [
-            ([names[parameter] for parameter in owner.parameters], owner.options, owner.clip)
-            for owner in first.owners()
-        ]
+        self._owners = [([names[parameter] for parameter in owner.parameters], owner) for owner in first.owners()]
         gradients = grad_and_value(self._loss)
         self._gradients = vmap(gradients, randomness="error")
 
@@ -164,19 +162,17 @@ class Batched:
         with torch.no_grad():
             return torch.stack([self._optimize(gradients, *owner) for owner in self._owners])
 
-    def _optimize(
-        self, gradients: dict[str, Tensor], names: list[str], options: dict[str, float], clip: float
-    ) -> Tensor:
+    def _optimize(self, gradients: dict[str, Tensor], names: list[str], owner: SGD) -> Tensor:
         """One owner in every env: its norms [E] before clipping."""
         norms = [torch.linalg.vector_norm(gradients[name].flatten(1), dim=1) for name in names]
         norm_E = torch.linalg.vector_norm(torch.stack(norms), dim=0)
-        divisor_E = (norm_E / clip).clamp(min=1.0).float()
+        divisor_E = (norm_E / owner.clip).clamp(min=1.0).float()
         for name in names:
             parameter, momentum = self.parameters[name], self.momenta[name]
             gradient = gradients[name] / divisor_E.view(-1, *[1] * (parameter.dim() - 1))
-            gradient = gradient.add(parameter, alpha=options["weight_decay"])
-            momentum.mul_(options["momentum"]).add_(gradient)
-            parameter.sub_(gradient.add(momentum, alpha=options["momentum"]), alpha=options["lr"])
+            gradient = gradient.add(parameter, alpha=owner.weight_decay)
+            momentum.mul_(owner.momentum).add_(gradient)
+            parameter.sub_(gradient.add(momentum, alpha=owner.momentum), alpha=owner.learning_rate)
         return norm_E
 
 

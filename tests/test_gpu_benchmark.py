@@ -29,8 +29,7 @@ def envs_of(blueprint: str | None, device: str, dtype: torch.dtype) -> Iterator[
     for env in pool.envs:
         env.network.to(dtype)
         for optimizer in (env.host_optimizer, *env.slot_optimizers.values()):
-            for state in optimizer.state.values():
-                state["momentum_buffer"] = state["momentum_buffer"].to(dtype)
+            optimizer.momenta = [momentum.to(dtype) for momentum in optimizer.momenta]
         with torch.no_grad():
             for parameter in env.network.parameters():
                 parameter.mul_(1.0 + env.index)

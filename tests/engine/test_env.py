@@ -181,17 +181,17 @@ def test_a_seed_that_is_given_a_gate_trains_it_from_then_on_and_keeps_its_moment
         env.reset(0)
         step = until(env, Stage.PROBATIONARY)
         slot, seed = env.network.slots[1], env.network.slot_parameters(1)
-        momenta = values(env.slot_optimizers[1].state[p]["momentum_buffer"] for p in seed)
+        momenta = values(env.slot_optimizers[1].momenta)
         env.apply(Action(Op.SET_ALPHA, slot=1, style=gated, alpha_target=2), 0, step)
         assert slot.gate is not None
-        assert env.slot_optimizers[1].param_groups[0]["params"] == [*seed, *slot.gate.parameters()]
-        assert equal(values(env.slot_optimizers[1].state[p]["momentum_buffer"] for p in seed), momenta)
+        assert env.slot_optimizers[1].trains([*seed, *slot.gate.parameters()])
+        assert equal(values(env.slot_optimizers[1].momenta[: len(seed)]), momenta)
         before = values(slot.gate.parameters())
         measure(env, step)
         assert not equal(values(slot.gate.parameters()), before)
         env.tick()
         env.apply(Action(Op.SET_ALPHA, slot=1, style=plain, alpha_target=2), 0, step + 1)
-        assert env.slot_optimizers[1].param_groups[0]["params"] == seed
+        assert env.slot_optimizers[1].trains(seed)
 
 
 # Clipping
@@ -224,8 +224,8 @@ def test_host_and_seed_are_clipped_each_by_its_own_norm(host_clip: float, seed_c
         step = until(env, Stage.TRAINING)
         scramble(env)
         for optimizer in (env.host_optimizer, *env.slot_optimizers.values()):
-            for state in optimizer.state.values():
-                state["momentum_buffer"].zero_()
+            for momentum in optimizer.momenta:
+                momentum.zero_()
         host, seed = reference_gradients(env, step)
         owners: list[tuple[Callable[[], list[nn.Parameter]], list[Tensor], float, float]] = [
             (env.network.host_parameters, host, host_clip, env.task.host_learning_rate),

@@ -19,6 +19,7 @@ from esper.control import Kind
 from esper.engine.checkpoint import Checkpoint
 from esper.engine.env import Env
 from esper.engine.faults import FaultError
+from esper.engine.lanes import Lane, Later, Vectors
 from esper.engine.manifest import UNDONE, find_checkpoint, list_checkpoints
 from esper.engine.saving import Saver
 from esper.engine.trainer import Trainer
@@ -30,15 +31,15 @@ from tests.runs import LiveRun, computed, recorded
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], NoReturn]) -> None:
     """Let env 1 fail, once, in the third step of the second round."""
-    train, failed = Env.train, threading.Event()
+    epoch, failed = Lane.epoch, threading.Event()
 
-    def broken(env: Env, round_index: int, step: int) -> Tensor:
+    def broken(lane: Lane, env: Env, round_index: int, step: int, *, last: bool) -> Vectors | Later:
         if (env.index, round_index, step) == (1, 1, 2) and not failed.is_set():
             failed.set()
             fail()
-        return train(env, round_index, step)
+        return epoch(lane, env, round_index, step, last=last)
 
-    monkeypatch.setattr(Env, "train", broken)
+    monkeypatch.setattr(Lane, "epoch", broken)
 
 
 def out_of_memory() -> NoReturn:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from esper.control import Kind
 from esper.engine.env import Env, Measurement
 from esper.engine.env_tensors import env_tensors
 from esper.engine.governor import SUSTAINED, LastGood, Panic, fatal, symptom
 from esper.engine.manifest import list_checkpoints
+from esper.growth.slot import Move
+from esper.policy.actions import Action
 from esper.policy.view import EnvView
 from esper.ppo.advantages import gae
 from esper.telemetry import events as ev
@@ -80,15 +81,15 @@ def test_what_is_fatal_if_it_lasts(losses: list[float], accuracies: list[float],
 
 def poison(monkeypatch: pytest.MonkeyPatch, round_index: int = 0) -> None:
     """Make one weight of the ill env NaN before it trains."""
-    train: Callable[[Env, int, int], Tensor] = Env.train
+    apply: Callable[[Env, Action, int, int], list[Move]] = Env.apply
 
-    def ill(env: Env, round_: int, step: int) -> Tensor:
+    def ill(env: Env, action: Action, round_: int, step: int) -> list[Move]:
         if (env.index, round_, step) == (ILL, round_index, AT):
             with torch.no_grad():
                 next(iter(env.network.host.parameters())).view(-1)[0] = math.nan
-        return train(env, round_, step)
+        return apply(env, action, round_, step)
 
-    monkeypatch.setattr(Env, "train", ill)
+    monkeypatch.setattr(Env, "apply", ill)
 
 
 def ail(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:

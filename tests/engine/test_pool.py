@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +27,11 @@ def weights(pool: Pool, env: int) -> list[Tensor]:
     return [value.clone() for value in pool.envs[env].network.state_dict().values()]
 
 
+def scale(pool: Pool, env: int) -> dict[str, Any] | None:
+    scaler = pool.envs[env].scaler
+    return scaler.snapshot() if scaler else None
+
+
 def same(left: list[Tensor], right: list[Tensor]) -> bool:
     return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
@@ -40,13 +46,15 @@ def test_a_lane_without_an_env_is_not_opened() -> None:
         assert [lane.name for lane in pool.lanes] == ["cpu:0"]
 
 
-def test_the_number_of_lanes_changes_no_bit() -> None:
-    with population(envs=3) as one, population(envs=3, lanes=TWO_LANES) as two:
+@pytest.mark.parametrize("amp", ["off", "fp16"])
+def test_the_number_of_lanes_changes_no_bit(amp: str) -> None:
+    with population(envs=3, amp=amp) as one, population(envs=3, amp=amp, lanes=TWO_LANES) as two:
         assert play(one, 0, 12) == play(two, 0, 12)
         stages = {slot.stage for env in one.envs for slot in env.network.slots}
         assert any(stage.blended for stage in stages)  # or it would show less
         for env in range(3):
             assert same(weights(one, env), weights(two, env))
+            assert scale(one, env) == scale(two, env)
 
 
 @pytest.mark.parametrize(("policy", "envs_per_host"), [("ppo", 1), ("static", 2)])

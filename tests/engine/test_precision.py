@@ -27,7 +27,7 @@ def norms(*layers: nn.Module) -> Tensor:
 
 def step(scaler: LossScaler, pairs: list[tuple[nn.Linear, torch.optim.SGD]]) -> None:
     """As Env does."""
-    scaler.unscale([optimizer for _, optimizer in pairs])
+    scaler.unscale([parameter for layer, _ in pairs for parameter in layer.parameters()])
     skip = scaler.update(norms(*(layer for layer, _ in pairs)))
     for _, optimizer in pairs:
         optimizer.found_inf = skip  # pyright: ignore[reportAttributeAccessIssue]

@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from torch import Tensor
 
 from esper.control import Kind
 from esper.engine.checkpoint import STATE, Checkpoint, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.faults import RunFailedError
+from esper.engine.lanes import Lane, Later, Vectors
 from esper.engine.manifest import list_checkpoints
 from esper.engine.saving import Saver
 from esper.engine.trainer import Trainer
@@ -245,14 +245,14 @@ def test_a_damaged_checkpoint_is_told_and_the_run_goes_on_as_it_was(tmp_path: Pa
 def test_a_fault_in_a_lane_ends_the_run_with_its_reason(
     lanes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = Env.train
+    epoch = Lane.epoch
 
-    def broken(env: Env, round_index: int, step: int) -> Tensor:
+    def broken(lane: Lane, env: Env, round_index: int, step: int, *, last: bool) -> Vectors | Later:
         if (env.index, step) == (1, 2):
             raise RuntimeError("the device is on fire")
-        return train(env, round_index, step)
+        return epoch(lane, env, round_index, step, last=last)
 
-    monkeypatch.setattr(Env, "train", broken)
+    monkeypatch.setattr(Lane, "epoch", broken)
     before = set(threading.enumerate())
     live = LiveRun(tmp_path, devices=lanes)
     with pytest.raises(RunFailedError, match=r"goes on at round 1, step 1$"):

@@ -5,10 +5,8 @@ Shapes: B samples of a batch, N samples of a split, V configurations of an ablat
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,17 +15,17 @@ from torch import (
     _foreach_norm,  # pyright: ignore[reportPrivateImportUsage]  (what torch.nn.utils.get_total_norm is made of)
     nn,
 )
-from torch.optim.sgd import sgd
 
 from esper.config import Config, CounterfactualName
 from esper.engine.counterfactual import contributions, shapley_values
 from esper.engine.precision import LossScaler, autocast, resolve_amp
 from esper.engine.seeding import generator as seeded
+from esper.engine.sgd import SGD
 from esper.growth.alpha import SPEEDS, TARGETS, TEMPOS
 from esper.growth.blend import STYLES
 from esper.growth.gates import GateConfig
 from esper.growth.host import GrowingNetwork
-from esper.growth.slot import Move, Slot
+from esper.growth.slot import Move
 from esper.growth.stages import Stage
 from esper.policy.actions import CURVES, Action, Op
 from esper.tasks.task import Splits, Task
@@ -67,33 +65,6 @@ class Measurement:
     """By slot, for the same, where Shapley values were asked for: at the end of an episode."""
 
 
-class Owner(NamedTuple):
-    """Parameters that are trained together, and clipped by their own norm."""
-
-    optimizer: torch.optim.SGD
-    """Holds their momentum. Its `step` is not called: its functional form does the same with a quarter of the work."""
-    parameters: list[nn.Parameter]
-    momenta: list[Tensor]
-    options: dict[str, Any]
-    clip: float
-
-    @classmethod
-    def of(cls, optimizer: torch.optim.SGD, clip: float) -> Owner:
-        """What an optimizer trains."""
-        (group,) = optimizer.param_groups
-        parameters = group["params"]
-        momenta = [optimizer.state[parameter]["momentum_buffer"] for parameter in parameters]
-        options = {
-            name: group[name] for name in ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
-        }
-        return cls(optimizer, parameters, momenta, options, clip)
-
-    def with_gradient(self) -> tuple[list[Tensor], list[Tensor], list[Tensor | None]]:
-        """The parameters that the loss depends on, their gradients and momenta: none of a seed whose alpha is 0."""
-        found = [(p, p.grad, m) for p, m in zip(self.parameters, self.momenta, strict=True) if p.grad is not None]
-        return [p for p, _, _ in found], [g for _, g, _ in found], [m for _, _, m in found]
-
-
 class Env:
     """A network that trains, and is grown.
 
@@ -128,14 +99,16 @@ class Env:
         self._dtype = resolve_amp(config.amp, self._device)
         network = GrowingNetwork(task.build_host(), slots, GateConfig(measured=config.counterfactual != "off"))
         self.network = network.to(device=self._device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        self.host_optimizer = self._optimizer(self.network.host_parameters(), task.host_learning_rate)
-        self.slot_optimizers: dict[int, torch.optim.SGD] = {}
+        self.host_optimizer = self._optimizer(
+            self.network.host_parameters(), task.host_learning_rate, self.training.host_clip
+        )
+        self.slot_optimizers: dict[int, SGD] = {}
 
     def reset(self, round_index: int) -> None:
         """A fresh host with empty slots, in place."""
         self.network.reset(seeded(self.seed, "host", self._host, round_index))
-        for state in self.host_optimizer.state.values():
-            state["momentum_buffer"].zero_()
+        for momentum in self.host_optimizer.momenta:
+            momentum.zero_()
         self.slot_optimizers.clear()
 
     def apply(self, action: Action, round_index: int, step: int) -> list[Move]:
@@ -181,29 +154,25 @@ class Env:
         A seed whose blend is changed to or from GATE gains or loses parameters; the others keep their momenta.
         """
         for index, slot in enumerate(self.network.slots):
-            before = self.slot_optimizers.get(index)
             if slot.seed is None:
                 self.slot_optimizers.pop(index, None)
-            elif before is None or not _trains(before, slot):
-                now = self._optimizer(self.network.slot_parameters(index), self.task.seed_learning_rate)
+                continue
+            before, parameters = self.slot_optimizers.get(index), self.network.slot_parameters(index)
+            if before is None or not before.trains(parameters):
+                now = self._optimizer(parameters, self.task.seed_learning_rate, self.training.seed_clip)
                 if before is not None:
-                    now.state.update({p: before.state[p] for p in now.state if p in before.state})
+                    now.adopt(before)
                 self.slot_optimizers[index] = now
 
-    def _optimizer(self, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.SGD:
+    def _optimizer(self, parameters: list[nn.Parameter], learning_rate: float, clip: float) -> SGD:
         task = self.task
-        optimizer = torch.optim.SGD(
+        return SGD(
             parameters,
-            lr=learning_rate,
+            learning_rate=learning_rate,
             momentum=task.momentum,
-            nesterov=True,
             weight_decay=task.weight_decay,
-            fused=True,
+            clip=clip,
         )
-        # Its first step would build these, and leave them uninitialised if it were skipped for an overflow.
-        for parameter in parameters:
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        return optimizer
 
     def train(self, round_index: int, step: int) -> Tensor:
         """Train one epoch of `samples_per_epoch` samples in this env's own order.
@@ -227,7 +196,7 @@ class Env:
         finite = torch.stack(_foreach_norm([p for owner in owners for p in owner.parameters])).isfinite().all()
         return torch.cat((torch.stack((loss, hits, finite.float())), scale, self._norms_and_losses(norms)))
 
-    def learn(self, owners: Sequence[Owner], x_BCHW: Tensor, y_B: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def learn(self, owners: Sequence[SGD], x_BCHW: Tensor, y_B: Tensor) -> tuple[Tensor, list[Tensor]]:
         """One minibatch, for the host and the seeds that train.
 
         Returns:
@@ -242,13 +211,9 @@ class Env:
         (self.scaler.scale(loss) if self.scaler else loss).backward()
         return logits_BK.detach(), self._optimize(owners)
 
-    def owners(self) -> list[Owner]:
+    def owners(self) -> list[SGD]:
         """Who has a gradient in this epoch: the host, then each slot that trains."""
-        seeds = [self.slot_optimizers[index] for index in self.trained_slots()]
-        return [
-            Owner.of(self.host_optimizer, self.training.host_clip),
-            *(Owner.of(seed, self.training.seed_clip) for seed in seeds),
-        ]
+        return [self.host_optimizer, *(self.slot_optimizers[index] for index in self.trained_slots())]
 
     @property
     def batches(self) -> int:
@@ -266,22 +231,21 @@ class Env:
         return splits.train_x[order_N], splits.train_y[order_N]
 
     @torch.no_grad()
-    def _optimize(self, owners: Sequence[Owner]) -> list[Tensor]:
+    def _optimize(self, owners: Sequence[SGD]) -> list[Tensor]:
         """Clip the gradient of each owner, and step its optimizer; none of them if scaling made one overflow.
 
         Returns:
             The norm of each one's gradient before that, a scalar on the device.
         """
+        found = [owner.gradients() for owner in owners]
+        every = [value for gradients in found for value in gradients.values]
         if self.scaler:
-            self.scaler.unscale([owner.optimizer for owner in owners])
-        trained = [owner.with_gradient() for owner in owners]
-        norms = torch.stack(_foreach_norm([grad for _, grads, _ in trained for grad in grads]))
-        norm_O = [torch.linalg.vector_norm(owned) for owned in norms.split([len(grads) for _, grads, _ in trained])]
+            self.scaler.unscale([parameter for owner in owners for parameter in owner.parameters])
+        norms = torch.stack(_foreach_norm(every)).split([len(gradients.values) for gradients in found])
+        norm_O = [torch.linalg.vector_norm(norm) for norm in norms]
         overflow = self.scaler.update(torch.stack(norm_O)) if self.scaler else None
-        for owner, norm, (parameters, grads, momenta) in zip(owners, norm_O, trained, strict=True):
-            # What clips is divided by in the same pass, as fused optimizers do for a loss scale, in float32 always.
-            divisor = (norm / owner.clip).clamp(min=1.0).float()
-            sgd(parameters, grads, momenta, fused=True, grad_scale=divisor, found_inf=overflow, **owner.options)
+        for owner, gradients, norm in zip(owners, found, norm_O, strict=True):
+            owner.step(gradients, norm, overflow)
         return norm_O
 
     def _norms_and_losses(self, norms: Sequence[list[Tensor]]) -> Tensor:
@@ -384,9 +348,3 @@ class Env:
             contributions=contributed,
             shapley=dict(zip(slots, shapley, strict=True)) if shapley else {},
         )
-
-
-def _trains(optimizer: torch.optim.SGD, slot: Slot) -> bool:
-    """Whether these are the parameters of a slot, all of them and no others."""
-    trained = optimizer.param_groups[0]["params"]
-    return len(trained) == len(now := list(slot.parameters())) and all(map(operator.is_, trained, now))

@@ -1,13 +1,17 @@
-"""The tensors of an env by name: what a checkpoint and the governor keep of it."""
+"""The tensors of an env by name: what a checkpoint, the governor and a lane's worker keep of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import (
+    Tensor,
+    _foreach_copy_,  # pyright: ignore[reportPrivateImportUsage]  (what optimizers and clipping are made of)
+)
 
 from esper.engine.env import Env
+from esper.engine.sgd import SGD
 from esper.named_tensors import below
 
 
@@ -15,8 +19,7 @@ def env_tensors(env: Env) -> dict[str, Tensor]:
     """Weights, buffers and momenta of an env by name: the live ones."""
     named = {f"network.{name}": value for name, value in env.network.state_dict().items()}
     for owner, optimizer in _optimizers(env).items():
-        for index, state in optimizer.state_dict()["state"].items():
-            named[f"momentum.{owner}.{index}"] = state["momentum_buffer"]
+        named |= {f"momentum.{owner}.{index}": momentum for index, momentum in enumerate(optimizer.momenta)}
     return named
 
 
@@ -28,12 +31,19 @@ def load_env(env: Env, named: Mapping[str, Tensor]) -> None:
     """
     env.network.load_state_dict(below("network.", named))
     for owner, optimizer in _optimizers(env).items():
-        parameters = optimizer.param_groups[0]["params"]
-        for index, buffer in below(f"momentum.{owner}.", named).items():
-            optimizer.state[parameters[int(index)]]["momentum_buffer"].copy_(buffer)
+        for index, momentum in below(f"momentum.{owner}.", named).items():
+            optimizer.momenta[int(index)].copy_(momentum)
 
 
-def _optimizers(env: Env) -> dict[str, torch.optim.SGD]:
+@torch.no_grad()
+def copy_tensors(to: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    """Write values over tensors of the same names and shapes, in as few passes as there are dtypes."""
+    for kind in {value.dtype for value in values.values()}:
+        names = [name for name, value in values.items() if value.dtype is kind]
+        _foreach_copy_([to[name] for name in names], [values[name] for name in names])
+
+
+def _optimizers(env: Env) -> dict[str, SGD]:
     return {"host": env.host_optimizer} | {
         f"slot{index}": optimizer for index, optimizer in env.slot_optimizers.items()
     }

@@ -13,7 +13,7 @@ from esper.engine.nvml import read_sensors
 class Reading(NamedTuple):
     """State of a device at one moment, in the units of `DeviceSampled`; None for what was not measured."""
 
-    allocated: int
+    allocated: int | None
     reserved: int | None
     used: int
     total: int
@@ -22,9 +22,9 @@ class Reading(NamedTuple):
     power: float | None
 
 
-def read_gauges(device: torch.device) -> Reading:
-    """Read what there is to read of a device."""
-    return _read_cuda(device) if device.type == "cuda" else _read_cpu()
+def read_gauges(device: torch.device, process: int) -> Reading:
+    """Read what there is to read of a device; of a CPU, what a process takes of its memory."""
+    return _read_cuda(device) if device.type == "cuda" else _read_cpu(process)
 
 
 def _read_cuda(device: torch.device) -> Reading:
@@ -39,11 +39,15 @@ def _read_cuda(device: torch.device) -> Reading:
     )
 
 
-def _read_cpu() -> Reading:
-    """Memory of the process and of the machine: all CPU lanes share it."""
+def _read_cpu(process: int) -> Reading:
+    """Memory of the process, None if it has ended, and of the machine."""
     machine = psutil.virtual_memory()
+    try:
+        resident = psutil.Process(process).memory_info().rss
+    except psutil.NoSuchProcess:
+        resident = None
     return Reading(
-        allocated=psutil.Process().memory_info().rss,
+        allocated=resident,
         reserved=None,
         used=machine.total - machine.available,
         total=machine.total,

@@ -6,14 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import torch
-from torch import (
-    Tensor,
-    _foreach_copy_,  # pyright: ignore[reportPrivateImportUsage]  (what optimizers and clipping are made of)
-)
+from torch import Tensor
 
 from esper.engine.env import Env, Measurement
-from esper.engine.env_tensors import env_tensors
+from esper.engine.env_tensors import copy_tensors, env_tensors
 from esper.growth.slot import Move
 from esper.growth.stages import TRANSITIONS, Stage
 from esper.policy.view import EnvView
@@ -86,7 +82,7 @@ class LastGood:
             name: kept if (kept := self.tensors.get(name)) is not None and kept.shape == value.shape else value.clone()
             for name, value in now.items()
         }
-        _copy(self.tensors, now)
+        copy_tensors(self.tensors, now)
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Keep what another kept, on the env's device."""
@@ -99,14 +95,7 @@ class LastGood:
         A seed that was made permanent in the steps that broke the env down stays, as it was before them.
         """
         now = env_tensors(self._env)
-        _copy(now, {name: value for name, value in self.tensors.items() if name in now})
+        copy_tensors(now, {name: value for name, value in self.tensors.items() if name in now})
         moves = [slot.remove(REASON) for slot in self._env.network.slots if Stage.CULLED in TRANSITIONS[slot.stage]]
         self._env.match_optimizers()
         return moves
-
-
-@torch.no_grad()
-def _copy(to: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    for kind in {value.dtype for value in values.values()}:
-        names = [name for name, value in values.items() if value.dtype is kind]
-        _foreach_copy_([to[name] for name in names], [values[name] for name in names])

@@ -1,5 +1,8 @@
 """A lane: one device, and the one thread that drives it. Lanes run side by side; the envs of a lane take turns.
 
+On a CPU a thread would wait for the Python of the others: a CPU lane beside another one has a worker, a process that
+trains its envs, and its thread only sends them there (`engine/worker.py`).
+
 On a GPU the thread only launches: each env has a stream of its own, so that the small kernels of one run beside those
 of another. An env's steps are ordered by its stream. Before it goes on, it waits for the device's default stream, on
 which everybody else launches (a checkpoint that is read or restored); at the end of a step that stream waits for all
@@ -9,19 +12,27 @@ the lane, and an env's tensors belong to its stream alone. So no tensor needs `r
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from esper.engine.devices import torch_device
+from esper.engine.env import Env
 from esper.engine.stopwatch import CudaStopwatch, Stopwatch
+from esper.engine.worker import Contract, Worker
 from esper.tasks.task import Splits
 
-Work = Callable[[], list[Tensor]]
-"""What an env does; it leaves some float32 vectors on the device."""
+Vectors = list[Tensor]
+"""What an env leaves of its work: some float32 vectors on the device."""
+Later = Callable[[], Vectors]
+"""The same of work that a worker does: waits for it."""
+Work = Callable[[], Vectors | Later]
+"""What an env does."""
 Numbers = list[list[float]]
 """The same vectors on the host."""
 
@@ -85,6 +96,7 @@ class Lane:
             self.stopwatch = CudaStopwatch()
             streams = [torch.cuda.Stream(self.device) for _ in range(1 if one_stream else envs)]
             self._streams = streams * envs if one_stream else streams
+        self._worker: Worker | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"lane {name}", initializer=self._enter)
 
     def _enter(self) -> None:
@@ -92,15 +104,51 @@ class Lane:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
+    def hire(self, contract: Contract) -> None:
+        """Have the epochs of this lane's envs trained by a process of its own."""
+        self._worker = Worker(self.name, contract)
+
+    @property
+    def process(self) -> int:
+        """Number of the process that works for the lane."""
+        return self._worker.pid if self._worker else os.getpid()
+
+    def epoch(self, env: Env, round_index: int, step: int, *, last: bool) -> Vectors | Later:
+        """Train an env and validate it. On the lane's thread.
+
+        Raises:
+            FaultError: the worker has ended.
+        """
+        if self._worker:
+            self._worker.send(env, round_index, step, last=last)
+            return partial(self._receive, self._worker, env)
+        with self.stopwatch("train"):
+            trained = env.train(round_index, step)
+        with self.stopwatch("validate"):
+            return [trained, env.validate(last=last)]
+
+    def _receive(self, worker: Worker, env: Env) -> Vectors:
+        answer = worker.receive(env)
+        for phase, seconds in answer.seconds.items():
+            self.stopwatch.add(phase, seconds)
+        return [torch.tensor(numbers) for numbers in answer.numbers]
+
     def submit(self, work: Sequence[Work]) -> Future[list[Numbers]]:
         """Have the lane's thread do the work of every env, after what it was given before; what each of them left."""
         return self._thread.submit(self._run, work)
 
     def _run(self, work: Sequence[Work]) -> list[Numbers]:
         self.stopwatch.begin()
+        later: dict[int, Later] = {}
         for env, do in enumerate(work):
             with self._stream_of(env):
-                self._outbox.put(env, do())
+                left = do()
+                if callable(left):
+                    later[env] = left
+                else:
+                    self._outbox.put(env, left)
+        for env, wait in later.items():
+            self._outbox.put(env, wait())
         for stream in self._streams:
             torch.cuda.default_stream(self.device).wait_stream(stream)
         with self.stopwatch("fetch"):
@@ -119,8 +167,10 @@ class Lane:
             yield
 
     def close(self) -> None:
-        """Wait for the thread and end it."""
+        """Wait for the thread and end it, and the worker."""
         self._thread.shutdown(cancel_futures=True)
+        if self._worker:
+            self._worker.close()
 
 
 def open_lanes(names: Sequence[str], splits: Splits, envs: int, width: int, *, one_stream: bool) -> list[Lane]:

@@ -1,4 +1,7 @@
-"""Whose the memory is: bytes of live tensors by owner, from their sizes and without asking a device."""
+"""Whose the memory is: bytes of live tensors by owner, from their sizes and without asking a device.
+
+What a lane's worker has of an env is a copy, and counted once.
+"""
 
 from __future__ import annotations
 
@@ -50,15 +53,16 @@ class Ledger:
         return owners
 
     def _count(self, env: Env) -> dict[str, int]:
-        # A seed has a gradient from its first training on, and then a norm of it.
-        topology = [(slot.stage, slot.parameter_count, slot.grad_norm is None) for slot in env.network.slots]
+        # A host has been trained whenever this is asked, a seed from its first gradient norm on. The gradients may be a
+        # worker's: they are reckoned, as large as the parameters, not looked for.
+        slots = env.network.slots
+        topology = [(slot.stage, slot.parameter_count, slot.grad_norm is None) for slot in slots]
         if self._topology.get(env.index) != topology:
             self._topology[env.index] = topology
-            optimizers = [env.host_optimizer, *env.slot_optimizers.values()]
             self._of_env[env.index] = {
-                "hosts": _module_bytes(env.network.host),
-                "seeds": sum(_module_bytes(slot) for slot in env.network.slots),
-                "optimizers": sum(_bytes(state.values()) for each in optimizers for state in each.state.values()),
+                "hosts": _module_bytes(env.network.host, trained=True),
+                "seeds": sum(_module_bytes(slot, trained=slot.grad_norm is not None) for slot in slots),
+                "optimizers": sum(_bytes(each.momenta) for each in (env.host_optimizer, *env.slot_optimizers.values())),
             }
         return self._of_env[env.index]
 
@@ -75,11 +79,9 @@ class Ledger:
         return next((index for index, lane in enumerate(self._lanes) if lane.device == device), None)
 
 
-def _module_bytes(module: nn.Module) -> int:
-    """Parameters with their gradients, and buffers."""
-    parameters = list(module.parameters())
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return _bytes([*parameters, *gradients, *module.buffers()])
+def _module_bytes(module: nn.Module, *, trained: bool) -> int:
+    """Parameters, with their gradients if there are any, and buffers."""
+    return (2 if trained else 1) * _bytes(module.parameters()) + _bytes(module.buffers())
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

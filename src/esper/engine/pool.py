@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
+from typing import IO
 
 import torch
-from torch import Tensor
 
 from esper.config import Config
 from esper.engine.devices import lane_of
 from esper.engine.env import Env, Measurement, most_numbers
 from esper.engine.faults import FaultError
-from esper.engine.lanes import Lane, Numbers, open_lanes
+from esper.engine.lanes import Lane, Later, Numbers, Vectors, open_lanes
 from esper.engine.precision import LossScaler, resolve_amp
+from esper.engine.worker import Contract, share
 from esper.growth.slot import Move
 from esper.policy.actions import Action
 from esper.tasks.task import Splits, Task
@@ -56,6 +58,7 @@ class Pool:
         one_stream = config.scaler == "device" and config.amp == "fp16"
         width = most_numbers(len(slots))
         self.lanes = open_lanes(lanes[: len(owned)], splits, len(owned), width, one_stream=one_stream)
+        self._data = self._hire(task, slots, config)
         scalers = {lane.name: self._scaler(lane, config) for lane in self.lanes}
         self.envs: list[Env] = []
         for index in owned:
@@ -63,6 +66,19 @@ class Pool:
             scaler = scalers[lane.name] if config.scaler == "device" else self._scaler(lane, config)
             self.envs.append(Env(index, task, lane.splits, slots, config, scaler))
         self._steps = config.steps
+
+    def _hire(self, task: Task, slots: Sequence[str], config: Config) -> IO[bytes] | None:
+        """A worker for each CPU lane but the first lane, whose thread has nobody to wait for; the data they share.
+
+        Where processes cannot be handed open files, which is on Windows, there are none.
+        """
+        alone = [lane for lane in self.lanes[1:] if lane.device.type == "cpu" and os.name == "posix"]
+        if not alone:
+            return None
+        data = share(alone[0].splits)
+        for lane in alone:
+            lane.hire(Contract(task, slots, config, data.fileno()))
+        return data
 
     @staticmethod
     def _scaler(lane: Lane, config: Config) -> LossScaler | None:
@@ -79,7 +95,7 @@ class Pool:
     def reset(self, round_index: int) -> list[tuple[float, float]]:
         """Give every env a fresh host; its validation loss and accuracy before any training."""
 
-        def work(env: Env) -> list[Tensor]:
+        def work(env: Env) -> Vectors:
             with self._lane_of(env.index).stopwatch("reset"):
                 env.reset(round_index)
                 return [env.validate(last=False)]
@@ -90,16 +106,13 @@ class Pool:
         """Apply a decision to each env, train it for an epoch and validate it; None for one whose action is None."""
         moves: list[list[Move]] = [[] for _ in self.envs]
 
-        def work(env: Env) -> list[Tensor]:
+        def work(env: Env) -> Vectors | Later:
             place = env.index - self._first
             action = actions[place]
             if action is None:
                 return []
-            with self._lane_of(env.index).stopwatch("train"):
-                moves[place] = env.apply(action, round_index, step)
-                trained = env.train(round_index, step)
-            with self._lane_of(env.index).stopwatch("validate"):
-                return [trained, env.validate(last=step == self._steps - 1)]
+            moves[place] = env.apply(action, round_index, step)
+            return self._lane_of(env.index).epoch(env, round_index, step, last=step == self._steps - 1)
 
         rows = self._everywhere(work)
         return [
@@ -116,11 +129,13 @@ class Pool:
         return [accuracy for [[accuracy]] in self._everywhere(lambda env: [env.test()])]
 
     def close(self) -> None:
-        """End the lanes' threads."""
+        """End the lanes' threads and workers."""
         for lane in self.lanes:
             lane.close()
+        if self._data:
+            self._data.close()
 
-    def _everywhere(self, work: Callable[[Env], list[Tensor]]) -> list[Numbers]:
+    def _everywhere(self, work: Callable[[Env], Vectors | Later]) -> list[Numbers]:
         """Run `work` for every env, all lanes at once; its vectors as floats, in the order of the envs.
 
         Raises:
@@ -139,10 +154,12 @@ class Pool:
         found = [future.result() for future in futures]
         return [found[index % lanes][index // lanes] for index in range(len(self.envs))]
 
-    def _work(self, work: Callable[[Env], list[Tensor]], env: Env) -> list[Tensor]:
+    def _work(self, work: Callable[[Env], Vectors | Later], env: Env) -> Vectors | Later:
         """On a lane's thread: `work` for one env, whose faults say which it was."""
         try:
             return work(env)
+        except FaultError:
+            raise
         except Exception as error:  # noqa: BLE001 (it is raised below, as a FaultError)
             fault = FaultError.of(error, f"env {env.index:02d} on {self._lane_of(env.index).name}")
         raise fault

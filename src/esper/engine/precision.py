@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def resolve_amp(amp: str, device: torch.device) -> torch.dtype | None:
@@ -47,10 +48,11 @@ class LossScaler:
         """The loss times the scale."""
         return self._scaler.scale(loss)
 
-    def unscale(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Divide the gradients by the scale, in place."""
-        for optimizer in optimizers:
-            self._scaler.unscale_(optimizer)
+    def unscale(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Divide their gradients by the scale, in place. Once for each minibatch of an env."""
+        # All that GradScaler asks of an optimizer.
+        owner = SimpleNamespace(param_groups=[{"params": parameters}])
+        self._scaler.unscale_(cast("torch.optim.Optimizer", owner))
 
     def update(self, norm_O: Tensor) -> Tensor:
         """Let the scale grow or fall. Once for each minibatch of an env.

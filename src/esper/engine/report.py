@@ -210,5 +210,5 @@ def device_sampled(
         scale_min=min(scales, default=None),
         scale_max=max(scales, default=None),
         owners=owners,
-        **read_gauges(lane.device)._asdict(),
+        **read_gauges(lane.device, lane.process)._asdict(),
     )

@@ -23,7 +23,11 @@ class Stopwatch:
         """Add the time of this block to a phase."""
         start = time.perf_counter()
         yield
-        self._seconds[phase] += time.perf_counter() - start
+        self.add(phase, time.perf_counter() - start)
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Add what was measured elsewhere."""
+        self._seconds[phase] += seconds
 
     def begin(self) -> None:
         """Blocks are about to be launched."""
@@ -77,7 +81,7 @@ class CudaStopwatch(Stopwatch):
         elapsed = self._origin.elapsed_time  # milliseconds
         spans = [Span(phase, elapsed(start) / 1000, elapsed(end) / 1000) for phase, start, end in self._running]
         for phase, seconds in shared_out(spans).items():
-            self._seconds[phase] += seconds
+            self.add(phase, seconds)
         self._idle += [event for _, start, end in self._running for event in (start, end)]
         self._running.clear()
 

@@ -355,19 +355,24 @@ class Slot(nn.Module):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Become what `snapshot` saw. The seed's modules are built, and their weights are for `load_state_dict`."""
-        self._clear(Stage[state["stage"].upper()])
+        """Become what `snapshot` saw. Modules of another kind than the slot has are built; the weights of all are for
+        `load_state_dict`.
+        """
+        blueprint, kind = state["blueprint"], Blend(state["blend"])
+        if (blueprint, kind) != (self.blueprint, self.blend):
+            self._clear(Stage.DORMANT)
+            if blueprint is not None:
+                self.blueprint, self._gate_seed = blueprint, state["gate_seed"]
+                self.seed = self._housed(build(blueprint, self.channels))
+                self._set_blend(kind)
+        schedule = state["schedule"]
+        self.schedule = AlphaSchedule(**{**schedule, "curve": Curve(schedule["curve"])}) if schedule else None
+        self.stage = Stage[state["stage"].upper()]
         self.epochs_in_stage = state["epochs_in_stage"]
-        self.blueprint = state["blueprint"]
-        self._gate_seed = state["gate_seed"]
-        if self.blueprint is not None:
-            self.seed = self._housed(build(self.blueprint, self.channels))
-            self._set_blend(Blend(state["blend"]))
-        if state["schedule"] is not None:
-            self.schedule = AlphaSchedule(**{**state["schedule"], "curve": Curve(state["schedule"]["curve"])})
         self.age = state["age"]
         self.grad_norm = state["grad_norm"]
         self.contribution = state["contribution"]
         self.contribution_se = state["contribution_se"]
         self.contribution_velocity = state["contribution_velocity"]
+        self._gate_seed = state["gate_seed"]
         self._cull_reason = state["cull_reason"]

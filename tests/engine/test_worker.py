@@ -1,0 +1,125 @@
+"""A lane's worker trains as its thread would. What becomes of it costs a step, not the run; it never stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from esper.control import Kind
+from esper.engine.env_tensors import env_tensors
+from esper.engine.faults import FaultError
+from esper.engine.pool import Pool
+from esper.growth.stages import Stage
+from esper.policy.actions import Action, Op
+from esper.telemetry import events as ev
+from tests.engine.populations import measurements, play, population
+from tests.runs import LiveRun, computed, recorded
+
+TWO_LANES = ("cpu:0", "cpu:1")
+WAIT = Action(Op.WAIT)
+
+
+def workers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "esper.engine.worker" in " ".join(child.cmdline())]
+
+
+def gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_every_cpu_lane_but_the_first_has_one_until_the_pool_is_closed() -> None:
+    with population(envs=3, lanes=("cpu:0", "cpu:1", "cpu:2")) as pool:
+        processes = [lane.process for lane in pool.lanes]
+        assert processes[0] == os.getpid()
+        assert sorted(worker.pid for worker in workers()) == sorted(processes[1:])
+    assert workers() == []
+
+
+def test_what_fails_there_is_told_as_here_and_another_takes_its_place() -> None:
+    with population(envs=2) as alone, population(envs=2, lanes=TWO_LANES) as pool:
+        pool.reset(0)
+        before = {name: value.clone() for name, value in env_tensors(pool.envs[1]).items()}
+        first = pool.lanes[1].process
+        slot = pool.envs[1].network.slots[0]
+        slot.blueprint = "unheard of"
+        with pytest.raises(FaultError, match=r"^env 01 on cpu:1 failed: ValueError: .*unheard of") as caught:
+            pool.step([WAIT, WAIT], 0, 0)
+        assert "in _do\n" in (caught.value.trace or "")
+        after = env_tensors(pool.envs[1])
+        assert all(value.equal(after[name]) for name, value in before.items())
+        assert play(pool, 0, 3) == play(alone, 0, 3)
+        assert pool.lanes[1].process != first
+        assert len(workers()) == 1
+
+
+def kill(pool: Pool) -> None:
+    os.kill(pool.lanes[1].process, signal.SIGKILL)
+
+
+def test_a_step_without_it_breaks_off() -> None:
+    with population(envs=2, lanes=TWO_LANES) as pool:
+        pool.reset(0)
+        kill(pool)
+        with pytest.raises(FaultError, match=r"^the process of lane cpu:1 was killed by signal 9$"):
+            pool.step([WAIT, WAIT], 0, 0)
+        pool.reset(0)
+        assert len(measurements(pool, [WAIT, WAIT], 0, 0)) == 2
+
+
+def test_a_run_whose_worker_was_killed_goes_back_and_on_to_the_same_end(tmp_path: Path) -> None:
+    whole = LiveRun(tmp_path / "whole")
+    whole.start().finish()
+    live = LiveRun(tmp_path / "live", attended=True, devices=TWO_LANES).start_paused(6)
+    kill(live.run.pool)
+    live.control.ask(Kind.RESUME, "test")
+    while (paused := live.wait_for(ev.Paused)).reason is None:
+        pass
+    assert paused.reason == "the process of lane cpu:1 was killed by signal 9"
+    live.control.ask(Kind.RESTORE, "test", live.state.checkpoints[-1].path)
+    assert live.finish().status == "done"
+    assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
+
+
+def test_a_seed_replaced_by_one_of_its_kind_is_another_there_too() -> None:
+    plant = Action(Op.GERMINATE, slot=0, blueprint=4)
+    with population(envs=2) as alone, population(envs=2, lanes=TWO_LANES) as pool:
+        found = []
+        for each in (alone, pool):
+            each.reset(0)
+            slot = each.envs[1].network.slots[0]
+            for step in range(4):
+                measurements(each, [WAIT, plant if step == 0 else WAIT], 0, step)
+                each.tick()
+            assert slot.stage is Stage.TRAINING
+            slot.reset()
+            found.append([measurements(each, [WAIT, plant if step == 4 else WAIT], 0, step) for step in (4, 5)])
+        assert found[0] == found[1]
+
+
+PROGRAM = """
+from tests.engine.populations import population
+with population(envs=2, lanes=("cpu:0", "cpu:1")) as pool:
+    print(pool.lanes[1].process, flush=True)
+    input()
+"""
+
+
+def test_it_ends_when_the_run_is_killed() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as run:
+        assert run.stdout is not None
+        worker = psutil.Process(int(run.stdout.readline()))
+        assert not gone(worker)
+        run.kill()
+    deadline = time.monotonic() + 60
+    while not gone(worker):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
