@@ -2,7 +2,7 @@
 
 Each setting runs in a process of its own, so that its memory is its own. The first round warms up and is not counted.
 An env-step is one decision, one epoch of training and one validation of one env. Where others work on the same cores,
-env-steps per second of this process's own CPU time, times the lanes, say more than those of the wall time.
+env-steps per second of the run's own CPU time, times the lanes, say more than those of the wall time.
 
 With `--memory` it prints instead the resident memory at the end of each round, which is to be flat from the second on,
 and what checkpoints cost: `python benchmarks/engine.py --memory --envs 64 --rounds 50`.
@@ -13,13 +13,12 @@ The work that the engine's target speaks of: `python benchmarks/engine.py --task
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
-import time
+from collections.abc import Sequence
 from queue import SimpleQueue
 
 import msgspec
@@ -35,11 +34,10 @@ class Result(msgspec.Struct):
     envs: int
     env_steps_per_second: float
     env_steps_per_core_second: float
-    """Of CPU time, all threads together."""
-    peak_rss_mib: float
+    """Of CPU time, all threads and processes together."""
     phases: dict[str, float]
     rss_mib: list[float]
-    """At the end of each round, the one to warm up among them."""
+    """At the end of each round, the one to warm up among them, all processes together."""
     checkpoints: list[tuple[int, float]]
     """Bytes and seconds of each."""
 
@@ -65,28 +63,32 @@ def measure(setting: Setting) -> Result:
         run = Run(resolve(None, options), Control(), records, None)
         thread = threading.Thread(target=run.train)
         thread.start()
-        wall, steps, phases, began = 0.0, 0, dict[str, float](), time.process_time()
-        process, rss, checkpoints = psutil.Process(), list[float](), list[tuple[int, float]]()
+        processes = [psutil.Process(lane) for lane in {lane.process for lane in run.pool.lanes}]
+        wall, steps, phases, began, burnt = 0.0, 0, dict[str, float](), 0.0, 0.0
+        rss, checkpoints = list[float](), list[tuple[int, float]]()
         while thread.is_alive() or not records.empty():
             record = records.get()
             if isinstance(record, ev.RoundStarted) and record.round == 2:
-                began = time.process_time()
+                began = cpu_seconds(processes)
             if isinstance(record, ev.PhaseTimed) and record.round > 1:
                 wall, steps = wall + record.wall, steps + 1
                 for name, seconds in record.phases.items():
                     phases[name] = phases.get(name, 0.0) + seconds
             if isinstance(record, ev.PhaseTimed) and record.step == setting.steps:
-                rss.append(process.memory_info().rss / (1 << 20))
+                rss.append(sum(process.memory_info().rss for process in processes) / (1 << 20))
+                burnt = cpu_seconds(processes) - began
             if isinstance(record, ev.CheckpointSaved) and record.seconds is not None:
                 checkpoints.append((record.bytes, record.seconds))
             if isinstance(record, ev.RunEnded | Keyframe):
                 break
-        burnt = time.process_time() - began
         thread.join()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     done = setting.envs * steps
     shares = {name: seconds / wall for name, seconds in phases.items()}
-    return Result(setting.envs, done / wall, done / burnt, peak, shares, rss, checkpoints)
+    return Result(setting.envs, done / wall, done / burnt, shares, rss, checkpoints)
+
+
+def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def print_memory(result: Result) -> None:
@@ -123,7 +125,7 @@ def main() -> None:
         return
     print(", ".join(f"{name} {value}" for name, value in options.items()), "(after one round to warm up)")
     if not memory:
-        heads = f"{'envs':>5} {'env-steps/s':>12} {'per CPU-s':>10} {'peak RSS':>10} {'per env':>9}"
+        heads = f"{'envs':>5} {'env-steps/s':>12} {'per CPU-s':>10} {'RSS':>10} {'per env':>9}"
         print(f"{heads}  share of the wall time")
     before: Result | None = None
     for count in envs:
@@ -135,11 +137,11 @@ def main() -> None:
             continue
         shares = "  ".join(f"{name} {share:.1%}" for name, share in sorted(result.phases.items(), key=lambda x: -x[1]))
         # What an env costs is the slope: the rest is the process.
-        slope = (result.peak_rss_mib - before.peak_rss_mib) / (count - before.envs) if before else None
+        slope = (max(result.rss_mib) - max(before.rss_mib)) / (count - before.envs) if before else None
         each = "" if slope is None else f"{slope:5.2f} MiB"
         print(
             f"{count:5} {result.env_steps_per_second:12.1f} {result.env_steps_per_core_second:10.1f} "
-            f"{result.peak_rss_mib:6.0f} MiB {each:>9}  {shares}",
+            f"{max(result.rss_mib):6.0f} MiB {each:>9}  {shares}",
             flush=True,
         )
         before = result

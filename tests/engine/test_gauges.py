@@ -149,7 +149,7 @@ def test_the_library_is_opened_and_a_gpu_looked_up_once(machine: Machine) -> Non
 
 @pytest.mark.usefixtures("cuda", "machine")
 def test_a_gpu_is_read_under_the_number_that_cuda_gives_it() -> None:
-    assert read_gauges(torch.device("cuda:0"), os.getpid()) == Reading(
+    assert read_gauges(torch.device("cuda:0"), [os.getpid()]) == Reading(
         allocated=2 << 30,
         reserved=3 << 30,
         used=75 << 30,
@@ -158,12 +158,12 @@ def test_a_gpu_is_read_under_the_number_that_cuda_gives_it() -> None:
         temperature=66,
         power=420.0,
     )
-    old = read_gauges(torch.device("cuda:1"), os.getpid())
+    old = read_gauges(torch.device("cuda:1"), [os.getpid()])
     assert (old.used, old.total, old.temperature) == (11 << 30, 16 << 30, 31)
 
 
 def test_a_cpu_has_memory_and_none_of_the_rest() -> None:
-    reading = read_gauges(CPU, os.getpid())
+    reading = read_gauges(CPU, [os.getpid()])
     assert reading.total == psutil.virtual_memory().total
     assert reading.allocated is not None
     assert 0 < reading.allocated < reading.total
@@ -173,7 +173,7 @@ def test_a_cpu_has_memory_and_none_of_the_rest() -> None:
 def test_a_process_that_has_ended_has_no_memory() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-        assert read_gauges(CPU, process.pid).allocated is None
+        assert read_gauges(CPU, [os.getpid(), process.pid]).allocated is None
 
 
 @pytest.mark.usefixtures("cuda", "machine")

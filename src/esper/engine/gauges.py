@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import psutil
@@ -22,9 +23,9 @@ class Reading(NamedTuple):
     power: float | None
 
 
-def read_gauges(device: torch.device, process: int) -> Reading:
-    """Read what there is to read of a device; of a CPU, what a process takes of its memory."""
-    return _read_cuda(device) if device.type == "cuda" else _read_cpu(process)
+def read_gauges(device: torch.device, processes: Collection[int]) -> Reading:
+    """Read what there is to read of a device; of the memory of a CPU, what these processes take together."""
+    return _read_cuda(device) if device.type == "cuda" else _read_cpu(processes)
 
 
 def _read_cuda(device: torch.device) -> Reading:
@@ -39,11 +40,11 @@ def _read_cuda(device: torch.device) -> Reading:
     )
 
 
-def _read_cpu(process: int) -> Reading:
-    """Memory of the process, None if it has ended, and of the machine."""
+def _read_cpu(processes: Collection[int]) -> Reading:
+    """Memory of the processes, None if one has ended, and of the machine: all CPU lanes share it."""
     machine = psutil.virtual_memory()
     try:
-        resident = psutil.Process(process).memory_info().rss
+        resident = sum(psutil.Process(process).memory_info().rss for process in processes)
     except psutil.NoSuchProcess:
         resident = None
     return Reading(

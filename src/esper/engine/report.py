@@ -13,7 +13,7 @@ import esper
 from esper.engine.checkpoint import Checkpoint
 from esper.engine.env import Measurement
 from esper.engine.episode import Episode, Outcome
-from esper.engine.gauges import read_gauges
+from esper.engine.gauges import Reading
 from esper.engine.lanes import Lane
 from esper.growth.gates import Check
 from esper.growth.slot import Move, Slot
@@ -197,9 +197,9 @@ def policy_updated(learned: Learned, episode_return: float, round_number: int) -
 
 
 def device_sampled(
-    lane: Lane, busy: float, measured: Sequence[Measurement | None], owners: dict[str, int]
+    lane: Lane, reading: Reading, busy: float, measured: Sequence[Measurement | None], owners: dict[str, int]
 ) -> ev.DeviceSampled:
-    """State of a lane's device, the share of the step that its thread worked, the loss scales of its envs, and bytes
+    """State of a lane's device, the share of the step that the lane worked, the loss scales of its envs, and bytes
     by owner.
     """
     scales = [m.loss_scale for m in measured if m and m.loss_scale is not None]
@@ -210,5 +210,5 @@ def device_sampled(
         scale_min=min(scales, default=None),
         scale_max=max(scales, default=None),
         owners=owners,
-        **read_gauges(lane.device, lane.process)._asdict(),
+        **reading._asdict(),
     )

@@ -19,6 +19,7 @@ from esper.engine.checkpoint import Checkpoint
 from esper.engine.env import Measurement
 from esper.engine.episode import Episode, Outcome
 from esper.engine.faults import FaultError, RunFailedError
+from esper.engine.gauges import read_gauges
 from esper.engine.manifest import CheckpointError
 from esper.engine.memory import Ledger
 from esper.engine.pool import Epoch, Pool
@@ -207,10 +208,14 @@ class Trainer:
         phases = self._stopwatch.take()
         lanes = len(self.pool.lanes)
         owners = self._ledger.by_lane(self.round)
+        processes = {lane.process for lane in self.pool.lanes}
+        readings = {lane.device: read_gauges(lane.device, processes) for lane in self.pool.lanes}
         for index, lane in enumerate(self.pool.lanes):
             seconds = lane.stopwatch.take()
             busy = min(sum(seconds.values()) / wall, 1.0)
-            self.hub.emit(report.device_sampled(lane, busy, measured[index::lanes], owners[index]))
+            self.hub.emit(
+                report.device_sampled(lane, readings[lane.device], busy, measured[index::lanes], owners[index])
+            )
             for phase, spent in seconds.items():
                 # Lanes run side by side: the mean over them is a phase's part of the wall time.
                 phases[phase] = phases.get(phase, 0.0) + spent / lanes

@@ -176,7 +176,7 @@ class PolicyUpdated(Event, frozen=True, kw_only=True, tag=True):
 
 
 class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
-    """State of one device. For a CPU lane, memory is that of the process that trains its envs, and of the machine."""
+    """State of one device. For a CPU lane, memory is that of the run's processes, and of the machine."""
 
     device: str
     """Name of the lane: `cuda:0`, `cpu:1`."""
@@ -185,7 +185,7 @@ class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
     busy: float | None = None
     """Share of the step that the lane spent working."""
     allocated: int | None = None
-    """CUDA: held by live tensors. CPU: resident set of the process that trains the lane's envs."""
+    """CUDA: held by live tensors. CPU: resident sets of the run's processes, or of a rank's."""
     reserved: int | None = None
     """CUDA: held by the caching allocator."""
     used: int | None = None

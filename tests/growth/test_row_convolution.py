@@ -1,0 +1,66 @@
+"""Convolutions over rows against PyTorch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from esper.growth.row_convolution import LONGEST_ROW, SmallConv3x3, _RowConvolution
+
+
+def pair(batch: int, channels: int, out: int, height: int, width: int) -> tuple[SmallConv3x3, Tensor, Tensor]:
+    """A layer, what it sees, and a gradient of what it says."""
+    generator = torch.Generator().manual_seed(channels + 10 * out + 100 * height + 1000 * width)
+    layer = SmallConv3x3(channels, out)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator))
+    x = torch.randn(batch, channels, height, width, generator=generator)
+    return layer, x, torch.randn(batch, out, height, width, generator=generator)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    batch=st.integers(1, 3),
+    channels=st.integers(1, 5),
+    out=st.integers(1, 5),
+    height=st.integers(1, 6),
+    width=st.integers(1, 6),
+    channels_last=st.booleans(),
+)
+def test_it_is_a_convolution_forward_and_back(
+    batch: int, channels: int, out: int, height: int, width: int, channels_last: bool
+) -> None:
+    layer, x, gradient = pair(batch, channels, out, height, width)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    x = x.to(memory_format=layout).requires_grad_()
+    layer.to(memory_format=layout)
+    ours, theirs = layer(x), F.conv2d(x, layer.weight, padding=1)
+    torch.testing.assert_close(ours, theirs)
+    wanted = (x, layer.weight)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, wanted, gradient), torch.autograd.grad(theirs, wanted, gradient)
+    )
+
+
+@pytest.mark.parametrize(("channels", "width", "by_rows"), [(4, 8, True), (4, 9, False), (LONGEST_ROW, 1, True)])
+def test_rows_are_for_short_ones(channels: int, width: int, by_rows: bool) -> None:
+    layer, x, _ = pair(2, channels, 4, 3, width)
+    assert ("RowConvolution" in type(layer(x).grad_fn).__name__) == by_rows
+
+
+def test_other_precisions_are_left_to_pytorch() -> None:
+    layer, x, _ = pair(2, 4, 4, 8, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(x).dtype is torch.bfloat16
+    layer.double()
+    torch.testing.assert_close(layer(x.double()), F.conv2d(x.double(), layer.weight, padding=1), rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    _, x, _ = pair(2, 2, 3, 3, 4)
+    kernel = torch.randn(3, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(_RowConvolution.apply, (x.double().requires_grad_(), kernel))
