@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,8 +12,8 @@ import zstandard
 
 CHUNK = 1 << 18
 """Bytes read at a time, to be decoded together: some hundred events."""
-PACKED_CHUNK = 1 << 16
-"""Bytes of a packed file read at a time, some more than a frame of the recorder's: they grow up to thirtyfold."""
+PACKED_CHUNK = 1 << 14
+"""Bytes of a packed file read at a time: they grow up to thirtyfold."""
 MOST_HELD = 1 << 26
 """Plain bytes of a frame that are held until its checksum was found right; a recorder's frames are far smaller."""
 LONGEST_LINE = 1 << 28
@@ -130,25 +129,19 @@ class Segment:
             return packed_path(self.path).open("rb"), True
 
     def _unpack(self, file: BinaryIO, offset: int) -> Iterator[bytes]:
-        """Unpack from the nearest known frame on."""
-        at, packed = self._frames[bisect_right(self._frames, offset, key=lambda frame: frame[0]) - 1]
-        for text in _ahead(self._texts(file, at, packed)):
-            for start in range(max(offset - at, 0), len(text), CHUNK):
-                yield text[start : start + CHUNK]
-            at += len(text)
-
-    def _texts(self, file: BinaryIO, at: int, packed: int) -> Iterator[bytes]:
-        """What the frames from one on hold. Every further one that is met is noted.
+        """Unpack from the nearest known frame on, and note every further frame on the way.
 
         A frame is given out when its checksum was found right; one that is damaged counts as empty.
         """
+        at, packed = self._frames[bisect_right(self._frames, offset, key=lambda frame: frame[0]) - 1]
         while packed >= 0:
             file.seek(packed)
             frame = zstandard.ZstdDecompressor().decompressobj()
             try:
                 for text in _unpack_frame(file, frame):
+                    for start in range(max(offset - at, 0), len(text), CHUNK):
+                        yield text[start : start + CHUNK]
                     at += len(text)
-                    yield text
             except zstandard.ZstdError:
                 self.corrupt = True
                 packed = _find_frame(file, packed + 1)
@@ -159,15 +152,6 @@ class Segment:
             packed = file.tell() - len(frame.unused_data)
             if at > self._frames[-1][0]:
                 self._frames.append((at, packed))
-
-
-def _ahead(texts: Iterator[bytes]) -> Iterator[bytes]:
-    """The same, each unpacked in a thread while the one before it is decoded: unpacking does without Python's lock."""
-    with ThreadPoolExecutor(1, thread_name_prefix="unpack") as thread:
-        coming = thread.submit(next, texts, None)
-        while (text := coming.result()) is not None:
-            coming = thread.submit(next, texts, None)
-            yield text
 
 
 def _unpack_frame(file: BinaryIO, frame: zstandard.ZstdDecompressionObj) -> Iterator[bytes]:
