@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
 
+from esper.config import ConfigError
 from esper.control import Kind
 from esper.engine.env_tensors import env_tensors
 from esper.engine.faults import FaultError
@@ -59,6 +62,14 @@ def test_what_fails_there_is_told_as_here_and_another_takes_its_place() -> None:
         assert len(workers()) == 1
 
 
+def test_what_it_was_sent_in_a_step_that_broke_off_is_not_answered_in_the_next() -> None:
+    with population(envs=4) as alone, population(envs=4, lanes=TWO_LANES) as pool:
+        pool.reset(0)
+        with pytest.raises(FaultError, match=r"^env 03 on cpu:1 failed: IllegalTransition"):
+            pool.step([WAIT, WAIT, WAIT, Action(Op.ADVANCE)], 0, 0)
+        assert play(pool, 0, 3) == play(alone, 0, 3)
+
+
 def kill(pool: Pool) -> None:
     os.kill(pool.lanes[1].process, signal.SIGKILL)
 
@@ -101,6 +112,17 @@ def test_a_seed_replaced_by_one_of_its_kind_is_another_there_too() -> None:
             slot.reset()
             found.append([measurements(each, [WAIT, plant if step == 4 else WAIT], 0, step) for step in (4, 5)])
         assert found[0] == found[1]
+
+
+def test_a_machine_without_room_for_it_is_told_of_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    sentence = "the processes of cpu:1 cannot be started: No space left on device; --devices cpu:0 needs none"
+    with pytest.raises(ConfigError, match=f"^{sentence}$"), population(envs=2, lanes=TWO_LANES):
+        pass
+    assert workers() == []
 
 
 PROGRAM = """

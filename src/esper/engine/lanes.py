@@ -139,6 +139,21 @@ class Lane:
 
     def _run(self, work: Sequence[Work]) -> list[Numbers]:
         self.stopwatch.begin()
+        try:
+            self._do(work)
+        except Exception:
+            if self._worker:
+                self._worker.close()  # and with it what it was sent and has not answered
+            raise
+        for stream in self._streams:
+            torch.cuda.default_stream(self.device).wait_stream(stream)
+        with self.stopwatch("fetch"):
+            numbers = self._outbox.fetch()
+        self.stopwatch.settle()
+        return numbers
+
+    def _do(self, work: Sequence[Work]) -> None:
+        """Everything is sent to the worker before anything is waited for, so that it never waits itself."""
         later: dict[int, Later] = {}
         for env, do in enumerate(work):
             with self._stream_of(env):
@@ -149,12 +164,6 @@ class Lane:
                     self._outbox.put(env, left)
         for env, wait in later.items():
             self._outbox.put(env, wait())
-        for stream in self._streams:
-            torch.cuda.default_stream(self.device).wait_stream(stream)
-        with self.stopwatch("fetch"):
-            numbers = self._outbox.fetch()
-        self.stopwatch.settle()
-        return numbers
 
     @contextmanager
     def _stream_of(self, env: int) -> Iterator[None]:

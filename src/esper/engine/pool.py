@@ -11,7 +11,7 @@ from typing import IO
 
 import torch
 
-from esper.config import Config
+from esper.config import Config, ConfigError
 from esper.engine.devices import lane_of
 from esper.engine.env import Env, Measurement, most_numbers
 from esper.engine.faults import FaultError
@@ -41,6 +41,9 @@ class Pool:
         slots: names of the slots to use.
         config: of the run.
         owned: numbers of the envs that are this process's; all of the run's, unless it is given.
+
+    Raises:
+        ConfigError: the processes of further CPU lanes cannot be started.
     """
 
     def __init__(
@@ -72,12 +75,20 @@ class Pool:
 
         Where processes cannot be handed open files, which is on Windows, there are none.
         """
-        alone = [lane for lane in self.lanes[1:] if lane.device.type == "cpu" and os.name == "posix"]
-        if not alone:
+        beside = [lane for lane in self.lanes[1:] if lane.device.type == "cpu" and os.name == "posix"]
+        if not beside:
             return None
-        data = share(alone[0].splits)
-        for lane in alone:
-            lane.hire(Contract(task, slots, config, data.fileno()))
+        try:
+            data = share(beside[0].splits)
+            for lane in beside:
+                lane.hire(Contract(task, slots, config, data.fileno()))
+        except OSError as error:
+            for lane in beside:
+                lane.close()
+            raise ConfigError(
+                f"the processes of {', '.join(lane.name for lane in beside)} cannot be started: {error.strerror}; "
+                f"--devices {self.lanes[0].name} needs none"
+            ) from error
         return data
 
     @staticmethod

@@ -150,9 +150,9 @@ class Worker:
         Raises:
             FaultError: the process has ended.
         """
+        if self._line.closed:
+            self._start()
         try:
-            if self._line.closed:
-                self._start()
             _send(self._line, Order(env.index, State.of(env), round_index, step, last))
         except OSError:
             raise self._loss() from None
@@ -161,14 +161,13 @@ class Worker:
         """Put the env that was sent longest ago where its epoch has left it.
 
         Raises:
-            FaultError: it failed there, or the process has ended. Nothing that was sent will be answered any more.
+            FaultError: it failed there, or the process has ended.
         """
         try:
             answer = pickle.loads(self._line.recv_bytes())
         except (EOFError, OSError):
             raise self._loss() from None
         if isinstance(answer, Failure):
-            self.close()
             raise FaultError(*answer)
         answer.after.enter_numbers(env)
         return answer
@@ -178,12 +177,11 @@ class Worker:
         code = self._process.wait()
         self._said.seek(0)
         said = self._said.read().decode(errors="replace")
-        self.close()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return FaultError(f"the process of lane {self._lane} {how}", said or None)
 
     def close(self) -> None:
-        """End the process, which has nothing to lose."""
+        """End the process, which has nothing to lose; `send` starts another."""
         self._process.kill()
         self._process.wait()
         self._line.close()
