@@ -35,7 +35,7 @@ from tests.runs import LiveRun, computed, recorded, stopped_run, tiny
 from tests.telemetry.recordings import recording
 from tests.terminals import ENTER_SCREEN, PATIENCE, PROGRAM, Terminal, insist, run, started
 
-SMALL = ("--envs", "2", "--steps", "2", "--rounds", "1")
+SMALL = ("--envs", "2", "--steps", "2", "--rounds", "1", "--devices", "cpu:0")
 SLOW_STEPS = ("--task", "synthetic", "--envs", "16", "--devices", "cpu:0")
 """Seconds each: long enough that a signal comes in the middle of one."""
 
@@ -49,7 +49,7 @@ def only_run(folder: Path) -> Path:
 
 
 def test_a_headless_run_and_its_replay(tmp_path: Path) -> None:
-    done = run("--no-tui", *SMALL, cwd=tmp_path)
+    done = run("--no-tui", *SMALL, "--devices", "auto", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     directory = only_run(tmp_path)
