@@ -49,7 +49,7 @@ def only_run(folder: Path) -> Path:
 
 
 def test_a_headless_run_and_its_replay(tmp_path: Path) -> None:
-    done = run("--no-tui", *SMALL, "--devices", "auto", cwd=tmp_path)
+    done = run("--no-tui", *SMALL, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
     directory = only_run(tmp_path)

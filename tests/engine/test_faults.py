@@ -52,7 +52,7 @@ def wait_for_fault(live: LiveRun) -> str:
     return paused.reason
 
 
-@pytest.mark.parametrize("lanes", [("cpu:0",), ("cpu:0", "cpu:1")])
+@pytest.mark.parametrize("lanes", [("cpu:0",), pytest.param(("cpu:0", "cpu:1"), marks=pytest.mark.slow)])
 def test_a_fault_holds_the_run_and_going_back_goes_on_to_the_same_end(
     lanes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

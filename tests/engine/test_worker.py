@@ -82,6 +82,7 @@ def test_a_step_without_it_breaks_off() -> None:
             pool.step([WAIT, WAIT], 0, 0)
 
 
+@pytest.mark.slow
 def test_a_run_whose_worker_was_killed_goes_back_and_on_to_the_same_end(tmp_path: Path) -> None:
     whole = LiveRun(tmp_path / "whole")
     whole.start().finish()
@@ -131,6 +132,7 @@ with population(envs=2, lanes=("cpu:0", "cpu:1")) as pool:
 """
 
 
+@pytest.mark.slow
 def test_it_ends_when_the_run_is_killed() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -1,0 +1,59 @@
+"""The optimizer of hosts and seeds against PyTorch's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from esper.engine.sgd import SGD
+
+RATES = {"momentum": 0.9, "weight_decay": 0.01}
+
+
+def parameters() -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(0)
+    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((4, 3), (5,))]
+
+
+def backward(trained: list[nn.Parameter], batch: int) -> Tensor:
+    """Leave gradients; their norm."""
+    for parameter in trained:
+        parameter.grad = parameter.detach().sin() * (batch + 1)
+    return torch.linalg.vector_norm(torch.cat([p.grad.flatten() for p in trained if p.grad is not None]))
+
+
+def test_it_is_nesterov_momentum_with_clipping() -> None:
+    ours, theirs = parameters(), parameters()
+    optimizer = SGD(ours, learning_rate=0.1, clip=3.0, **RATES)
+    reference = torch.optim.SGD(theirs, lr=0.1, nesterov=True, **RATES)
+    clipped = set[bool]()
+    for batch in range(5):
+        norm = backward(ours, batch)
+        clipped.add(norm.item() > 3.0)
+        optimizer.step(optimizer.gradients(), norm, None)
+        backward(theirs, batch)
+        torch.nn.utils.clip_grad_norm_(theirs, 3.0)
+        reference.step()
+        torch.testing.assert_close(ours, theirs)
+    assert clipped == {False, True}
+
+
+def test_what_is_skipped_leaves_no_trace() -> None:
+    ours, theirs = parameters(), parameters()
+    optimizer, other = (SGD(each, learning_rate=0.1, clip=1e9, **RATES) for each in (ours, theirs))
+    for batch, skipped in enumerate((1.0, 0.0, 1.0, 0.0)):
+        norm = backward(ours, batch)
+        optimizer.step(optimizer.gradients(), norm, torch.tensor(skipped))
+        if not skipped:
+            norm = backward(theirs, batch)
+            other.step(other.gradients(), norm, torch.tensor(0.0))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_a_parameter_that_the_loss_does_not_depend_on_stays() -> None:
+    trained = parameters()
+    optimizer = SGD(trained, learning_rate=0.1, clip=1e9, **RATES)
+    norm, before = backward(trained, 0), trained[1].detach().clone()
+    trained[1].grad = None
+    optimizer.step(optimizer.gradients(), norm, None)
+    assert torch.equal(trained[1], before)
