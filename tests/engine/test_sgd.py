@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from esper.engine.sgd import SGD
 
-RATES = {"momentum": 0.9, "weight_decay": 0.01}
+MOMENTUM, DECAY = 0.9, 0.01
 
 
 def parameters() -> list[nn.Parameter]:
@@ -22,10 +22,14 @@ def backward(trained: list[nn.Parameter], batch: int) -> Tensor:
     return torch.linalg.vector_norm(torch.cat([p.grad.flatten() for p in trained if p.grad is not None]))
 
 
+def sgd(trained: list[nn.Parameter], clip: float) -> SGD:
+    return SGD(trained, learning_rate=0.1, momentum=MOMENTUM, weight_decay=DECAY, clip=clip)
+
+
 def test_it_is_nesterov_momentum_with_clipping() -> None:
     ours, theirs = parameters(), parameters()
-    optimizer = SGD(ours, learning_rate=0.1, clip=3.0, **RATES)
-    reference = torch.optim.SGD(theirs, lr=0.1, nesterov=True, **RATES)
+    optimizer = sgd(ours, clip=3.0)
+    reference = torch.optim.SGD(theirs, lr=0.1, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True)
     clipped = set[bool]()
     for batch in range(5):
         norm = backward(ours, batch)
@@ -40,7 +44,7 @@ def test_it_is_nesterov_momentum_with_clipping() -> None:
 
 def test_what_is_skipped_leaves_no_trace() -> None:
     ours, theirs = parameters(), parameters()
-    optimizer, other = (SGD(each, learning_rate=0.1, clip=1e9, **RATES) for each in (ours, theirs))
+    optimizer, other = (sgd(each, clip=1e9) for each in (ours, theirs))
     for batch, skipped in enumerate((1.0, 0.0, 1.0, 0.0)):
         norm = backward(ours, batch)
         optimizer.step(optimizer.gradients(), norm, torch.tensor(skipped))
@@ -52,7 +56,7 @@ def test_what_is_skipped_leaves_no_trace() -> None:
 
 def test_a_parameter_that_the_loss_does_not_depend_on_stays() -> None:
     trained = parameters()
-    optimizer = SGD(trained, learning_rate=0.1, clip=1e9, **RATES)
+    optimizer = sgd(trained, clip=1e9)
     norm, before = backward(trained, 0), trained[1].detach().clone()
     trained[1].grad = None
     optimizer.step(optimizer.gradients(), norm, None)
