@@ -21,6 +21,7 @@ from esper.engine.counterfactual import contributions, shapley_values
 from esper.engine.precision import LossScaler, autocast, resolve_amp
 from esper.engine.seeding import generator as seeded
 from esper.engine.sgd import SGD
+from esper.engine.stopwatch import Stopwatch
 from esper.growth.alpha import SPEEDS, TARGETS, TEMPOS
 from esper.growth.blend import STYLES
 from esper.growth.gates import GateConfig
@@ -173,6 +174,13 @@ class Env:
             weight_decay=task.weight_decay,
             clip=clip,
         )
+
+    def epoch(self, round_index: int, step: int, stopwatch: Stopwatch, *, last: bool) -> list[Tensor]:
+        """Train one epoch, then measure what came of it: what `train` and `validate` return, timed as such."""
+        with stopwatch("train"):
+            trained = self.train(round_index, step)
+        with stopwatch("validate"):
+            return [trained, self.validate(last=last)]
 
     def train(self, round_index: int, step: int) -> Tensor:
         """Train one epoch of `samples_per_epoch` samples in this env's own order.

@@ -122,10 +122,7 @@ class Lane:
         if self._worker:
             self._worker.send(env, round_index, step, last=last)
             return partial(self._receive, self._worker, env)
-        with self.stopwatch("train"):
-            trained = env.train(round_index, step)
-        with self.stopwatch("validate"):
-            return [trained, env.validate(last=last)]
+        return env.epoch(round_index, step, self.stopwatch, last=last)
 
     def _receive(self, worker: Worker, env: Env) -> Vectors:
         answer = worker.receive(env)

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO
 
-import torch
-
 from esper.config import Config, ConfigError
 from esper.engine.devices import lane_of
 from esper.engine.env import Env, Measurement, most_numbers
 from esper.engine.faults import FaultError
 from esper.engine.lanes import Lane, Later, Numbers, Vectors, open_lanes
-from esper.engine.precision import LossScaler, resolve_amp
+from esper.engine.precision import loss_scaler
 from esper.engine.worker import Contract, share
 from esper.growth.slot import Move
 from esper.policy.actions import Action
@@ -62,11 +60,11 @@ class Pool:
         width = most_numbers(len(slots))
         self.lanes = open_lanes(lanes[: len(owned)], splits, len(owned), width, one_stream=one_stream)
         self._data = self._hire(task, slots, config)
-        scalers = {lane.name: self._scaler(lane, config) for lane in self.lanes}
+        scalers = {lane.name: loss_scaler(config.amp, lane.device) for lane in self.lanes}
         self.envs: list[Env] = []
         for index in owned:
             lane = self._lane_of(index)
-            scaler = scalers[lane.name] if config.scaler == "device" else self._scaler(lane, config)
+            scaler = scalers[lane.name] if config.scaler == "device" else loss_scaler(config.amp, lane.device)
             self.envs.append(Env(index, task, lane.splits, slots, config, scaler))
         self._steps = config.steps
 
@@ -90,10 +88,6 @@ class Pool:
                 f"--devices {self.lanes[0].name} needs none"
             ) from error
         return data
-
-    @staticmethod
-    def _scaler(lane: Lane, config: Config) -> LossScaler | None:
-        return LossScaler(lane.device) if resolve_amp(config.amp, lane.device) is torch.float16 else None
 
     def _lane_of(self, env: int) -> Lane:
         return lane_of(env - self._first, self.lanes)

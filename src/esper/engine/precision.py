@@ -90,6 +90,11 @@ class LossScaler:
         self._scaler.load_state_dict(state)
 
 
+def loss_scaler(amp: str, device: torch.device) -> LossScaler | None:
+    """A scaler for a scope on a device; None unless autocast there is to float16."""
+    return LossScaler(device) if resolve_amp(amp, device) is torch.float16 else None
+
+
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:
     """Autocast to `dtype`; nothing for None. Its cache of cast weights ends with it, so no forward poisons another."""
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)

@@ -26,7 +26,7 @@ from esper.config import Config
 from esper.engine.env import Env
 from esper.engine.env_tensors import copy_tensors, env_tensors
 from esper.engine.faults import FaultError
-from esper.engine.precision import LossScaler, resolve_amp
+from esper.engine.precision import loss_scaler
 from esper.engine.stopwatch import Stopwatch
 from esper.garbage import spare_what_is_loaded
 from esper.tasks.task import Splits, Task
@@ -84,7 +84,7 @@ class Order(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """One that was: the env after it, what `Env.train` and `Env.validate` left, and seconds by phase."""
+    """One that was: the env after it, what `Env.epoch` left, and seconds by phase."""
 
     after: State
     numbers: list[list[float]]
@@ -202,7 +202,7 @@ def _work(line: Connection, lane: str) -> None:
     task, slots, config, data = pickle.loads(line.recv_bytes())
     torch.set_num_threads(1)
     splits = _map(data)
-    scaler = LossScaler(CPU) if resolve_amp(config.amp, CPU) is torch.float16 else None
+    scaler = loss_scaler(config.amp, CPU)
     envs: dict[int, Env] = {}
     orders: SimpleQueue[bytes | None] = SimpleQueue()
     threading.Thread(target=_listen, args=(line, orders), daemon=True).start()
@@ -226,11 +226,8 @@ def _do(env: Env, order: Order, lane: str) -> Answer | Failure:
     stopwatch = Stopwatch()
     try:
         order.before.enter(env)
-        with stopwatch("train"):
-            trained = env.train(order.round, order.step)
-        with stopwatch("validate"):
-            validated = env.validate(last=order.last)
-        return Answer(State.of(env), [trained.tolist(), validated.tolist()], stopwatch.take())
+        left = env.epoch(order.round, order.step, stopwatch, last=order.last)
+        return Answer(State.of(env), [vector.tolist() for vector in left], stopwatch.take())
     except Exception as error:  # noqa: BLE001 (the run raises it)
         fault = FaultError.of(error, f"env {order.env:02d} on {lane}")
         return Failure(str(fault), fault.trace)

@@ -361,10 +361,11 @@ class Slot(nn.Module):
         blueprint, kind = state["blueprint"], Blend(state["blend"])
         if (blueprint, kind) != (self.blueprint, self.blend):
             self._clear(Stage.DORMANT)
-            if blueprint is not None:
-                self.blueprint, self._gate_seed = blueprint, state["gate_seed"]
-                self.seed = self._housed(build(blueprint, self.channels))
-                self._set_blend(kind)
+        self._gate_seed = state["gate_seed"]
+        if blueprint is not None and self.seed is None:
+            self.blueprint = blueprint
+            self.seed = self._housed(build(blueprint, self.channels))
+            self._set_blend(kind)
         schedule = state["schedule"]
         self.schedule = AlphaSchedule(**{**schedule, "curve": Curve(schedule["curve"])}) if schedule else None
         self.stage = Stage[state["stage"].upper()]
@@ -374,5 +375,4 @@ class Slot(nn.Module):
         self.contribution = state["contribution"]
         self.contribution_se = state["contribution_se"]
         self.contribution_velocity = state["contribution_velocity"]
-        self._gate_seed = state["gate_seed"]
         self._cull_reason = state["cull_reason"]

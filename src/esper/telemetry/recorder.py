@@ -182,13 +182,13 @@ class Recorder:
         """Take what comes next, unless something is still on its way: a batch of events, or one Keyframe."""
         if self._taken:
             return
-        incoming = self._incoming
-        batch = [incoming.popleft() for _ in range(min(len(incoming), BATCH))]
-        if Keyframe in set(map(type, batch)):
-            first = next(index for index, record in enumerate(batch) if type(record) is Keyframe) or 1
-            incoming.extendleft(reversed(batch[first:]))
-            del batch[first:]
-        self._taken = batch
+        for _ in range(min(len(self._incoming), BATCH)):
+            keyframe = type(self._incoming[0]) is Keyframe
+            if keyframe and self._taken:
+                return
+            self._taken.append(self._incoming.popleft())
+            if keyframe:
+                return
 
     def _write(self) -> None:
         """Write what was taken, and fold it. Raises OSError; then it is still taken."""
@@ -201,8 +201,7 @@ class Recorder:
         if isinstance(first, Keyframe):
             self._begin_segment(first)
         else:
-            heard = _Heard in set(map(type, self._taken))
-            own = [record for record in self._taken if type(record) is not _Heard] if heard else self._taken
+            own = [record for record in self._taken if not isinstance(record, _Heard)]
             if own:
                 segment = self._segment or self._begin_segment(Keyframe.of(self._state))
                 segment.append(encode_lines(own))

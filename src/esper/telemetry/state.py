@@ -158,9 +158,6 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Fold one event in. Events must come in the order of their sequence numbers."""
         self.seq = event.seq
         self.time = event.time
-        if type(event) is ev.EnvStepped:  # three events of four
-            self._env_stepped(event)
-            return
         kind = type(event)
         _FOLDS[kind](self, event)
         if kind not in ROUTINE and (line := sentence(event)) is not None:
