@@ -8,7 +8,6 @@ nothing that counts but modules to put them in: one that has died costs a step, 
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from esper.engine.faults import FaultError
 from esper.engine.precision import loss_scaler
 from esper.engine.stopwatch import Stopwatch
 from esper.garbage import spare_what_is_loaded
+from esper.interpreter import another_python
 from esper.tasks.task import Splits, Task
 
 CPU = torch.device("cpu")
@@ -127,13 +127,14 @@ class Worker:
     def _start(self) -> None:
         self._line, theirs = Pipe()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        command, environment = another_python(_PROGRAM, str(theirs.fileno()), self._lane)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), self._lane],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=self._said,
             stderr=self._said,
             pass_fds=(theirs.fileno(), self._contract.data),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=environment,
             start_new_session=True,  # what a terminal tells its processes is for the run to hear
         )
         theirs.close()

@@ -40,6 +40,15 @@ class Notices:
         """Say something of a thing, in place of what was said of it before."""
         self._told[about] = sentence
 
+    @property
+    def silent(self) -> bool:
+        """All that there was could be read."""
+        return not (self._told or self._damaged or self._refused)
+
+    def extend(self, other: Notices) -> None:
+        """A file was read elsewhere, with nothing to tell."""
+        self._seen |= other._seen
+
     def begin_file(self) -> None:
         """What follows may have been written by another version."""
         self._met = set()

@@ -20,6 +20,7 @@ from time import perf_counter
 import msgspec
 
 from esper.telemetry import events as ev
+from esper.telemetry.ahead import Ahead
 from esper.telemetry.blocks import Block, pack_state
 from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
 from esper.telemetry.marks import Marks
@@ -86,6 +87,7 @@ class History:
         self._resuming = True
         """The next event is the first after a Keyframe, or of all."""
         self._notices = Notices(path)
+        self._ahead = Ahead()
         self._mark(opens=True)
 
     @property
@@ -100,9 +102,18 @@ class History:
         """
         kept, deadline = self.length, perf_counter() + within
         self.loaded = True
-        for path in self._paths():
+        paths = self._paths()
+        for index, path in enumerate(paths):
             if self.loaded and path > self._segment.path:
+                if self.length or math.isinf(within):  # else what comes first is to be shown first
+                    self._ahead.read(paths[index:])
+                self.loaded = self._ahead.wait(path, deadline)
+                if not self.loaded:
+                    break
+                alone = self._ahead.take(path)
                 self._begin(path)
+                if alone:
+                    self._join(alone)
             if path == self._segment.path:
                 kept = min(kept, self._read_on(deadline))
         return kept
@@ -244,6 +255,24 @@ class History:
         self._check_end()
         return kept
 
+    def _join(self, alone: History) -> None:
+        """Take in what was just begun as the history that it is by itself, if it goes on from here and all is well."""
+        opening = alone._blocks[1] if len(alone._blocks) > 1 else None
+        goes_on = opening and opening.seq == self._state.seq and opening.seq + alone.length == alone._state.seq
+        if not (goes_on and alone._notices.silent and alone._complete):
+            return
+        position, seconds = self.length, self.duration
+        self._segment, self._offset, self._complete = alone._segment, alone._offset, True
+        self._notices.extend(alone._notices)
+        self.steps.extend(position + each for each in alone.steps)
+        self.rounds.extend(position + each for each in alone.rounds)
+        self.marks.extend(alone.marks, position, seconds)
+        self._clock.extend(alone._clock, position, seconds)
+        for block in alone._blocks[1:]:
+            self._keep(block._replace(position=position + block.position, elapsed=seconds + block.elapsed))
+        self._state, self._resuming = alone._state, False
+        self.length, self.duration = position + alone.length, seconds + alone.duration
+
     def _append(self, text: bytes, events: list[ev.AnyEvent]) -> int:
         """Take events in, one a line of the text. Returns the position up to which the history is as it was."""
         kept, last = self.length, self._state.time
@@ -320,7 +349,7 @@ class History:
 
     def _mark(self, opens: bool) -> None:
         """Keep the state here, and in the long run every second of those kept."""
-        self._blocks.append(
+        self._keep(
             Block(
                 position=self.length,
                 seq=self._state.seq,
@@ -332,7 +361,10 @@ class History:
                 state=pack_state(self._state),
             )
         )
-        if len(self._blocks) > BLOCKS and not opens:
+
+    def _keep(self, block: Block) -> None:
+        self._blocks.append(block)
+        if len(self._blocks) > BLOCKS and not block.opens:
             self._blocks = [block for i, block in enumerate(self._blocks) if block.opens or i % 2 == 0]
             self._interval *= 2
 
