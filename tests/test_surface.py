@@ -52,7 +52,7 @@ CONFIG = {
     "training": "host-clip seed-clip",
     "ppo": "learning-rate gamma horizon gae-lambda clip epochs minibatches envs-per-host value-coef entropy-coef "
     "max-grad-norm target-kl hidden",
-    "reward-weights": "rent rent-floor contribution penalty",
+    "reward-weights": "rent rent-floor op contribution penalty",
 }
 
 CHOICES = {

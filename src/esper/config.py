@@ -81,6 +81,7 @@ class RewardConfig(_Section, frozen=True, kw_only=True):
     rent_floor: Annotated[
         PositiveInt, Meta(description="a host with fewer parameters is charged as if it had this many")
     ] = 200
+    op: Annotated[NotNegative, Meta(description="charge of every op but WAIT")] = 0.001
     contribution: Annotated[
         NotNegative,
         Meta(description="weight of the contribution potential; it changes the learning, not the optimum"),

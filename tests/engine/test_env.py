@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.config import TrainingConfig
-from esper.engine.env import Env, Measurement
+from esper.engine.env import LEFT, Env, Measurement, learning_rate_share
 from esper.growth.blend import STYLES, Blend
 from esper.growth.stages import Stage
 from esper.policy.actions import Action, Op
@@ -242,3 +242,27 @@ def test_host_and_seed_are_clipped_each_by_its_own_norm(host_clip: float, seed_c
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
         norms = [measured.grad_norm, measured.slot_grad_norms[1]]
         assert norms == pytest.approx([norm(host), norm(seed)], rel=1e-4)  # as they were before clipping
+
+
+def test_the_learning_rate_falls_in_the_last_quarter_of_an_episode() -> None:
+    shares = [learning_rate_share(step, 40) for step in range(40)]
+    assert shares[:30] == [1.0] * 30
+    assert shares[34] == pytest.approx((1 + LEFT) / 2)
+    assert shares[39] == pytest.approx(LEFT)
+    assert learning_rate_share(0, 1) == pytest.approx(LEFT)
+
+
+def test_host_and_seed_learn_as_fast_as_their_step_is_to() -> None:
+    """One minibatch of the same step, which is early in one episode and the last of another."""
+    moved = list[list[Tensor]]()
+    for steps in (40, 4):
+        with population(task=one_batch, steps=steps) as pool:
+            pool.reset(0)
+            env = pool.envs[0]
+            assert until(env, Stage.TRAINING) <= 3
+            before = values(env.network.parameters())
+            env.train(0, 3)
+            moved.append([now - then for now, then in zip(env.network.parameters(), before, strict=True)])
+    early, last = moved
+    assert sum(bool(change.any()) for change in early) > len(env.network.slot_parameters(1))
+    torch.testing.assert_close(last, [LEFT * change for change in early], rtol=1e-3, atol=1e-6)

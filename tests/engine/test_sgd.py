@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -26,10 +27,12 @@ def sgd(trained: list[nn.Parameter], clip: float) -> SGD:
     return SGD(trained, learning_rate=0.1, momentum=MOMENTUM, weight_decay=DECAY, clip=clip)
 
 
-def test_it_is_nesterov_momentum_with_clipping() -> None:
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_it_is_nesterov_momentum_with_clipping(share: float) -> None:
     ours, theirs = parameters(), parameters()
     optimizer = sgd(ours, clip=3.0)
-    reference = torch.optim.SGD(theirs, lr=0.1, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True)
+    optimizer.share = share
+    reference = torch.optim.SGD(theirs, lr=0.1 * share, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True)
     clipped = set[bool]()
     for batch in range(5):
         norm = backward(ours, batch)

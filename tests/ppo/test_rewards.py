@@ -22,7 +22,7 @@ def play(
     learning = PPOConfig(gamma=gamma, horizon=horizon)
     reward = Reward(mode, RewardConfig(contribution=0.5), learning, len(steps))  # pyright: ignore[reportArgumentType]
     reward.begin(0.1)
-    return [reward.step(*step) for step in steps]
+    return [reward.step(*step, acted=index % 2 == 0) for index, step in enumerate(steps)]
 
 
 @given(episode, st.floats(0.5, 1))
@@ -44,9 +44,19 @@ def test_shaping_telescopes_to_the_last_potential_where_things_go_on(
 
 
 @given(episode)
-def test_simplified_sums_to_the_gain_in_accuracy_less_the_rent(steps: list[tuple[float, float, float]]) -> None:
+def test_simplified_sums_to_the_gain_in_accuracy_less_the_rent_and_the_charge_of_ops(
+    steps: list[tuple[float, float, float]],
+) -> None:
     total = sum(sum(part.values()) for part in play("simplified", steps, gamma=0.9))
-    assert math.isclose(total, steps[-1][0] - 0.1 - sum(step[2] for step in steps), abs_tol=1e-9)
+    charges = sum(step[2] for step in steps) + RewardConfig().op * ((len(steps) + 1) // 2)
+    assert math.isclose(total, steps[-1][0] - 0.1 - charges, abs_tol=1e-9)
+
+
+@given(episode)
+def test_to_wait_is_free(steps: list[tuple[float, float, float]]) -> None:
+    assert [part["op"] for part in play("simplified", steps, 0.9)] == [
+        0.0 if index % 2 else -RewardConfig().op for index in range(len(steps))
+    ]
 
 
 @given(episode)
@@ -113,7 +123,9 @@ def test_an_episode_continues_from_a_snapshot() -> None:
     steps = [(0.3, 0.1, 0.001), (0.5, 0.2, 0.002), (0.4, 0.0, 0.003)]
     reward = Reward("sparse", RewardConfig(), PPOConfig(), 3)
     reward.begin(0.1)
-    reward.step(*steps[0])
+    reward.step(*steps[0], acted=True)
     resumed = Reward("sparse", RewardConfig(), PPOConfig(), 3)
     resumed.restore(reward.snapshot())
-    assert [resumed.step(*step) for step in steps[1:]] == [reward.step(*step) for step in steps[1:]]
+    after = [[each.step(*step, acted=False) for step in steps[1:]] for each in (resumed, reward)]
+    assert after[0] == after[1]
+    assert after[0][-1]["op"] == -RewardConfig().op

@@ -32,11 +32,25 @@ from esper.policy.actions import CURVES, Action, Op
 from esper.tasks.task import Splits, Task
 
 VALIDATION_BATCH = 1024
+COOLDOWN = 0.25
+"""Share of an episode, its last, in which the learning rate falls."""
+LEFT = 0.1
+"""Share of the learning rate that is left in an episode's last step."""
 
 
 def most_numbers(slots: int) -> int:
     """How many numbers `train` and `validate` together leave of an env whose slots are all in use, at most."""
     return (6 + 2 * (1 + slots)) + (2 + 3 * slots)
+
+
+def learning_rate_share(step: int, steps: int) -> float:
+    """Share of the learning rate that a step of an episode has: all of it, and at the end a linear fall to `LEFT`.
+
+    At a constant rate the last epoch is measured with the noise of its last few minibatches in it (constant rate with
+    cooldown: Hägele et al., 2024).
+    """
+    fallen = ((step + 1) / steps - (1.0 - COOLDOWN)) / COOLDOWN
+    return 1.0 - (1.0 - LEFT) * max(fallen, 0.0)
 
 
 @dataclass(kw_only=True)
@@ -93,6 +107,7 @@ class Env:
         self.training = config.training
         self.counterfactual: CounterfactualName = config.counterfactual
         self.seed = config.seed
+        self._steps = config.steps
         self._host = index // config.envs_per_host
         """Number of the host in the population. Envs of one host also see the same data, and plant the same seeds."""
         self.scaler = scaler
@@ -193,6 +208,8 @@ class Env:
         """
         self.network.train()
         owners = self.owners()
+        for owner in owners:
+            owner.share = learning_rate_share(step, self._steps)
         x_NCHW, y_N = self.samples(round_index, step)
         batches = zip(x_NCHW.split(self.task.batch_size), y_N.split(self.task.batch_size), strict=True)
         logits, norms = zip(*(self.learn(owners, x_BCHW, y_B) for x_BCHW, y_B in batches), strict=True)

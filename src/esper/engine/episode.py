@@ -12,7 +12,7 @@ from esper.engine.governor import SUSTAINED, LastGood, Panic, fatal, symptom
 from esper.engine.pool import Epoch
 from esper.growth.gates import Check
 from esper.growth.slot import Move
-from esper.policy.actions import Action
+from esper.policy.actions import Action, Op
 from esper.policy.view import EnvView
 from esper.ppo.rewards import Reward, potential, rent
 
@@ -97,7 +97,8 @@ class Episode:
         if self.ill == SUSTAINED:
             panic = wrong
         phi = potential(gains) if self._measured else None
-        parts = self.reward.step(measured.accuracy, phi, view.rent, broken=panic is not None)
+        acted = action.op != Op.WAIT
+        parts = self.reward.step(measured.accuracy, phi, view.rent, acted=acted, broken=panic is not None)
         self.episode_return += sum(parts.values())
         if not self.ill:
             self.last_good.keep()

@@ -30,7 +30,7 @@ class SGD:
 
     Args:
         parameters: that it trains.
-        learning_rate: constant.
+        learning_rate: of a step, as far as `share` does not lower it.
         momentum: Nesterov's μ.
         weight_decay: added to the gradient, times the parameter.
         clip: most that the norm of all gradients together may be.
@@ -49,6 +49,8 @@ class SGD:
         self.momenta: list[Tensor] = [torch.zeros_like(parameter) for parameter in parameters]
         self.clip = clip
         self.learning_rate = learning_rate
+        self.share = 1.0
+        """Of the learning rate, that the next steps are to have."""
         self.momentum = momentum
         self.weight_decay = weight_decay
 
@@ -82,7 +84,7 @@ class SGD:
                 parameters,
                 values,
                 momenta,
-                lr=self.learning_rate,
+                lr=self.learning_rate * self.share,
                 momentum=self.momentum,
                 weight_decay=self.weight_decay,
                 dampening=0.0,

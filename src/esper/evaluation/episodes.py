@@ -33,8 +33,8 @@ class EpisodeResult:
     parameter_ratio: float
     """Parameters of host and seeds over those of the bare host."""
     net_return: float
-    """Final validation accuracy less the first, less the rent of all steps: the undiscounted `simplified` return. An
-    env that broke down is charged the penalty for it."""
+    """Final validation accuracy less the first, less the rent of all steps and the charge of all ops: the undiscounted
+    `simplified` return. An env that broke down is charged the penalty for it."""
 
 
 class HeldOut:

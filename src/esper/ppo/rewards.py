@@ -1,13 +1,14 @@
 """The reward of a step, r(s, a, s'): measured after the action has had its effect.
 
-    shaped      Δ accuracy + w·(γ·Φ(s') − Φ(s)) − rent
-    simplified  Δ accuracy − rent
+    shaped      Δ accuracy + w·(γ·Φ(s') − Φ(s)) − rent − op
+    simplified  Δ accuracy − rent − op
     sparse      at the last step only: the simplified rewards of the whole episode
 
 Φ is the sum of the contributions of all seeds, so that the shaping telescopes over every slot and leaves the optimal
 policy as it is (Ng, Harada and Russell, 1999). Where the episode's end is the end, Φ is 0 there: what was left over
 would be a reward for contributions, and no shaping (Grzes, 2017). A seed that is not in the forward pass contributes 0
 by definition, and adds nothing to Φ. Where no contributions are measured at all, the shaped reward has no such part.
+Every op but WAIT costs the same little: one that does nothing is worth less than to wait, and can be unlearned.
 All in units of validation accuracy.
 """
 
@@ -61,10 +62,10 @@ class Reward:
         self._taken = 0
         self._accuracy = accuracy
         self._potential = 0.0
-        self._unpaid = {"accuracy": 0.0, "rent": 0.0}
+        self._unpaid = {"accuracy": 0.0, "rent": 0.0, "op": 0.0}
 
     def step(
-        self, accuracy: float, potential_now: float | None, rent_now: float, *, broken: bool = False
+        self, accuracy: float, potential_now: float | None, rent_now: float, *, acted: bool, broken: bool = False
     ) -> dict[str, float]:
         """Components of this step's reward; their sum is the reward.
 
@@ -72,10 +73,11 @@ class Reward:
             accuracy: on the validation split, after the step.
             potential_now: Φ after the step; None where no contributions are measured.
             rent_now: charge of the step.
+            acted: the op was not to wait.
             broken: the env was taken back by the governor, and with this step its episode ends.
         """
         self._taken += 1
-        parts = {"accuracy": accuracy - self._accuracy, "rent": -rent_now}
+        parts = {"accuracy": accuracy - self._accuracy, "rent": -rent_now, "op": -self._weights.op if acted else 0.0}
         self._accuracy = accuracy
         if self._mode == "shaped" and potential_now is not None:
             if broken or (self._ends and self._taken == self._steps):
