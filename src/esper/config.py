@@ -127,7 +127,7 @@ class Config(_Section, frozen=True, kw_only=True):
     policy: Annotated[PolicyName, Meta(description=f"who grows the networks: {', '.join(get_args(PolicyName))}")] = (
         "ppo"
     )
-    rounds: Annotated[int, Meta(ge=1, description="rounds in the run: an episode of every env, then an update")] = 80
+    rounds: Annotated[int, Meta(ge=1, description="rounds in the run: an episode of every env, then an update")] = 70
     steps: Annotated[int, Meta(ge=1, description="steps in an episode: a decision, then an epoch of training")] = 40
     slots: Annotated[
         tuple[str, ...], Meta(description="slots that the policy may use; default: all of the host's")

@@ -20,7 +20,7 @@ from tests.factory import example_run, stamp
 from tests.telemetry.recordings import fold, lines, write_segment
 
 RUN = example_run(envs=4, rounds=4, steps=10)
-CUTS = (0, 170, 171, 400, 640, len(RUN))
+CUTS = (0, 60, 170, 171, 260, len(RUN))
 
 
 def write(directory: Path, parts: Sequence[tuple[int, int]], cut: Callable[[bytes], bytes] = lambda text: text) -> None:
@@ -34,10 +34,15 @@ PARTS = list(pairwise(CUTS))
 RECORDINGS: dict[str, tuple[list[tuple[int, int]], Callable[[bytes], bytes]]] = {
     "in a row": (PARTS, lambda text: text),
     "with a gap": ([*PARTS[:2], *PARTS[3:]], lambda text: text),
-    "gone back": ([(0, 300), (170, 400), (300, len(RUN))], lambda text: text),
-    "with a damaged line": (PARTS, lambda text: text.replace(b'"seq":171,', b'"seq":"?",')),
+    "gone back": ([(0, 150), (60, 200), (150, len(RUN))], lambda text: text),
+    "gone back within": (
+        PARTS,
+        lambda text: text + lines([Keyframe.of(fold(RUN[:40])), *stamp(RUN[40:45], 41, RUN[170].time)]),
+    ),
+    "with a line left out": (PARTS, lambda text: b"".join(x for x in text.splitlines(True) if b'"seq":100,' not in x)),
+    "with a damaged line": (PARTS, lambda text: text.replace(b'"seq":100,', b'"seq":"?",')),
     "with no keyframe": (PARTS, lambda text: text[text.index(b"\n") + 1 :]),
-    "of another version": (PARTS, lambda text: text + b'{"type":"Dreamt","seq":172,"time":1.0}\n'),
+    "of another version": (PARTS, lambda text: text + b'{"type":"Dreamt","seq":171,"time":1.0}\n'),
 }
 
 
@@ -92,7 +97,7 @@ def test_read_ahead_or_in_turn_it_is_the_same_history(
     found = facts(open_history(tmp_path / "run"))
     joined = [segment for segment, whole in taken if whole]
     assert joined
-    assert (len(joined) == len(parts)) == (name == "in a row")
+    assert (len(joined) == len(parts)) == (name in ("in a row", "with a line left out"))
 
     monkeypatch.setattr(ahead, "MOST", 1)
     seen = len(taken)

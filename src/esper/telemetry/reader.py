@@ -257,8 +257,8 @@ class History:
 
     def _join(self, alone: History) -> None:
         """Take in what was just begun as the history that it is by itself, if it goes on from here and all is well."""
-        opening = alone._blocks[1] if len(alone._blocks) > 1 else None
-        goes_on = opening and opening.seq == self._state.seq and opening.seq + alone.length == alone._state.seq
+        first = alone._blocks[1].seq if len(alone._blocks) > 1 else None
+        goes_on = first == self._state.seq and all(block.seq >= first for block in alone._blocks[1:])
         if not (goes_on and alone._notices.silent and alone._complete):
             return
         position, seconds = self.length, self.duration
