@@ -54,6 +54,19 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def emit(run: list[ev.AnyEvent]) -> None:
+    hub = Hub(Nowhere())  # pyright: ignore[reportArgumentType]
+    hub.subscribe()
+    for event in run:
+        hub.emit(event)
+
+
+def fold(run: list[ev.AnyEvent]) -> None:
+    state = RunState()
+    for event in run:
+        state.apply(event)
+
+
 def measure_writing(count: int, directory: Path) -> Iterator[tuple[str, str]]:
     run = events(count)
     spare_what_is_loaded()  # the events too: a run does not keep them
@@ -62,12 +75,8 @@ def measure_writing(count: int, directory: Path) -> Iterator[tuple[str, str]]:
     size = statistics.fmean(len(encode(event)) for event in steps[:2000])
     yield "events", f"{n:,}, of which {len(steps):,} EnvStepped of {size:.0f} bytes"
 
-    hub = Hub(Nowhere())  # pyright: ignore[reportArgumentType]
-    hub.subscribe()
-    yield "emit, to a queue (≤ 5)", f"{seconds(lambda: [hub.emit(event) for event in run]) / n * 1e6:.2f} µs an event"
-
-    state = RunState()
-    yield "fold (≥ 200,000)", f"{n / seconds(lambda: [state.apply(event) for event in run]):,.0f} events/s"
+    yield "emit, to a queue (≤ 5)", f"{seconds(lambda: emit(run)) / n * 1e6:.2f} µs an event"
+    yield "fold (≥ 200,000)", f"{n / seconds(lambda: fold(run)):,.0f} events/s"
 
     recorder = Recorder(directory)
 

@@ -101,7 +101,7 @@ class Hub:
         self.seq += 1
         # The event was made for this call and nobody else has it yet, so it may still be written to.
         force_setattr(event, "seq", self.seq)
-        force_setattr(event, "time", round(time.time(), 3))
+        force_setattr(event, "time", int(time.time() * 1000) / 1000)
         self._give(event)
 
     def _give(self, record: Record) -> None:

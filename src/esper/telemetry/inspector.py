@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TypeAlias
 
 from esper.telemetry import events as ev
@@ -58,11 +59,12 @@ class Inspector:
         """Take an event in. Returns its scope: an anomaly there that it does not show again has ended."""
         match event:
             case ev.EnvStepped():
+                scope = _scope_of_env(event.env)
                 if self._evidence.fold_step(event):
                     # A fresh host: what was wrong with the last one is over, and RunState knows.
-                    self._open.pop(f"env {event.env}", None)
+                    self._open.pop(scope, None)
                     self._open.pop(f"governor {event.env}", None)
-                return f"env {event.env}"
+                return scope
             case ev.GovernorRolledBack():
                 return f"governor {event.env}"
             case ev.DeviceSampled():
@@ -75,7 +77,12 @@ class Inspector:
                 return "policy"
 
 
+@cache
+def _scope_of_env(env: int) -> str:
+    return f"env {env}"
+
+
 def _scope_of(found: ev.AnomalyFound, vitals: Vitals) -> str:
     if found.env is not None:
-        return f"governor {found.env}" if found.rule == "governor rollback" else f"env {found.env}"
+        return f"governor {found.env}" if found.rule == "governor rollback" else _scope_of_env(found.env)
     return found.where if found.where in vitals.lanes else "policy"

@@ -103,21 +103,22 @@ class Recorder:
         Raises RecordingError when the recorder has ended: closed, or by a fault in the program.
         """
         self._incoming.append(record)
-        self._hold_back()
+        if len(self._incoming) >= self._alert:
+            self._hold_back()
 
     def hear(self, event: AnyEvent) -> None:
         """Take an event into the state that another rank of the run records. Waits, and raises, as `put` does."""
         self._incoming.append(_Heard(event))
-        self._hold_back()
+        if len(self._incoming) >= self._alert:
+            self._hold_back()
 
     def _hold_back(self) -> None:
-        """Wait while too many wait."""
-        if len(self._incoming) >= self._alert:
-            if not self._wake.is_set():
-                self._wake.set()
-            while len(self._incoming) >= WAITING and self._thread.is_alive():
-                time.sleep(0.002)
-            self._check_alive()
+        """Have those that wait written, and wait while they are too many."""
+        if not self._wake.is_set():
+            self._wake.set()
+        while len(self._incoming) >= WAITING and self._thread.is_alive():
+            time.sleep(0.002)
+        self._check_alive()
 
     def flush(self) -> bool:
         """Return once everything put so far would survive a loss of power; False if it cannot be written now.
@@ -182,13 +183,16 @@ class Recorder:
         """Take what comes next, unless something is still on its way: a batch of events, or one Keyframe."""
         if self._taken:
             return
+        take, taken = self._incoming.popleft, self._taken
         for _ in range(min(len(self._incoming), BATCH)):
-            keyframe = type(self._incoming[0]) is Keyframe
-            if keyframe and self._taken:
+            record = take()
+            if type(record) is Keyframe:
+                if taken:
+                    self._incoming.appendleft(record)
+                else:
+                    taken.append(record)
                 return
-            self._taken.append(self._incoming.popleft())
-            if keyframe:
-                return
+            taken.append(record)
 
     def _write(self) -> None:
         """Write what was taken, and fold it. Raises OSError; then it is still taken."""
@@ -296,11 +300,14 @@ class _Request:
 
 def _fold(state: RunState, records: Iterable[Record | _Heard]) -> RunState:
     """The state after the records; the one given is used up."""
+    apply = state.apply
     for record in records:
-        if isinstance(record, Keyframe):
+        kind = type(record)
+        if kind is Keyframe:
             state = record.open()
+            apply = state.apply
         else:
-            state.apply(record.event if isinstance(record, _Heard) else record)
+            apply(record.event if kind is _Heard else record)
     return state
 
 
