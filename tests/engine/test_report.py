@@ -149,7 +149,7 @@ def test_rewards_add_up(watched: Watched) -> None:
     for env in range(ENVS):
         events = watched.stepped(env)
         assert all(event.reward == sum(event.reward_parts.values()) for event in events)
-        assert {*events[-1].reward_parts} == {"accuracy", "rent", "contribution"}
+        assert {*events[-1].reward_parts} == {"accuracy", "rent", "op", "contribution"}
         total = math.fsum(event.reward for event in events)
         assert watched.live.state.envs[env].returns == [ended[env].episode_return]
         assert ended[env].episode_return == pytest.approx(total, abs=STEPS * 3 * 5e-6)  # each part has five decimals

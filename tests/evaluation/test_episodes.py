@@ -69,12 +69,13 @@ def test_the_heuristic_fills_several_slots_in_one_episode() -> None:
     assert results[0].parameter_ratio == network.parameter_ratio > 1.0
 
 
-def test_the_net_return_is_the_gain_in_accuracy_less_the_rent() -> None:
+def test_the_net_return_is_the_gain_in_accuracy_less_the_rent_and_the_charge_of_ops() -> None:
     (result,), pool = played("full", envs=1, steps=3)
     (env,) = pool.envs
     seeds = [slot.parameter_count for slot in env.network.slots]
     host = env.network.host_parameter_count
-    charged = sum(rent(1 + sum(seeds[:count]) / host, host, Config().reward_weights) for count in (1, 2, 3))
+    weights = Config().reward_weights
+    charged = 3 * weights.op + sum(rent(1 + sum(seeds[:count]) / host, host, weights) for count in (1, 2, 3))
     env.reset(0)
     first = env.validate(last=False)[1].item()
     assert result.net_return == pytest.approx(result.validation_accuracy - first - charged)
