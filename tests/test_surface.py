@@ -160,7 +160,7 @@ def test_choices_of_the_configuration() -> None:
 
 def test_events_and_their_fields() -> None:
     """`seq` and `time`, which all of them have, left out."""
-    assert (ev.SCHEMA, FORMAT) == (1, 3)
+    assert (ev.SCHEMA, FORMAT) == (1, 4)
     assert {kind.__name__: fields(kind) for kind in get_args(ev.AnyEvent)} == EVENTS
     assert {
         kind.__name__: fields(kind) for kind in (ev.SlotReading, ev.GateCheck, ev.HeadReading, ev.HeadChoice)

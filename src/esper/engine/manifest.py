@@ -15,7 +15,7 @@ import msgspec
 from esper.config import Config
 from esper.telemetry.codec import encode
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST = "manifest.json"
 TENSORS = "tensors.safetensors"
 STATE = "state.json"
