@@ -161,6 +161,21 @@ def test_a_flipped_byte_of_a_packed_file_costs_its_frame(tmp_path: Path, data: s
     assert repr(history.state_at(history.length)) == repr(fold(history.events()))
 
 
+def test_a_frame_that_claims_to_be_longer_costs_none_of_those_after_it(tmp_path: Path) -> None:
+    compress = zstandard.ZstdCompressor(write_checksum=True).compress
+    first, struck, last = (compress(b"".join(RUN_LINES[start:stop])) for start, stop in pairwise((0, 20, 40, 60)))
+    length_of_block = 8  # its second byte: 4 of magic, 1 of flags and 2 of size are before it
+    damaged = bytearray(struck)
+    damaged[length_of_block] += (len(last) >> 5) + 4  # in units of 32: more than is there
+    path = tmp_path / "swallowed.jsonl.zst"
+    path.write_bytes(first + damaged + last)
+
+    history = open_history(path)
+
+    assert "not all of it can be unpacked" in history.notices[0]
+    assert repr(list(history.events())) == repr(RUN[:19] + RUN[39:59])
+
+
 def test_a_frame_too_big_to_hold_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "MOST_HELD", 3000)
     monkeypatch.setattr(segments, "PACKED_CHUNK", 100)

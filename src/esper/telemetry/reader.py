@@ -257,8 +257,9 @@ class History:
 
     def _join(self, alone: History) -> None:
         """Take in what was just begun as the history that it is by itself, if it goes on from here and all is well."""
-        first = alone._blocks[1].seq if len(alone._blocks) > 1 else None
-        goes_on = first == self._state.seq and all(block.seq >= first for block in alone._blocks[1:])
+        # The first of its blocks is from before its Keyframe.
+        seqs = [block.seq for block in alone._blocks[1:]]
+        goes_on = bool(seqs) and seqs[0] == self._state.seq == min(seqs)
         if not (goes_on and alone._notices.silent and alone._complete):
             return
         position, seconds = self.length, self.duration

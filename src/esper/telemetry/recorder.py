@@ -302,12 +302,11 @@ def _fold(state: RunState, records: Iterable[Record | _Heard]) -> RunState:
     """The state after the records; the one given is used up."""
     apply = state.apply
     for record in records:
-        kind = type(record)
-        if kind is Keyframe:
+        if isinstance(record, Keyframe):
             state = record.open()
             apply = state.apply
         else:
-            apply(record.event if kind is _Heard else record)
+            apply(record.event if isinstance(record, _Heard) else record)
     return state
 
 

@@ -147,8 +147,13 @@ class Segment:
                 packed = _find_frame(file, packed + 1)
                 continue
             if not frame.eof:
-                self.cut = file.tell() > packed
-                return
+                begun = file.tell() > packed
+                packed = _find_frame(file, packed + 1)
+                if packed < 0:
+                    self.cut = begun
+                else:  # its length is damaged, and it has swallowed what follows
+                    self.corrupt = True
+                continue
             packed = file.tell() - len(frame.unused_data)
             if at > self._frames[-1][0]:
                 self._frames.append((at, packed))
