@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.factory import example_run
+from tests.telemetry.recordings import fold
 
 from esper.garbage import spare_what_is_loaded
 from esper.telemetry import events as ev
@@ -25,7 +26,6 @@ from esper.telemetry.hub import Hub
 from esper.telemetry.playback import Playback
 from esper.telemetry.reader import open_history
 from esper.telemetry.recorder import Recorder
-from esper.telemetry.state import RunState
 
 ENVS = 16
 SEEKS = 200
@@ -59,12 +59,6 @@ def emit(run: list[ev.AnyEvent]) -> None:
     hub.subscribe()
     for event in run:
         hub.emit(event)
-
-
-def fold(run: list[ev.AnyEvent]) -> None:
-    state = RunState()
-    for event in run:
-        state.apply(event)
 
 
 def measure_writing(count: int, directory: Path) -> Iterator[tuple[str, str]]:

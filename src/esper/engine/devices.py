@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from collections import Counter
@@ -18,6 +17,7 @@ from esper.config import ConfigError
 from esper.engine.nvml import driver_version
 from esper.engine.precision import resolve_amp
 from esper.place import Place
+from esper.processes import cores
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ def _gpu(index: int) -> Device:
 
 def _cpu() -> Device:
     return Device(
-        lanes=[f"cpu:{index}" for index in range(_cores())],
+        lanes=[f"cpu:{index}" for index in range(cores())],
         name=_cpu_name(),
         memory=psutil.virtual_memory().total,
         driver=None,
@@ -130,11 +130,6 @@ def _fast_bf16(device: torch.device) -> bool:
     return resolve_amp("auto", device) is torch.bfloat16
 
 
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _cpu_name() -> str:
     """The model where Linux tells it, else the architecture."""
     details = Path("/proc/cpuinfo")
@@ -144,7 +139,7 @@ def _cpu_name() -> str:
 
 def _present() -> dict[str, int]:
     """How many devices there are of each kind."""
-    return {"cuda": torch.cuda.device_count(), "cpu": _cores()}
+    return {"cuda": torch.cuda.device_count(), "cpu": cores()}
 
 
 def _resolve(option: str, name: str, present: dict[str, int]) -> str:

@@ -28,7 +28,7 @@ from esper.engine.faults import FaultError
 from esper.engine.precision import loss_scaler
 from esper.engine.stopwatch import Stopwatch
 from esper.garbage import spare_what_is_loaded
-from esper.interpreter import another_python
+from esper.processes import another_python
 from esper.tasks.task import Splits, Task
 
 CPU = torch.device("cpu")

@@ -18,8 +18,8 @@ from time import perf_counter
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from esper.garbage import spare_what_is_loaded
-from esper.interpreter import another_python
-from esper.telemetry.segments import ReadError, packed_path
+from esper.processes import another_python, cores
+from esper.telemetry.segments import ReadError, Segment, packed_path
 
 if TYPE_CHECKING:
     from esper.telemetry.reader import History
@@ -47,7 +47,7 @@ class Ahead:
         Args:
             paths: plain ones of what is next, in the order in which it will be taken.
         """
-        many = min(os.cpu_count() or 1, MOST)
+        many = min(cores(), MOST)
         worth = [path for path in paths[:many] if _worth(path)]
         if self._readers or len(worth) > 1:
             for path in worth:
@@ -86,8 +86,7 @@ class _Reader(NamedTuple):
 
 
 def _worth(path: Path) -> bool:
-    packed = packed_path(path)
-    return not path.exists() and packed.exists() and packed.stat().st_size >= LEAST
+    return Segment(path).packed and packed_path(path).stat().st_size >= LEAST
 
 
 def _start(path: Path) -> _Reader:

@@ -112,7 +112,7 @@ class History:
                     break
                 alone = self._ahead.take(path)
                 self._begin(path)
-                if alone:
+                if alone is not None:
                     self._join(alone)
             if path == self._segment.path:
                 kept = min(kept, self._read_on(deadline))

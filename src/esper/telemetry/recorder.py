@@ -300,13 +300,11 @@ class _Request:
 
 def _fold(state: RunState, records: Iterable[Record | _Heard]) -> RunState:
     """The state after the records; the one given is used up."""
-    apply = state.apply
     for record in records:
         if isinstance(record, Keyframe):
             state = record.open()
-            apply = state.apply
         else:
-            apply(record.event if isinstance(record, _Heard) else record)
+            state.apply(record.event if isinstance(record, _Heard) else record)
     return state
 
 

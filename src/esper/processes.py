@@ -1,9 +1,14 @@
-"""A second Python beside this one, for work that one interpreter's lock would hold up."""
+"""Further Pythons beside this one, for work that one interpreter's lock would hold up."""
 
 from __future__ import annotations
 
 import os
 import sys
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def another_python(program: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
