@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import socket
 import threading
 from collections.abc import Callable
@@ -141,6 +142,23 @@ def test_a_run_that_answers_wrongly_is_told(
     assert told.startswith(reason)
     assert remote.unheard == ({asked_for} - {None})
     close()
+
+
+def test_a_refusal_that_came_before_the_greeting_was_sent_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as listener:
+        listener.bind(str(tmp_path / SOCKET))
+        listener.listen()
+
+        def refused_meanwhile() -> str:
+            connection, _ = listener.accept()
+            connection.sendall(frame(Refused("not you")))
+            connection.close()
+            return "ann"
+
+        monkeypatch.setattr(getpass, "getuser", refused_meanwhile)
+        assert refusal(connected(tmp_path)) == (None, "the run refuses: not you")
 
 
 def test_a_request_is_unheard_until_it_is_acknowledged(tmp_path: Path) -> None:

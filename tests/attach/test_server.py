@@ -159,13 +159,7 @@ def test_viewers_beyond_the_most_are_refused(tmp_path: Path, server: ControlServ
     assert isinstance(refused, Refused)
     assert f"{VIEWERS} viewers are attached already" in refused.reason
     viewers.pop().connection.close()
-
-    def taken() -> bool:
-        viewer = Viewer(tmp_path)
-        viewer.send(frame(HELLO))
-        return isinstance(viewer.hear(), Welcome)
-
-    wait_until(taken)
+    wait_until(lambda: isinstance(Viewer(tmp_path).say(HELLO), Welcome))
 
 
 def test_a_viewer_that_does_not_read_is_dropped(tmp_path: Path, server: ControlServer, control: Control) -> None:

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -33,8 +34,9 @@ class Viewer:
         self.connection.sendall(content)
 
     def say(self, message: ToRun) -> ToViewer:
-        """Its answer."""
-        self.send(frame(message))
+        """Its answer; or why the run had ended the connection already."""
+        with suppress(BrokenPipeError):
+            self.send(frame(message))
         return self.hear()
 
     def hear(self) -> ToViewer:

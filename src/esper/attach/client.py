@@ -6,6 +6,7 @@ import getpass
 import os
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -135,7 +136,8 @@ class RemoteControl:
         connection ends.
         """
         try:
-            connection.sendall(frame(message))
+            with suppress(BrokenPipeError):  # a run that refuses a viewer ends it unheard, and has said why
+                connection.sendall(frame(message))
             length = int.from_bytes(_receive(connection, LENGTH), "big")
             return _decode(_receive(connection, min(length, LONGEST)))
         except TimeoutError:
