@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.ppo.advantages import gae, less_common_luck
+from esper.ppo.advantages import MOST, gae, less_common_luck, ordinary, standardise
 
 
 def reference(
@@ -105,3 +105,22 @@ def test_who_has_nobody_to_be_compared_with_keeps_the_advantage(
 def test_envs_with_hosts_of_their_own_keep_their_advantages() -> None:
     advantage, _, counts = with_luck(8, 6, 1, seed=2)
     assert torch.equal(less_common_luck(advantage, counts, 1), advantage)
+
+
+def test_a_breakdown_does_not_make_what_the_others_decided_look_small() -> None:
+    generator = torch.Generator().manual_seed(3)
+    advantage, counts = 0.02 * torch.randn(16, 40, generator=generator), torch.ones(16, 40, dtype=torch.bool)
+    terminal = torch.zeros_like(counts)
+    alone = standardise(advantage[1:], ordinary(counts[1:], terminal[1:]))
+    assert torch.allclose(alone, (advantage[1:] - advantage[1:].mean()) / advantage[1:].std(unbiased=False), atol=1e-5)
+    advantage[0, :20], terminal[0, 19], counts[0, 20:] = -1.0, True, False
+    standard = standardise(advantage, ordinary(counts, terminal))
+    assert torch.equal(standard[1:], alone)
+    assert (standard[0, :20] == -MOST).all()
+
+
+def test_where_all_break_down_they_are_measured_by_each_other() -> None:
+    advantage, counts = torch.tensor([[1.0, 3.0], [5.0, 100.0]]), torch.tensor([[True, True], [True, False]])
+    measured = ordinary(counts, torch.ones(2, 2, dtype=torch.bool))
+    assert torch.equal(measured, counts)
+    assert standardise(advantage, measured)[0, 1] == 0.0

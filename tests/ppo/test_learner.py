@@ -13,6 +13,7 @@ from esper.policy.masks import Masks
 from esper.policy.network import Evaluation, PolicyNetwork
 from esper.policy.observation import observation_size
 from esper.ppo import learner as learner_module
+from esper.ppo.advantages import MOST
 from esper.ppo.learner import Learner, explained_variance
 from esper.ppo.loss import Loss, ppo_loss
 from esper.ppo.normalise import RunningMeanStd
@@ -200,6 +201,28 @@ def test_envs_of_one_host_are_judged_by_each_other(monkeypatch: pytest.MonkeyPat
     (judged_E,) = judged
     assert torch.corrcoef(torch.stack((judged_E, own_ET[order, -1])))[0, 1] > 0.7
     assert abs(torch.corrcoef(torch.stack((judged_E, luck_ET[order, -1])))[0, 1]) < 0.3
+
+
+def test_a_host_that_breaks_down_does_not_drown_what_the_others_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = PPOConfig(hidden=16, epochs=1, minibatches=1, envs_per_host=2)
+    network, rollout, learner = build(8, 6, config)
+    obs, generator = torch.randn(8, 6, observation_size(SLOTS)), torch.Generator().manual_seed(2)
+    play(network, rollout, legal(8, *Op), obs, generator)
+    rollout.reward_ET[:] = 0.01 * torch.randn(8, 6, generator=generator)
+    rollout.value_ET.zero_()
+    rollout.reward_ET[0, 3], rollout.terminal_ET[0, 3], rollout.counts_ET[0, 4:] = -1.0, True, False
+    judged: list[Tensor] = []
+
+    def noted(evaluation: Evaluation, batch: Sequences, **options: Any) -> Loss:
+        judged.append(batch.advantage_ET)
+        return ppo_loss(evaluation, batch, **options)
+
+    monkeypatch.setattr(learner_module, "ppo_loss", noted)
+    learner.update(rollout, obs, torch.zeros(8), 0, torch.Generator().manual_seed(0))
+    order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
+    (judged_ET,) = judged
+    assert judged_ET[order != 0].std() == pytest.approx(1.0, abs=0.05)
+    assert (judged_ET[order == 0, :4] == -MOST).all()
 
 
 def test_a_large_step_stops_the_update_early() -> None:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 WINDOW = 5
 """Steps, an odd number, over which it is estimated how much luck the envs of one host have in common."""
+MOST = 5.0
+"""Standard deviations: no decision is judged better or worse than that."""
 
 
 def gae(
@@ -43,6 +45,16 @@ def gae(
     return advantages_ET
 
 
+def ordinary(counts_ET: Tensor, terminal_ET: Tensor) -> Tensor:
+    """Bool [E, T]: the experience by which advantages are measured: of envs that did not break down, unless all did.
+
+    A breakdown, most often bad luck, costs fifty times what one decision is worth against another. Measured by a
+    deviation with that in it, nothing that the other envs decided in the round would seem to matter.
+    """
+    sound_ET = counts_ET & ~terminal_ET.any(dim=1, keepdim=True)
+    return torch.where(sound_ET.any(), sound_ET, counts_ET)
+
+
 def less_common_luck(advantage_ET: Tensor, counts_ET: Tensor, envs_per_host: int) -> Tensor:
     """Advantages without what the envs of one host have in common: a good host, an easy order of the data.
 
@@ -53,7 +65,7 @@ def less_common_luck(advantage_ET: Tensor, counts_ET: Tensor, envs_per_host: int
 
     Args:
         advantage_ET: of all envs, in order; the first `envs_per_host` have the first host, and so on.
-        counts_ET: bool: the step is part of the experience. Others are neither changed nor looked at.
+        counts_ET: bool: the step is to be compared. Others are neither changed nor looked at.
         envs_per_host: 1: nothing is in common, and nothing is changed.
 
     Returns:
@@ -68,6 +80,12 @@ def less_common_luck(advantage_ET: Tensor, counts_ET: Tensor, envs_per_host: int
     covariance_T, variance_T = _over_window((own_ET * others_ET).sum(0)), _over_window(others_ET.square().sum(0))
     share_T = (covariance_T / variance_T.clamp(min=torch.finfo(variance_T.dtype).tiny)).clamp(0, 1)
     return advantage_ET - share_T * others_ET
+
+
+def standardise(advantage_ET: Tensor, ordinary_ET: Tensor) -> Tensor:
+    """Advantages as standard deviations from the mean of the ordinary ones, within ±`MOST`: [E, T]."""
+    measure = advantage_ET[ordinary_ET]
+    return ((advantage_ET - measure.mean()) / measure.std(unbiased=False).clamp(min=1e-8)).clamp(-MOST, MOST)
 
 
 def _over_window(values_T: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from esper.config import PPOConfig
 from esper.policy.actions import HEADS
 from esper.policy.network import PolicyNetwork
-from esper.ppo.advantages import gae, less_common_luck
+from esper.ppo.advantages import gae, less_common_luck, ordinary, standardise
 from esper.ppo.averaging import average
 from esper.ppo.loss import Loss, ppo_loss
 from esper.ppo.normalise import RunningMeanStd
@@ -97,8 +97,9 @@ class Learner:
         explained = explained_variance(everyones(rollout.value_ET), returns_ET, counts_ET)
         self.returns.update(returns_ET[counts_ET].unsqueeze(-1))
         target_ET = (return_ET - self.returns.mean) / self.returns.std
-        deserved_ET = less_common_luck(everyones(advantage_ET), counts_ET, config.envs_per_host)
-        advantage_ET = _standardise(self.ranks.own(deserved_ET), deserved_ET[counts_ET])
+        ordinary_ET = ordinary(counts_ET, everyones(terminal_ET))
+        deserved_ET = less_common_luck(everyones(advantage_ET), ordinary_ET, config.envs_per_host)
+        advantage_ET = self.ranks.own(standardise(deserved_ET, ordinary_ET))
 
         taken: list[_Step] = []
         kl, epochs = 0.0, 0
@@ -186,10 +187,6 @@ def explained_variance(value_ET: Tensor, return_ET: Tensor, counts_ET: Tensor) -
     variance = returns.var(unbiased=False)
     residual = (returns - value_ET[counts_ET]).var(unbiased=False)
     return torch.where(variance > 1e-12, 1 - residual / variance, -torch.inf)
-
-
-def _standardise(advantage_ET: Tensor, counted: Tensor) -> Tensor:
-    return (advantage_ET - counted.mean()) / counted.std(unbiased=False).clamp(min=1e-8)
 
 
 def _grads(module: nn.Module) -> list[Tensor]:
