@@ -6,6 +6,7 @@ TERM.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -19,21 +20,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 import esper
-from esper.commands import (
-    attach,
-    checkpoints,
-    compare,
-    demo,
-    devices,
-    evaluate,
-    export,
-    replay,
-    runs,
-    schema,
-    serve,
-    show_config,
-)
-from esper.commands import show as show_run
 from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, refuse
 from esper.commands.screen import DEFAULT_THEME, Look, add_screen_options, check_theme, show
 from esper.commands.streams import PATIENCE, UNREAD, is_frozen, let_go
@@ -54,31 +40,30 @@ if TYPE_CHECKING:
     from esper.launch import EngineThread
     from esper.telemetry.state import RunState
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "replay": replay.run,
-    "attach": attach.run,
-    "demo": demo.run,
-    "serve": serve.run,
-    "runs": runs.run,
-    "show": show_run.run,
-    "compare": compare.run,
-    "export": export.run,
-    "evaluate": evaluate.run,
-    "checkpoints": checkpoints.run,
-    "devices": devices.run,
-    "config": show_config.run,
-    "schema": schema.run,
+COMMANDS = {
+    "replay": "replay",
+    "attach": "attach",
+    "demo": "demo",
+    "serve": "serve",
+    "runs": "runs",
+    "show": "show",
+    "compare": "compare",
+    "export": "export",
+    "evaluate": "evaluate",
+    "checkpoints": "checkpoints",
+    "devices": "devices",
+    "config": "show_config",
+    "schema": "schema",
 }
-"""All but training, which needs no name."""
+"""All but training, which needs no name, and the modules of `esper.commands`; one is loaded when it is asked for."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    command = COMMANDS.get(arguments[0]) if arguments else None
     try:
-        return command(arguments[1:]) if command else train(arguments)
+        return _command(arguments[0])(arguments[1:]) if arguments and arguments[0] in COMMANDS else train(arguments)
     except (ConfigError, CheckpointError, ReadError) as error:
         return refuse(str(error))
     except KeyboardInterrupt:
@@ -88,6 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         let_go()
         return DONE
+
+
+def _command(name: str) -> Callable[[Sequence[str]], int]:
+    return importlib.import_module(f"esper.commands.{COMMANDS[name]}").run
 
 
 def train(arguments: Sequence[str]) -> int:

@@ -24,7 +24,7 @@ async def test_a_number_key_opens_a_screen_and_the_tabs_say_so() -> None:
         for name, place in PLACES.items():
             await pilot.press(place.key)
             await settle(pilot)
-            assert type(app.screen) is SCREENS[name]
+            assert type(app.screen).__name__ == SCREENS[name]
             assert f"{place.key} {name}" in shown(app, Tabs)
 
 

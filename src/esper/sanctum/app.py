@@ -31,11 +31,10 @@ from esper.sanctum.driver import LastingDriver
 from esper.sanctum.holds import HOLDS
 from esper.sanctum.requests import Requests
 from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.screens.checkpoints import CheckpointPicker
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.screens.help import Help
 from esper.sanctum.screens.quit_dialog import QuitDialog
-from esper.sanctum.screens.registry import SCREENS
+from esper.sanctum.screens.registry import SCREENS, open_screen
 from esper.sanctum.sharing import Sharing
 from esper.sanctum.source import ENDED, Source
 from esper.sanctum.theme import find_theme, load_themes
@@ -93,8 +92,8 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
             self.register_theme(known.theme)
         self.view = View(source, palette, env)
         self._place = place
-        for place, screen in SCREENS.items():
-            self.add_mode(place, partial(screen, self.view, place))
+        for place in SCREENS:
+            self.add_mode(place, partial(open_screen, place, self.view))
         self._ticked = 0.0
         self._warned = 0
         self._state = source.state
@@ -256,6 +255,8 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
 
     def action_restore(self) -> None:
         """Pick a checkpoint to go back to."""
+        from esper.sanctum.screens.checkpoints import CheckpointPicker  # its table is what takes longest to load
+
         if self._engine() is None:
             return
         checkpoints = self.source.present.checkpoints

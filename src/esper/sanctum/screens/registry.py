@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.screens.devices import DevicesScreen
-from esper.sanctum.screens.growth import Growth
-from esper.sanctum.screens.log import LogScreen
-from esper.sanctum.screens.numerics import Numerics
-from esper.sanctum.screens.overview import Overview
-from esper.sanctum.screens.policy import Policy
+from importlib import import_module
 
-SCREENS: dict[str, type[RunScreen]] = {
-    "overview": Overview,
-    "policy": Policy,
-    "growth": Growth,
-    "numerics": Numerics,
-    "devices": DevicesScreen,
-    "log": LogScreen,
+from esper.sanctum.screens.base import RunScreen
+from esper.sanctum.widgets.panel import View
+
+SCREENS = {
+    "overview": "Overview",
+    "policy": "Policy",
+    "growth": "Growth",
+    "numerics": "Numerics",
+    "devices": "DevicesScreen",
+    "log": "LogScreen",
 }
-"""By the names of `PLACES`."""
+"""By the names of `PLACES`: a class of the module of that name."""
+
+
+def open_screen(place: str, view: View) -> RunScreen:
+    """Make the screen of a place. Each is loaded when it is first opened: the first frame waits for its own only."""
+    return getattr(import_module(f"esper.sanctum.screens.{place}"), SCREENS[place])(view, place)
