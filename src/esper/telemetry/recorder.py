@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import msgspec
 
@@ -205,7 +205,7 @@ class Recorder:
         if isinstance(first, Keyframe):
             self._begin_segment(first)
         else:
-            own = [record for record in self._taken if not isinstance(record, _Heard)]
+            own = [record for record in self._taken if type(record) is not _Heard]
             if own:
                 segment = self._segment or self._begin_segment(Keyframe.of(self._state))
                 segment.append(encode_lines(own))
@@ -281,6 +281,7 @@ def _pack_all(segments: Iterable[Path]) -> None:
             pack(path)
 
 
+@final
 class _Heard(NamedTuple):
     """An event that changes the state, and is recorded elsewhere."""
 
@@ -301,10 +302,12 @@ class _Request:
 def _fold(state: RunState, records: Iterable[Record | _Heard]) -> RunState:
     """The state after the records; the one given is used up."""
     for record in records:
-        if isinstance(record, Keyframe):
+        if type(record) is _Heard:
+            state.apply(record.event)
+        elif type(record) is Keyframe:
             state = record.open()
         else:
-            state.apply(record.event if isinstance(record, _Heard) else record)
+            state.apply(record)
     return state
 
 

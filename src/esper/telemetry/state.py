@@ -7,7 +7,7 @@ function of the state and the event: no clock, no randomness, no files. Memory i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, final
 
 import msgspec
 
@@ -367,6 +367,7 @@ _FOLDS: dict[type[ev.Event], Callable[[RunState, Any], None]] = {
 }
 
 
+@final
 class Keyframe(ev.Event, frozen=True, kw_only=True, tag=True):
     """A whole RunState as of event `seq`: what opens a segment, and what a restored checkpoint goes back to."""
 
