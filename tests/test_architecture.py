@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from esper.cli import COMMANDS
+from esper.sanctum.bindings import PLACES
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 FILE_LINES, FUNCTION_LINES = 400, 60
@@ -68,5 +71,14 @@ def test_what_must_start_fast_imports_nothing_slow(packages: tuple[str, ...], fo
     chosen = modules(*packages)
     assert len(chosen) >= len(packages)
     script = f"import sys, {', '.join(chosen)}; print(*{forbidden} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_commands_and_screens_are_loaded_when_they_are_asked_for() -> None:
+    """The first frame of a replay waits for what it shows, and for nothing else."""
+    waiting = {f"esper.commands.{module}" for module in COMMANDS.values()}
+    waiting |= {f"esper.sanctum.screens.{place}" for place in PLACES}
+    script = f"import sys, esper.cli, esper.sanctum.app; print(*{waiting} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
