@@ -77,7 +77,7 @@ def test_what_must_start_fast_imports_nothing_slow(packages: tuple[str, ...], fo
 
 def test_commands_and_screens_are_loaded_when_they_are_asked_for() -> None:
     """The first frame of a replay waits for what it shows, and for nothing else."""
-    waiting = {f"esper.commands.{module}" for module in COMMANDS.values()}
+    waiting = {f"esper.commands.{name}" for name in COMMANDS}
     waiting |= {f"esper.sanctum.screens.{place}" for place in PLACES}
     script = f"import sys, esper.cli, esper.sanctum.app; print(*{waiting} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

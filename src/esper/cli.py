@@ -40,22 +40,22 @@ if TYPE_CHECKING:
     from esper.launch import EngineThread
     from esper.telemetry.state import RunState
 
-COMMANDS = {
-    "replay": "replay",
-    "attach": "attach",
-    "demo": "demo",
-    "serve": "serve",
-    "runs": "runs",
-    "show": "show",
-    "compare": "compare",
-    "export": "export",
-    "evaluate": "evaluate",
-    "checkpoints": "checkpoints",
-    "devices": "devices",
-    "config": "show_config",
-    "schema": "schema",
-}
-"""All but training, which needs no name, and the modules of `esper.commands`; one is loaded when it is asked for."""
+COMMANDS = (
+    "replay",
+    "attach",
+    "demo",
+    "serve",
+    "runs",
+    "show",
+    "compare",
+    "export",
+    "evaluate",
+    "checkpoints",
+    "devices",
+    "config",
+    "schema",
+)
+"""All but training, which needs no name: modules of `esper.commands`, each loaded when it is asked for."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
-    return importlib.import_module(f"esper.commands.{COMMANDS[name]}").run
+    return importlib.import_module(f"esper.commands.{name}").run
 
 
 def train(arguments: Sequence[str]) -> int:
