@@ -180,6 +180,23 @@ def test_learning_rate_and_entropy_bonus_fall_linearly(monkeypatch: pytest.Monke
     assert bonuses[::4] == pytest.approx([0.08, 0.06, 0.04, 0.02, 0.0])
 
 
+def learned_from(
+    learner: Learner, rollout: Rollout, obs_ETF: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Sequences, Tensor]:
+    """The one minibatch of an update, and the envs in its order."""
+    batches: list[Sequences] = []
+
+    def noted(evaluation: Evaluation, batch: Sequences, **options: Any) -> Loss:
+        batches.append(batch)
+        return ppo_loss(evaluation, batch, **options)
+
+    monkeypatch.setattr(learner_module, "ppo_loss", noted)
+    envs = len(obs_ETF)
+    learner.update(rollout, obs_ETF, torch.zeros(envs), 0, torch.Generator().manual_seed(0))
+    (batch,) = batches
+    return batch, torch.randperm(envs, generator=torch.Generator().manual_seed(0))
+
+
 def test_envs_of_one_host_are_judged_by_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     config = PPOConfig(hidden=16, epochs=1, minibatches=1, envs_per_host=4)
     network, rollout, learner = build(32, 6, config)
@@ -188,17 +205,9 @@ def test_envs_of_one_host_are_judged_by_each_other(monkeypatch: pytest.MonkeyPat
     own_ET = torch.randn(32, 6, generator=generator)
     luck_ET = 10 * torch.randn(8, 6, generator=generator).repeat_interleave(4, 0)
     rollout.reward_ET[:] = own_ET + luck_ET
-    judged: list[Tensor] = []
-
-    def noted(evaluation: Evaluation, batch: Sequences, **options: Any) -> Loss:
-        judged.append(batch.advantage_ET[:, -1])
-        assert batch.return_ET.var() > 0.5  # the critic is to learn what came, luck and all
-        return ppo_loss(evaluation, batch, **options)
-
-    monkeypatch.setattr(learner_module, "ppo_loss", noted)
-    learner.update(rollout, obs, torch.zeros(32), 0, torch.Generator().manual_seed(0))
-    order = torch.randperm(32, generator=torch.Generator().manual_seed(0))
-    (judged_E,) = judged
+    batch, order = learned_from(learner, rollout, obs, monkeypatch)
+    assert batch.return_ET.var() > 0.5  # the critic is to learn what came, luck and all
+    judged_E = batch.advantage_ET[:, -1]
     assert torch.corrcoef(torch.stack((judged_E, own_ET[order, -1])))[0, 1] > 0.7
     assert abs(torch.corrcoef(torch.stack((judged_E, luck_ET[order, -1])))[0, 1]) < 0.3
 
@@ -211,16 +220,8 @@ def test_a_host_that_breaks_down_does_not_drown_what_the_others_decided(monkeypa
     rollout.reward_ET[:] = 0.01 * torch.randn(8, 6, generator=generator)
     rollout.value_ET.zero_()
     rollout.reward_ET[0, 3], rollout.terminal_ET[0, 3], rollout.counts_ET[0, 4:] = -1.0, True, False
-    judged: list[Tensor] = []
-
-    def noted(evaluation: Evaluation, batch: Sequences, **options: Any) -> Loss:
-        judged.append(batch.advantage_ET)
-        return ppo_loss(evaluation, batch, **options)
-
-    monkeypatch.setattr(learner_module, "ppo_loss", noted)
-    learner.update(rollout, obs, torch.zeros(8), 0, torch.Generator().manual_seed(0))
-    order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
-    (judged_ET,) = judged
+    batch, order = learned_from(learner, rollout, obs, monkeypatch)
+    judged_ET = batch.advantage_ET
     assert judged_ET[order != 0].std() == pytest.approx(1.0, abs=0.05)
     assert (judged_ET[order == 0, :4] == -MOST).all()
 
