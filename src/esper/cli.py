@@ -6,13 +6,13 @@ TERM.
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -62,8 +62,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    name, *options = arguments or [""]
     try:
-        return _command(arguments[0])(arguments[1:]) if arguments and arguments[0] in COMMANDS else train(arguments)
+        return _command(name)(options) if name in COMMANDS else train(arguments)
     except (ConfigError, CheckpointError, ReadError) as error:
         return refuse(str(error))
     except KeyboardInterrupt:
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
-    return importlib.import_module(f"esper.commands.{name}").run
+    return import_module(f"esper.commands.{name}").run
 
 
 def train(arguments: Sequence[str]) -> int:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from esper.commands.options import DONE, Parser, add_recording
 from esper.commands.summaries import read_summary, word
 from esper.commands.text import NOT_MEASURED, columns, number
 from esper.config import ConfigError
 from esper.sanctum.widgets.plot import curve, span_of
+from esper.telemetry.codec import encode
 from esper.telemetry.console import duration
 from esper.telemetry.narrate import assignment
-
-if TYPE_CHECKING:
-    from esper.telemetry.summary import Round, Summary
+from esper.telemetry.summary import Round, Summary, differences, value_of
 
 _PLOT_WIDTH, _PLOT_HEIGHT = 36, 8
 _LABEL = 7
@@ -48,8 +46,6 @@ _FACTS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
 
 def run(arguments: Sequence[str]) -> int:
     """Print them."""
-    from esper.telemetry.codec import encode
-
     parser = Parser(
         prog="esper-sanctum compare",
         description="Print runs side by side: what they came to, where their configurations differ, and their curves "
@@ -81,8 +77,6 @@ def _rows(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
 
 def _differing(summaries: Sequence[Summary]) -> dict[str, tuple[str, ...]]:
     """Keys in which the configurations differ, each with its value in every run."""
-    from esper.telemetry.summary import differences, value_of
-
     first = summaries[0].config
     keys = dict.fromkeys(key for other in summaries[1:] for key in differences(first, other.config))
     return {key: tuple(word(value_of(summary.config, key)) for summary in summaries) for key in keys}

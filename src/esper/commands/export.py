@@ -9,14 +9,13 @@ from pathlib import Path
 from esper.commands.options import DONE, Parser, add_recording, warn
 from esper.config import ConfigError
 from esper.nearest import nearest
+from esper.telemetry.export import EXPORTS, ExportError
+from esper.telemetry.reader import open_history
+from esper.telemetry.runs import resolve_run
 
 
 def run(arguments: Sequence[str]) -> int:
     """Write it."""
-    from esper.telemetry.export import EXPORTS, ExportError
-    from esper.telemetry.reader import open_history
-    from esper.telemetry.runs import resolve_run
-
     parser = Parser(
         prog="esper-sanctum export",
         description="Write a recording as CSV or Parquet, a file for each type of event, or as curves for TensorBoard.",

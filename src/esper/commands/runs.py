@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from esper.commands.options import DONE, Parser, warn
 from esper.commands.text import NOT_MEASURED, age, columns, number, size
 from esper.config import Config, ConfigError
-
-if TYPE_CHECKING:
-    from esper.telemetry.glance import Glance
+from esper.telemetry.glance import Glance, glance
+from esper.telemetry.runs import last_written, list_runs
 
 _HEADINGS = ("run", "state", "task", "policy", "round", "best", "size", "written")
 _RIGHT = (4, 5, 6, 7)
@@ -22,9 +20,6 @@ _RIGHT = (4, 5, 6, 7)
 
 def run(arguments: Sequence[str]) -> int:
     """Print them."""
-    from esper.telemetry.glance import glance
-    from esper.telemetry.runs import last_written, list_runs
-
     chosen = _parser().parse_args(arguments)
     directory = Path(chosen.directory)
     if not directory.is_dir() and directory != Path(Config().telemetry_dir):

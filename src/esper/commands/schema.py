@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import msgspec
 
 from esper.commands.options import DONE, Parser
+from esper.telemetry.schema import json_schema
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print it."""
-    from esper.telemetry.schema import json_schema
-
     parser = Parser(
         prog="esper-sanctum schema",
         description="Print the JSON Schema of the events: every line of a recording conforms to it. Numbers that are "

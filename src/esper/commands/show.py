@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,11 +12,10 @@ from esper.commands.summaries import read_summary, word
 from esper.commands.text import NOT_MEASURED, columns, number
 from esper.config import Config
 from esper.sanctum.widgets.plot import places, span_of, sparkline
+from esper.telemetry.codec import encode
 from esper.telemetry.console import duration
 from esper.telemetry.narrate import assignment
-
-if TYPE_CHECKING:
-    from esper.telemetry.summary import Summary
+from esper.telemetry.summary import Summary, differences
 
 _WIDTH = 60
 """Characters of a sparkline at most."""
@@ -27,8 +25,6 @@ _TOLD = 0.005
 
 def run(arguments: Sequence[str]) -> int:
     """Print it."""
-    from esper.telemetry.codec import encode
-
     parser = Parser(prog="esper-sanctum show", description="Print what is worth knowing of a run, live or over.")
     add_recording(parser, "RUN")
     parser.add_argument("--json", action="store_true", help="print JSON, with every finished round")
@@ -67,8 +63,6 @@ def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
 
 def _configuration(summary: Summary) -> Iterator[tuple[str, str]]:
     """Where it is not that of the defaults."""
-    from esper.telemetry.summary import differences
-
     defaults = msgspec.json.decode(msgspec.json.encode(Config()))
     changed = [
         f"{key} = {word(value)} (default: {word(default)})"

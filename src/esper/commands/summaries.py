@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from esper.commands.options import warn
 from esper.config import ConfigError
-
-if TYPE_CHECKING:
-    from esper.telemetry.summary import Summary
+from esper.telemetry.reader import open_history
+from esper.telemetry.runs import resolve_run
+from esper.telemetry.summary import Summary, summarise
 
 
 def read_summary(text: str, telemetry_dir: Path) -> Summary:
     """Sum up the run that a person means. Raises ReadError or ConfigError where there is nothing to sum up."""
-    from esper.telemetry.reader import open_history
-    from esper.telemetry.runs import resolve_run
-    from esper.telemetry.summary import summarise
-
     path = resolve_run(text, telemetry_dir)
     summary = summarise(open_history(path), time.time())
     if summary is None:

@@ -255,14 +255,14 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
 
     def action_restore(self) -> None:
         """Pick a checkpoint to go back to."""
-        from esper.sanctum.screens.checkpoints import CheckpointPicker  # its table is what takes longest to load
-
         if self._engine() is None:
             return
         checkpoints = self.source.present.checkpoints
         if not checkpoints:
             self.notify("There is no checkpoint yet: c writes one.", severity="warning")
             return
+
+        from esper.sanctum.screens.checkpoints import CheckpointPicker  # its table is what takes longest to load
 
         def restore(path: str | None) -> None:
             if path is not None:
