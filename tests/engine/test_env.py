@@ -96,6 +96,18 @@ def test_an_epoch_sees_its_share_of_the_training_split_once() -> None:
         assert len(seen) == len(set(seen)) == env.task.samples_per_epoch < len(env.splits.train_y)
 
 
+def test_pictures_are_kept_in_the_type_that_training_casts_them_to() -> None:
+    with population(amp="bf16") as pool, population(amp="bf16") as other:
+        (env,), (casting,) = pool.envs, other.envs
+        assert env.splits.train_x.dtype is torch.bfloat16
+        assert env.splits.validation_x.dtype is torch.float32
+        casting.splits = casting.task.load(None)
+        assert casting.splits.train_x.dtype is torch.float32
+        for each in (env, casting):
+            each.reset(0)
+        assert measure(env, 0) == measure(casting, 0)
+
+
 def test_an_epoch_is_never_more_than_the_training_split() -> None:
     with population(splits=numbered, task=lambda task: replace(task, samples_per_epoch=10**6)) as pool:
         seen = seen_in(pool.envs[0], 0, 0)

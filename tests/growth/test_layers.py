@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from esper.growth.layers import Pointwise, pixel_mean
+from esper.growth.layers import Pointwise, group_norm, halved, pixel_mean
 from tests.growth.hosts import generator
 
 
@@ -24,3 +24,30 @@ def test_the_mean_over_the_pixels_keeps_the_layout_of_its_gradient(dtype: torch.
     assert torch.equal(ours, theirs)
     assert torch.equal(our_gradient, their_gradient)
     assert our_gradient.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("size", [(8, 6), (7, 5)])
+def test_a_picture_is_halved_as_by_a_max_pool_with_and_without_a_gradient(size: tuple[int, int]) -> None:
+    x = torch.randn(3, 4, *size, generator=generator()).contiguous(memory_format=torch.channels_last)
+    x[0, 0, 0, 0] = torch.nan
+    wanted = F.max_pool2d(x, 2)
+    with torch.inference_mode():
+        without = halved(x)
+    torch.testing.assert_close(without, wanted, rtol=0, atol=0, equal_nan=True)
+    assert without.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(halved(x.requires_grad_()), wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("channels", [4, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_group_norm_is_that_of_float32_in_the_type_that_came_in(channels: int, dtype: torch.dtype) -> None:
+    x = torch.randn(3, channels, 4, 4, generator=generator()).to(dtype).requires_grad_()
+    gradient = torch.randn(x.shape, generator=generator()).to(dtype)
+    norm = group_norm(channels)
+    exact = x.detach().float().requires_grad_()
+    ours, wanted = norm(x), F.group_norm(exact, norm.num_groups, norm.weight, norm.bias)
+    assert ours.dtype is dtype
+    torch.testing.assert_close(ours, wanted.to(dtype))
+    (our_gradient,) = torch.autograd.grad(ours, x, gradient)
+    (wanted_gradient,) = torch.autograd.grad(wanted, exact, gradient.float())
+    torch.testing.assert_close(our_gradient, wanted_gradient.to(dtype))

@@ -253,7 +253,9 @@ class Env:
         pinned = self._device.type == "cuda"  # or the copy would hold the host up
         order_N = torch.randperm(len(splits.train_y), generator=generator, pin_memory=pinned)
         order_N = order_N[: self.task.samples_per_epoch].to(self._device, non_blocking=True)
-        return splits.train_x[order_N], splits.train_y[order_N]
+        # In channels_last a picture is a row of memory, and is copied as one.
+        x_NHWC = splits.train_x.permute(0, 2, 3, 1).index_select(0, order_N)
+        return x_NHWC.permute(0, 3, 1, 2), splits.train_y[order_N]
 
     @torch.no_grad()
     def _optimize(self, owners: Sequence[SGD]) -> list[Tensor]:

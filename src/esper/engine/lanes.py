@@ -23,6 +23,7 @@ from torch import Tensor
 
 from esper.engine.devices import torch_device
 from esper.engine.env import Env
+from esper.engine.precision import resolve_amp
 from esper.engine.stopwatch import CudaStopwatch, Stopwatch
 from esper.engine.worker import Contract, Worker
 from esper.tasks.task import Splits
@@ -179,7 +180,9 @@ class Lane:
             self._worker.close()
 
 
-def open_lanes(names: Sequence[str], splits: Splits, envs: int, width: int, *, one_stream: bool) -> list[Lane]:
+def open_lanes(
+    names: Sequence[str], splits: Splits, envs: int, width: int, *, amp: str, one_stream: bool
+) -> list[Lane]:
     """Build the lanes of a run. Those of one device share its copy of the data.
 
     Operators on these small tensors lose more by sharing an intra-op thread pool than they gain: the parallelism is in
@@ -190,10 +193,13 @@ def open_lanes(names: Sequence[str], splits: Splits, envs: int, width: int, *, o
         splits: the task's data, on the CPU.
         envs: of the run, dealt round-robin.
         width: most numbers that an env leaves in a step.
+        amp: mixed precision of the run: training pictures have its dtype.
         one_stream: whether the envs of a GPU must take turns.
     """
     torch.set_num_threads(1)
-    resident = {device: splits.to(device) for device in {torch_device(name) for name in names}}
+    resident = {
+        device: splits.to(device, resolve_amp(amp, device)) for device in {torch_device(name) for name in names}
+    }
     return [
         Lane(name, resident[torch_device(name)], len(range(index, envs, len(names))), width, one_stream=one_stream)
         for index, name in enumerate(names)

@@ -58,7 +58,7 @@ class Pool:
         # Envs that share a loss scale depend on each other's every batch: on a GPU they take turns on one stream.
         one_stream = config.scaler == "device" and config.amp == "fp16"
         width = most_numbers(len(slots))
-        self.lanes = open_lanes(lanes[: len(owned)], splits, len(owned), width, one_stream=one_stream)
+        self.lanes = open_lanes(lanes[: len(owned)], splits, len(owned), width, amp=config.amp, one_stream=one_stream)
         self._data = self._hire(task, slots, config)
         scalers = {lane.name: loss_scaler(config.amp, lane.device) for lane in self.lanes}
         self.envs: list[Env] = []

@@ -30,13 +30,18 @@ class Splits:
     """Touched only by `evaluate`."""
     test_y: Tensor
 
-    def to(self, device: torch.device) -> Splits:
-        """The same data on a device, pictures in channels-last layout."""
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Splits:
+        """The same data on a device, pictures in channels-last layout.
+
+        Args:
+            device: where to.
+            dtype: of the training pictures, where a host's first layer would cast them to it in every epoch.
+        """
         moved = {name: tensor.to(device) for name, tensor in vars(self).items()}
         pictures = {
             name: tensor.to(memory_format=torch.channels_last) for name, tensor in moved.items() if name.endswith("_x")
         }
-        return Splits(**{**moved, **pictures})
+        return Splits(**{**moved, **pictures, "train_x": pictures["train_x"].to(dtype or torch.float32)})
 
 
 def standardised(
