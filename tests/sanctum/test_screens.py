@@ -17,6 +17,13 @@ def test_every_place_has_its_screen() -> None:
     assert keys == sorted(set(keys))
 
 
+def test_a_field_of_the_first_screen_may_come_before_the_screen() -> None:
+    """As it does from Python 3.12 on, where a task begins where it is made: Textual's issue 6444."""
+    app, _ = live(RUN)
+    assert not app.screen_stack
+    app.clear_selection()
+
+
 async def test_a_number_key_opens_a_screen_and_the_tabs_say_so() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=(120, 40)) as pilot:

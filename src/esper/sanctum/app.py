@@ -168,6 +168,14 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         filters = super().get_line_filters()
         return filters if self._charset.charset == "braille" else [*filters, self._charset]
 
+    def clear_selection(self) -> None:
+        """Textual's; nothing before there is a screen.
+
+        From Python 3.12 on, Textual mounts an Input of the first screen before that is one (Textual's issue 6444).
+        """
+        if self.screen_stack:
+            super().clear_selection()
+
     def look(self) -> None:
         """Let the screens in sight show what is true now."""
         if self.source.state is not self._state:

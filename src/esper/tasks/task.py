@@ -41,7 +41,7 @@ class Splits:
         pictures = {
             name: tensor.to(memory_format=torch.channels_last) for name, tensor in moved.items() if name.endswith("_x")
         }
-        return Splits(**{**moved, **pictures, "train_x": pictures["train_x"].to(dtype or torch.float32)})
+        return Splits(**{**moved, **pictures, "train_x": pictures["train_x"].to(dtype or self.train_x.dtype)})
 
 
 def standardised(

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from textual_serve.app_service import AppService
 from textual_serve.server import Server
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -76,6 +77,18 @@ class DashboardServer(Server):
             return await super().handle_websocket(request)
         finally:
             self._visits.discard(visit)
+
+    async def _process_messages(self, websocket: web.WebSocketResponse, app_service: AppService) -> None:
+        """What a visitor types; then the end of his process.
+
+        textual-serve waits for the last of what it prints: of the process itself we would hear after the loop's end.
+        """
+        try:
+            await super()._process_messages(websocket, app_service)
+        finally:
+            await app_service.stop()
+            if app_service._process is not None:
+                await app_service._process.wait()
 
 
 def is_loopback(host: str) -> bool:
