@@ -79,11 +79,11 @@ class NarrowGroupNorm(nn.GroupNorm):
         return super().forward(exact).to(input.dtype)
 
 
-_NARROW = 16
-"""Fewer channels than the float32 numbers of a vector register."""
+_VECTOR = 16
+"""How many float32 numbers a vector register holds."""
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
     """GroupNorm with about 16 channels to a group; one group where there are fewer."""
-    kind = NarrowGroupNorm if channels < _NARROW else nn.GroupNorm
+    kind = NarrowGroupNorm if channels < _VECTOR else nn.GroupNorm
     return kind(math.gcd(channels, max(1, channels // 16)), channels)
