@@ -15,7 +15,6 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -58,7 +57,7 @@ def streams(pool: Pool) -> Epoch:
     """The product's way."""
 
     def epoch(step: int) -> None:
-        pool.lanes[0].submit([partial(lambda env: [env.train(0, step)], env) for env in pool.envs]).result()
+        pool.lanes[0].each(pool.envs, lambda env: [env.train(0, step)])()
 
     return epoch
 

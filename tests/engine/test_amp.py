@@ -67,6 +67,18 @@ def test_a_shared_scale_falls_for_all() -> None:
         assert after[0].loss_scale == FIRST_SCALE / 2 ** batches(pool.envs[1])
 
 
+def test_a_scale_that_envs_of_a_worker_share_is_one_there_too() -> None:
+    with population(envs=4, amp="fp16", scaler="device", lanes=("cpu:0", "cpu:1")) as pool:
+        pool.reset(0)
+        with torch.no_grad():
+            next(iter(pool.envs[1].network.parameters())).fill_(math.nan)
+        measured = measurements(pool, [*WAIT, *WAIT], 0, 0)
+        count = batches(pool.envs[1])
+        assert measured[1].loss_scale == measured[3].loss_scale == FIRST_SCALE / 2**count
+        assert measured[3].skipped == {}
+        assert (measured[2].loss_scale, measured[2].growth_tracker) == (FIRST_SCALE, 2 * count)
+
+
 def test_a_seed_that_overflows_holds_its_host_too() -> None:
     with population(amp="fp16") as pool:
         pool.reset(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from esper.config import PPOConfig
-from esper.engine.env import most_numbers
-from esper.engine.lanes import Outbox
+from esper.engine.env import Env, most_numbers
+from esper.engine.lanes import Lane, Outbox, Pending
 from esper.engine.pool import Epoch, Pool
 from esper.growth.stages import Stage
 from esper.policy.actions import Action, Op
@@ -39,6 +40,32 @@ def same(left: list[Tensor], right: list[Tensor]) -> bool:
 def test_envs_are_dealt_round_robin() -> None:
     with population(envs=5, lanes=TWO_LANES) as pool:
         assert pool.assignment == ["cpu:0", "cpu:1", "cpu:0", "cpu:1", "cpu:0"]
+
+
+@pytest.mark.parametrize(
+    ("scaler", "wanted"),
+    [("env", {"cpu:0": [2, 1, 0], "cpu:1": [3, 4, 5]}), ("device", {"cpu:0": [0, 2, 4], "cpu:1": [1, 3, 5]})],
+)
+def test_cpu_lanes_share_envs_by_the_time_they_take_unless_those_share_a_scale(
+    scaler: str, wanted: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: dict[str, list[int]] = {}
+    epochs = Lane.epochs
+
+    def note(lane: Lane, envs: Sequence[Env], *args: Any, **options: Any) -> Pending:
+        taken[lane.name] = [env.index for env in envs]
+        return epochs(lane, envs, *args, **options)
+
+    monkeypatch.setattr(Lane, "epochs", note)
+    with population(envs=6, lanes=TWO_LANES, amp="fp16", scaler=scaler) as pool:
+        pool.reset(0)
+        pool.step([Action(Op.WAIT)] * 6, 0, 0)
+        assert taken == {"cpu:0": [0, 2, 4], "cpu:1": [1, 3, 5]}
+        assert 1.0 not in {env.seconds for env in pool.envs}  # it was measured, in the worker too
+        for env, seconds in zip(pool.envs, [1.0, 2.0, 9.0, 7.0, 4.0, 1.5], strict=True):
+            env.seconds = seconds
+        pool.step([Action(Op.WAIT)] * 6, 0, 1)
+        assert taken == wanted
 
 
 def test_a_lane_without_an_env_is_not_opened() -> None:
@@ -139,12 +166,13 @@ def test_a_round_leaves_nothing_behind() -> None:
 
 def test_what_envs_leave_in_an_outbox_is_given_back_by_env_and_vector() -> None:
     outbox = Outbox(torch.device("cpu"), rows=3, width=4)
-    left = [[[1.0, 2.0], [3.0]], [[4.0]], [[5.0, 6.0, 7.0, 8.0]]]
-    for row, vectors in enumerate(left):
-        outbox.put(row, [torch.tensor(vector) for vector in vectors])
+    left = {5: [[1.0, 2.0], [3.0]], 1: [[4.0]], 3: [[5.0, 6.0, 7.0, 8.0]]}
+    for env, vectors in left.items():
+        outbox.put(env, [torch.tensor(vector) for vector in vectors])
     assert outbox.fetch() == left
+    outbox.clear()
     outbox.put(1, [torch.tensor([9.0, 10.0])])
-    assert outbox.fetch() == [left[0], [[9.0, 10.0]], left[2]]
+    assert outbox.fetch() == {1: [[9.0, 10.0]]}
 
 
 def test_the_most_numbers_of_an_env_are_as_many_as_told() -> None:

@@ -14,10 +14,11 @@ from esper.control import Kind
 from esper.engine.checkpoint import STATE, Checkpoint, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.faults import RunFailedError
-from esper.engine.lanes import Lane, Later, Vectors
 from esper.engine.manifest import list_checkpoints
 from esper.engine.saving import Saver
 from esper.engine.trainer import Trainer
+from esper.growth.slot import Move
+from esper.policy.actions import Action
 from esper.telemetry import events as ev
 from esper.telemetry.segments import list_segments, packed_path
 from tests.runs import LiveRun, computed, recorded
@@ -245,14 +246,14 @@ def test_a_damaged_checkpoint_is_told_and_the_run_goes_on_as_it_was(tmp_path: Pa
 def test_a_fault_in_a_lane_ends_the_run_with_its_reason(
     lanes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    epoch = Lane.epoch
+    apply = Env.apply
 
-    def broken(lane: Lane, env: Env, round_index: int, step: int, *, last: bool) -> Vectors | Later:
+    def broken(env: Env, action: Action, round_index: int, step: int) -> list[Move]:
         if (env.index, step) == (1, 2):
             raise RuntimeError("the device is on fire")
-        return epoch(lane, env, round_index, step, last=last)
+        return apply(env, action, round_index, step)
 
-    monkeypatch.setattr(Lane, "epoch", broken)
+    monkeypatch.setattr(Env, "apply", broken)
     before = set(threading.enumerate())
     live = LiveRun(tmp_path, devices=lanes)
     with pytest.raises(RunFailedError, match=r"goes on at round 1, step 1$"):

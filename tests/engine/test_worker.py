@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import NoReturn
 
 import psutil
 import pytest
+from torch import Tensor
 
-from esper.config import ConfigError
+from esper.config import Config, ConfigError
 from esper.control import Kind
+from esper.engine import worker
+from esper.engine.env import Env
 from esper.engine.env_tensors import env_tensors
 from esper.engine.faults import FaultError
 from esper.engine.pool import Pool
+from esper.engine.worker import Contract, Order, State, share
 from esper.growth.stages import Stage
 from esper.policy.actions import Action, Op
 from esper.telemetry import events as ev
-from tests.engine.populations import measurements, play, population
+from tests.engine.populations import SLOTS, measurements, play, population
 from tests.runs import LiveRun, computed, recorded
 
 TWO_LANES = ("cpu:0", "cpu:1")
@@ -45,11 +51,10 @@ def test_every_cpu_lane_but_the_first_has_one_until_the_pool_is_closed() -> None
     assert workers() == []
 
 
-def test_what_fails_there_is_told_as_here_and_another_takes_its_place() -> None:
+def test_what_fails_there_is_told_as_here_and_the_next_step_is_as_if_it_had_not() -> None:
     with population(envs=2) as alone, population(envs=2, lanes=TWO_LANES) as pool:
         pool.reset(0)
         before = {name: value.clone() for name, value in env_tensors(pool.envs[1]).items()}
-        first = pool.lanes[1].process
         slot = pool.envs[1].network.slots[0]
         slot.blueprint = "unheard of"
         with pytest.raises(FaultError, match=r"^env 01 on cpu:1 failed: ValueError: .*unheard of") as caught:
@@ -58,11 +63,9 @@ def test_what_fails_there_is_told_as_here_and_another_takes_its_place() -> None:
         after = env_tensors(pool.envs[1])
         assert all(value.equal(after[name]) for name, value in before.items())
         assert play(pool, 0, 3) == play(alone, 0, 3)
-        assert pool.lanes[1].process != first
-        assert len(workers()) == 1
 
 
-def test_what_it_was_sent_in_a_step_that_broke_off_is_not_answered_in_the_next() -> None:
+def test_a_step_that_breaks_off_before_it_is_sent_anything_leaves_nothing_to_be_answered_in_the_next() -> None:
     with population(envs=4) as alone, population(envs=4, lanes=TWO_LANES) as pool:
         pool.reset(0)
         with pytest.raises(FaultError, match=r"^env 03 on cpu:1 failed: IllegalTransition"):
@@ -80,6 +83,10 @@ def test_a_step_without_it_breaks_off() -> None:
         kill(pool)
         with pytest.raises(FaultError, match=r"^the process of lane cpu:1 was killed by signal 9$"):
             pool.step([WAIT, WAIT], 0, 0)
+        assert workers() == []
+        with population(envs=2) as alone:
+            assert play(pool, 0, 3) == play(alone, 0, 3)
+        assert len(workers()) == 1
 
 
 @pytest.mark.slow
@@ -122,6 +129,25 @@ def test_a_machine_without_room_for_it_is_told_of_before_anything_starts(monkeyp
     with pytest.raises(ConfigError, match=f"^{sentence}$"), population(envs=2, lanes=TWO_LANES):
         pass
     assert workers() == []
+
+
+def test_it_stops_before_the_next_env_when_the_run_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with population(envs=3) as pool, share(pool.lanes[0].splits) as data:
+        run, line = Pipe()
+        trained: list[int] = []
+
+        def epoch(env: Env, *_: object, **__: object) -> list[Tensor]:
+            trained.append(env.index)
+            run.close()
+            return []
+
+        monkeypatch.setattr(Env, "epoch", epoch)
+        run.send_bytes(pickle.dumps(Contract(pool.envs[0].task, SLOTS, Config(envs=3), data.fileno())))
+        run.send_bytes(pickle.dumps(Order([0, 1, 2], [State.of(env) for env in pool.envs], 0, 0, last=False)))
+        monkeypatch.setattr(sys, "argv", ["worker", str(os.dup(line.fileno())), "cpu:1"])
+        line.close()
+        worker.main()
+        assert trained == [0]
 
 
 PROGRAM = """

@@ -5,6 +5,7 @@ Shapes: B samples of a batch, N samples of a split, V configurations of an ablat
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -119,6 +120,8 @@ class Env:
             self.network.host_parameters(), task.host_learning_rate, self.training.host_clip
         )
         self.slot_optimizers: dict[int, SGD] = {}
+        self.seconds = 1.0
+        """That its last epoch took on a CPU; as long as any other before there was one."""
 
     def reset(self, round_index: int) -> None:
         """A fresh host with empty slots, in place."""
@@ -192,10 +195,13 @@ class Env:
 
     def epoch(self, round_index: int, step: int, stopwatch: Stopwatch, *, last: bool) -> list[Tensor]:
         """Train one epoch, then measure what came of it: what `train` and `validate` return, timed as such."""
+        start = time.perf_counter()
         with stopwatch("train"):
             trained = self.train(round_index, step)
         with stopwatch("validate"):
-            return [trained, self.validate(last=last)]
+            validated = self.validate(last=last)
+        self.seconds = time.perf_counter() - start
+        return [trained, validated]
 
     def train(self, round_index: int, step: int) -> Tensor:
         """Train one epoch of `samples_per_epoch` samples in this env's own order.

@@ -1,7 +1,7 @@
 """A lane: one device, and the one thread that drives it. Lanes run side by side; the envs of a lane take turns.
 
 On a CPU a thread would wait for the Python of the others: a CPU lane beside another one has a worker, a process that
-trains its envs, and its thread only sends them there (`engine/worker.py`).
+trains the envs of its part of a step (`engine/worker.py`).
 
 On a GPU the thread only launches: each env has a stream of its own, so that the small kernels of one run beside those
 of another. An env's steps are ordered by its stream. Before it goes on, it waits for the device's default stream, on
@@ -14,36 +14,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from esper.engine.devices import torch_device
 from esper.engine.env import Env
+from esper.engine.faults import FaultError
 from esper.engine.precision import resolve_amp
 from esper.engine.stopwatch import CudaStopwatch, Stopwatch
 from esper.engine.worker import Contract, Worker
 from esper.tasks.task import Splits
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Vectors = list[Tensor]
 """What an env leaves of its work: some float32 vectors on the device."""
-Later = Callable[[], Vectors]
-"""The same of work that a worker does: waits for it."""
-Work = Callable[[], Vectors | Later]
-"""What an env does."""
 Numbers = list[list[float]]
 """The same vectors on the host."""
+Work = Callable[[Env], Vectors]
+Pending = Callable[[], dict[int, Numbers]]
+"""Waits for what was begun: the numbers of each env, by its index."""
 
 
 class Outbox:
-    """Where the envs of a lane leave their numbers: a row for each, and one copy of all rows to the host.
+    """Where the envs of a lane leave their numbers: a row for each, and one copy of these rows to the host.
 
     Args:
         device: of the lane.
-        rows: number of envs.
+        rows: most envs that there are to be.
         width: of a row: most numbers that an env leaves.
     """
 
@@ -51,22 +53,29 @@ class Outbox:
         self._device_RW = torch.zeros(rows, width, device=device)
         pinned = torch.zeros(rows, width, pin_memory=True) if device.type == "cuda" else None
         self._host_RW = self._device_RW if pinned is None else pinned
-        self._sizes: list[list[int]] = [[] for _ in range(rows)]
+        self._sizes: dict[int, list[int]] = {}
+        """Of the vectors of each env, in the order of the rows."""
 
-    def put(self, row: int, vectors: Sequence[Tensor]) -> None:
-        """Write the vectors of an env, on the current stream; there are none of one that sits out."""
-        self._sizes[row] = [len(vector) for vector in vectors]
-        if vectors:
-            torch.cat(list(vectors), out=self._device_RW[row, : sum(self._sizes[row])])
+    def clear(self) -> None:
+        """Begin with the first row again."""
+        self._sizes.clear()
 
-    def fetch(self) -> list[Numbers]:
-        """Everything that was put; the host waits here for the current stream, and nowhere else."""
+    def put(self, env: int, vectors: Sequence[Tensor]) -> None:
+        """Write the vectors of an env, on the current stream."""
+        row = self._device_RW[len(self._sizes)]
+        sizes = self._sizes[env] = [len(vector) for vector in vectors]
+        torch.cat(list(vectors), out=row[: sum(sizes)])
+
+    def fetch(self) -> dict[int, Numbers]:
+        """What was put, by env; the host waits here for the current stream, and nowhere else."""
+        rows = len(self._sizes)
         if self._host_RW is not self._device_RW:
-            self._host_RW.copy_(self._device_RW, non_blocking=True)
+            self._host_RW[:rows].copy_(self._device_RW[:rows], non_blocking=True)
             copied = torch.cuda.Event(blocking=True)
             copied.record()
             copied.synchronize()
-        return [_split(row, sizes) for row, sizes in zip(self._host_RW.tolist(), self._sizes, strict=True)]
+        filled = zip(self._sizes.items(), self._host_RW[:rows].tolist(), strict=True)
+        return {env: _split(row, sizes) for (env, sizes), row in filled}
 
 
 def _split(row: list[float], sizes: Sequence[int]) -> Numbers:
@@ -80,7 +89,7 @@ class Lane:
     Args:
         name: such as `cuda:0` or `cpu:1`.
         splits: the task's data, on its device.
-        envs: how many live here.
+        envs: most that it is given at a time.
         width: most numbers that one of them leaves in a step.
         one_stream: whether all of them must take turns on a GPU too.
     """
@@ -91,12 +100,11 @@ class Lane:
         self.splits = splits
         self.stopwatch = Stopwatch()
         self._outbox = Outbox(self.device, envs, width)
-        self._streams: list[torch.cuda.Stream] = []
+        self._one_stream = one_stream
+        self._streams: dict[int, torch.cuda.Stream] = {}
         """For each env its own; none on a CPU, where the thread does the work itself."""
         if self.device.type == "cuda":
             self.stopwatch = CudaStopwatch()
-            streams = [torch.cuda.Stream(self.device) for _ in range(1 if one_stream else envs)]
-            self._streams = streams * envs if one_stream else streams
         self._worker: Worker | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"lane {name}", initializer=self._enter)
 
@@ -114,61 +122,71 @@ class Lane:
         """Number of the process that works for the lane."""
         return self._worker.pid if self._worker else os.getpid()
 
-    def epoch(self, env: Env, round_index: int, step: int, *, last: bool) -> Vectors | Later:
-        """Train an env and validate it. On the lane's thread.
+    @property
+    def has_worker(self) -> bool:
+        """Whether its envs are trained by a process of its own."""
+        return self._worker is not None
 
-        Raises:
-            FaultError: the worker has ended.
+    def each(self, envs: Sequence[Env], work: Work) -> Pending:
+        """Have the lane's thread do something with envs, one after another.
+
+        What is returned raises FaultError if it fails for one of them.
         """
-        if self._worker:
-            self._worker.send(env, round_index, step, last=last)
-            return partial(self._receive, self._worker, env)
-        return env.epoch(round_index, step, self.stopwatch, last=last)
+        return self._thread.submit(_named, self.name, self._run, envs, work).result
 
-    def _receive(self, worker: Worker, env: Env) -> Vectors:
-        answer = worker.receive(env)
-        for phase, seconds in answer.seconds.items():
+    def epochs(
+        self, envs: Sequence[Env], prepare: Callable[[Env], None], round_index: int, step: int, *, last: bool
+    ) -> Pending:
+        """Have envs prepared for an epoch, trained and validated: by the worker, or else by the lane's thread.
+
+        Raises, or has what is returned raise:
+            FaultError: it failed for one of them, or the worker has ended.
+        """
+
+        worker = self._worker
+        if worker is not None:
+            for env in envs:
+                _named(self._place(env), prepare, env)
+            _named(self.name, worker.send, envs, round_index, step, last=last)
+            return lambda: _named(self.name, self._receive, worker, envs)
+
+        def work(env: Env) -> Vectors:
+            prepare(env)
+            return env.epoch(round_index, step, self.stopwatch, last=last)
+
+        return self.each(envs, work)
+
+    def _receive(self, worker: Worker, envs: Sequence[Env]) -> dict[int, Numbers]:
+        answer = worker.receive(envs)
+        for phase, seconds in answer.phases.items():
             self.stopwatch.add(phase, seconds)
-        return [torch.tensor(numbers) for numbers in answer.numbers]
+        return {env.index: numbers for env, numbers in zip(envs, answer.numbers, strict=True)}
 
-    def submit(self, work: Sequence[Work]) -> Future[list[Numbers]]:
-        """Have the lane's thread do the work of every env, after what it was given before; what each of them left."""
-        return self._thread.submit(self._run, work)
+    def _place(self, env: Env) -> str:
+        return f"env {env.index:02d} on {self.name}"
 
-    def _run(self, work: Sequence[Work]) -> list[Numbers]:
+    def _run(self, envs: Sequence[Env], work: Work) -> dict[int, Numbers]:
         self.stopwatch.begin()
-        try:
-            self._do(work)
-        except Exception:
-            if self._worker:
-                self._worker.close()  # and with it what it was sent and has not answered
-            raise
-        for stream in self._streams:
+        self._outbox.clear()
+        for env in envs:
+            with self._stream_of(env):
+                self._outbox.put(env.index, _named(self._place(env), work, env))
+        for stream in self._streams.values():
             torch.cuda.default_stream(self.device).wait_stream(stream)
         with self.stopwatch("fetch"):
             numbers = self._outbox.fetch()
         self.stopwatch.settle()
         return numbers
 
-    def _do(self, work: Sequence[Work]) -> None:
-        """Everything is sent to the worker before anything is waited for, so that it never waits itself."""
-        later: dict[int, Later] = {}
-        for env, do in enumerate(work):
-            with self._stream_of(env):
-                left = do()
-                if callable(left):
-                    later[env] = left
-                else:
-                    self._outbox.put(env, left)
-        for env, wait in later.items():
-            self._outbox.put(env, wait())
-
     @contextmanager
-    def _stream_of(self, env: int) -> Iterator[None]:
-        if not self._streams:
+    def _stream_of(self, env: Env) -> Iterator[None]:
+        if self.device.type != "cuda":
             yield
             return
-        stream = self._streams[env]
+        key = 0 if self._one_stream else env.index
+        if key not in self._streams:
+            self._streams[key] = torch.cuda.Stream(self.device)
+        stream = self._streams[key]
         stream.wait_stream(torch.cuda.default_stream(self.device))
         with torch.cuda.stream(stream):
             yield
@@ -178,6 +196,17 @@ class Lane:
         self._thread.shutdown(cancel_futures=True)
         if self._worker:
             self._worker.close()
+
+
+def _named(where: str, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Work whose faults say where they happened."""
+    try:
+        return work(*args, **options)
+    except FaultError:
+        raise
+    except Exception as error:  # noqa: BLE001 (it is raised below, as a FaultError)
+        fault = FaultError.of(error, where)
+    raise fault
 
 
 def open_lanes(
@@ -191,7 +220,7 @@ def open_lanes(
     Args:
         names: of the lanes; no more than there are envs.
         splits: the task's data, on the CPU.
-        envs: of the run, dealt round-robin.
+        envs: of the run.
         width: most numbers that an env leaves in a step.
         amp: mixed precision of the run: training pictures have its dtype.
         one_stream: whether the envs of a GPU must take turns.
@@ -200,7 +229,4 @@ def open_lanes(
     resident = {
         device: splits.to(device, resolve_amp(amp, device)) for device in {torch_device(name) for name in names}
     }
-    return [
-        Lane(name, resident[torch_device(name)], len(range(index, envs, len(names))), width, one_stream=one_stream)
-        for index, name in enumerate(names)
-    ]
+    return [Lane(name, resident[torch_device(name)], envs, width, one_stream=one_stream) for name in names]

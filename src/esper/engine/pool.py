@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
 from dataclasses import dataclass
-from functools import partial
 from typing import IO
 
 from esper.config import Config, ConfigError
 from esper.engine.devices import lane_of
 from esper.engine.env import Env, Measurement, most_numbers
 from esper.engine.faults import FaultError
-from esper.engine.lanes import Lane, Later, Numbers, Vectors, open_lanes
-from esper.engine.precision import loss_scaler
+from esper.engine.lanes import Lane, Numbers, Pending, Vectors, open_lanes
+from esper.engine.precision import loss_scalers
 from esper.engine.worker import Contract, share
 from esper.growth.slot import Move
 from esper.policy.actions import Action
@@ -31,6 +29,8 @@ class Epoch:
 
 class Pool:
     """Envs on lanes, dealt round-robin: the i-th of them lives on lane i mod lanes.
+
+    On CPUs that is on paper, since one lane is as good as another: each takes its part of the envs of all of them.
 
     Args:
         task: what the hosts learn.
@@ -59,13 +59,13 @@ class Pool:
         one_stream = config.scaler == "device" and config.amp == "fp16"
         width = most_numbers(len(slots))
         self.lanes = open_lanes(lanes[: len(owned)], splits, len(owned), width, amp=config.amp, one_stream=one_stream)
+        self._sharing = [] if one_stream else [lane for lane in self.lanes if lane.device.type == "cpu"]
         self._data = self._hire(task, slots, config)
-        scalers = {lane.name: loss_scaler(config.amp, lane.device) for lane in self.lanes}
+        scaler_on = {lane: loss_scalers(config.amp, config.scaler, lane.device) for lane in self.lanes}
         self.envs: list[Env] = []
         for index in owned:
             lane = self._lane_of(index)
-            scaler = scalers[lane.name] if config.scaler == "device" else loss_scaler(config.amp, lane.device)
-            self.envs.append(Env(index, task, lane.splits, slots, config, scaler))
+            self.envs.append(Env(index, task, lane.splits, slots, config, scaler_on[lane]()))
         self._steps = config.steps
 
     def _hire(self, task: Task, slots: Sequence[str], config: Config) -> IO[bytes] | None:
@@ -100,29 +100,31 @@ class Pool:
     def reset(self, round_index: int) -> list[tuple[float, float]]:
         """Give every env a fresh host; its validation loss and accuracy before any training."""
 
-        def work(env: Env) -> Vectors:
-            with self._lane_of(env.index).stopwatch("reset"):
-                env.reset(round_index)
-                return [env.validate(last=False)]
+        def start(lane: Lane, envs: Sequence[Env]) -> Pending:
+            def work(env: Env) -> Vectors:
+                with lane.stopwatch("reset"):
+                    env.reset(round_index)
+                    return [env.validate(last=False)]
 
-        return [(loss, accuracy) for [[loss, accuracy]] in self._everywhere(work)]
+            return lane.each(envs, work)
+
+        found = self._everywhere(self.envs, start)
+        return [(loss, accuracy) for [[loss, accuracy]] in (found[env.index] for env in self.envs)]
 
     def step(self, actions: Sequence[Action | None], round_index: int, step: int) -> list[Epoch | None]:
         """Apply a decision to each env, train it for an epoch and validate it; None for one whose action is None."""
-        moves: list[list[Move]] = [[] for _ in self.envs]
+        decided = {env.index: action for env, action in zip(self.envs, actions, strict=True) if action is not None}
+        moves: dict[int, list[Move]] = {}
 
-        def work(env: Env) -> Vectors | Later:
-            place = env.index - self._first
-            action = actions[place]
-            if action is None:
-                return []
-            moves[place] = env.apply(action, round_index, step)
-            return self._lane_of(env.index).epoch(env, round_index, step, last=step == self._steps - 1)
+        def apply(env: Env) -> None:
+            moves[env.index] = env.apply(decided[env.index], round_index, step)
 
-        rows = self._everywhere(work)
+        def start(lane: Lane, envs: Sequence[Env]) -> Pending:
+            return lane.epochs(envs, apply, round_index, step, last=step == self._steps - 1)
+
+        found = self._everywhere([env for env in self.envs if env.index in decided], start)
         return [
-            Epoch(moved, env.take(*numbers)) if numbers else None
-            for env, moved, numbers in zip(self.envs, moves, rows, strict=True)
+            Epoch(moves[env.index], env.take(*found[env.index])) if env.index in decided else None for env in self.envs
         ]
 
     def tick(self) -> list[list[Move]]:
@@ -131,7 +133,8 @@ class Pool:
 
     def test(self) -> list[float]:
         """Accuracy of every env on the test split. For `evaluate` only."""
-        return [accuracy for [[accuracy]] in self._everywhere(lambda env: [env.test()])]
+        found = self._everywhere(self.envs, lambda lane, envs: lane.each(envs, lambda env: [env.test()]))
+        return [found[env.index][0][0] for env in self.envs]
 
     def close(self) -> None:
         """End the lanes' threads and workers."""
@@ -140,31 +143,46 @@ class Pool:
         if self._data:
             self._data.close()
 
-    def _everywhere(self, work: Callable[[Env], Vectors | Later]) -> list[Numbers]:
-        """Run `work` for every env, all lanes at once; its vectors as floats, in the order of the envs.
+    def _everywhere(self, envs: Sequence[Env], start: Callable[[Lane, Sequence[Env]], Pending]) -> dict[int, Numbers]:
+        """Have every lane begin something with those of the envs that are its own, and wait for all; by env.
 
         Raises:
             FaultError: it failed in one of them; no lane is at work any more.
         """
-        lanes = len(self.lanes)
-        futures = [
-            lane.submit([partial(self._work, work, env) for env in self.envs[index::lanes]])
-            for index, lane in enumerate(self.lanes)
-        ]
-        wait(futures)
-        for lane, future in zip(self.lanes, futures, strict=True):
-            error = future.exception()
-            if isinstance(error, Exception):
-                raise error if isinstance(error, FaultError) else FaultError.of(error, lane.name)
-        found = [future.result() for future in futures]
-        return [found[index % lanes][index // lanes] for index in range(len(self.envs))]
+        pending: list[Pending] = []
+        found: dict[int, Numbers] = {}
+        faults: list[FaultError] = []
+        # Workers are sent to before any thread is at work, and read when none is any more: two threads of one
+        # interpreter hold each other up.
+        for lane, part in sorted(self._parts(envs), key=lambda each: not each[0].has_worker):
+            try:
+                pending.append(start(lane, part))
+            except FaultError as fault:
+                faults.append(fault)
+        for finish in reversed(pending):
+            try:
+                found |= finish()
+            except FaultError as fault:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
+        return found
 
-    def _work(self, work: Callable[[Env], Vectors | Later], env: Env) -> Vectors | Later:
-        """On a lane's thread: `work` for one env, whose faults say which it was."""
-        try:
-            return work(env)
-        except FaultError:
-            raise
-        except Exception as error:  # noqa: BLE001 (it is raised below, as a FaultError)
-            fault = FaultError.of(error, f"env {env.index:02d} on {self._lane_of(env.index).name}")
-        raise fault
+    def _parts(self, envs: Sequence[Env]) -> list[tuple[Lane, list[Env]]]:
+        """Who does which of the envs: each lane its own, in their order, but for those that share theirs.
+
+        Of these envs the one that took longest goes first, each to the lane that has least to do (Graham, 1969, "Bounds
+        on multiprocessing timing anomalies"); to its own if there is a choice.
+        """
+        parts: dict[Lane, list[Env]] = {lane: [] for lane in self.lanes}
+        load = dict.fromkeys(self._sharing, 0.0)
+        shared: list[Env] = []
+        for env in envs:
+            own = self._lane_of(env.index)
+            (shared if own in load else parts[own]).append(env)
+        for env in sorted(shared, key=lambda env: -env.seconds):
+            own = self._lane_of(env.index)
+            lane = min(load, key=lambda lane: (load[lane], lane is not own))
+            load[lane] += env.seconds
+            parts[lane].append(env)
+        return [(lane, part) for lane, part in parts.items() if part]

@@ -12,7 +12,7 @@ et al., 2018). Whose scale it is, is a choice:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -90,9 +90,23 @@ class LossScaler:
         self._scaler.load_state_dict(state)
 
 
-def loss_scaler(amp: str, device: torch.device) -> LossScaler | None:
-    """A scaler for a scope on a device; None unless autocast there is to float16."""
-    return LossScaler(device) if resolve_amp(amp, device) is torch.float16 else None
+def loss_scalers(amp: str, scope: str, device: torch.device) -> Callable[[], LossScaler | None]:
+    """What gives each env of a lane its scaler.
+
+    Args:
+        amp: precision of the run.
+        scope: whose a scale is, env or device.
+        device: of the lane.
+
+    Returns:
+        A function that is called once for each env. It returns None unless autocast there is to float16.
+    """
+    if resolve_amp(amp, device) is not torch.float16:
+        return lambda: None
+    if scope == "env":
+        return lambda: LossScaler(device)
+    shared = LossScaler(device)
+    return lambda: shared
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:

@@ -3,6 +3,9 @@
 The envs live in the run's own process. For an epoch, what it depends on is sent over: stages and alphas of the slots,
 weights, buffers and momenta, loss scale; what comes back are its numbers and the tensors after it. The worker keeps
 nothing that counts but modules to put them in: one that has died costs a step, and another takes its place.
+
+All that it is to train in a step goes in one message, and comes back in one: between two epochs none of this code is in
+the caches, and it takes several times as long (`docs/experiments.md`, "one message a step").
 """
 
 from __future__ import annotations
@@ -12,10 +15,8 @@ import pickle
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
-from queue import SimpleQueue
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from esper.config import Config
 from esper.engine.env import Env
 from esper.engine.env_tensors import copy_tensors, env_tensors
 from esper.engine.faults import FaultError
-from esper.engine.precision import loss_scaler
+from esper.engine.precision import loss_scalers
 from esper.engine.stopwatch import Stopwatch
 from esper.garbage import spare_what_is_loaded
 from esper.processes import another_python
@@ -74,25 +75,29 @@ class State(NamedTuple):
 
 
 class Order(NamedTuple):
-    """An epoch to be trained and validated."""
+    """Envs to be trained for an epoch and validated."""
 
-    env: int
-    before: State
+    envs: list[int]
+    before: list[State]
     round: int
     step: int
     last: bool
 
 
 class Answer(NamedTuple):
-    """One that was: the env after it, what `Env.epoch` left, and seconds by phase."""
+    """The same envs after it."""
 
-    after: State
-    numbers: list[list[float]]
-    seconds: dict[str, float]
+    after: list[State]
+    numbers: list[list[list[float]]]
+    """What `Env.epoch` left of each."""
+    seconds: list[float]
+    """That each took."""
+    phases: dict[str, float]
+    """Seconds by phase."""
 
 
 class Failure(NamedTuple):
-    """One that was not: the arguments of a FaultError."""
+    """Of one of them: the arguments of a FaultError."""
 
     text: str
     trace: str | None
@@ -112,7 +117,7 @@ def _map(descriptor: int) -> Splits:
 
 
 class Worker:
-    """The run's end of the line to such a process. What it is sent is answered in the same order.
+    """The run's end of the line to such a process.
 
     Args:
         lane: that it works for.
@@ -145,44 +150,48 @@ class Worker:
         """Of the process."""
         return self._process.pid
 
-    def send(self, env: Env, round_index: int, step: int, *, last: bool) -> None:
-        """Have an env trained and validated.
+    def send(self, envs: Sequence[Env], round_index: int, step: int, *, last: bool) -> None:
+        """Have envs trained and validated.
 
         Raises:
             FaultError: the process has ended.
         """
         if self._line.closed:
             self._start()
+        order = Order([env.index for env in envs], [State.of(env) for env in envs], round_index, step, last)
         try:
-            _send(self._line, Order(env.index, State.of(env), round_index, step, last))
+            _send(self._line, order)
         except OSError:
             raise self._loss() from None
 
-    def receive(self, env: Env) -> Answer:
-        """Put the env that was sent longest ago where its epoch has left it.
+    def receive(self, envs: Sequence[Env]) -> Answer:
+        """Put the envs that were sent where that has left them.
 
         Raises:
-            FaultError: it failed there, or the process has ended.
+            FaultError: one of them failed there, or the process has ended.
         """
         try:
-            answer = pickle.loads(self._line.recv_bytes())
+            answer: Answer | Failure = pickle.loads(self._line.recv_bytes())
         except (EOFError, OSError):
             raise self._loss() from None
         if isinstance(answer, Failure):
             raise FaultError(*answer)
-        answer.after.enter_numbers(env)
+        for env, after, seconds in zip(envs, answer.after, answer.seconds, strict=True):
+            after.enter_numbers(env)
+            env.seconds = seconds
         return answer
 
     def _loss(self) -> FaultError:
-        """Why there is no answer. A process that closed its line is about to end."""
+        """Why there is no answer. A process that closed its line is about to end; `send` starts another."""
         code = self._process.wait()
         self._said.seek(0)
         said = self._said.read().decode(errors="replace")
+        self.close()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return FaultError(f"the process of lane {self._lane} {how}", said or None)
 
     def close(self) -> None:
-        """End the process, which has nothing to lose; `send` starts another."""
+        """End the process, which has nothing to lose."""
         self._process.kill()
         self._process.wait()
         self._line.close()
@@ -203,32 +212,41 @@ def _work(line: Connection, lane: str) -> None:
     task, slots, config, data = pickle.loads(line.recv_bytes())
     torch.set_num_threads(1)
     splits = _map(data)
-    scaler = loss_scaler(config.amp, CPU)
+    scaler = loss_scalers(config.amp, config.scaler, CPU)
     envs: dict[int, Env] = {}
-    orders: SimpleQueue[bytes | None] = SimpleQueue()
-    threading.Thread(target=_listen, args=(line, orders), daemon=True).start()
     spare_what_is_loaded()
-    while content := orders.get():
-        order: Order = pickle.loads(content)
-        if order.env not in envs:
-            envs[order.env] = Env(order.env, task, splits, slots, config, scaler)
-        _send(line, _do(envs[order.env], order, lane))
-
-
-def _listen(line: Connection, orders: SimpleQueue[bytes | None]) -> None:
-    """Take orders while others are at work, so that neither end waits for room to write; None when the run is gone."""
-    with contextlib.suppress(EOFError, OSError):
+    with contextlib.suppress(EOFError):
         while True:
-            orders.put(line.recv_bytes())
-    orders.put(None)
+            content = line.recv_bytes()
+            stopwatch = Stopwatch()
+            with stopwatch("transfer"):
+                order: Order = pickle.loads(content)
+                for index in order.envs:
+                    if index not in envs:
+                        envs[index] = Env(index, task, splits, slots, config, scaler())
+            _send(line, _do([envs[index] for index in order.envs], order, stopwatch, line, lane))
 
 
-def _do(env: Env, order: Order, lane: str) -> Answer | Failure:
-    stopwatch = Stopwatch()
+def _do(envs: Sequence[Env], order: Order, stopwatch: Stopwatch, line: Connection, lane: str) -> Answer | Failure:
+    """Raises EOFError where the run is gone, which has nothing to say before it is answered."""
+    numbers: list[list[list[float]]] = []
+    env = envs[0]
     try:
-        order.before.enter(env)
-        left = env.epoch(order.round, order.step, stopwatch, last=order.last)
-        return Answer(State.of(env), [vector.tolist() for vector in left], stopwatch.take())
+        with stopwatch("transfer"):
+            for env, before in zip(envs, order.before, strict=True):
+                before.enter(env)
+        for env in envs:
+            if line.poll():
+                raise EOFError
+            left = env.epoch(order.round, order.step, stopwatch, last=order.last)
+            numbers.append([vector.tolist() for vector in left])
+        with stopwatch("transfer"):
+            after = [State.of(env) for env in envs]
+    except EOFError:
+        raise
     except Exception as error:  # noqa: BLE001 (the run raises it)
-        fault = FaultError.of(error, f"env {order.env:02d} on {lane}")
+        fault = FaultError.of(error, f"env {env.index:02d} on {lane}")
         return Failure(str(fault), fault.trace)
+    phases = stopwatch.take()
+    toll = phases["transfer"] / len(envs)
+    return Answer(after, numbers, [env.seconds + toll for env in envs], phases)
