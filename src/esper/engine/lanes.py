@@ -114,7 +114,7 @@ class Lane:
             torch.cuda.set_device(self.device)
 
     def hire(self, contract: Contract) -> None:
-        """Have the epochs of this lane's envs trained by a process of its own."""
+        """Have a process of its own train what is this lane's part of a step."""
         self._worker = Worker(self.name, contract)
 
     @property
@@ -124,7 +124,7 @@ class Lane:
 
     @property
     def has_worker(self) -> bool:
-        """Whether its envs are trained by a process of its own."""
+        """Whether a process of its own trains its part of a step."""
         return self._worker is not None
 
     def each(self, envs: Sequence[Env], work: Work) -> Pending:

@@ -60,6 +60,7 @@ class Pool:
         width = most_numbers(len(slots))
         self.lanes = open_lanes(lanes[: len(owned)], splits, len(owned), width, amp=config.amp, one_stream=one_stream)
         self._sharing = [] if one_stream else [lane for lane in self.lanes if lane.device.type == "cpu"]
+        """Lanes any of which may do the work of another."""
         self._data = self._hire(task, slots, config)
         scaler_on = {lane: loss_scalers(config.amp, config.scaler, lane.device) for lane in self.lanes}
         self.envs: list[Env] = []
