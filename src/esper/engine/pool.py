@@ -145,7 +145,7 @@ class Pool:
             self._data.close()
 
     def _everywhere(self, envs: Sequence[Env], start: Callable[[Lane, Sequence[Env]], Pending]) -> dict[int, Numbers]:
-        """Have every lane begin something with those of the envs that are its own, and wait for all; by env.
+        """Have every lane begin something with its part of the envs, and wait for all; by env.
 
         Raises:
             FaultError: it failed in one of them; no lane is at work any more.
