@@ -36,6 +36,7 @@ Vectors = list[Tensor]
 Numbers = list[list[float]]
 """The same vectors on the host."""
 Work = Callable[[Env], Vectors]
+"""What is done with an env."""
 Pending = Callable[[], dict[int, Numbers]]
 """Waits for what was begun: the numbers of each env, by its index."""
 
@@ -142,7 +143,6 @@ class Lane:
         Raises, or has what is returned raise:
             FaultError: it failed for one of them, or the worker has ended.
         """
-
         worker = self._worker
         if worker is not None:
             for env in envs:

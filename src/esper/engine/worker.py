@@ -224,11 +224,16 @@ def _work(line: Connection, lane: str) -> None:
                 for index in order.envs:
                     if index not in envs:
                         envs[index] = Env(index, task, splits, slots, config, scaler())
-            _send(line, _do([envs[index] for index in order.envs], order, stopwatch, line, lane))
+            answer = _do([envs[index] for index in order.envs], order, stopwatch, line, lane)
+            if answer is None:
+                return
+            _send(line, answer)
 
 
-def _do(envs: Sequence[Env], order: Order, stopwatch: Stopwatch, line: Connection, lane: str) -> Answer | Failure:
-    """Raises EOFError where the run is gone, which has nothing to say before it is answered."""
+def _do(
+    envs: Sequence[Env], order: Order, stopwatch: Stopwatch, line: Connection, lane: str
+) -> Answer | Failure | None:
+    """None where the run is gone: it has nothing to say before it is answered, so what is there is the line's end."""
     numbers: list[list[list[float]]] = []
     env = envs[0]
     try:
@@ -237,13 +242,11 @@ def _do(envs: Sequence[Env], order: Order, stopwatch: Stopwatch, line: Connectio
                 before.enter(env)
         for env in envs:
             if line.poll():
-                raise EOFError
+                return None
             left = env.epoch(order.round, order.step, stopwatch, last=order.last)
             numbers.append([vector.tolist() for vector in left])
         with stopwatch("transfer"):
             after = [State.of(env) for env in envs]
-    except EOFError:
-        raise
     except Exception as error:  # noqa: BLE001 (the run raises it)
         fault = FaultError.of(error, f"env {env.index:02d} on {lane}")
         return Failure(str(fault), fault.trace)
