@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.growth.row_convolution import SmallConv3x3
+from esper.growth.small_convolution import SmallConv3x3
 
 
 class Pointwise(nn.Conv2d):

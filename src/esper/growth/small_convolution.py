@@ -1,9 +1,12 @@
-"""A 3×3 convolution of small pictures as one matrix product over whole rows, for CPUs.
+"""A 3×3 convolution of few channels, for CPUs: with these a convolution library is busy filling its vectors up.
 
-With few channels a convolution library is busy filling its vectors up. In channels_last a row of a small picture, its
-pixels with their channels, is about as long as they are. So a row of the output is the three rows of the input around
-it, times the kernel written out as a band of a matrix: up to three times the multiplications in two thirds of the time
-(`docs/experiments.md`, "a convolution of rows").
+Small pictures are one matrix product over whole rows. In channels_last a row, its pixels with their channels, is about
+as long as a vector. So a row of the output is the three rows of the input around it, times the kernel written out as a
+band of a matrix: up to three times the multiplications in two thirds of the time (`docs/experiments.md`, "a convolution
+of rows").
+
+Large pictures in colour are convolved two pixels at a time: in channels_last two neighbours of the output are one pixel
+of twice the channels, and their kernels one kernel of four columns (the same, "two pixels at a time").
 
 Shapes: B samples, C channels in, O channels out, H × W pixels.
 """
@@ -18,22 +21,41 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 LONGEST_ROW = 32
-"""Most numbers in a row, W times C or O, for which this is the faster way."""
+"""Most numbers in a row, W times C or O, for which a matrix product is the faster way."""
+PICTURE = 3
+"""Most channels of the input for which two pixels at a time are faster; the gradient of such an input is not asked for,
+and would take longer."""
+HALF_A_VECTOR = 8
+"""The same of the output."""
+WIDE = 32
+"""Least pixels in a row for that."""
 
 
 class SmallConv3x3(nn.Conv2d):
-    """A 3×3 convolution without bias that keeps the picture's size: over rows where that is faster, else PyTorch's."""
+    """A 3×3 convolution without bias that keeps the picture's size: the fastest way for its input."""
 
     def __init__(self, channels_in: int, channels_out: int) -> None:
         super().__init__(channels_in, channels_out, 3, padding=1, bias=False)
 
     def forward(self, input: Tensor) -> Tensor:
         """From [B, C, H, W] to [B, O, H, W]."""
-        short = input.shape[-1] * max(self.in_channels, self.out_channels) <= LONGEST_ROW
-        exact = input.dtype is torch.float32 and not torch.is_autocast_enabled(input.device.type)
-        if short and exact and input.device.type == "cpu":
-            return _RowConvolution.apply(input, self.weight)
+        width, channels, out = input.shape[-1], self.in_channels, self.out_channels
+        if input.device.type == "cpu":
+            exact = input.dtype is torch.float32 and not torch.is_autocast_enabled("cpu")
+            if exact and width * max(channels, out) <= LONGEST_ROW:
+                return _RowConvolution.apply(input, self.weight)
+            if channels <= PICTURE and out <= HALF_A_VECTOR and width >= WIDE and width % 2 == 0:
+                return _two_at_a_time(input, self.weight)
         return super().forward(input)
+
+
+def _two_at_a_time(x_BCHW: Tensor, kernel_OC33: Tensor) -> Tensor:
+    """[B, O, H, W] in channels_last, of an even W."""
+    batch, _, height, width = x_BCHW.shape
+    left_and_right = torch.cat((F.pad(kernel_OC33, (0, 1)), F.pad(kernel_OC33, (1, 0))))
+    kernel_PC34 = left_and_right.contiguous(memory_format=torch.channels_last)  # P = 2 O
+    h_BPHW = F.conv2d(x_BCHW, kernel_PC34, stride=(1, 2), padding=1)  # of half the width
+    return h_BPHW.permute(0, 2, 3, 1).reshape(batch, height, width, -1).permute(0, 3, 1, 2)
 
 
 class _RowConvolution(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Convolutions over rows against PyTorch's own."""
+"""Convolutions of few channels against PyTorch's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from esper.growth.row_convolution import LONGEST_ROW, SmallConv3x3, _RowConvolution
+from esper.growth.small_convolution import LONGEST_ROW, WIDE, SmallConv3x3, _RowConvolution
 
 
 def pair(batch: int, channels: int, out: int, height: int, width: int) -> tuple[SmallConv3x3, Tensor, Tensor]:
@@ -46,10 +46,43 @@ def test_it_is_a_convolution_forward_and_back(
     )
 
 
-@pytest.mark.parametrize(("channels", "width", "by_rows"), [(4, 8, True), (4, 9, False), (LONGEST_ROW, 1, True)])
-def test_rows_are_for_short_ones(channels: int, width: int, by_rows: bool) -> None:
-    layer, x, _ = pair(2, channels, 4, 3, width)
-    assert ("RowConvolution" in type(layer(x).grad_fn).__name__) == by_rows
+ROWS, PAIRS, PYTORCH = "_RowConvolutionBackward", "PermuteBackward0", "ConvolutionBackward0"
+
+
+@pytest.mark.parametrize(
+    ("channels", "out", "width", "way"),
+    [
+        (4, 4, 8, ROWS),
+        (4, 4, 9, PYTORCH),
+        (LONGEST_ROW, 4, 1, ROWS),
+        (3, 8, WIDE, PAIRS),
+        (3, 8, WIDE + 1, PYTORCH),
+        (3, 8, WIDE - 2, PYTORCH),
+        (3, 9, WIDE, PYTORCH),
+        (4, 8, WIDE, PYTORCH),
+    ],
+)
+def test_each_input_goes_the_way_that_is_fastest_for_it(channels: int, out: int, width: int, way: str) -> None:
+    layer, x, gradient = pair(2, channels, out, 3, width)
+    ours, theirs = layer(x), F.conv2d(x, layer.weight, padding=1)
+    assert type(ours.grad_fn).__name__ == way
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, layer.weight, gradient), torch.autograd.grad(theirs, layer.weight, gradient)
+    )
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_two_pixels_at_a_time_are_a_convolution_in_any_layout_and_precision(layout: torch.memory_format) -> None:
+    layer, x, _ = pair(2, 3, 8, 4, WIDE)
+    x = x.to(memory_format=layout)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(x).dtype is torch.bfloat16
+        torch.testing.assert_close(layer(x), F.conv2d(x, layer.weight, padding=1), rtol=2e-2, atol=2e-2)
+    layer.double()
+    x = x.double()
+    torch.testing.assert_close(layer(x), F.conv2d(x, layer.weight, padding=1), rtol=1e-12, atol=1e-12)
+    assert layer(x).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_other_precisions_are_left_to_pytorch() -> None:
