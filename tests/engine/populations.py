@@ -22,9 +22,13 @@ from esper.tasks.task import Splits, Task
 SLOTS = ("early", "mid", "late")
 
 
+DIGITS = get_task("digits_impaired")
+
+
 @cache
-def _data(task: Task) -> Splits:
-    return task.load(None)
+def digits() -> Splits:
+    """Their data, read once."""
+    return DIGITS.load(None)
 
 
 @contextmanager
@@ -36,9 +40,8 @@ def population(
     **options: Any,
 ) -> Iterator[Pool]:
     """Envs on the impaired digits; the task and its data may be changed."""
-    digits = get_task("digits_impaired")
     config = msgspec.structs.replace(Config(envs=envs), **options)
-    pool = Pool(task(digits), splits(_data(digits)), lanes, SLOTS, config)
+    pool = Pool(task(DIGITS), splits(digits()), lanes, SLOTS, config)
     try:
         yield pool
     finally:
