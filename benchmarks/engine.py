@@ -2,7 +2,8 @@
 
 Each setting runs in a process of its own, so that its memory is its own. The first round warms up and is not counted.
 An env-step is one decision, one epoch of training and one validation of one env. Where others work on the same cores,
-env-steps per second of the run's own CPU time, times the lanes, say more than those of the wall time.
+env-steps per second of the run's own CPU time, times the lanes, say more than those of the wall time. "× plain" is the
+ratio to the epochs of a plain PyTorch loop (`benchmarks/plain.py`), measured right before and right after.
 
 With `--memory` it prints instead the resident memory at the end of each round, which is to be flat from the second on,
 and what checkpoints cost: `python benchmarks/engine.py --memory --envs 64 --rounds 50`.
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from queue import SimpleQueue
 
 import msgspec
@@ -91,6 +93,11 @@ def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
     return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
+def plain_epochs_per_second(task: str) -> float:
+    command = [sys.executable, str(Path(__file__).with_name("plain.py")), "--task", task]
+    return float(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
 def print_memory(result: Result) -> None:
     rss = result.rss_mib
     print(f"{result.envs} envs: resident MiB at the end of each round, the first one to warm up")
@@ -124,9 +131,11 @@ def main() -> None:
         sys.stdout.buffer.write(msgspec.json.encode(result))
         return
     print(", ".join(f"{name} {value}" for name, value in options.items()), "(after one round to warm up)")
+    plain: list[float] = []
     if not memory:
-        heads = f"{'envs':>5} {'env-steps/s':>12} {'per CPU-s':>10} {'RSS':>10} {'per env':>9}"
+        heads = f"{'envs':>5} {'env-steps/s':>12} {'× plain':>8} {'per CPU-s':>10} {'RSS':>10} {'per env':>9}"
         print(f"{heads}  share of the wall time")
+        plain.append(plain_epochs_per_second(options["task"]))
     before: Result | None = None
     for count in envs:
         setting = msgspec.json.encode({"envs": count, **options}).decode()
@@ -139,8 +148,10 @@ def main() -> None:
         # What an env costs is the slope: the rest is the process.
         slope = (max(result.rss_mib) - max(before.rss_mib)) / (count - before.envs) if before else None
         each = "" if slope is None else f"{slope:5.2f} MiB"
+        plain.append(plain_epochs_per_second(options["task"]))
+        ratio = result.env_steps_per_second / statistics.fmean(plain[-2:])
         print(
-            f"{count:5} {result.env_steps_per_second:12.1f} {result.env_steps_per_core_second:10.1f} "
+            f"{count:5} {result.env_steps_per_second:12.1f} {ratio:8.2f} {result.env_steps_per_core_second:10.1f} "
             f"{max(result.rss_mib):6.0f} MiB {each:>9}  {shares}",
             flush=True,
         )

@@ -1,0 +1,82 @@
+"""An epoch as one writes it down first: `python benchmarks/plain.py [--task NAME]` prints how many there are a second.
+
+Modules, layout, threads and optimizer as PyTorch has them by default; convolution, batch norm, ReLU and pool in the
+order of the textbooks; one network after another. `benchmarks/engine.py` measures it beside the engine: a machine that
+is slower for an hour, as rented ones are, is slower for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from esper.growth.host import ConvBlock
+from esper.tasks import get_task
+from esper.tasks.task import Task
+
+WARM_UP, COUNTED = 2.0, 4.0
+"""Seconds."""
+
+
+def network(task: Task) -> nn.Module:
+    """What a task's host computes, but for where its pools are."""
+    blocks = [block for block in task.build_host().segments if isinstance(block, ConvBlock)]
+    pools = sum(block.pool_before is not None for block in blocks)
+    layers: list[nn.Module] = []
+    for index, conv in enumerate(block.conv for block in blocks):
+        same = nn.Conv2d(conv.in_channels, conv.out_channels, conv.kernel_size[0], padding="same", bias=False)
+        layers += [same, nn.BatchNorm2d(conv.out_channels), nn.ReLU()]
+        if index < pools:
+            layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LazyLinear(task.classes))
+
+
+class Loop:
+    """Trains and validates, epoch by epoch."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        splits = task.load(None)
+        self._train_x, self._train_y = splits.train_x.contiguous(), splits.train_y
+        self._validation_x, self._validation_y = splits.validation_x.contiguous(), splits.validation_y
+        self._network = network(task)
+        self._network(self._validation_x[:2])
+        self._optimizer = torch.optim.SGD(
+            self._network.parameters(), lr=task.host_learning_rate, momentum=0.9, nesterov=True
+        )
+
+    def epoch(self) -> float:
+        """Validation accuracy after one more."""
+        task, model = self._task, self._network
+        model.train()
+        order_N = torch.randperm(len(self._train_y))[: task.samples_per_epoch]
+        for index_B in order_N.split(task.batch_size):
+            loss = F.cross_entropy(model(self._train_x[index_B]), self._train_y[index_B])
+            self._optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            self._optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            hits_N: Tensor = model(self._validation_x).argmax(dim=1) == self._validation_y
+        return hits_N.float().mean().item()
+
+
+def epochs_per_second(task: Task) -> float:
+    loop = Loop(task)
+    for seconds in (WARM_UP, COUNTED):
+        epochs, began = 0, time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            loop.epoch()
+            epochs += 1
+    return epochs / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="digits_impaired")
+    print(f"{epochs_per_second(get_task(parser.parse_args().task)):.2f}")
