@@ -36,6 +36,7 @@ TOPOLOGIES = {"bare": None, "3 × conv_light": "conv_light"}
 
 Epoch = Callable[[int], None]
 """Trains every env for the epoch of this number."""
+Way = Callable[[Pool], Epoch]
 
 
 def population(task: Task, splits: Splits, device: str, envs: int, blueprint: str | None) -> Pool:
@@ -137,7 +138,9 @@ class Batched:
         self._network, self._alphas = first.network, first.network.alphas()
         for env in envs:
             env.network.train()
-        self.parameters, self.buffers = stack_module_state([env.network for env in envs])
+        parameters, self.buffers = stack_module_state([env.network for env in envs])
+        # Under vmap a GPU's batch norm has no way for channels_last, in which the envs are.
+        self.parameters = {name: value.detach().contiguous() for name, value in parameters.items()}
         self.momenta = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
         names = {parameter: name for name, parameter in first.network.named_parameters()}
         self._owners = [([names[parameter] for parameter in owner.parameters], owner) for owner in first.owners()]
@@ -152,7 +155,7 @@ class Batched:
         """An epoch of every env in its own order; norms before clipping, [M, O, E] for M batches and O owners."""
         size = self._envs[0].task.batch_size
         pictures, labels = zip(*(env.samples(0, step) for env in self._envs), strict=True)
-        x_ENCHW, y_EN = torch.stack(pictures), torch.stack(labels)
+        x_ENCHW, y_EN = torch.stack(pictures).contiguous(), torch.stack(labels)
         batches = zip(x_ENCHW.split(size, dim=1), y_EN.split(size, dim=1), strict=True)
         return torch.stack([self._learn(x_EBCHW, y_EB) for x_EBCHW, y_EB in batches])
 
@@ -188,15 +191,28 @@ def batched(pool: Pool) -> Epoch:
     return epoch
 
 
+def warm(ways: dict[str, Way], pools: dict[str, Pool]) -> dict[str, Epoch]:
+    """The candidates after an epoch; those that PyTorch cannot run here are said, and left out."""
+    candidates: dict[str, Epoch] = {}
+    for name, way in ways.items():
+        try:
+            epoch = way(pools[name])
+            epoch(0)
+        except RuntimeError as error:
+            print(f"{name} cannot be run here: {str(error).splitlines()[0]}")
+        else:
+            candidates[name] = epoch
+    return candidates
+
+
 def measure(candidates: dict[str, Epoch], envs: int, repeats: int) -> dict[str, float]:
     """Median milliseconds per epoch of one env, by candidate."""
     taken: dict[str, list[float]] = {name: [] for name in candidates}
-    for step in range(1 + repeats):
+    for step in range(1, 1 + repeats):
         for name, epoch in candidates.items():
             start = time.perf_counter()
             epoch(step)
-            if step:
-                taken[name].append((time.perf_counter() - start) * 1000 / envs)
+            taken[name].append((time.perf_counter() - start) * 1000 / envs)
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
@@ -208,7 +224,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     on_gpu = torch_device(options.device).type == "cuda"
-    ways: dict[str, Callable[[Pool], Epoch]] = {"streams": streams, "vmap": batched}
+    ways: dict[str, Way] = {"streams": streams, "vmap": batched}
     if on_gpu:
         ways["graphs"] = graphs
     task = get_task(options.task)
@@ -220,14 +236,16 @@ def main() -> None:
     for envs in options.envs:
         for topology, blueprint in TOPOLOGIES.items():
             pools = {way: population(task, splits, options.device, envs, blueprint) for way in ways}
-            found = measure({way: ways[way](pool) for way, pool in pools.items()}, envs, options.repeats)
+            found = measure(warm(ways, pools), envs, options.repeats)
             for pool in pools.values():
                 pool.close()
             for way, milliseconds in found.items():
                 ratios[way].append(found["streams"] / milliseconds)
-            cells = "".join(f"{found[way]:12.3f} ({ratios[way][-1]:5.2f} ×)" for way in ways)
+            cells = "".join(
+                f"{found[way]:12.3f} ({ratios[way][-1]:5.2f} ×)" if way in found else f"{'—':>22}" for way in ways
+            )
             print(f"{envs:5} {topology:16}{cells}", flush=True)
-    means = {way: statistics.geometric_mean(each) for way, each in ratios.items()}
+    means = {way: statistics.geometric_mean(each) for way, each in ratios.items() if each}
     winner = max(means, key=lambda way: means[way])
     print(f"Fastest on {name}: {winner}, {means[winner]:.2f} times as fast as streams (geometric mean).")
     if not on_gpu:

@@ -19,10 +19,12 @@ BATCHES = 4
 
 
 @contextmanager
-def envs_of(blueprint: str | None, device: str, dtype: torch.dtype) -> Iterator[list[Env]]:
+def envs_of(
+    blueprint: str | None, device: str, dtype: torch.dtype, name: str = "digits_impaired"
+) -> Iterator[list[Env]]:
     """Envs of one topology that differ in weights, order and scale; some of them are clipped, and some are not."""
-    digits = get_task("digits_impaired")
-    task = replace(digits, samples_per_epoch=BATCHES * digits.batch_size)
+    whole = get_task(name)
+    task = replace(whole, samples_per_epoch=BATCHES * whole.batch_size)
     loaded = task.load(None)
     exact = replace(loaded, train_x=loaded.train_x.to(dtype))
     pool = population(task, exact, device, ENVS, blueprint)
@@ -43,10 +45,19 @@ def weights(env: Env) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in env.network.state_dict().items()}
 
 
-@pytest.mark.parametrize("blueprint", [None, "conv_light", "attention"])
-def test_batched_envs_learn_what_each_learns_by_itself(blueprint: str | None) -> None:
+@pytest.mark.parametrize(
+    ("task", "blueprint"),
+    [
+        ("digits_impaired", None),
+        ("digits_impaired", "conv_light"),
+        ("digits_impaired", "attention"),
+        ("synthetic", None),
+    ],
+)
+def test_batched_envs_learn_what_each_learns_by_itself(task: str, blueprint: str | None) -> None:
     """Clipping, momentum and running statistics are each env's own, in float64."""
-    with envs_of(blueprint, "cpu:0", torch.float64) as alone, envs_of(blueprint, "cpu:0", torch.float64) as together:
+    exact = (blueprint, "cpu:0", torch.float64, task)
+    with envs_of(*exact) as alone, envs_of(*exact) as together:
         batched = Batched(together)
         norms_MOE = torch.cat([batched.train(step) for step in range(2)])
         clips = torch.tensor([owner.clip for owner in alone[0].owners()]).unsqueeze(1)

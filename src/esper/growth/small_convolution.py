@@ -52,8 +52,7 @@ class SmallConv3x3(nn.Conv2d):
 def _two_at_a_time(x_BCHW: Tensor, kernel_OC33: Tensor) -> Tensor:
     """[B, O, H, W] in channels_last, of an even W."""
     batch, _, height, width = x_BCHW.shape
-    left_and_right = torch.cat((F.pad(kernel_OC33, (0, 1)), F.pad(kernel_OC33, (1, 0))))
-    kernel_PC34 = left_and_right.contiguous(memory_format=torch.channels_last)  # P = 2 O
+    kernel_PC34 = torch.cat((F.pad(kernel_OC33, (0, 1)), F.pad(kernel_OC33, (1, 0))))  # P = 2 O
     h_BPHW = F.conv2d(x_BCHW, kernel_PC34, stride=(1, 2), padding=1)  # of half the width
     return h_BPHW.permute(0, 2, 3, 1).reshape(batch, height, width, -1).permute(0, 3, 1, 2)
 
