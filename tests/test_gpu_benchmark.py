@@ -51,7 +51,7 @@ def weights(env: Env) -> dict[str, Tensor]:
         ("digits_impaired", None),
         ("digits_impaired", "conv_light"),
         ("digits_impaired", "attention"),
-        ("synthetic", None),
+        pytest.param("synthetic", None, marks=pytest.mark.slow),
     ],
 )
 def test_batched_envs_learn_what_each_learns_by_itself(task: str, blueprint: str | None) -> None:

@@ -107,10 +107,17 @@ def of_others(events: list[ev.AnyEvent]) -> list[ev.AnyEvent]:
 
 
 OPTIONS: dict[str, Any] = {"rounds": 1, "steps": 5, "envs": 4, "policy": "random", "seed": 3}
-PRECISION = [{}, {"amp": "fp16"}, {"amp": "fp16", "scaler": "device", "devices": ("cpu:0", "cpu:1")}]
+SHARED_SCALE = {"amp": "fp16", "scaler": "device", "devices": ("cpu:0", "cpu:1")}
 
 
-@pytest.mark.parametrize("precision", PRECISION, ids=["fp32", "fp16", "fp16, shared scale, two lanes"])
+@pytest.mark.parametrize(
+    "precision",
+    [
+        pytest.param({}, id="fp32"),
+        pytest.param({"amp": "fp16"}, id="fp16"),
+        pytest.param(SHARED_SCALE, id="fp16, shared scale, two lanes", marks=pytest.mark.slow),
+    ],
+)
 def test_neighbours_do_not_feel_it(precision: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     coupled = precision.get("scaler") == "device"  # a shared scale: every overflow halves it for all
     well = None if coupled else LiveRun(tmp_path / "well", **OPTIONS, **precision)

@@ -73,7 +73,7 @@ def test_a_lane_without_an_env_is_not_opened() -> None:
         assert [lane.name for lane in pool.lanes] == ["cpu:0"]
 
 
-@pytest.mark.parametrize("amp", ["off", "fp16"])
+@pytest.mark.parametrize("amp", [pytest.param("off", marks=pytest.mark.slow), "fp16"])
 def test_the_number_of_lanes_changes_no_bit(amp: str) -> None:
     with population(envs=3, amp=amp) as one, population(envs=3, amp=amp, lanes=TWO_LANES) as two:
         assert play(one, 0, 12) == play(two, 0, 12)

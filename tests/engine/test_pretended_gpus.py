@@ -19,7 +19,7 @@ STEPS = 12
 @pytest.mark.parametrize(
     ("amp", "scaler", "counterfactual"),
     [
-        ("bf16", "env", "ablation"),
+        pytest.param("bf16", "env", "ablation", marks=pytest.mark.slow),
         ("fp16", "env", "shapley"),
         pytest.param("fp16", "device", "ablation", marks=pytest.mark.slow),
         pytest.param("off", "env", "shapley", marks=pytest.mark.slow),

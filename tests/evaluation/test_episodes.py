@@ -193,6 +193,7 @@ def test_a_checkpoint_without_a_ppo_policy_says_so_before_anything_is_played(tmp
         HeldOut(path, policies=["static", "ppo"], episodes=2, seed=0, devices=["cpu:0"])
 
 
+@pytest.mark.slow
 def test_every_device_count_gives_the_same_results(checkpoint: Path) -> None:
     found = []
     for devices in (["cpu:0"], ["cpu:0", "cpu:1"]):
