@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.growth.small_convolution import SmallConv3x3
+from esper.growth.convolution import Convolution
 
 
 class Pointwise(nn.Conv2d):
@@ -39,9 +39,7 @@ def convolution(channels_in: int, channels_out: int, kernel_size: int, groups: i
     """A convolution without bias that keeps the picture's size; `kernel_size` is odd."""
     if kernel_size == 1 and groups == 1:
         return Pointwise(channels_in, channels_out)
-    if kernel_size == 3 and groups == 1:
-        return SmallConv3x3(channels_in, channels_out)
-    return nn.Conv2d(channels_in, channels_out, kernel_size, padding=kernel_size // 2, groups=groups, bias=False)
+    return Convolution(channels_in, channels_out, kernel_size, groups)
 
 
 def pixel_mean(x_BCHW: Tensor) -> Tensor:

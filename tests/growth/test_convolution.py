@@ -1,4 +1,4 @@
-"""Convolutions of few channels against PyTorch's own."""
+"""Convolutions against PyTorch's own."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from esper.growth.small_convolution import LONGEST_ROW, WIDE, SmallConv3x3, _RowConvolution
+from esper.growth.convolution import LONGEST_ROW, WIDE, Convolution, _RowConvolution
 
 
-def pair(batch: int, channels: int, out: int, height: int, width: int) -> tuple[SmallConv3x3, Tensor, Tensor]:
+def pair(batch: int, channels: int, out: int, height: int, width: int) -> tuple[Convolution, Tensor, Tensor]:
     """A layer, what it sees, and a gradient of what it says."""
     generator = torch.Generator().manual_seed(channels + 10 * out + 100 * height + 1000 * width)
-    layer = SmallConv3x3(channels, out)
+    layer = Convolution(channels, out, 3)
     with torch.no_grad():
         layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator))
     x = torch.randn(batch, channels, height, width, generator=generator)
@@ -91,6 +91,34 @@ def test_other_precisions_are_left_to_pytorch() -> None:
         assert layer(x).dtype is torch.bfloat16
     layer.double()
     torch.testing.assert_close(layer(x.double()), F.conv2d(x.double(), layer.weight, padding=1), rtol=1e-12, atol=1e-12)
+
+
+FLOAT16 = [(4, 4, 3, 1), (3, 8, 3, 1), (4, 4, 3, 4), (2, 4, 5, 1)]
+
+
+@pytest.mark.parametrize(("channels", "out", "kernel_size", "groups"), FLOAT16)
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_in_float16_it_is_pytorchs_on_a_cpu_too(
+    channels: int, out: int, kernel_size: int, groups: int, scale: float
+) -> None:
+    """Also where a gradient is more than float16 can hold, by which loss scaling finds its scale."""
+    generator = torch.Generator().manual_seed(kernel_size)
+    layer = Convolution(channels, out, kernel_size, groups)
+    with torch.no_grad():
+        layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator))
+    x = torch.randn(2, channels, 8, WIDE, generator=generator, requires_grad=True)
+    gradient = torch.randn(2, out, 8, WIDE, generator=generator).half() * scale
+    wanted = (x, layer.weight)
+    with torch.autocast("cpu", dtype=torch.float16):
+        ours = layer(x)
+        theirs = F.conv2d(x, layer.weight, padding=kernel_size // 2, groups=groups)
+    assert ours.dtype is torch.float16
+    torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-3)
+    found, expected = (torch.autograd.grad(each, wanted, gradient) for each in (ours, theirs))
+    assert found[1].isinf().any() == (scale > 1.0)
+    for mine, pytorchs in zip(found, expected, strict=True):
+        assert torch.equal(mine.isfinite(), pytorchs.isfinite())
+        torch.testing.assert_close(mine, pytorchs, rtol=5e-3, atol=5e-3 * scale)
 
 
 def test_gradients_are_those_of_finite_differences() -> None:

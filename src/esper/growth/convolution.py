@@ -1,12 +1,16 @@
-"""A 3×3 convolution of few channels, for CPUs: with these a convolution library is busy filling its vectors up.
+"""A convolution in the fastest way for its input, where that is not PyTorch's: on CPUs, and for few channels.
 
-Small pictures are one matrix product over whole rows. In channels_last a row, its pixels with their channels, is about
-as long as a vector. So a row of the output is the three rows of the input around it, times the kernel written out as a
-band of a matrix: up to three times the multiplications in two thirds of the time (`docs/experiments.md`, "a convolution
-of rows").
+With few channels a convolution library is busy filling its vectors up (3×3 kernels):
 
-Large pictures in colour are convolved two pixels at a time: in channels_last two neighbours of the output are one pixel
-of twice the channels, and their kernels one kernel of four columns (the same, "two pixels at a time").
+- Small pictures are one matrix product over whole rows. In channels_last a row, its pixels with their channels, is
+  about as long as a vector. So a row of the output is the three rows of the input around it, times the kernel written
+  out as a band of a matrix: up to three times the multiplications in two thirds of the time (`docs/experiments.md`,
+  "a convolution of rows").
+- Large pictures in colour are convolved two pixels at a time: in channels_last two neighbours of the output are one
+  pixel of twice the channels, and their kernels one kernel of four columns (the same, "two pixels at a time").
+
+In float16 a CPU takes a hundred times as long for the gradient of a kernel as in float32: there the numbers are
+float16's, and what is computed from them is computed in float32, in which a GPU adds them up as well.
 
 Shapes: B samples, C channels in, O channels out, H × W pixels.
 """
@@ -31,22 +35,38 @@ WIDE = 32
 """Least pixels in a row for that."""
 
 
-class SmallConv3x3(nn.Conv2d):
-    """A 3×3 convolution without bias that keeps the picture's size: the fastest way for its input."""
+class Convolution(nn.Conv2d):
+    """A convolution without bias that keeps the picture's size.
 
-    def __init__(self, channels_in: int, channels_out: int) -> None:
-        super().__init__(channels_in, channels_out, 3, padding=1, bias=False)
+    Args:
+        channels_in: C.
+        channels_out: O.
+        kernel_size: odd.
+        groups: as PyTorch's.
+    """
+
+    def __init__(self, channels_in: int, channels_out: int, kernel_size: int, groups: int = 1) -> None:
+        super().__init__(channels_in, channels_out, kernel_size, padding=kernel_size // 2, groups=groups, bias=False)
 
     def forward(self, input: Tensor) -> Tensor:
         """From [B, C, H, W] to [B, O, H, W]."""
-        width, channels, out = input.shape[-1], self.in_channels, self.out_channels
-        if input.device.type == "cpu":
-            exact = input.dtype is torch.float32 and not torch.is_autocast_enabled("cpu")
-            if exact and width * max(channels, out) <= LONGEST_ROW:
-                return _RowConvolution.apply(input, self.weight)
+        if input.device.type != "cpu":
+            return super().forward(input)
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
+        if dtype is not torch.float16:
+            return self._on_a_cpu(input, self.weight, dtype)
+        with torch.autocast("cpu", enabled=False):
+            return self._on_a_cpu(input.half().float(), self.weight.half().float(), torch.float32).half()
+
+    def _on_a_cpu(self, x_BCHW: Tensor, kernel: Tensor, dtype: torch.dtype) -> Tensor:
+        """`dtype` is that of the computation."""
+        width, channels, out = x_BCHW.shape[-1], self.in_channels, self.out_channels
+        if self.kernel_size == (3, 3) and self.groups == 1:
+            if dtype is torch.float32 and width * max(channels, out) <= LONGEST_ROW:
+                return _RowConvolution.apply(x_BCHW, kernel)
             if channels <= PICTURE and out <= HALF_A_VECTOR and width >= WIDE and width % 2 == 0:
-                return _two_at_a_time(input, self.weight)
-        return super().forward(input)
+                return _two_at_a_time(x_BCHW, kernel)
+        return F.conv2d(x_BCHW, kernel, padding=self.padding, groups=self.groups)
 
 
 def _two_at_a_time(x_BCHW: Tensor, kernel_OC33: Tensor) -> Tensor:
