@@ -79,7 +79,7 @@ def _check_fused(*args: Any, grad_scale: Tensor, found_inf: Tensor | None = None
 class _Now:
     """An executor whose work is done by who submits it: fake mode is a matter of one thread."""
 
-    def __init__(self, initializer: Callable[[], None], **_: Any) -> None:
+    def __init__(self, *, initializer: Callable[[], None], **_: Any) -> None:
         initializer()
 
     def submit(self, work: Callable[..., Any], *args: Any) -> Any:
@@ -143,7 +143,7 @@ def pretended_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         for name, value in pretended.items():
             patch.setattr(torch.cuda, name, value)
         patch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
-        patch.setattr(lanes, "ThreadPoolExecutor", lambda *, initializer, **_: _Now(initializer))
+        patch.setattr(lanes, "ThreadPoolExecutor", _Now)
         patch.setattr(nn.Module, "to", _to)
         patch.setattr(Tensor, "backward", _backward)
         yield waits
