@@ -12,10 +12,12 @@ from torch import Tensor
 from esper.growth.convolution import LONGEST_ROW, WIDE, Convolution, _RowConvolution
 
 
-def pair(batch: int, channels: int, out: int, height: int, width: int) -> tuple[Convolution, Tensor, Tensor]:
+def pair(
+    batch: int, channels: int, out: int, height: int, width: int, kernel_size: int = 3, groups: int = 1
+) -> tuple[Convolution, Tensor, Tensor]:
     """A layer, what it sees, and a gradient of what it says."""
     generator = torch.Generator().manual_seed(channels + 10 * out + 100 * height + 1000 * width)
-    layer = Convolution(channels, out, 3)
+    layer = Convolution(channels, out, kernel_size, groups)
     with torch.no_grad():
         layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator))
     x = torch.randn(batch, channels, height, width, generator=generator)
@@ -93,22 +95,17 @@ def test_other_precisions_are_left_to_pytorch() -> None:
     torch.testing.assert_close(layer(x.double()), F.conv2d(x.double(), layer.weight, padding=1), rtol=1e-12, atol=1e-12)
 
 
-FLOAT16 = [(4, 4, 3, 1), (3, 8, 3, 1), (4, 4, 3, 4), (2, 4, 5, 1)]
-
-
-@pytest.mark.parametrize(("channels", "out", "kernel_size", "groups"), FLOAT16)
+@pytest.mark.parametrize(
+    ("channels", "out", "kernel_size", "groups"), [(4, 4, 3, 1), (3, 8, 3, 1), (4, 4, 3, 4), (2, 4, 5, 1)]
+)
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_in_float16_it_is_pytorchs_on_a_cpu_too(
     channels: int, out: int, kernel_size: int, groups: int, scale: float
 ) -> None:
     """Also where a gradient is more than float16 can hold, by which loss scaling finds its scale."""
-    generator = torch.Generator().manual_seed(kernel_size)
-    layer = Convolution(channels, out, kernel_size, groups)
-    with torch.no_grad():
-        layer.weight.copy_(torch.randn(layer.weight.shape, generator=generator))
-    x = torch.randn(2, channels, 8, WIDE, generator=generator, requires_grad=True)
-    gradient = torch.randn(2, out, 8, WIDE, generator=generator).half() * scale
-    wanted = (x, layer.weight)
+    layer, x, gradient = pair(2, channels, out, 8, WIDE, kernel_size, groups)
+    gradient = gradient.half() * scale
+    wanted = (x.requires_grad_(), layer.weight)
     with torch.autocast("cpu", dtype=torch.float16):
         ours = layer(x)
         theirs = F.conv2d(x, layer.weight, padding=kernel_size // 2, groups=groups)
