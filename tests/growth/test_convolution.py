@@ -88,6 +88,13 @@ def test_two_pixels_at_a_time_are_a_convolution_in_any_layout_and_precision(layo
     assert layer(x).is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.fixture
+def amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU that multiplies matrices; on others the same comes out, and takes longer."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+
+
+@pytest.mark.usefixtures("amx")
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize(("channels", "out", "width"), [(3, 8, WIDE), (1, 8, 40), (2, 4, 2 * WIDE), (3, 2, WIDE)])
 def test_strips_of_windows_are_pytorchs_convolution_and_pool_to_the_bit(
@@ -113,10 +120,12 @@ def test_strips_of_windows_are_pytorchs_convolution_and_pool_to_the_bit(
     assert torch.equal(mine, pytorchs)
 
 
+@pytest.mark.usefixtures("amx")
 def test_strips_of_windows_are_as_exact_as_pytorchs() -> None:
     layer, x, _ = pair(16, 3, 8, WIDE, WIDE)
     exact = F.max_pool2d(F.conv2d(x, layer.weight, padding=1), 2)
     with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer.takes_strips(x)
         ours, theirs = halved_convolution(layer, x), F.max_pool2d(F.conv2d(x, layer.weight, padding=1), 2)
     gradient = torch.randn(exact.shape, generator=torch.Generator().manual_seed(0))
     wanted, mine, pytorchs = (
@@ -126,6 +135,7 @@ def test_strips_of_windows_are_as_exact_as_pytorchs() -> None:
     assert (mine - wanted).norm() < 1.5 * (pytorchs - wanted).norm()
 
 
+@pytest.mark.usefixtures("amx")
 @pytest.mark.parametrize(
     ("dtype", "channels", "out", "height", "width"),
     [
@@ -146,6 +156,16 @@ def test_what_does_not_come_in_strips_is_convolved_and_halved(
     with torch.autocast("cpu", dtype=dtype, enabled=dtype is not torch.float32):
         assert not layer.takes_strips(x)
         assert torch.equal(halved_convolution(layer, x), halved(layer(x)))
+
+
+@pytest.mark.parametrize("capabilities", [{}, {"amx_bf16": False, "avx512_bf16": True}])
+def test_a_cpu_that_does_not_multiply_matrices_takes_no_strips(
+    capabilities: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    layer, x, _ = pair(2, 3, 8, 4, WIDE)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not layer.takes_strips(x)
 
 
 def test_other_precisions_are_left_to_pytorch() -> None:

@@ -10,7 +10,8 @@ With few channels a convolution library is busy filling its vectors up (3×3 ker
   pixel of twice the channels, and their kernels one kernel of four columns (the same, "two pixels at a time").
 - In bfloat16, with a max pool behind it, such a convolution is one matrix product again: of what some windows of the
   pool side by side see, and a band for all their pixels. The pool then has the channels of all these windows to take
-  maxima of at once, where PyTorch's goes number by number for a few ("a strip of windows").
+  maxima of at once, where PyTorch's goes number by number for a few. For CPUs that multiply matrices (AMX): on others
+  twice the multiplications take longer than the pool saves ("a strip of windows").
 
 In float16 a CPU takes a hundred times as long for the gradient of a kernel as in float32: there the numbers are
 float16's, and what is computed from them is computed in float32, in which a GPU adds them up as well.
@@ -77,6 +78,8 @@ class Convolution(nn.Conv2d):
     def takes_strips(self, input: Tensor) -> bool:
         """Whether `halved_in_strips` is the fastest way."""
         if input.device.type != "cpu" or _computed_in(input) is not torch.bfloat16 or not self._of_pictures(input):
+            return False
+        if not torch.cpu.get_capabilities().get("amx_bf16", False):
             return False
         height, width = input.shape[-2:]
         windows, left = divmod(VECTOR, self.out_channels)
