@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from esper.growth.layers import Pointwise, group_norm, halved, pixel_mean
+from esper.growth.layers import FEW, BatchNorm, Pointwise, group_norm, halved, pixel_mean
 from tests.growth.hosts import generator
 
 
@@ -12,6 +12,27 @@ def test_pointwise_is_a_1x1_convolution() -> None:
     torch.testing.assert_close(layer(x), F.conv2d(x, layer.weight, layer.bias))
     x = x.contiguous(memory_format=torch.channels_last)
     assert layer(x).is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("channels", [1, 2, FEW, FEW + 1])
+def test_batch_norm_is_pytorchs_in_the_layout_that_came_in(
+    channels: int, dtype: torch.dtype, layout: torch.memory_format
+) -> None:
+    x = torch.randn(16, channels, 4, 6, generator=generator()).to(dtype).contiguous(memory_format=layout)
+    gradient = torch.randn(x.shape, generator=generator()).to(dtype).contiguous(memory_format=layout)
+    x.requires_grad_()
+    ours, theirs = BatchNorm(channels, momentum=0.3), torch.nn.BatchNorm2d(channels, momentum=0.3)
+    results = []
+    for norm in (ours, theirs):
+        torch.nn.init.uniform_(norm.weight, generator=generator())
+        h = norm(x)
+        assert h.is_contiguous(memory_format=layout)
+        results.append((h, *torch.autograd.grad(h, (x, norm.weight, norm.bias), gradient), *norm.buffers()))
+        norm.eval()
+        results[-1] = (*results[-1][:-1], norm(x))  # for the count of batches, which ours does without
+    torch.testing.assert_close(*results)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

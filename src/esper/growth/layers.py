@@ -25,11 +25,25 @@ class Pointwise(nn.Conv2d):
         return F.linear(input.permute(0, 2, 3, 1), self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
 
 
+FEW = 4
+"""Most channels of which a batch norm in channels_last goes number by number on a CPU."""
+
+
 class BatchNorm(nn.BatchNorm2d):
-    """Batch norm that does not count its batches: only a cumulative average would need that."""
+    """Batch norm that does not count its batches: only a cumulative average would need that.
+
+    Of few channels in float32 it is trained in the contiguous layout, which takes two thirds of the time with both
+    copies.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Shape-preserving."""
+        """Preserves shape and layout."""
+        elsewhere = self.training and self.num_features <= FEW and input.device.type == "cpu"
+        if not (elsewhere and input.dtype is torch.float32):
+            return self._normalised(input)
+        return torch.empty_like(input).copy_(self._normalised(input.contiguous()))
+
+    def _normalised(self, input: Tensor) -> Tensor:
         statistics = (self.running_mean, self.running_var)
         assert self.momentum is not None
         return F.batch_norm(input, *statistics, self.weight, self.bias, self.training, self.momentum, self.eps)
