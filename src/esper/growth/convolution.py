@@ -54,6 +54,8 @@ class Convolution(nn.Conv2d):
 
     def __init__(self, channels_in: int, channels_out: int, kernel_size: int, groups: int = 1) -> None:
         super().__init__(channels_in, channels_out, kernel_size, padding=kernel_size // 2, groups=groups, bias=False)
+        self._plain = kernel_size == 3 and groups == 1
+        """Whether there are other ways for it than PyTorch's."""
 
     def forward(self, input: Tensor) -> Tensor:
         """From [B, C, H, W] to [B, O, H, W]."""
@@ -69,7 +71,7 @@ class Convolution(nn.Conv2d):
         """`dtype` is that of the computation."""
         width, channels, out = x_BCHW.shape[-1], self.in_channels, self.out_channels
         short = width * max(channels, out) <= LONGEST_ROW
-        if dtype is torch.float32 and short and self.kernel_size == (3, 3) and self.groups == 1:
+        if dtype is torch.float32 and short and self._plain:
             return _RowConvolution.apply(x_BCHW, kernel)
         if self._of_pictures(x_BCHW) and width % 2 == 0:
             return _two_at_a_time(x_BCHW, kernel)
@@ -107,7 +109,7 @@ class Convolution(nn.Conv2d):
 
     def _of_pictures(self, input: Tensor) -> bool:
         few = self.in_channels <= PICTURE and self.out_channels <= HALF_A_VECTOR
-        return few and input.shape[-1] >= WIDE and self.kernel_size == (3, 3) and self.groups == 1
+        return self._plain and few and input.shape[-1] >= WIDE
 
 
 def _computed_in(input: Tensor) -> torch.dtype:
@@ -173,7 +175,7 @@ def _bands(width: int, channels: int, out: int) -> tuple[Tensor, Tensor]:
     Returns:
         For the convolution, [3 · W · C · W · O]; for its transpose, which takes gradients back, [3 · W · O · W · C].
     """
-    entry_O33C = torch.arange(9 * channels * out).view(out, 3, 3, channels)
+    entry_O33C = _entries(channels, out)
     corners = [(0, column - 1) for column in range(width)]
     return _band(entry_O33C, 3, width, corners), _band(entry_O33C.flip(1, 2).transpose(0, 3), 3, width, corners)
 
@@ -182,9 +184,13 @@ def _bands(width: int, channels: int, out: int) -> tuple[Tensor, Tensor]:
 @torch.inference_mode(False)  # or no gradient would pass what is first asked for in inference
 def _strip(windows: int, channels: int, out: int) -> Tensor:
     """The same for `windows` windows of 2×2 pixels side by side: [4 · (2 · windows + 2) · C · 4 · windows · O]."""
-    entry_O33C = torch.arange(9 * channels * out).view(out, 3, 3, channels)
     corners = [(row, 2 * window + column) for row in range(2) for column in range(2) for window in range(windows)]
-    return _band(entry_O33C, 4, 2 * windows + 2, corners)
+    return _band(_entries(channels, out), 4, 2 * windows + 2, corners)
+
+
+def _entries(channels: int, out: int) -> Tensor:
+    """Where each entry of the kernel stands in the flat one: [O, 3, 3, C]."""
+    return torch.arange(9 * channels * out).view(out, 3, 3, channels)
 
 
 def _band(entry_O33C: Tensor, rows: int, columns: int, corners: Sequence[tuple[int, int]]) -> Tensor:
