@@ -180,23 +180,25 @@ def test_other_precisions_are_left_to_pytorch() -> None:
     ("channels", "out", "kernel_size", "groups"), [(4, 4, 3, 1), (3, 8, 3, 1), (4, 4, 3, 4), (2, 4, 5, 1)]
 )
 @pytest.mark.parametrize("scale", [1.0, 1e4])
-def test_in_float16_it_is_pytorchs_on_a_cpu_too(
+def test_in_float16_a_cpu_computes_exactly_and_rounds(
     channels: int, out: int, kernel_size: int, groups: int, scale: float
 ) -> None:
-    """Also where a gradient is more than float16 can hold, by which loss scaling finds its scale."""
+    """Also where a gradient is more than float16 can hold, by which loss scaling finds its scale.
+
+    PyTorch's own in float16 is no reference: how it rounds on the way is another matter on each kind of CPU.
+    """
     layer, x, gradient = pair(2, channels, out, 8, WIDE, kernel_size, groups)
     gradient = gradient.half() * scale
-    wanted = (x.requires_grad_(), layer.weight)
+    exact = tuple(each.detach().half().double().requires_grad_() for each in (x, layer.weight))
     with torch.autocast("cpu", dtype=torch.float16):
-        ours = layer(x)
-        theirs = F.conv2d(x, layer.weight, padding=kernel_size // 2, groups=groups)
-    assert ours.dtype is torch.float16
-    torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-3)
-    found, expected = (torch.autograd.grad(each, wanted, gradient) for each in (ours, theirs))
+        ours = layer(x.requires_grad_())
+    theirs = F.conv2d(*exact, padding=kernel_size // 2, groups=groups)
+    torch.testing.assert_close(ours, theirs.half(), rtol=1e-3, atol=1e-5)
+    found = torch.autograd.grad(ours, (x, layer.weight), gradient)
+    expected = torch.autograd.grad(theirs, exact, gradient.double())
     assert found[1].isinf().any() == (scale > 1.0)
-    for mine, pytorchs in zip(found, expected, strict=True):
-        assert torch.equal(mine.isfinite(), pytorchs.isfinite())
-        torch.testing.assert_close(mine, pytorchs, rtol=5e-3, atol=5e-3 * scale)
+    for mine, true in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, true.half().float(), rtol=1e-3, atol=1e-5 * scale)
 
 
 def test_gradients_are_those_of_finite_differences() -> None:
