@@ -1,9 +1,16 @@
-"""What every test runs under: one intra-op thread, as in a lane, and masks that are checked."""
+"""What every test runs under: one intra-op thread, as in a lane, masks that are checked, properties without a clock."""
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from esper.policy import distributions
+
+# They read and write files and train, beside other tests and on machines that others use too: their time says nothing.
+settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -18,7 +18,7 @@ from tests.ranks import Meeting, together
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.bool]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(ranks=st.integers(1, 4), envs=st.integers(1, 9), dtype=st.sampled_from(DTYPES))
 def test_what_is_shared_out_is_gathered_whole(ranks: int, envs: int, dtype: torch.dtype) -> None:
     whole = (torch.arange(envs * 6).reshape(envs, 2, 3) % 5).to(dtype)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.control import Kind
@@ -20,7 +20,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[ev.AnyEvent]:
     return computed(recorded(live.run.directory))
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4)
 @given(stop_after=st.integers(1, 11), lanes=st.sampled_from([("cpu:0",), ("cpu:0", "cpu:1")]))
 def test_a_run_stopped_at_any_step_goes_on_as_if_nothing_had_been(
     whole: list[ev.AnyEvent], tmp_path_factory: pytest.TempPathFactory, stop_after: int, lanes: tuple[str, ...]

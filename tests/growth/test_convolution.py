@@ -25,7 +25,7 @@ def pair(
     return layer, x, torch.randn(batch, out, height, width, generator=generator)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     batch=st.integers(1, 3),
     channels=st.integers(1, 5),

@@ -67,7 +67,7 @@ def perform(slot: Slot, op: str, *args: Any) -> list[Move]:
     return [] if move is None else [move]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(operations(), min_size=30, max_size=80))
 def test_only_legal_transitions_and_queries_that_tell_the_truth(sequence: list[tuple]) -> None:
     slot = empty()

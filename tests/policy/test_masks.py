@@ -38,7 +38,7 @@ def chosen(masks: Masks, numbers: tuple[float, ...]) -> Action:
     return Action(op, slot, *rest)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(decisions, norms), min_size=10, max_size=40))
 def test_legal_actions_never_raise_and_illegal_ones_always_do(steps: list[tuple[tuple[float, ...], float]]) -> None:
     env = ScriptedEnv(steps=len(steps))
@@ -57,7 +57,7 @@ def test_legal_actions_never_raise_and_illegal_ones_always_do(steps: list[tuple[
         env.end_epoch(grad_norm=norm)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(decisions, min_size=25, max_size=25))
 def test_the_random_baseline_stays_within_the_masks(numbers: list[tuple[float, ...]]) -> None:
     env, agent = ScriptedEnv(), Random(len(TASK.blueprints))

@@ -147,7 +147,7 @@ def told(findings: Sequence[Finding]) -> list[tuple[object, ...]]:
 COURSES = st.builds(course, st.integers(0, 2**32), st.integers(20, 160))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(run=COURSES, kept=st.sampled_from((vitals.STEPS, 15, 12)))
 def test_the_rules_find_what_they_would_find_by_looking_back(run: list[ev.AnyEvent], kept: int) -> None:
     inspector = Inspector()
@@ -157,7 +157,7 @@ def test_the_rules_find_what_they_would_find_by_looking_back(run: list[ev.AnyEve
             assert repr(told(inspector.look(event))) == repr(expected)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(run=COURSES, data=st.data())
 def test_a_resumed_run_finds_what_an_uninterrupted_one_finds(run: list[ev.AnyEvent], data: st.DataObject) -> None:
     inspector, state = Inspector(), RunState()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.telemetry import events as ev
@@ -247,7 +247,7 @@ def test_an_event_of_an_env_that_the_run_has_not_is_damage(tmp_path: Path) -> No
     assert "it is about env 9, and the run has 4" in history.notices[0]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 @given(data=st.data())
 def test_however_the_events_are_spread_over_the_ranks(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
