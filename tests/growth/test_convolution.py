@@ -189,13 +189,13 @@ def test_in_float16_a_cpu_computes_exactly_and_rounds(
     """
     layer, x, gradient = pair(2, channels, out, 8, WIDE, kernel_size, groups)
     gradient = gradient.half() * scale
-    exact = tuple(each.detach().half().double().requires_grad_() for each in (x, layer.weight))
+    exact_x, exact_kernel = (each.detach().half().double().requires_grad_() for each in (x, layer.weight))
     with torch.autocast("cpu", dtype=torch.float16):
         ours = layer(x.requires_grad_())
-    theirs = F.conv2d(*exact, padding=kernel_size // 2, groups=groups)
-    torch.testing.assert_close(ours, theirs.half(), rtol=1e-3, atol=1e-5)
+    exact = F.conv2d(exact_x, exact_kernel, padding=kernel_size // 2, groups=groups)
+    torch.testing.assert_close(ours, exact.half(), rtol=1e-3, atol=1e-5)
     found = torch.autograd.grad(ours, (x, layer.weight), gradient)
-    expected = torch.autograd.grad(theirs, exact, gradient.double())
+    expected = torch.autograd.grad(exact, (exact_x, exact_kernel), gradient.double())
     assert found[1].isinf().any() == (scale > 1.0)
     for mine, true in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, true.half().float(), rtol=1e-3, atol=1e-5 * scale)
