@@ -84,9 +84,6 @@ class GraphedEnv:
         with torch.cuda.stream(stream):
             for _ in range(3):  # libraries choose and allocate what they need outside the graph
                 env.learn(owners, self._x_BCHW, self._y_B)
-            for owner in owners:
-                for parameter in owner.parameters:
-                    parameter.grad = None
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=stream):
             env.learn(owners, self._x_BCHW, self._y_B)

@@ -162,6 +162,26 @@ def test_a_seed_in_training_changes_no_bit_of_its_host() -> None:
         assert not equal(values(env.network.slot_parameters(1)), seed)
 
 
+def test_no_gradient_outlives_its_minibatch_not_even_one_that_failed_on_its_way_back() -> None:
+    with population(task=one_batch) as pool:
+        (env,) = pool.envs
+        env.reset(0)
+        twin = copy.deepcopy(env)
+        failing = env.network.host_parameters()[0].register_hook(run_out_of_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            env.train(0, 0)
+        failing.remove()
+        for each in (env, twin):
+            each.train(0, 0)
+            assert all(parameter.grad is None for parameter in each.network.parameters())
+        assert equal(values(env.network.host_parameters()), values(twin.network.host_parameters()))
+
+
+def run_out_of_memory(gradient: Tensor) -> None:
+    """After the gradients of later layers have been found."""
+    raise torch.OutOfMemoryError
+
+
 def test_a_germinated_seed_is_trained_by_nobody() -> None:
     with population() as pool:
         (env,) = pool.envs

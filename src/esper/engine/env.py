@@ -236,11 +236,12 @@ class Env:
         with autocast(self._device, self._dtype):
             logits_BK = self.network(x_BCHW, self.network.alphas())
             loss = F.cross_entropy(logits_BK, y_B)
-        for owner in owners:
-            for parameter in owner.parameters:
-                parameter.grad = None
-        (self.scaler.scale(loss) if self.scaler else loss).backward()
-        return logits_BK.detach(), self._optimize(owners)
+        try:
+            (self.scaler.scale(loss) if self.scaler else loss).backward()
+            return logits_BK.detach(), self._optimize(owners)
+        finally:  # also where memory ran out on the way
+            for owner in owners:
+                owner.drop_gradients()
 
     def owners(self) -> list[SGD]:
         """Who has a gradient in this epoch: the host, then each slot that trains."""
