@@ -1,4 +1,4 @@
-"""A population on two GPUs, where there are none: what is computed where, and when the host waits."""
+"""A population on two GPUs, where there are none: what is computed where, in which order, and when the host waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import Tensor
 
+from esper.engine.env import Env
+from esper.engine.faults import FaultError
 from esper.engine.governor import LastGood
 from esper.growth.stages import Stage
 from tests.engine.populations import digits, population, script
@@ -53,3 +57,54 @@ def test_an_episode_stays_on_its_device_and_the_host_waits_once_in_a_step(
         assert waits == Counter(event=2 * len(GPUS))
         for env in pool.envs:
             assert {parameter.device.index for parameter in env.network.parameters()} == {env.index % 2}
+
+
+def test_what_a_fault_leaves_under_way_is_over_before_the_envs_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits()
+    train = Env.train
+
+    def fails_in_the_last(env: Env, round_index: int, step: int) -> Tensor:
+        trained = train(env, round_index, step)
+        if env.index == 2:
+            raise RuntimeError("CUDA out of memory")
+        return trained
+
+    with pretended_gpus(monkeypatch), population(3, GPUS[:1], steps=2) as pool:
+        kept = [LastGood(env) for env in pool.envs]
+        pool.reset(0)
+        for good in kept:
+            good.keep()
+        monkeypatch.setattr(Env, "train", fails_in_the_last)
+        with pytest.raises(FaultError, match="env 02 on cuda:0"):
+            pool.step([script(env.index, 0, env.network.slots) for env in pool.envs], 0, 0)
+        for good in kept:
+            good.give_back()
+
+
+def test_streams_that_meet_in_the_same_memory_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpus(monkeypatch):
+        device = torch.device("cuda:0")
+        default, other = torch.cuda.default_stream(device), torch.cuda.Stream(device)
+
+        shared = torch.zeros(2, 4, device=device)
+        with torch.cuda.stream(other), pytest.raises(AssertionError, match="may meet"):
+            shared.sum()
+        other.wait_stream(default)
+        with torch.cuda.stream(other):
+            shared[1].add_(1.0)
+        shared[0].add_(1.0)
+        with pytest.raises(AssertionError, match="may meet"):
+            shared.sum()
+        reached = torch.cuda.Event()
+        reached.record(other)
+        reached.synchronize()
+        shared.sum()
+
+        other.wait_stream(default)
+        with torch.cuda.stream(other):
+            shared.sum()
+        del shared
+        with pytest.raises(AssertionError, match="may be given memory"):
+            torch.zeros(2, 4, device=device)
+        default.wait_stream(other)
+        torch.zeros(2, 4, device=device)

@@ -5,9 +5,9 @@ trains the envs of its part of a step (`engine/worker.py`).
 
 On a GPU the thread only launches: each env has a stream of its own, so that the small kernels of one run beside those
 of another. An env's steps are ordered by its stream. Before it goes on, it waits for the device's default stream, on
-which everybody else launches (a checkpoint that is read or restored); at the end of a step that stream waits for all
-envs. Nothing crosses from one stream to another that could be freed under way: the data and the outbox live as long as
-the lane, and an env's tensors belong to its stream alone. So no tensor needs `record_stream`.
+which everybody else launches (a checkpoint that is read or restored); at the end of a step, and where one failed, that
+stream waits for all envs. Nothing crosses from one stream to another that could be freed under way: the data and the
+outbox live as long as the lane, and an env's tensors belong to its stream alone. So no tensor needs `record_stream`.
 """
 
 from __future__ import annotations
@@ -168,11 +168,13 @@ class Lane:
     def _run(self, envs: Sequence[Env], work: Work) -> dict[int, Numbers]:
         self.stopwatch.begin()
         self._outbox.clear()
-        for env in envs:
-            with self._stream_of(env):
-                self._outbox.put(env.index, _named(self._place(env), work, env))
-        for stream in self._streams.values():
-            torch.cuda.default_stream(self.device).wait_stream(stream)
+        try:
+            for env in envs:
+                with self._stream_of(env):
+                    self._outbox.put(env.index, _named(self._place(env), work, env))
+        finally:  # also where one failed: the others' work is under way, and their weights may be restored next
+            for stream in self._streams.values():
+                torch.cuda.default_stream(self.device).wait_stream(stream)
         with self.stopwatch("fetch"):
             numbers = self._outbox.fetch()
         self.stopwatch.settle()
