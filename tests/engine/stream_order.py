@@ -142,3 +142,8 @@ class StreamOrder:
     def synchronize(self, event: int) -> None:
         """The host has waited for an event, and so has all that it launches from now on."""
         self._clocks.all_streams_wait_for_event(event)
+
+    def is_over(self, event: int) -> bool:
+        """Whether the host knows that all that an event comes behind is done."""
+        known = self._clocks.host_sync_state
+        return all(known[stream] >= number for stream, number in self._clocks.recorded_sync_states[event].items())
