@@ -111,20 +111,26 @@ SHARED_SCALE = {"amp": "fp16", "scaler": "device", "devices": ("cpu:0", "cpu:1")
 
 
 @pytest.mark.parametrize(
-    "precision",
+    ("first", "changed"),
     [
-        pytest.param({}, id="fp32"),
-        pytest.param({"amp": "fp16"}, id="fp16"),
-        pytest.param(SHARED_SCALE, id="fp16, shared scale, two lanes", marks=pytest.mark.slow),
+        pytest.param(0, {}, id="first env"),
+        pytest.param(0, {"policy": "ppo"}, id="first env, ppo"),
+        pytest.param(1, {}, id="fp32"),
+        pytest.param(1, {"amp": "fp16"}, id="fp16"),
+        pytest.param(1, SHARED_SCALE, id="fp16, shared scale, two lanes", marks=pytest.mark.slow),
     ],
 )
-def test_neighbours_do_not_feel_it(precision: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    coupled = precision.get("scaler") == "device"  # a shared scale: every overflow halves it for all
-    well = None if coupled else LiveRun(tmp_path / "well", **OPTIONS, **precision)
+def test_neighbours_do_not_feel_it(
+    first: int, changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.engine.test_governor.ILL", first)
+    options = OPTIONS | changed
+    coupled = options.get("scaler") == "device"  # a shared scale: every overflow halves it for all
+    well = None if coupled else LiveRun(tmp_path / "well", **options)
     if well:
         well.start().finish()
     poison(monkeypatch)
-    ill = LiveRun(tmp_path / "ill", **OPTIONS, **precision)
+    ill = LiveRun(tmp_path / "ill", **options)
     state = ill.start().finish()
 
     events = recorded(ill.run.directory)

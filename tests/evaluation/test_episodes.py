@@ -165,6 +165,21 @@ def test_ppo_acts_from_its_checkpoint_and_learns_nothing(checkpoint: Path) -> No
         held_out.close()
 
 
+def test_nobody_plays_with_the_loss_scale_that_who_was_before_has_left(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, rounds=1, steps=2, amp="fp16")
+    live.start().finish()
+    path = list_checkpoints(live.run.directory)[-1]
+    held_out = HeldOut(path, policies=["static"], episodes=2, seed=0, devices=["cpu:0"])
+    try:
+        once = held_out.play(nothing)
+        for env in held_out._pool.envs:
+            assert env.scaler
+            env.scaler.restore(env.scaler.snapshot() | {"scale": 2.0**60})  # at which all overflows
+        assert held_out.play(nothing) == once
+    finally:
+        held_out.close()
+
+
 def test_it_plays_the_task_of_the_checkpoint_on_other_episodes(checkpoint: Path) -> None:
     saved = read_checkpoint(checkpoint).config
     held_out = HeldOut(checkpoint, policies=["static"], episodes=2, seed=saved.seed, devices=["cpu:0"])

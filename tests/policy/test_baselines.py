@@ -14,7 +14,7 @@ def run(agent: Agent, env: ScriptedEnv, steps: int = 25, **epoch: object) -> lis
     """Have it decide for some steps; its actions."""
     actions = []
     for _ in range(steps):
-        (choice,) = agent.act([env.view])
+        (choice,) = agent.act(env.view.step, [env.view])
         env.apply(choice.action)
         env.end_epoch(**epoch)  # pyright: ignore[reportArgumentType]
         actions.append(choice.action)
@@ -58,7 +58,7 @@ def test_periodic_plants_on_its_beat_only() -> None:
 
 def test_they_plant_the_strong_blueprint_where_it_is_on_offer() -> None:
     for on_offer, planted in ((TASK.blueprints, STRONG), (("norm", "conv_small"), "norm")):
-        (choice,) = Periodic(on_offer, period=1).act([ScriptedEnv().view])
+        (choice,) = Periodic(on_offer, period=1).act(0, [ScriptedEnv().view])
         assert on_offer[choice.action.blueprint] == planted
 
 
@@ -85,7 +85,7 @@ def test_the_heuristic_plants_no_seed_while_another_is_in_isolation() -> None:
     env, agent = ScriptedEnv(), heuristic()
     for _ in range(25):
         isolated = {Stage.GERMINATED, Stage.TRAINING} & set(env.stages())
-        (choice,) = agent.act([env.view])
+        (choice,) = agent.act(env.view.step, [env.view])
         assert not (isolated and choice.action.op == Op.GERMINATE)
         env.apply(choice.action)
         env.end_epoch()

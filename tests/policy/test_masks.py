@@ -64,7 +64,7 @@ def test_the_random_baseline_stays_within_the_masks(numbers: list[tuple[float, .
     agent.begin_round(torch.tensor([numbers], dtype=torch.float64))
     for _ in numbers:
         masks = masks_of(env)
-        (choice,) = agent.act([env.view])
+        (choice,) = agent.act(env.view.step, [env.view])
         action = choice.action
         assert masks.slot_EOS[0, action.op, action.slot]
         assert action.op != Op.SET_ALPHA or masks.style_ESY[0, action.slot, action.style]

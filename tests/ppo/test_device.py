@@ -52,7 +52,7 @@ def test_a_policy_decides_and_learns_where_it_lives(monkeypatch: pytest.MonkeyPa
     agent = agent_on(META)
     agent.begin_round(torch.rand(ENVS, STEPS, len(HEADS)))
     for step in range(STEPS):
-        decided = agent._decide(views(step))
+        decided = agent._decide(step, views(step))
         assert (decided.device, decided.shape) == (META, (ENVS, 2 * len(HEADS) + 1 + len(Op)))
         agent.reward(step, [0.0] * ENVS, [False] * ENVS)
     assert agent._bootstrap(views(STEPS)).device == META

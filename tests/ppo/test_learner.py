@@ -78,6 +78,14 @@ def test_the_first_minibatch_has_ratio_one_and_no_kl() -> None:
         assert learner.evaluate(minibatch, 0.0).clip_fraction == 0.0
 
 
+@pytest.mark.parametrize(("envs", "sizes"), [(16, [4, 4, 4, 4]), (9, [3, 2, 2, 2]), (5, [2, 1, 1, 1]), (2, [1, 1])])
+def test_there_are_as_many_minibatches_as_asked_for(envs: int, sizes: list[int]) -> None:
+    _, rollout, _ = build(envs, 3, PPOConfig(hidden=16))
+    obs = torch.randn(envs, 3, observation_size(SLOTS))
+    batches = rollout.minibatches(obs, rollout.reward_ET, rollout.reward_ET, 4, torch.Generator())
+    assert [len(batch.obs_ETF) for batch in batches] == sizes
+
+
 def test_the_lstm_over_whole_episodes_equals_stepping() -> None:
     network, rollout, _ = build(4, 9, PPOConfig(hidden=16))
     obs, state = torch.randn(4, 9, observation_size(SLOTS)), network.start(4)

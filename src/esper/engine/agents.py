@@ -27,8 +27,8 @@ class Agent(Protocol):
         """Every env was reset. `uniform_ETH` in [0, 1) is all the randomness that the round's decisions may use."""
         ...
 
-    def act(self, views: Sequence[EnvView]) -> list[Choice]:
-        """Decide one step for every env."""
+    def act(self, step: int, views: Sequence[EnvView]) -> list[Choice]:
+        """Decide a step (from 0) for every env; what is decided for one that sits out is not asked."""
         ...
 
     def reward(self, step: int, rewards: Sequence[float | None], ended: Sequence[bool]) -> None:

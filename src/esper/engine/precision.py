@@ -42,6 +42,7 @@ class LossScaler:
 
     def __init__(self, device: torch.device) -> None:
         self._scaler = torch.amp.GradScaler(device.type)
+        self._fresh = self._scaler.state_dict()
         self._one = torch.ones((), device=device)
 
     def scale(self, loss: Tensor) -> Tensor:
@@ -75,6 +76,10 @@ class LossScaler:
         tracker = self._scaler._growth_tracker  # its public twin waits for the device
         assert tracker is not None  # built with the scale
         return tracker
+
+    def reset(self) -> None:
+        """Be as it was built."""
+        self.restore(self._fresh)
 
     @property
     def growth_interval(self) -> int:

@@ -117,7 +117,7 @@ class Trainer:
 
     def _step(self) -> None:
         with self._stopwatch("act"):
-            choices = self.agent.act([episode.view for episode in self.episodes])
+            choices = self.agent.act(self.step, [episode.view for episode in self.episodes])
         actions = [
             None if episode.out else choice.action for episode, choice in zip(self.episodes, choices, strict=True)
         ]

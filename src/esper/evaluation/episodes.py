@@ -110,6 +110,9 @@ class HeldOut:
 
 def play(pool: Pool, agent: Agent, config: Config, on_step: Callable[[], None]) -> list[EpisodeResult]:
     """One episode of every env of the pool, without learning. The only place where the test split is touched."""
+    for env in pool.envs:
+        if env.scaler:
+            env.scaler.reset()  # nobody is to begin with the scale that who played before has left
     episodes = [Episode(env, config) for env in pool.envs]
     for episode, (loss, accuracy) in zip(episodes, pool.reset(0), strict=True):
         episode.begin(loss, accuracy)
@@ -117,7 +120,7 @@ def play(pool: Pool, agent: Agent, config: Config, on_step: Callable[[], None]) 
     for step in range(config.steps):
         if step > 0:
             pool.tick()
-        choices = agent.act([episode.view for episode in episodes])
+        choices = agent.act(step, [episode.view for episode in episodes])
         actions = [None if episode.out else choice.action for episode, choice in zip(episodes, choices, strict=True)]
         epochs = pool.step(actions, 0, step)
         for episode, choice, epoch in zip(episodes, choices, epochs, strict=True):

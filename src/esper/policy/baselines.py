@@ -53,7 +53,7 @@ class Baseline:
 class Static(Baseline):
     """Never grows: the host alone."""
 
-    def act(self, views: Sequence[EnvView]) -> list[Choice]:
+    def act(self, step: int, views: Sequence[EnvView]) -> list[Choice]:
         """WAIT, for every env."""
         return [WAIT] * len(views)
 
@@ -73,9 +73,9 @@ class Random(Baseline):
         """Keep the round's random numbers."""
         self._uniform_ETH = uniform_ETH
 
-    def act(self, views: Sequence[EnvView]) -> list[Choice]:
+    def act(self, step: int, views: Sequence[EnvView]) -> list[Choice]:
         """One random legal action for every env."""
-        uniform_EH = self._uniform_ETH[:, views[0].step].tolist()
+        uniform_EH = self._uniform_ETH[:, step].tolist()
         return [self._choose(view, uniform_H) for view, uniform_H in zip(views, uniform_EH, strict=True)]
 
     def _choose(self, view: EnvView, uniform_H: Sequence[float]) -> Choice:
@@ -122,13 +122,13 @@ class Periodic(Baseline):
         self._blueprint = blueprints.index(STRONG) if STRONG in blueprints else 0
         self._period = period
 
-    def act(self, views: Sequence[EnvView]) -> list[Choice]:
+    def act(self, step: int, views: Sequence[EnvView]) -> list[Choice]:
         """Plant when it is time; else make permanent what may be; else advance what may."""
-        return [Choice(self._decide(view)) for view in views]
+        return [Choice(self._decide(step, view)) for view in views]
 
-    def _decide(self, view: EnvView) -> Action:
+    def _decide(self, step: int, view: EnvView) -> Action:
         slots = list(enumerate(view.slots))
-        if view.step % self._period == 0:
+        if step % self._period == 0:
             for index, slot in slots:
                 if slot.may_germinate:
                     return planting(index, self._blueprint)

@@ -62,7 +62,7 @@ class Heuristic(Baseline):
         """Forget the last episode. The heuristic draws no random numbers."""
         self._memory = {}
 
-    def act(self, views: Sequence[EnvView]) -> list[Choice]:
+    def act(self, step: int, views: Sequence[EnvView]) -> list[Choice]:
         """Decide by rule for every env."""
         return [Choice(self._decide(view)) for view in views]
 

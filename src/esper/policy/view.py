@@ -31,4 +31,4 @@ class EnvView:
     """Charged in the last step, in units of accuracy."""
     last_op: int = 0
     last_moved: bool = False
-    """Whether the last op moved a seed or its alpha."""
+    """Whether the last op took a seed to another stage; one that changes only its alpha does not."""

@@ -81,10 +81,10 @@ class PPOAgent:
         self.rollout.clear()
         self.hidden = self.network.start(len(uniform_ETH))
 
-    def act(self, views: Sequence[EnvView]) -> list[Choice]:
+    def act(self, step: int, views: Sequence[EnvView]) -> list[Choice]:
         """One batched forward for all envs: one copy to the policy's device, and one back."""
         heads = len(HEADS)
-        rows = self._decide(views).tolist()
+        rows = self._decide(step, views).tolist()
         legal_EO = self._staging.here.masks.op_EO.tolist()
         return [
             Choice(
@@ -97,14 +97,13 @@ class PPOAgent:
         ]
 
     @torch.no_grad()
-    def _decide(self, views: Sequence[EnvView]) -> Tensor:
+    def _decide(self, step: int, views: Sequence[EnvView]) -> Tensor:
         """Actions, their probabilities, value, and probability of every op, for each env.
 
         Returns:
             [E, 2 H + 1 + O] float32 on the policy's device.
         """
-        rollout, step = self.rollout, views[0].step
-        now = self._observe(views)
+        rollout, now = self.rollout, self._observe(views)
         rollout.obs_ETF[:, step] = now.obs_EF
         rollout.blueprint_ETS[:, step] = now.blueprint_ES
         for kept, mask in zip(rollout.masks.at_step(step), now.masks, strict=True):

@@ -70,13 +70,15 @@ class Rollout:
         generator: torch.Generator,
         ranks: Ranks = ALONE,
     ) -> Iterator[Sequences]:
-        """Whole env sequences in a random order, split into `count` minibatches (fewer where there are fewer envs).
+        """Whole env sequences in a random order, dealt to `count` minibatches whose sizes differ by one at most.
+
+        There are fewer where there are fewer envs.
 
         They are drawn from the envs of all ranks, the same on each; a rank has its own envs of them, or none.
         """
         envs = int(ranks.sum(torch.tensor(len(self.obs_ETF))))
         counts_ET = self.counts_ET.to(obs_ETF.device)
-        for drawn in torch.randperm(envs, generator=generator).chunk(min(count, envs)):
+        for drawn in torch.randperm(envs, generator=generator).tensor_split(min(count, envs)):
             chosen = ranks.places(drawn, envs).to(obs_ETF.device)
             yield Sequences(
                 obs_ETF[chosen],
