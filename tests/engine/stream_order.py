@@ -132,7 +132,8 @@ class StreamOrder:
         return self._clocks.is_ordered_after(stream, before.number, before.stream)
 
     def record(self, event: int, stream: int) -> None:
-        """An event comes behind what has been launched on a stream."""
+        """An event comes behind what has been launched on a stream, of which it is a part."""
+        self._clocks.update_seq_num(stream, next(self._numbers))
         self._clocks.record_state(event, stream)
 
     def wait(self, stream: int, event: int) -> None:
@@ -144,6 +145,6 @@ class StreamOrder:
         self._clocks.all_streams_wait_for_event(event)
 
     def is_over(self, event: int) -> bool:
-        """Whether the host knows that all that an event comes behind is done."""
+        """Whether the host knows that an event has happened, and all that it comes behind."""
         known = self._clocks.host_sync_state
         return all(known[stream] >= number for stream, number in self._clocks.recorded_sync_states[event].items())

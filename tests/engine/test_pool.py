@@ -169,10 +169,10 @@ def test_what_envs_leave_in_an_outbox_is_given_back_by_env_and_vector() -> None:
     left = {5: [[1.0, 2.0], [3.0]], 1: [[4.0]], 3: [[5.0, 6.0, 7.0, 8.0]]}
     for env, vectors in left.items():
         outbox.put(env, [torch.tensor(vector) for vector in vectors])
-    assert outbox.fetch() == left
+    assert outbox.receive() == left
     outbox.clear()
     outbox.put(1, [torch.tensor([9.0, 10.0])])
-    assert outbox.fetch() == {1: [[9.0, 10.0]]}
+    assert outbox.receive() == {1: [[9.0, 10.0]]}
 
 
 def test_the_most_numbers_of_an_env_are_as_many_as_told() -> None:

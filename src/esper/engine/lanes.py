@@ -67,15 +67,19 @@ class Outbox:
         sizes = self._sizes[env] = [len(vector) for vector in vectors]
         torch.cat(list(vectors), out=row[: sum(sizes)])
 
-    def fetch(self) -> dict[int, Numbers]:
-        """What was put, by env; the host waits here for the current stream, and nowhere else."""
-        rows = len(self._sizes)
+    def send(self) -> None:
+        """Copy what was put to the host, on the current stream."""
         if self._host_RW is not self._device_RW:
+            rows = len(self._sizes)
             self._host_RW[:rows].copy_(self._device_RW[:rows], non_blocking=True)
+
+    def receive(self) -> dict[int, Numbers]:
+        """What was sent, by env; the host waits here for the current stream, and nowhere else."""
+        if self._host_RW is not self._device_RW:
             copied = torch.cuda.Event(blocking=True)
             copied.record()
             copied.synchronize()
-        filled = zip(self._sizes.items(), self._host_RW[:rows].tolist(), strict=True)
+        filled = zip(self._sizes.items(), self._host_RW[: len(self._sizes)].tolist(), strict=True)
         return {env: _split(row, sizes) for (env, sizes), row in filled}
 
 
@@ -176,7 +180,8 @@ class Lane:
             for stream in self._streams.values():
                 torch.cuda.default_stream(self.device).wait_stream(stream)
         with self.stopwatch("fetch"):
-            numbers = self._outbox.fetch()
+            self._outbox.send()
+        numbers = self._outbox.receive()
         self.stopwatch.settle()
         return numbers
 
