@@ -326,6 +326,7 @@ TOML = {
     "policy = 'x'": "policy = 'x' in run.toml is not valid: valid: ppo, heuristic,",
     "ppo = 3": "'ppo' in run.toml must be a table, [ppo]",
     "[ppo]\nclip = -0.2": "ppo.clip = -0.2 in run.toml is not valid: it must be float > 0.0",
+    "[reward-weights]\nrent = inf": "reward-weights.rent = inf in run.toml is not valid: it must be float <= 1000000.0",
     "[ppo]\nclipp = 0.2": "unknown key 'clipp' in [ppo] of run.toml: did you mean clip?",
 }
 

@@ -27,8 +27,8 @@ configs = st.builds(
     telemetry_dir=texts,
     data_dir=texts,
     training=st.builds(TrainingConfig, host_clip=positive),
-    ppo=st.builds(PPOConfig, learning_rate=positive, gamma=st.floats(0, 1)),
-    reward_weights=st.builds(RewardConfig, rent=st.floats(min_value=0, allow_nan=False)),
+    ppo=st.builds(PPOConfig, learning_rate=st.floats(0, 1, exclude_min=True), gamma=st.floats(0, 1)),
+    reward_weights=st.builds(RewardConfig, rent=st.floats(0, 1e6)),
 )
 
 

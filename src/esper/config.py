@@ -29,7 +29,8 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 PositiveInt = Annotated[int, Meta(ge=1)]
 Positive = Annotated[float, Meta(gt=0)]
-NotNegative = Annotated[float, Meta(ge=0)]
+Weight = Annotated[float, Meta(ge=0, le=1e6)]
+"""Of what is added up, where infinity would leave no number: a limit may be infinite."""
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -40,7 +41,7 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
     """Recurrent PPO over whole episodes (Schulman et al., 2017; GAE: Schulman et al., 2016)."""
 
     learning_rate: Annotated[
-        Positive, Meta(description="Adam's, at the start; it falls linearly to a tenth by the last round")
+        float, Meta(gt=0, le=1, description="Adam's, at the start; it falls linearly to a tenth by the last round")
     ] = 1e-3
     gamma: Annotated[Share, Meta(description="discount of a step; 1 is the return that evaluate sums")] = 1.0
     horizon: Annotated[
@@ -64,9 +65,9 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
             "decided alone; 1: each its own"
         ),
     ] = 4
-    value_coef: Annotated[NotNegative, Meta(description="weight of the value loss")] = 0.5
+    value_coef: Annotated[Weight, Meta(description="weight of the value loss")] = 0.5
     entropy_coef: Annotated[
-        NotNegative,
+        Weight,
         Meta(description="entropy bonus at the start; it falls linearly to nothing in the last round"),
     ] = 0.08
     max_grad_norm: Annotated[Positive, Meta(description="limit of the L2 norm of the whole gradient")] = 0.5
@@ -77,17 +78,17 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
 class RewardConfig(_Section, frozen=True, kw_only=True):
     """What a step is worth, in units of validation accuracy."""
 
-    rent: Annotated[NotNegative, Meta(description="of a step, times ln(1 + grown / host parameters)")] = 0.002
+    rent: Annotated[Weight, Meta(description="of a step, times ln(1 + grown / host parameters)")] = 0.002
     rent_floor: Annotated[
         PositiveInt, Meta(description="a host with fewer parameters is charged as if it had this many")
     ] = 200
-    op: Annotated[NotNegative, Meta(description="charge of every op but WAIT")] = 0.001
+    op: Annotated[Weight, Meta(description="charge of every op but WAIT")] = 0.001
     contribution: Annotated[
-        NotNegative,
+        Weight,
         Meta(description="weight of the contribution potential; it changes the learning, not the optimum"),
     ] = 0.1
     penalty: Annotated[
-        NotNegative, Meta(description="charge of the step in which an env breaks down and the governor takes it back")
+        Weight, Meta(description="charge of the step in which an env breaks down and the governor takes it back")
     ] = 1.0
 
 

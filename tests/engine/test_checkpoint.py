@@ -321,8 +321,9 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
 
 
 def test_the_newest_of_a_run_is_found(tmp_path: Path) -> None:
-    paths = fake(tmp_path, (9, 0), (10, 0), (10, 3))
-    assert find_checkpoint(tmp_path) == paths[2]
+    paths = fake(tmp_path, (9, 0), (10, 0), (99_999, 9_999), (99_999, 10_000), (100_000, 0))
+    assert list_checkpoints(tmp_path) == paths
+    assert find_checkpoint(tmp_path) == paths[-1]
     assert find_checkpoint(paths[0]) == paths[0]
     assert run_of(paths[0]) == tmp_path
 
@@ -371,10 +372,11 @@ def test_what_cannot_change_is_refused_by_name(change: dict[str, Any], sentence:
 
 
 def test_what_may_change_is_taken() -> None:
-    saved = Config(envs=2)
+    saved = Config(envs=2, slots=("early", "mid"))
     other = msgspec.structs.replace(
         saved,
         rounds=7,
+        slots=("mid", "early"),  # which is what they are called, not where they are
         devices=("cpu:0", "cpu:1"),
         checkpoint_every=2,
         keep=1,

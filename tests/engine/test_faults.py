@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from esper.control import Kind
-from esper.engine.checkpoint import Checkpoint
+from esper.engine.checkpoint import Checkpoint, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.faults import FaultError
 from esper.engine.manifest import UNDONE, find_checkpoint, list_checkpoints
@@ -118,6 +118,8 @@ def test_a_fault_that_nobody_sees_costs_no_more_than_the_round(tmp_path: Path, m
     assert failed.failure.endswith("goes on at round 2, step 1")
     (saved,) = state.checkpoints
     assert (saved.origin, saved.round, saved.step) == ("fault", 1, 4)
+    episodes = read_checkpoint(Path(saved.path)).state["episodes"]
+    assert [len(episode["view"]["accuracies"]) for episode in episodes] == [1] * len(episodes)  # of fresh hosts
 
     resumed = LiveRun(tmp_path / "failed", resume=Path(saved.path), checkpoint_every=0).start()
     assert resumed.finish().status == "done"

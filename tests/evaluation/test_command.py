@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from esper import cli
-from esper.commands.options import DONE, WRONG_REQUEST
+from esper.commands.options import DONE, FAILED, WRONG_REQUEST
+from esper.engine.env import Env
 from tests.runs import LiveRun
 
 
@@ -44,6 +45,18 @@ def test_plain_lines_where_there_is_no_terminal(trained: Path, capsys: pytest.Ca
     assert "2 held-out episodes of 3 steps on digits_impaired" in caption
     assert [line.split("  ")[0] for line in lines] == ["static", "ppo", "ppo − static"]
     assert "\x1b" not in said.out
+
+
+def test_a_step_that_fails_is_one_sentence(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Env, "train", fails)
+    assert evaluate(trained, "--policies", "static") == FAILED
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "esper-sanctum: env 00 on cpu:0 ran out of memory\n")
 
 
 def test_the_same_seed_gives_the_same_episodes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -118,15 +118,16 @@ def colours(app: SanctumApp) -> set[tuple[int, ...]]:
     return found
 
 
-async def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_no_color_is_honoured(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     app, _ = live(population())
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=size) as pilot:
         await settle(pilot)
         assert len(colours(app)) > 5
         text = screen_text(app)
     monkeypatch.setenv("NO_COLOR", "1")
     app, _ = live(population())
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=size) as pilot:
         await settle(pilot)
         assert colours(app) == set()
         assert screen_text(app) == text  # glyphs and words say it all

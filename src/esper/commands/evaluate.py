@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from esper.commands.options import DONE, Parser
+from esper.commands.options import DONE, FAILED, Parser, warn
 from esper.config import ConfigError, PolicyName
 from esper.engine.manifest import find_checkpoint
 from esper.nearest import nearest
@@ -26,6 +26,7 @@ def run(arguments: Sequence[str]) -> int:
             raise ConfigError(f"--{option} {value} is not valid: it must be {least} or more")
     checkpoint = find_checkpoint(chosen.checkpoint)
 
+    from esper.engine.faults import FaultError
     from esper.evaluation import report
     from esper.evaluation.episodes import HeldOut
     from esper.tasks import TaskError
@@ -35,9 +36,14 @@ def run(arguments: Sequence[str]) -> int:
         held_out = HeldOut(checkpoint, **options)
     except TaskError as error:
         raise ConfigError(str(error)) from None
-    with contextlib.closing(held_out), _progress(len(set(chosen.policies)) * held_out.config.steps) as advance:
-        results = held_out.play(advance)
-    task, steps = held_out.config.task, held_out.config.steps
+    steps = held_out.config.steps
+    try:
+        with contextlib.closing(held_out), _progress(len(set(chosen.policies)) * steps) as advance:
+            results = held_out.play(advance)
+    except FaultError as fault:
+        warn([f"{fault.trace or ''}{fault}"])
+        return FAILED
+    task = held_out.config.task
     found = report.compare(results, checkpoint=str(checkpoint), task=task, steps=steps, seed=chosen.seed)
     if chosen.json:
         print(report.as_json(found))

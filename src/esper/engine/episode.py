@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 from esper.config import Config
@@ -123,7 +124,7 @@ class Episode:
     def snapshot(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {
-            "view": {name: getattr(self.view, name) for name in _VIEW_FIELDS},
+            "view": {name: copy(getattr(self.view, name)) for name in _VIEW_FIELDS},  # its lists go on growing
             "reward": self.reward.snapshot(),
             "episode_return": self.episode_return,
             "culled": self.culled,

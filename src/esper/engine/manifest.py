@@ -6,6 +6,7 @@ Imports no torch: the command line asks before the engine is loaded.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,8 @@ UNDONE = "undone"
 
 FIXED = ("task", "policy", "envs", "steps", "slots", "seed", "reward", "counterfactual", "amp", "scaler")
 """What a checkpoint was made for: a run that goes on from it cannot change these."""
+
+_NAME = re.compile(r"round-\d+-step-\d+")
 
 
 class CheckpointError(Exception):
@@ -140,6 +143,12 @@ def checkpoint_path(run: Path, round_number: int, step: int) -> Path:
     return run / CHECKPOINTS / f"round-{round_number:05d}-step-{step:04d}"
 
 
+def moment_of(checkpoint: Path) -> tuple[int, int]:
+    """Rounds completed, and steps of the next, by the name of a checkpoint."""
+    _, rounds, _, steps = checkpoint.name.split("-")
+    return int(rounds), int(steps)
+
+
 def run_of(checkpoint: Path) -> Path:
     """The directory of the run that a checkpoint belongs to.
 
@@ -154,9 +163,11 @@ def run_of(checkpoint: Path) -> Path:
 
 def list_checkpoints(run: Path) -> list[Path]:
     """Checkpoints of a run, the oldest first. Interrupted ones are not among them."""
-    return sorted(
-        path.parent for path in (run / CHECKPOINTS).glob(f"round-*-step-*/{MANIFEST}") if path.parent.suffix == ""
-    )
+    return [path for path in _in_order(run / CHECKPOINTS) if (path / MANIFEST).exists()]
+
+
+def _in_order(folder: Path) -> list[Path]:
+    return sorted((path for path in folder.glob("round-*") if _NAME.fullmatch(path.name)), key=moment_of)
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -181,18 +192,18 @@ def keep_newest(run: Path, count: int) -> None:
         shutil.rmtree(path)
 
 
-def undo_later(run: Path, name: str, count: int) -> None:
-    """Take the checkpoints that are later than the one of a name out of a run's history; the newest are kept aside.
+def undo_later(run: Path, now: tuple[int, int], count: int) -> None:
+    """Take the checkpoints that are later than a moment out of a run's history; the newest are kept aside.
 
     Moved back into `checkpoints/`, one of them can be gone on from. Raises OSError.
     """
     aside = run / UNDONE
     for path in list_checkpoints(run):
-        if path.name > name:
+        if moment_of(path) > now:
             aside.mkdir(exist_ok=True)
             shutil.rmtree(aside / path.name, ignore_errors=True)
             path.rename(aside / path.name)
-    for path in sorted(aside.glob("round-*-step-*"))[:-count]:
+    for path in _in_order(aside)[:-count]:
         shutil.rmtree(path)
 
 
@@ -211,7 +222,7 @@ def check_compatible(saved: Config, config: Config, path: Path) -> None:
     """
     for name in FIXED:
         before, now = getattr(saved, name), getattr(config, name)
-        if before != now:
+        if before != now and (name != "slots" or sorted(before) != sorted(now)):  # their order is the host's
             raise CheckpointError(
                 f"{path} was made with --{name} {_plain(before)}, not {_plain(now)}; a run cannot change that"
             )

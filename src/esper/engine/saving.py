@@ -16,6 +16,7 @@ from esper.engine.manifest import (
     checkpoint_path,
     keep_newest,
     list_checkpoints,
+    moment_of,
     undo_later,
 )
 from esper.named_tensors import below
@@ -60,7 +61,10 @@ class Saver:
     def rescue(self) -> tuple[Path, int, Checkpoint] | None:
         """Write what was remembered, unless nothing was or a checkpoint as late is there. Raises OSError."""
         sound = self._sound
-        if sound is None or any(path.name >= self._path(sound).name for path in list_checkpoints(self.directory)):
+        if sound is None:
+            return None
+        now = sound.round, sound.step
+        if any(moment_of(path) >= now for path in list_checkpoints(self.directory)):
             return None
         return self._path(sound), self._write(sound), sound
 
@@ -74,8 +78,8 @@ class Saver:
 
     def undo_later(self, trainer: Trainer) -> None:
         """Set those checkpoints aside that are later than where the trainer is. Raises OSError."""
-        now = checkpoint_path(self.directory, trainer.round, trainer.step)
-        trainer.ranks.first(lambda: undo_later(self.directory, now.name, self._keep))
+        now = trainer.round, trainer.step
+        trainer.ranks.first(lambda: undo_later(self.directory, now, self._keep))
 
     def restore(self, trainer: Trainer, path: Path) -> tuple[Keyframe, Checkpoint]:
         """Put a trainer into the state that a checkpoint holds; the telemetry as of then, and all that it holds.

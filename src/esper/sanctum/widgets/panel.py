@@ -269,7 +269,9 @@ class Panel(Widget):
     def _row_at(self, y: int, width: int) -> Row:
         """The same, in any width: Textual may paint a new size before it has told of it."""
         row = self._lines[y] if y < len(self._lines) else self.line().row(width)
-        return row if self._drawn and self._drawn[0].width == width else Segment.adjust_line_length(row, width)
+        if self._drawn and self._drawn[0].width == width:
+            return row
+        return Segment.adjust_line_length(row, width, self.view.palette["normal"])  # filters ask each for its style
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Rows of the widget. Textual draws those of its border; for each of the others it would look up all styles."""
