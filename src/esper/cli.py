@@ -192,7 +192,7 @@ def _run_dashboard(engine: EngineThread, look: Look) -> RunState:
         if code:
             raise SystemExit(code)
     source.tick(0.0)
-    return source.state
+    return source.present
 
 
 class _Signals:

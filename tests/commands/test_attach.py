@@ -222,6 +222,8 @@ def test_a_run_is_detached_left_watched_by_two_and_ended(tmp_path: Path) -> None
             third.wait_for("PAUSED")
             third.type("p")
             third.wait_for("RUNNING")
+            third.type("{")  # who looks at the start of the run is still told of its end
+            third.wait_for("PAST")
             third.type("Q")
             third.wait_for("End the run?")
             third.type("c")

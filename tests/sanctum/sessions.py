@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from esper.control import Control, Request
+from esper.telemetry import events as ev
 from esper.telemetry.state import Record
 
 
@@ -25,6 +26,15 @@ class FakeSession:
     def start(self) -> None:
         """Note that it was called."""
         self.started = True
+
+    def keep(self, folder: Path, events: Iterable[Record]) -> list[Path]:
+        """Have the checkpoints that these events tell of, in the directory of the run; where they are."""
+        self.directory = folder
+        saved = [Path(event.path) for event in events if isinstance(event, ev.CheckpointSaved)]
+        there = [folder.joinpath(*path.parts[-2:]) for path in saved]
+        for path in there:
+            path.mkdir(parents=True)
+        return there
 
     def say(self, *records: Record) -> None:
         """Let the engine emit."""

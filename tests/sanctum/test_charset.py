@@ -1,11 +1,15 @@
 """What is drawn where a terminal has no braille, or nothing but ASCII."""
 
+from typing import Any
+
 import pytest
+from textual.widgets import Static
 
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.charset import CHARSETS, chosen, translate
 from esper.sanctum.pulse import Pulse
 from esper.sanctum.source import LiveSource
+from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, STATUSES
 from esper.sanctum.theme import DEFAULT
 from tests.sanctum.driving import settle
 from tests.sanctum.population import population
@@ -37,6 +41,25 @@ async def test_the_whole_screen_keeps_to_its_characters_and_its_columns(symbols:
                 assert text.isascii()
             assert not any(0x2800 <= ord(character) < 0x2900 for character in text)
             assert {len(line) for line in text.splitlines()} == {size[0]}
+
+
+async def test_no_key_is_called_by_the_sign_of_another() -> None:
+    app = SanctumApp(LiveSource(FakeSession(population())), theme=DEFAULT, symbols="ascii")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "Enter env" in drawn(app)
+        await pilot.press("f1")
+        page = str(app.screen.query_one(Static).content)
+        for line in ("Enter    open the env", "Shift-Left one round back", "Left     one step back"):
+            assert line in page
+
+
+@pytest.mark.parametrize("symbols", [SIGNS, SEVERITIES, STAGES, STATUSES])
+def test_every_symbol_has_a_sign_of_its_own_in_ascii(symbols: dict[Any, Any]) -> None:
+    glyphs = [(each[0] if isinstance(each, tuple) else each).glyph for each in symbols.values()]
+    drawn = [translate(glyph, "ascii") for glyph in glyphs]
+    assert "?" not in drawn
+    assert len(set(drawn)) == len(set(glyphs))
 
 
 def test_braille_becomes_quarters_and_dots() -> None:

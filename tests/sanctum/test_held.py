@@ -62,8 +62,9 @@ async def test_the_reason_is_there_in_full_and_so_is_what_leads_on(
         assert not app.screen.query_one(Held).region
 
 
-async def test_what_the_engine_would_refuse_is_not_asked() -> None:
+async def test_what_the_engine_would_refuse_is_not_asked(tmp_path: Path) -> None:
     app, session = live([*RUN, paused("fault")])
+    session.keep(tmp_path, RUN)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await pilot.press("p", "s", "c")

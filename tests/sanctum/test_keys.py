@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual.app import App
 from textual.widgets import DataTable
@@ -89,8 +90,9 @@ async def test_checkpoint() -> None:
         assert "checkpointing…" not in header(app)
 
 
-async def test_restore_picks_a_checkpoint() -> None:
+async def test_restore_picks_a_checkpoint(tmp_path: Path) -> None:
     app, session = live(RUN)
+    session.keep(tmp_path, RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("r")
@@ -106,6 +108,34 @@ async def test_restore_picks_a_checkpoint() -> None:
         assert request.path is not None
         assert request.path.endswith("checkpoints/00005-025")
         assert "restoring…" in header(app)
+
+
+async def test_restore_offers_each_checkpoint_that_is_there_once(tmp_path: Path) -> None:
+    app, session = live(RUN)
+    oldest, newest = session.keep(tmp_path, RUN)
+    saved = [event for event in RUN if isinstance(event, ev.CheckpointSaved)]
+    session.say(msgspec.structs.replace(saved[-1], seq=RUN[-1].seq + 1, origin="keyboard"))
+    oldest.rmdir()  # only so many are kept
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("r")
+        table = app.screen.query_one(DataTable)
+        assert [str(table.get_row_at(row)[-1]).strip() for row in range(table.row_count)] == ["keyboard"]
+        await pilot.press("escape")
+        newest.rmdir()
+        await pilot.press("r")
+        assert "no checkpoint yet" in notices(app)
+
+
+async def test_what_cannot_be_restored_is_said() -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        assert app.source.requests is not None
+        app.source.requests.ask(Kind.RESTORE, "gone")
+        session.say(ev.Logged(severity="error", text="gone is not a checkpoint"))
+        await settle(pilot)
+        await until(pilot, lambda: "gone is not a checkpoint" in notices(app))
 
 
 async def test_restore_without_checkpoints_says_how_to_make_one() -> None:

@@ -1,12 +1,14 @@
 """What must be on the screen at every size, and what a terminal without colour shows."""
 
+from pathlib import Path
+
 import pytest
 from rich.color import ColorType
 
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.widgets.env_table import EnvTable
 from tests.factory import example_run
-from tests.sanctum.driving import live, screen_text, settle
+from tests.sanctum.driving import live, replay, screen_text, settle
 from tests.sanctum.population import population
 
 SIZES = [(80, 24), (120, 40), (200, 60), (80, 60), (200, 24), (110, 34)]
@@ -65,6 +67,14 @@ async def test_env_detail_shows_the_essentials(size: tuple[int, int]) -> None:
         assert essential in text, essential
     assert "100 ┤" in text
     assert "return +0.924" in text
+
+
+@pytest.mark.parametrize("size", [(79, 24), (60, 20), (40, 12)])
+async def test_a_replay_in_a_terminal_too_small_shows_nothing_else(size: tuple[int, int], tmp_path: Path) -> None:
+    app, _ = replay(population(), tmp_path)
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        assert not app.screen.show_vertical_scrollbar
 
 
 @pytest.mark.parametrize("size", [(79, 24), (80, 23), (20, 5), (1, 1)])

@@ -205,6 +205,11 @@ async def test_the_log_is_filtered_searched_and_a_way_to_the_env() -> None:
         assert log.text.split() == ["▸14:13:20", "▲", "the", "disk", "is", "slow"]
         await pilot.press("slash", "escape")
         assert "all is well" in log.text
+        await pilot.press("slash", *"disk", "enter", "escape")
+        assert "all is well" in log.text
+        await pilot.press("slash", "enter")  # the text is still there, and holds again
+        assert "all is well" not in log.text
+        await pilot.press("escape", "slash", "escape")
         await pilot.press("home", "down", "down", "enter")
         assert isinstance(app.screen, EnvDetail)
         assert app.view.env == 2

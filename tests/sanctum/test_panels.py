@@ -279,6 +279,17 @@ async def test_env_detail() -> None:
         assert "gradient measured" not in moves
 
 
+async def test_what_a_reward_is_made_of_never_hides_its_greatest_part() -> None:
+    parts = {"accuracy": 0.003, "rent": -0.005, "op": -0.001, "contribution": 0.0, "penalty": -1.0}
+    step = env_stepped(0, reward=-1.003, reward_parts=parts)
+    app, _ = live(stamp([*beginning(), step]))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("enter")
+        await settle(pilot)
+        assert shown(app, EnvReward) == "accuracy +0.003 rent −0.005 op −0.001 penalty −1.00 sum −1.00"
+
+
 async def test_only_changed_lines_are_painted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     run = stamp([*beginning(8), *(env_stepped(env) for env in range(8))])
     app, session = live(run)

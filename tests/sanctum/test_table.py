@@ -92,6 +92,35 @@ async def test_slots_are_ordered_by_stage_then_alpha() -> None:
         assert rows(app) == [1, 2, 0, 4, 3]
 
 
+async def test_a_filter_counts_anew_with_every_step() -> None:
+    app, session = live(small())
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("slash", *"acc<0.4", "enter")
+        assert said(app) == "2 of 6"
+        session.say(*stamp([env_stepped(2, accuracy=0.9)], first=100))
+        await settle(pilot)
+        assert said(app) == "1 of 6"
+
+
+async def test_the_weather_map_keeps_the_keys_where_a_filter_is_dropped() -> None:
+    app, _ = live(small())
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("slash", *"acc<0.9", "enter", "w", "escape")
+        assert isinstance(app.focused, EnvMap)
+
+
+async def test_an_env_is_opened_once() -> None:
+    app, _ = live(small())
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("enter")
+        app.action_open_env()
+        await pilot.press("escape")
+        assert isinstance(app.focused, EnvTable)
+
+
 async def test_a_filter_shows_at_once_what_it_leaves() -> None:
     app, _ = live(small())
     async with app.run_test(size=SIZE) as pilot:

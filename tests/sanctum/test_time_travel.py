@@ -16,7 +16,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.marks import Sign
 from esper.telemetry.reader import History
 from tests.factory import example_run, stamp
-from tests.sanctum.driving import header, live, replay, settle, shown
+from tests.sanctum.driving import header, live, replay, screen_text, settle, shown
 from tests.telemetry.recordings import recording, write_segment
 
 SIZE = (120, 40)
@@ -80,6 +80,25 @@ async def test_the_play_head_is_dragged(tmp_path: Path) -> None:
         assert playback.position == playback.length
         await pilot.hover(Scrubber, offset=(40, 1))
         assert playback.position == playback.length
+
+
+async def test_who_asks_for_a_moment_and_goes_nowhere_stays_in_the_present(tmp_path: Path) -> None:
+    app, session = live(RUN[:HALF])
+    session.directory = tmp_path
+    write_segment(tmp_path, 1, recording(RUN[:HALF]))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("g", *"12:30", "enter")
+        hint = app.screen.query_one("#hint", Static)
+        await settle(pilot)
+        assert hint.size.height > 1  # it is wrapped
+        await pilot.press("escape")
+        assert app.source.playback is None
+        await pilot.press("left_curly_bracket")
+        await settle(pilot)
+        assert "loading torch" not in screen_text(app)
+        await pilot.press("g", "escape")
+        assert app.source.playback is not None  # that was not what left the present
 
 
 async def test_the_past_of_a_live_run(tmp_path: Path) -> None:

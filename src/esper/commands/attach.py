@@ -86,10 +86,10 @@ def watch(directory: Path, *, look: Look, read_only: bool) -> int:
     source = AttachSource(session)
     code = show(source, look)
     session.close()
-    if code or (source.alive and source.state.status not in ENDED):
+    if code or (source.alive and source.present.status not in ENDED):
         print(f"{directory.name} goes on: esper-sanctum attach {directory} comes back to it")
         return code
-    return _tell_end(session, source.state)
+    return _tell_end(session, source.present)
 
 
 def _tell_end(session: AttachSession, state: RunState, *, brief: bool = False) -> int:

@@ -90,7 +90,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
             self.unregister_theme(name)  # Textual's own have no colours for stages
         for known in self.palettes.values():
             self.register_theme(known.theme)
-        self.view = View(source, palette, env)
+        self.view = View(source, palette, env, charset=symbols)
         self._place = place
         for place in SCREENS:
             self.add_mode(place, partial(open_screen, place, self.view))
@@ -265,7 +265,10 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         """Pick a checkpoint to go back to."""
         if self._engine() is None:
             return
-        checkpoints = self.source.present.checkpoints
+        run = self.source.directory or Path()
+        latest = {saved.path: saved for saved in self.source.present.checkpoints}  # one that was written again is one
+        # Only the newest are kept; and who is attached may have been started elsewhere.
+        checkpoints = [saved for path, saved in latest.items() if run.joinpath(*Path(path).parts[-2:]).is_dir()]
         if not checkpoints:
             self.notify("There is no checkpoint yet: c writes one.", severity="warning")
             return
@@ -308,7 +311,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
 
     def action_open_env(self) -> None:
         """Open the env under the cursor."""
-        if self.source.state.envs:
+        if self.source.state.envs and not isinstance(self.screen, EnvDetail):
             self.push_screen(EnvDetail(self.view))
 
     def action_go(self, name: str) -> None:
@@ -319,7 +322,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
 
     def action_help(self) -> None:
         """The page of keys and symbols."""
-        self.push_screen(Help(self.view.palette, live=self.source.live))
+        self.push_screen(Help(self.view, live=self.source.live))
 
     def action_next_theme(self) -> None:
         """The next theme by name."""

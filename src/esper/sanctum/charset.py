@@ -21,9 +21,11 @@ CHARSETS: tuple[str, ...] = get_args(Charset)
 _QUADRANTS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
 """By the bits of the quarters that are set: upper left 1, upper right 2, lower left 4, lower right 8."""
 _ASCII = str.maketrans(
-    "─━│┃┄┈╌╸╺▏▎▍▌▋▊▉█▇▆▅▄▃▂▁░▒▓▔●○■▶◀▸◂▲▼✓✖❚–−±·…αΔ×↑↓←→⇧⇅↵╵╷°“”’•╭╮╰╯┌┐└┘├┤┬┴┼",
-    '-=||-----||||####%*+=-_..:%"*o#><><!v+X|--~.~adx^v<>^%<||o""\'*+++++++++++++',
+    "─━│┃┄┈╌╸╺▏▎▍▌▋▊▉█▇▆▅▄▃▂▁░▒▓▔●○■◆▶◀▸◂▲▼✓✖❚‖–−±·…αΔ×≤≠↑↓←→↶⇧⇅↵╵╷°“”’•╭╮╰╯┌┐└┘├┤┬┴┼",
+    '-=||-----||||####%*+=-_.,:%"*o#&><><!v+X||--~.~adx<#^v<><^%<||o""\'*+++++++++++++',
 )
+_KEYS = {"⇧": "Shift-", "←": "Left", "→": "Right", "↑": "Up", "↓": "Down", "↵": "Enter"}
+"""What a key is called where its sign would be translated into that of another."""
 _PLAIN_TERMINALS = frozenset({"dumb", "vt100", "vt102", "vt220", "ansi", "unknown"})
 
 
@@ -49,6 +51,11 @@ def translate(text: str, charset: str) -> str:
         return blocks
     drawn = "".join(_dots(ord(c) - 0x2800) if 0x2800 <= ord(c) < 0x2900 else c for c in text)
     return "".join(c if c.isascii() else "?" * cell_len(c) for c in drawn.translate(_ASCII))
+
+
+def key_name(label: str, charset: str) -> str:
+    """The label of a key in the characters of a set."""
+    return "".join(_KEYS.get(c, c) for c in label) if charset == "ascii" else label
 
 
 def _quadrant(dots: int) -> str:

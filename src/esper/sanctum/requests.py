@@ -39,6 +39,7 @@ class Requests:
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._pending: set[Kind] = set()
+        self._refused: list[str] = []
         self._to_end = False
         """Whether not a person, but a signal asked for the end: then there is nobody to try again."""
 
@@ -62,11 +63,15 @@ class Requests:
 
     def hear(self, record: Record) -> None:
         """Cross off what this record answers."""
-        self._pending -= self._answered(record)
+        answered = self._pending & self._answered(record)
+        if answered and isinstance(record, ev.Logged):
+            self._refused.append(record.text)
+        self._pending -= answered
 
     def refusals(self) -> list[str]:
-        """What the engine could not even be asked since the last call: sentences for people."""
-        return []
+        """What the engine could not do, or not even be asked, since the last call: sentences for people."""
+        refused, self._refused = self._refused, []
+        return refused
 
     @property
     def _origin(self) -> str | None:
@@ -109,7 +114,7 @@ class RemoteRequests(Requests):
 
     def refusals(self) -> list[str]:
         """What the run could not be asked, or has refused, since the last call; it is crossed off."""
-        sentences: list[str] = []
+        sentences = super().refusals()
         while not self._control.refusals.empty():
             kind, reason = self._control.refusals.get()
             if kind is None:

@@ -147,7 +147,11 @@ class TimeTravel(_Base):
 
     def action_go_to(self) -> None:
         """Ask for a moment, and go there."""
-        playback = self._past(self.action_go_to)
+        self._go_to(stay=self.source.live and self.source.playback is None)
+
+    def _go_to(self, *, stay: bool) -> None:
+        """Do so; who goes nowhere stays in the present, or else where they are."""
+        playback = self._past(partial(self._go_to, stay=stay))
         if playback is None or isinstance(self.screen, GoTo):
             return
 
@@ -155,6 +159,8 @@ class TimeTravel(_Base):
             if position is not None:
                 playback.playing = False
                 playback.seek(position)
+            elif stay:
+                self.source.rejoin()
             self.look()
 
         self.push_screen(GoTo(playback.history), go)

@@ -41,7 +41,7 @@ class CheckpointPicker(ModalScreen[str | None]):
                     Text(shorten(plain(saved.origin), 12)),
                 )
             yield table
-            yield Static("↵ restore   Esc cancel", id="hint")
+            yield Static("Enter restore   Esc cancel", id="hint")
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Enter, or a click."""

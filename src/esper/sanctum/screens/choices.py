@@ -53,7 +53,7 @@ class Choices(ModalScreen[Visit | None]):
                 width = min(_WIDTH, self.app.size.width * 9 // 10) - _FRAME
                 texts = (_hung(text, self._indent, width, self.app.console) for text, _ in self._choices)
                 yield OptionList(*(Option(text) for text in texts))
-            yield Static("↵ go there   Esc back" if self._choices else "Esc back", id="hint")
+            yield Static("Enter go there   Esc back" if self._choices else "Esc back", id="hint")
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Enter, or a click."""

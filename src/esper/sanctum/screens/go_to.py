@@ -28,7 +28,7 @@ class GoTo(ModalScreen[int | None]):
         with Vertical(id="dialog"):
             yield Static("Go to", id="question")
             yield Input(placeholder=FORMS)
-            yield Static("↵ go   Esc cancel", id="hint", markup=False)
+            yield Static("Enter go   Esc cancel", id="hint", markup=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter."""

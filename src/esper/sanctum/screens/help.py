@@ -13,9 +13,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from esper.sanctum.bindings import KEYS, Category, shown
+from esper.sanctum.charset import key_name
 from esper.sanctum.holds import HOLDS
 from esper.sanctum.symbols import HEADS, OPS, SEVERITIES, SIGNS, STAGES, STATUSES, Symbol, number, power_of_two
-from esper.sanctum.theme import Palette
+from esper.sanctum.widgets.panel import View
 
 _INDENT, _WIDTH = 11, 52
 _NUMBERS = (
@@ -55,9 +56,10 @@ class Help(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,f1", "dismiss_help", "back")]
 
-    def __init__(self, palette: Palette, *, live: bool) -> None:
+    def __init__(self, view: View, *, live: bool) -> None:
         super().__init__()
-        self._palette = palette
+        self._palette = view.palette
+        self._charset = view.charset
         self._live = live
 
     def compose(self) -> ComposeResult:
@@ -72,7 +74,8 @@ class Help(ModalScreen[None]):
             keys = [key for key in KEYS if key.category is category and shown(key, live=self._live)]
             named = category is Category.SCREENS
             texts = [f"{key.name}: {key.description}" if named else key.description for key in keys]
-            rows = [(key.label, "key", text) for key, text in zip(keys, texts, strict=True)]
+            labels = [key_name(key.label, self._charset) for key in keys]
+            rows = [(label, "key", text) for label, text in zip(labels, texts, strict=True)]
             self._section(page, category.value, rows)
         self._section(page, "Stages of a seed", [(s.glyph, s.name, f"{s.name}: {s.meaning}") for s in STAGES.values()])
         self._section(page, "Severities", [(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
@@ -98,7 +101,7 @@ class Help(ModalScreen[None]):
         for glyph, role, text in entries:
             page.append("  ").append(glyph, style=self._palette[role])
             wrapped = f"\n{' ' * _INDENT}".join(wrap(text, _WIDTH))
-            page.append(" " * (_INDENT - 2 - len(glyph))).append(f"{wrapped}\n", style=self._palette["normal"])
+            page.append(" " * max(_INDENT - 2 - len(glyph), 1)).append(f"{wrapped}\n", style=self._palette["normal"])
         page.append("\n")
 
     def action_dismiss_help(self) -> None:

@@ -47,5 +47,7 @@ class LogScreen(RunScreen):
 
     def on_input_submitted(self) -> None:
         """Keep what was typed, and go back to the lines."""
-        self.query_one(Search).display = False
-        self.query_one(LogList).focus()
+        search, lines = self.query_one(Search), self.query_one(LogList)
+        search.display = False
+        lines.search(search.value)  # all filters may have been dropped since it was typed
+        lines.focus()

@@ -66,9 +66,17 @@ class Overview(RunScreen):
         self._filter(event.text)
 
     def on_filter_box_closed(self, event: FilterBox.Closed) -> None:
-        """Back to the table."""
+        """Back to the table, or the weather map in its place."""
         self._filter(event.text)
-        self.query_one(EnvTable).focus()
+        table, weather = self.query_one(EnvTable), self.query_one(EnvMap)
+        (table if table.display else weather).focus()
+
+    def update(self) -> None:
+        """How many envs the filter leaves may be others with each step."""
+        super().update()
+        table = self.query_one(EnvTable)
+        if table.filter and not self.query_one(FilterBox).typing:
+            self._filter(table.filter)
 
     def _filter(self, text: str) -> None:
         box, table = self.query_one(FilterBox), self.query_one(EnvTable)

@@ -26,7 +26,7 @@ class EnvMoves(EnvPanel):
         room = max(size.height - len(refusals), 0)
         moves = [self._move(move, size.width) for move in env.moves[-room:]] if room else []
         if not moves and not refusals:
-            return [self.line().add(" nothing was planted in this episode", "dim")]
+            return [self.line().add(" no seed in this episode", "dim")]
         return moves + refusals
 
     def _move(self, move: SeedMoved, width: int) -> Line:

@@ -217,7 +217,11 @@ def _summary(
 
 
 def _count_stages(line: Line, counts: Counter[str], end: int) -> None:
-    for stage in _COUNTED:
-        text = f"{counts[stage]}{STAGES[stage].glyph}"
-        if counts[stage] and line.width + len(text) <= end:
-            line.add(text, stage).to(min(line.width + 1, end))
+    """As many as fit; a sign for those that do not."""
+    texts = [(stage, f"{counts[stage]}{STAGES[stage].glyph}") for stage in _COUNTED if counts[stage]]
+    for index, (stage, text) in enumerate(texts):
+        gap, more = " " * bool(index), index < len(texts) - 1
+        if line.width + len(gap) + len(text) + more > end:
+            line.add("…", "dim")
+            return
+        line.add(gap).add(text, stage)

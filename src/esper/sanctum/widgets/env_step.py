@@ -54,7 +54,7 @@ def _facts(step: EnvStepped) -> list[tuple[str, Cell]]:
 
 
 class EnvReward(EnvPanel):
-    """The parts of the last reward, and their sum."""
+    """The parts of the last reward, the smallest left out where there is no room, and their sum."""
 
     METRICS = ("reward",)
 
@@ -66,9 +66,11 @@ class EnvReward(EnvPanel):
         if step is None:
             return [self.line().add(" –", "absent")]
         name = max(size.width - 9, 4)
+        greatest = sorted(step.reward_parts, key=lambda part: -abs(step.reward_parts[part]))[: size.height - 1]
         lines = [
             self.line().add(" ").fit(plain(part).replace("_", " "), name, "dim").cell(number(value, 3, 3, signed=True))
             for part, value in step.reward_parts.items()
+            if part in greatest
         ]
         total = self.line().add(" ").fit("sum", name, "normal").cell(number(step.reward, 3, 3, signed=True), "bright")
-        return [*lines[: size.height - 1], total]
+        return [*lines, total]

@@ -94,7 +94,8 @@ class EnvTable(EnvRows):
         self.note = f"{self._top + 1}–{self._top + len(self._shown)} of {of}" if count else f"none of {total}"
 
     def _starting(self, width: int, height: int) -> list[Line]:
-        text = "starting: loading torch…" if self.view.source.live else "the recording has no run yet"
+        present = self.view.source.live and self.view.source.playback is None
+        text = "starting: loading torch…" if present else "the recording has no run yet"
         return [self.line()] * ((height - 1) // 2) + [self.line().add(text.center(width), "normal")]
 
     @property

@@ -50,6 +50,11 @@ class FilterBox(Horizontal):
         self._before = field.value
         field.focus()
 
+    @property
+    def typing(self) -> bool:
+        """Whether it is open."""
+        return not self.query_one(Input).disabled
+
     def say(self, text: str, *, wrong: bool = False) -> None:
         """What the filter comes to, or why it is none."""
         said = self.query_one("#said", Static)

@@ -8,6 +8,7 @@ from textual.events import Click
 from textual.geometry import Size
 
 from esper.sanctum.bindings import APP, KEYS, Category, Key, shown
+from esper.sanctum.charset import key_name
 from esper.sanctum.holds import HOLDS
 from esper.sanctum.widgets.panel import Line, Panel, View
 
@@ -39,13 +40,14 @@ class Footer(Panel):
         live = self.view.source.live
         keys = [key for key in KEYS if key.category in (*APP, *self._categories) and self._wanted(key, live=live)]
         keys.sort(key=lambda key: (key.category is Category.VIEW, key.action != "rejoin"))
-        while len(keys) > 2 and sum(len(key.label) + len(self._caption(key)) + 3 for key in keys) - 2 > size.width:
+        labels = {key: key_name(key.label, self.view.charset) for key in keys}
+        while len(keys) > 2 and sum(len(labels[key]) + len(self._caption(key)) + 3 for key in keys) - 2 > size.width:
             keys.pop(-3)
         line = self.line()
         self._places = []
         for key in keys:
             start = line.width
-            line.add(key.label, "key").add(f" {self._caption(key)}", "dim")
+            line.add(labels[key], "key").add(f" {self._caption(key)}", "dim")
             self._places.append((range(start, line.width), key))
             line.add("  ")
         pulse = self.view.pulse.text

@@ -54,7 +54,7 @@ def status(source: Source) -> Status:
 
 def _note(source: Source) -> str:
     """What was asked for and not answered, or why nothing can be."""
-    if source.attached and source.state.started is None:
+    if source.attached and source.present.started is None:
         return "reading the recording…"
     if source.requests is None:
         return ""

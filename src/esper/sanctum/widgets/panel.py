@@ -35,6 +35,8 @@ class View:
     palette: Palette
     env: int = 0
     """The env under the cursor."""
+    charset: str = "braille"
+    """What the terminal can draw."""
     pulse: Pulse = field(default_factory=Pulse)
     stale: AnomalyFound | None = None
     """Set while the engine is silent for longer than it should be."""
