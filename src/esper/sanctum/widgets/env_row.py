@@ -211,17 +211,17 @@ def _summary(
         end = line.width + layout.slot
         if name == "med":
             _count_stages(line, counts, end)
-        line.to(end).add(gap)
+        line.to(end + layout.gap)
     line.cell(number(grad_norm, 3, 2), "dim").add(gap)
     return line.cell(power_of_two(scale), "dim")
 
 
 def _count_stages(line: Line, counts: Counter[str], end: int) -> None:
-    """As many as fit; a sign for those that do not."""
+    """As many as fit; for those that do not a sign, which may stand in the gap behind."""
     texts = [(stage, f"{counts[stage]}{STAGES[stage].glyph}") for stage in _COUNTED if counts[stage]]
     for index, (stage, text) in enumerate(texts):
-        gap, more = " " * bool(index), index < len(texts) - 1
-        if line.width + len(gap) + len(text) + more > end:
+        gap = " " * bool(index)
+        if line.width + len(gap) + len(text) > end:
             line.add("…", "dim")
             return
         line.add(gap).add(text, stage)
