@@ -392,6 +392,15 @@ def test_the_undo_holds_where_the_keyframe_is_damaged(tmp_path: Path) -> None:
     assert "events-00002.jsonl, line 1 is damaged" in history.notices[0]
 
 
+def test_a_beginning_that_is_gone_is_told(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, recording(RUN[:20]))
+    rest = write_segment(tmp_path, 2, recording(RUN[20:], fold(RUN[:20])))
+    (tmp_path / "events-00001.jsonl").unlink()
+
+    assert open_history(tmp_path).notices == [f"events 1 to 20 are missing before {rest}"]
+    assert open_history(rest).notices == []  # a part is not the whole, and is not taken for it
+
+
 def test_events_that_a_torn_file_lost_are_told(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, recording(RUN[:20]))
     write_segment(tmp_path, 2, recording(RUN[31:], fold(RUN[:31])))

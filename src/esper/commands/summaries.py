@@ -10,14 +10,18 @@ from esper.commands.options import warn
 from esper.config import ConfigError
 from esper.telemetry.reader import open_history
 from esper.telemetry.runs import resolve_run
+from esper.telemetry.segments import ReadError
 from esper.telemetry.summary import Summary, summarise
 
 
 def read_summary(text: str, telemetry_dir: Path) -> Summary:
     """Sum up the run that a person means. Raises ReadError or ConfigError where there is nothing to sum up."""
     path = resolve_run(text, telemetry_dir)
-    summary = summarise(open_history(path), time.time())
+    history = open_history(path)
+    summary = summarise(history, time.time())
     if summary is None:
+        if history.notices:
+            raise ReadError(history.notices[0])
         raise ConfigError(f"{path} has nothing to tell yet: no event was recorded")
     warn(summary.notices)
     return summary

@@ -96,12 +96,19 @@ def is_written(directory: Path, written: float, now: float) -> bool:
 
 
 def _last_state(directory: Path) -> RunState:
-    """The state at the end of a recording. Every segment opens with a Keyframe, so the last one tells."""
+    """The state at the end of a recording. Every segment opens with a Keyframe, so the last one tells.
+
+    Raises ReadError where none tells anything, and one is damaged.
+    """
+    damage: list[str] = []
     for path in reversed(list_segments(directory)):
         history = open_history(path if path.exists() else packed_path(path))
         state = history.state_at(history.length)
         if state.started is not None:  # else it was torn in its first line
             return state
+        damage += history.notices
+    if damage:
+        raise ReadError(damage[0])
     return RunState()
 
 

@@ -320,7 +320,8 @@ class History:
         except msgspec.DecodeError as error:
             self._skip(end, Unreadable(None, str(error)))
             return self.length
-        if self.length and keyframe.seq > self._state.seq:
+        # A single file may be a later part of a run, or cut out of one; a run's directory begins with its beginning.
+        if keyframe.seq > self._state.seq and (self.length or self.path.is_dir()):
             lost = f"events {self._state.seq + 1} to {keyframe.seq} are missing"
             self._notices.tell(("gap", self._segment.path), f"{lost} before {self._segment.path}")
         self._notices.meet(text, [keyframe])

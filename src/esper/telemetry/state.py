@@ -6,6 +6,7 @@ function of the state and the event: no clock, no randomness, no files. Memory i
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar, final
 
@@ -323,8 +324,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
                 self.blueprints.setdefault(reading.blueprint, BlueprintRecord()).judge(reading.contribution)
         self.finals.append(event.accuracy)
         if len(self.finals) == len(self.envs):
-            ordered = sorted(self.finals)
-            _push(self.accuracy, (ordered[0], ordered[len(ordered) // 2], ordered[-1]))
+            _push(self.accuracy, (min(self.finals), statistics.median(self.finals), max(self.finals)))
 
     def _checkpoint_saved(self, event: ev.CheckpointSaved) -> None:
         _push(self.checkpoints, event)

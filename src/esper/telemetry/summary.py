@@ -220,11 +220,11 @@ class _Tally:
         if len(self._episodes) < self._envs:
             return
         episodes = self._episodes.values()
-        accuracies = sorted(episode.accuracy for episode in episodes)
+        accuracies = [episode.accuracy for episode in episodes]
         self.finished.append(
             Round(
                 round=event.round,
-                accuracy=(accuracies[0], accuracies[len(accuracies) // 2], accuracies[-1]),
+                accuracy=(min(accuracies), statistics.median(accuracies), max(accuracies)),
                 episode_return=statistics.fmean(episode.episode_return for episode in episodes),
                 parameter_ratio=statistics.fmean(episode.parameter_ratio for episode in episodes),
             )
