@@ -32,7 +32,7 @@ from esper.launch import EngineThread
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.runs import LiveRun, computed, recorded, stopped_run, tiny
-from tests.telemetry.recordings import recording
+from tests.telemetry.recordings import recording, write_segment
 from tests.terminals import ENTER_SCREEN, PATIENCE, PROGRAM, Terminal, insist, run, started
 
 SMALL = ("--envs", "2", "--steps", "2", "--rounds", "1", "--devices", "cpu:0")
@@ -127,6 +127,27 @@ def test_a_first_signal_finishes_the_step_and_checkpoints(number: signal.Signals
     assert (saved.origin, ended.outcome) == ("signal", "stopped")
     assert read_checkpoint(list_checkpoints(only_run(tmp_path))[-1])
     assert f"run {only_run(tmp_path).name}: stopped" in output
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(tmp_path: Path) -> None:
+    """`timeout` sends it to the process, then to its group."""
+    with started("--no-tui", "--envs", "2", "--rounds", "1000", "--devices", "cpu:0", cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert "INFO    run " in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (0, "")
+    assert isinstance(recorded(only_run(tmp_path))[-1], ev.RunEnded)
+
+
+def test_what_a_terminal_cannot_spell_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    write_segment(tmp_path / "run", 1, recording(example_run()))
+    done = run("show", "run", "--telemetry-dir", ".", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "?" in done.stdout
 
 
 @pytest.mark.slow
@@ -316,6 +337,13 @@ def test_a_wrong_request_is_one_sentence(arguments: tuple[str, ...], named: str,
     done = run(*arguments, *headless, cwd=tmp_path)
     assert_refused(done.returncode, done.stdout, done.stderr, named)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_no_file_can_have_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_refused(cli.main(["show", "x" * 300]), *printed(capsys), "cannot be used: File name too long")
 
 
 TOML = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from esper import cli
 from esper.commands.options import DONE, WRONG_REQUEST
-from esper.config import Config, PPOConfig, RewardConfig, TrainingConfig, as_toml, resolve
+from esper.config import Config, ConfigError, PPOConfig, RewardConfig, TrainingConfig, as_toml, resolve
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 positive = st.floats(min_value=0, exclude_min=True, allow_nan=False)
@@ -35,6 +35,14 @@ configs = st.builds(
 @given(configs)
 def test_it_reads_back_as_the_same(config: Config) -> None:
     assert msgspec.convert(tomllib.loads(as_toml(config)), Config) == config
+
+
+@pytest.mark.parametrize("key", ["envs", "devices", "task"])
+def test_a_table_in_place_of_a_value_is_refused_also_where_a_run_goes_on(key: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(f"[{key}]\na = 1\n")
+    with pytest.raises(ConfigError, match=f"{key} = .* is not valid"):
+        resolve(file, {}, msgspec.to_builtins(Config()))
 
 
 def test_every_field_is_there_with_what_it_means() -> None:

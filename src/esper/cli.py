@@ -6,6 +6,7 @@ TERM.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -57,10 +59,14 @@ COMMANDS = (
 )
 """All but training, which needs no name: modules of `esper.commands`, each loaded when it is asked for."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ECHO = 0.5
+"""Seconds after a signal within which another is the same: nobody is impatient so soon."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; its exit code."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # no run is to end for a × that a terminal does not know
     arguments = list(sys.argv[1:] if argv is None else argv)
     name, *options = arguments or [""]
     try:
@@ -70,10 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
-        if error.errno not in UNREAD:
+        if error.errno in UNREAD:
+            let_go()
+            return DONE
+        if error.filename is None or error.strerror is None:
             raise
-        let_go()
-        return DONE
+        return refuse(f"{error.filename} cannot be used: {error.strerror}")
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:
@@ -200,11 +208,13 @@ class _Signals:
 
     At once, but not before the terminal is as it was: the second raises SystemExit, and that ends the process here,
     without waiting for the engine's threads. A HUP is never the second: who closes a terminal is not impatient, and
-    its shell sends one as well.
+    its shell sends one as well. Nor is the echo of the first: `timeout` sends one to the process, and one to its group.
     """
 
     def __init__(self, ask_to_stop: Callable[[], None]) -> None:
         self._ask_to_stop = ask_to_stop
+        self._heard = -math.inf
+        """When the first came."""
         self.asked = False
         """Whether the end was asked for, by a signal or in another way: then a signal is the second."""
 
@@ -222,9 +232,9 @@ class _Signals:
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if not self.asked:
-            self.asked = True
+            self.asked, self._heard = True, time.monotonic()
             self._ask_to_stop()
-        elif number != signal.SIGHUP:
+        elif number != signal.SIGHUP and time.monotonic() > self._heard + ECHO:
             raise SystemExit(128 + number)
 
 

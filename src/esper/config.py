@@ -193,8 +193,12 @@ def resolve(file: Path | None, options: Mapping[str, Any], base: Mapping[str, An
 
 def _merged(base: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
     """The base with what the file says in its place; a table of it replaces only the keys that it has."""
-    tables = {key: {**base.get(key, {}), **value} for key, value in table.items() if isinstance(value, dict)}
-    return {**base, **table, **tables}
+    merged = {**base, **table}
+    for key, value in table.items():
+        before = base.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            merged[key] = {**before, **value}
+    return merged
 
 
 def as_toml(config: Config) -> str:

@@ -67,6 +67,13 @@ async def test_a_run_is_replayed_in_a_page_until_ctrl_c(tmp_path: Path) -> None:
 
         for headers in ({"Origin": "http://elsewhere.example"}, {"Host": f"elsewhere.example:{port}"}):
             assert (await fetch(port, **headers))[0] == 403
+        for headers in ({"Origin": "http://[bad"}, {"Host": "[::1"}):
+            assert (await fetch(port, **headers))[0] in {400, 403}
+        async with aiohttp.ClientSession() as session:
+            for size in ("width=100000&height=24", "width=80&height=100000", "width=x"):
+                async with session.get(f"http://127.0.0.1:{port}/ws?{size}") as answer:
+                    assert answer.status == 400
+                    assert "no terminal is" in await answer.text()
 
         await visit(port, "REPLAY")
 

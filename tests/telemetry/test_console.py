@@ -84,6 +84,15 @@ def test_an_anomaly_that_repeats_is_told_ever_more_rarely() -> None:
     ]
 
 
+def test_the_end_of_an_anomaly_is_told_where_its_beginning_was() -> None:
+    begins = ev.AnomalyFound(rule="r", severity="warning", where="w", value=1.0, text="it happened")
+    log = printed([*stamp([run_started(), *[begins, ev.AnomalyEnded(rule="r", where="w")] * 25])])
+
+    told = [line[20:] for line in log[1:]]
+    over = "INFO    w: r is over"
+    assert told == ["WARNING it happened", over, "WARNING it happened (×10)", over]
+
+
 def test_on_a_terminal_there_is_a_bar_and_the_same_lines() -> None:
     stream = Terminal()
     print_run([*RUN], stream)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from esper.telemetry import runs
 from esper.telemetry.reader import ReadError
 from esper.telemetry.runs import list_runs, new_run_id, resolve_run
 
@@ -29,6 +30,19 @@ def test_a_new_name_is_the_task_and_the_time_and_never_one_that_is_taken(tmp_pat
     first = "digits_impaired-20261121-015300"
     assert names == [first, f"{first}-2", f"{first}-3"]
     assert new_run_id("digits", NOW, tmp_path / "nowhere") == "digits-20261121-015300"
+
+
+def test_what_may_not_be_looked_into_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, others = make_run(tmp_path, "a", 100), make_run(tmp_path, "b", 200)
+    look = runs.list_segments
+
+    def refused(run: Path) -> list[Path]:
+        if run == others:
+            raise PermissionError(13, "Permission denied", str(run))
+        return look(run)
+
+    monkeypatch.setattr(runs, "list_segments", refused)
+    assert list_runs(tmp_path) == [ours]
 
 
 def test_the_last_run_is_the_one_written_to_last(tmp_path: Path) -> None:

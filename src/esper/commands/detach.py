@@ -50,7 +50,7 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, look: Look,
             time.sleep(PERIOD)
             directory = _find(process.pid, telemetry_dir, output)
         directory = directory or _find(process.pid, telemetry_dir, output)
-    except KeyboardInterrupt:
+    except BaseException:
         process.terminate()
         process.wait()
         raise

@@ -167,7 +167,8 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def _in_order(folder: Path) -> list[Path]:
-    return sorted((path for path in folder.glob("round-*") if _NAME.fullmatch(path.name)), key=moment_of)
+    there = folder.iterdir() if folder.is_dir() else ()  # not glob, for which what may not be read is empty
+    return sorted((path for path in there if _NAME.fullmatch(path.name)), key=moment_of)
 
 
 def find_checkpoint(path: Path) -> Path:

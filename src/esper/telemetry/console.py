@@ -83,11 +83,12 @@ class Console:
         if line is None or type(record) in _ROUTINE:
             return None
         severity, text = line
-        if isinstance(record, ev.AnomalyFound):
-            count = self._state.anomalies[key_of(record)].count
-            if count > 1 and not math.log10(count).is_integer():  # the 1st, 10th, 100th tell enough
+        if isinstance(record, ev.AnomalyFound | ev.AnomalyEnded):
+            known = self._state.anomalies.get(key_of(record))
+            count = known.count if known else 1
+            if not math.log10(count).is_integer():  # the 1st, 10th, 100th tell enough, and when these are over
                 return None
-            text += f" (×{count})" if count > 1 else ""
+            text += f" (×{count})" if count > 1 and isinstance(record, ev.AnomalyFound) else ""
         return severity, text
 
     def _round_line(self, number: int) -> str:

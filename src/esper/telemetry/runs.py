@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -26,11 +27,17 @@ def new_run_id(task: str, now: datetime, telemetry_dir: Path) -> str:
 
 
 def list_runs(telemetry_dir: Path) -> list[Path]:
-    """The run directories, the one written to last first; none if there is no such directory."""
+    """The run directories, the one written to last first; none if there is no such directory.
+
+    One that may not be looked into, as another person's, is none of ours.
+    """
     if not telemetry_dir.is_dir():
         return []
-    written = {path: last_written(path) for path in telemetry_dir.iterdir() if path.is_dir()}
-    runs = [(when, path) for path, when in written.items() if when is not None]
+    runs: list[tuple[float, Path]] = []
+    for path in telemetry_dir.iterdir():
+        with suppress(PermissionError):
+            when = last_written(path) if path.is_dir() else None
+            runs += [] if when is None else [(when, path)]
     return [path for _, path in sorted(runs, reverse=True)]
 
 

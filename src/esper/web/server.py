@@ -14,6 +14,9 @@ from aiohttp import web
 from textual_serve.app_service import AppService
 from textual_serve.server import Server
 
+LARGEST = 1000, 500
+"""Columns and rows of a visitor's terminal, at most: each costs memory."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -56,9 +59,13 @@ class DashboardServer(Server):
         for this address.
         """
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.host:
+        try:
+            asker = None if origin is None else urlsplit(origin).netloc
+            name = urlsplit(f"//{request.host}").hostname or ""
+        except ValueError as error:
+            raise web.HTTPForbidden(text=str(error)) from None
+        if asker not in {None, request.host}:
             raise web.HTTPForbidden(text=f"asked for by another page, {origin}")
-        name = urlsplit(f"//{request.host}").hostname or ""
         if is_loopback(self.host) and not is_loopback(name):
             raise web.HTTPForbidden(text=f"this is not {name}")
         return await handler(request)
@@ -70,6 +77,9 @@ class DashboardServer(Server):
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
         """A visitor's terminal."""
+        asked = [request.query.get(name, "0") for name in ("width", "height")]
+        if not all(text.isdecimal() and int(text) <= most for text, most in zip(asked, LARGEST, strict=True)):
+            raise web.HTTPBadRequest(text=f"no terminal is {' × '.join(asked)}")
         visit = asyncio.current_task()
         assert visit is not None
         self._visits.add(visit)
@@ -83,6 +93,12 @@ class DashboardServer(Server):
 
         textual-serve waits for the last of what it prints: of the process itself we would hear after the loop's end.
         """
+        resize = app_service.set_terminal_size
+
+        async def resize_within(width: int, height: int) -> None:
+            await resize(min(width, LARGEST[0]), min(height, LARGEST[1]))
+
+        app_service.set_terminal_size = resize_within
         try:
             await super()._process_messages(websocket, app_service)
         finally:
