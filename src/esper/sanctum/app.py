@@ -41,6 +41,7 @@ from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.time_travel import TimeTravel
 from esper.sanctum.widgets.panel import View
 from esper.sanctum.widgets.too_small import HEIGHT, WIDTH
+from esper.telemetry.events import CheckpointSaved
 from esper.telemetry.segments import ReadError
 
 TICK = 0.2
@@ -265,10 +266,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         """Pick a checkpoint to go back to."""
         if self._engine() is None:
             return
-        run = self.source.directory or Path()
-        latest = {saved.path: saved for saved in self.source.present.checkpoints}  # one that was written again is one
-        # Only the newest are kept; and who is attached may have been started elsewhere.
-        checkpoints = [saved for path, saved in latest.items() if run.joinpath(*Path(path).parts[-2:]).is_dir()]
+        checkpoints = self._checkpoints()
         if not checkpoints:
             self.notify("There is no checkpoint yet: c writes one.", severity="warning")
             return
@@ -280,6 +278,15 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
                 self._ask(Kind.RESTORE, path)
 
         self.push_screen(CheckpointPicker(checkpoints), restore)
+
+    def _checkpoints(self) -> list[CheckpointSaved]:
+        """Those that are still there, the newest last; one that was written again is one."""
+        latest: dict[str, CheckpointSaved] = {}
+        for saved in self.source.present.checkpoints:
+            latest.pop(saved.path, None)
+            latest[saved.path] = saved
+        run = self.source.directory or Path()  # who is attached may have been started elsewhere
+        return [saved for path, saved in latest.items() if run.joinpath(*Path(path).parts[-2:]).is_dir()]
 
     async def action_quit(self) -> None:
         """Leave at once if nothing is lost by it; else ask."""
