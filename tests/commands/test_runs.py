@@ -124,6 +124,14 @@ def test_the_table_has_a_line_for_each_run_the_newest_first(tmp_path: Path, caps
     assert cells[2][1:6] == ["crashed", "–", "–", "–", "–"]
 
 
+def test_a_link_to_itself_hides_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loop = make(tmp_path, "run", recording(RUN)) / "loop"
+    loop.symlink_to(loop)
+
+    assert cli.main(["runs", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["run", "done"]
+
+
 def test_an_unreadable_run_does_not_hide_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, "diary", b"dear diary\n" * 100)
     make(tmp_path, "run", recording(RUN), age=60)

@@ -41,7 +41,6 @@ from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.time_travel import TimeTravel
 from esper.sanctum.widgets.panel import View
 from esper.sanctum.widgets.too_small import HEIGHT, WIDTH
-from esper.telemetry.events import CheckpointSaved
 from esper.telemetry.segments import ReadError
 
 TICK = 0.2
@@ -266,27 +265,18 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         """Pick a checkpoint to go back to."""
         if self._engine() is None:
             return
-        checkpoints = self._checkpoints()
+        from esper.sanctum.screens.checkpoints import CheckpointPicker, still_there  # its table takes longest to load
+
+        checkpoints = still_there(self.source.present.checkpoints, self.source.directory)
         if not checkpoints:
             self.notify("There is no checkpoint yet: c writes one.", severity="warning")
             return
-
-        from esper.sanctum.screens.checkpoints import CheckpointPicker  # its table is what takes longest to load
 
         def restore(path: str | None) -> None:
             if path is not None:
                 self._ask(Kind.RESTORE, path)
 
         self.push_screen(CheckpointPicker(checkpoints), restore)
-
-    def _checkpoints(self) -> list[CheckpointSaved]:
-        """Those that are still there, the newest last; one that was written again is one."""
-        latest: dict[str, CheckpointSaved] = {}
-        for saved in self.source.present.checkpoints:
-            latest.pop(saved.path, None)
-            latest[saved.path] = saved
-        run = self.source.directory or Path()  # who is attached may have been started elsewhere
-        return [saved for path, saved in latest.items() if run.joinpath(*Path(path).parts[-2:]).is_dir()]
 
     async def action_quit(self) -> None:
         """Leave at once if nothing is lost by it; else ask."""

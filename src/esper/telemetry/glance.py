@@ -113,10 +113,10 @@ def _last_state(directory: Path) -> RunState:
 
 
 def _size(directory: Path) -> int:
-    """Bytes; a file that goes while they are counted does not count."""
+    """Bytes of its files; what goes while they are counted does not count, nor does what a link leads to."""
     total = 0
     for path in directory.rglob("*"):
         with suppress(FileNotFoundError):
-            found = path.stat()
+            found = path.lstat()
             total += found.st_size if S_ISREG(found.st_mode) else 0
     return total

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar
 
 from rich.text import Text
@@ -13,6 +15,20 @@ from textual.widgets import DataTable, Static
 
 from esper.sanctum.symbols import number, percent, plain, shorten, time_of_day
 from esper.telemetry.events import CheckpointSaved
+
+
+def still_there(told: Iterable[CheckpointSaved], run: Path | None) -> list[CheckpointSaved]:
+    """The checkpoints that a run has told of and still keeps, the newest last; one that was written again is one.
+
+    Args:
+        told: in the order in which they were written.
+        run: its directory, which may be another for who is attached from elsewhere.
+    """
+    latest: dict[str, CheckpointSaved] = {}
+    for saved in told:
+        latest.pop(saved.path, None)
+        latest[saved.path] = saved
+    return [saved for path, saved in latest.items() if (run or Path()).joinpath(*Path(path).parts[-2:]).is_dir()]
 
 
 class CheckpointPicker(ModalScreen[str | None]):
