@@ -36,8 +36,8 @@ def list_runs(telemetry_dir: Path) -> list[Path]:
     runs: list[tuple[float, Path]] = []
     for path in telemetry_dir.iterdir():
         with suppress(PermissionError):
-            when = last_written(path) if path.is_dir() else None
-            runs += [] if when is None else [(when, path)]
+            if path.is_dir() and (when := last_written(path)) is not None:
+                runs.append((when, path))
     return [path for _, path in sorted(runs, reverse=True)]
 
 

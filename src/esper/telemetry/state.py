@@ -6,7 +6,6 @@ function of the state and the event: no clock, no randomness, no files. Memory i
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar, final
 
@@ -15,7 +14,7 @@ import msgspec
 from esper.telemetry import events as ev
 from esper.telemetry.codec import decoder, encode
 from esper.telemetry.narrate import ROUTINE, sentence
-from esper.telemetry.traces import BlueprintRecord, Course, Trace, last_contribution
+from esper.telemetry.traces import BlueprintRecord, Course, Trace, last_contribution, spread
 from esper.telemetry.vitals import Vitals
 
 HISTORY = 240
@@ -324,7 +323,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
                 self.blueprints.setdefault(reading.blueprint, BlueprintRecord()).judge(reading.contribution)
         self.finals.append(event.accuracy)
         if len(self.finals) == len(self.envs):
-            _push(self.accuracy, (min(self.finals), statistics.median(self.finals), max(self.finals)))
+            _push(self.accuracy, spread(self.finals))
 
     def _checkpoint_saved(self, event: ev.CheckpointSaved) -> None:
         _push(self.checkpoints, event)

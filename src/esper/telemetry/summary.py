@@ -12,6 +12,7 @@ import msgspec
 from esper.telemetry import events as ev
 from esper.telemetry.glance import is_written, word_for
 from esper.telemetry.reader import History
+from esper.telemetry.traces import spread
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,11 +221,10 @@ class _Tally:
         if len(self._episodes) < self._envs:
             return
         episodes = self._episodes.values()
-        accuracies = [episode.accuracy for episode in episodes]
         self.finished.append(
             Round(
                 round=event.round,
-                accuracy=(min(accuracies), statistics.median(accuracies), max(accuracies)),
+                accuracy=spread([episode.accuracy for episode in episodes]),
                 episode_return=statistics.fmean(episode.episode_return for episode in episodes),
                 parameter_ratio=statistics.fmean(episode.parameter_ratio for episode in episodes),
             )

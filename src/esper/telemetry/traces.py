@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
+
 import msgspec
 
 from esper.telemetry import events as ev
@@ -36,6 +39,11 @@ class Course(msgspec.Struct, kw_only=True, omit_defaults=True):
     def values(self) -> list[float | None]:
         """The points, and one for the rest."""
         return [*self.points, _mean(self.rest)] if self.rest else self.points
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """Least, median and greatest."""
+    return min(values), median(values), max(values)
 
 
 def _mean(values: list[float | None]) -> float | None:

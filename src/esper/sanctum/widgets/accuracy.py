@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from statistics import median
 
 from textual.geometry import Size
 
@@ -12,6 +11,7 @@ from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.plot import extent_of_rounds
 from esper.telemetry.state import RunState
+from esper.telemetry.traces import spread
 
 PERCENT = ((0.0, "0"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100"))
 
@@ -83,4 +83,4 @@ def rounds_finished(state: RunState) -> int:
 def this_round(state: RunState) -> list[tuple[float, float, float]]:
     """Least, median and greatest accuracy of each step that every env has done."""
     courses = [env.accuracy for env in state.envs]
-    return [(min(step), median(step), max(step)) for step in zip(*courses, strict=False)]
+    return [spread(step) for step in zip(*courses, strict=False)]
