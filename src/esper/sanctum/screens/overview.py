@@ -48,6 +48,10 @@ class Overview(RunScreen):
         table, weather = self.query_one(EnvTable), self.query_one(EnvMap)
         table.display, weather.display = weather.display, table.display
         self.query_one(FilterBox).display = table.display and bool(table.filter)
+        self._focus_envs()
+
+    def _focus_envs(self) -> None:
+        table, weather = self.query_one(EnvTable), self.query_one(EnvMap)
         (table if table.display else weather).focus()
 
     def action_filter(self) -> None:
@@ -68,21 +72,23 @@ class Overview(RunScreen):
     def on_filter_box_closed(self, event: FilterBox.Closed) -> None:
         """Back to the table, or the weather map in its place."""
         self._filter(event.text)
-        table, weather = self.query_one(EnvTable), self.query_one(EnvMap)
-        (table if table.display else weather).focus()
+        self._focus_envs()
 
     def update(self) -> None:
         """How many envs the filter leaves may be others with each step."""
         super().update()
-        table = self.query_one(EnvTable)
-        if table.filter and not self.query_one(FilterBox).typing:
-            self._filter(table.filter)
+        if self.query_one(EnvTable).filter and not self.query_one(FilterBox).typing:
+            self._say_count()
 
     def _filter(self, text: str) -> None:
-        box, table = self.query_one(FilterBox), self.query_one(EnvTable)
         try:
-            count = table.show_only(text)
+            self.query_one(EnvTable).show_only(text)
         except FilterError as error:
-            box.say(str(error), wrong=True)
+            self.query_one(FilterBox).say(str(error), wrong=True)
         else:
-            box.say(f"{count} of {len(self.view.source.state.envs)}" if text.strip() else "")
+            self._say_count()
+
+    def _say_count(self) -> None:
+        table = self.query_one(EnvTable)
+        total = len(self.view.source.state.envs)
+        self.query_one(FilterBox).say(f"{table.passing} of {total}" if table.filter else "")

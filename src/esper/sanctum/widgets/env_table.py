@@ -103,8 +103,16 @@ class EnvTable(EnvRows):
         """The filter that holds; empty for none."""
         return self._filter[0] if self._filter else ""
 
-    def show_only(self, text: str) -> int:
-        """Hold a filter; how many envs pass it.
+    @property
+    def passing(self) -> int:
+        """How many envs pass the filter; all of them without one."""
+        if self._filter is None:
+            return len(self.state.envs)
+        passes, severities = self._filter[1], severities_of(self.state)
+        return sum(passes(env, severities.get(env.env)) for env in self.state.envs)
+
+    def show_only(self, text: str) -> None:
+        """Hold a filter.
 
         Raises:
             FilterError: it has no meaning, and the one before still holds.
@@ -113,8 +121,6 @@ class EnvTable(EnvRows):
         term = parse_filter(text, started.lanes if started else [])
         self._filter = (text, term) if text.strip() else None
         self.update()
-        severities = severities_of(self.state)
-        return sum(term(env, severities.get(env.env)) for env in self.state.envs)
 
     def order_by(self, column: str) -> None:
         """Order by a column, or the other way round where the table is in that order."""
