@@ -24,7 +24,7 @@ import msgspec
 import esper
 from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, refuse
 from esper.commands.screen import DEFAULT_THEME, Look, add_screen_options, check_theme, show
-from esper.commands.streams import PATIENCE, UNREAD, is_frozen, let_go
+from esper.commands.streams import FULL, PATIENCE, UNREAD, is_frozen, let_go
 from esper.config import Config, ConfigError, resolve
 from esper.control import Kind
 from esper.engine.manifest import (
@@ -70,7 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     name, *options = arguments or [""]
     try:
-        return _command(name)(options) if name in COMMANDS else train(arguments)
+        try:
+            return _command(name)(options) if name in COMMANDS else train(arguments)
+        finally:
+            sys.stdout.flush()  # what cannot be printed is known only now, and at exit Python itself would complain
     except (ConfigError, CheckpointError, ReadError) as error:
         return refuse(str(error))
     except KeyboardInterrupt:
@@ -79,6 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno in UNREAD:
             let_go()
             return DONE
+        if error.errno in FULL:
+            let_go()
+            print(f"esper-sanctum: no more can be written: {error.strerror}", file=sys.stderr)
+            return FAILED
         if error.filename is None or error.strerror is None:
             raise
         return refuse(f"{error.filename} cannot be used: {error.strerror}")

@@ -1,4 +1,4 @@
-"""What is printed where nobody reads it any more: that is no error."""
+"""What is printed where nobody reads it any more, which is no error, or where there is no room for it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import TextIO
 
 UNREAD = frozenset({errno.EPIPE, errno.EIO})
 """Errors of a stream whose reader has seen enough, or whose terminal was closed."""
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a file for which there is no room."""
 PATIENCE = 1.0
 """Seconds after which a terminal that takes nothing counts as frozen: who printed to it would wait for ever."""
 
@@ -18,7 +20,7 @@ PATIENCE = 1.0
 def let_go() -> None:
     """Have what is still printed to such a stream go nowhere. Python itself would complain of it, at exit."""
     for stream in (sys.stdout, sys.stderr):
-        if _is_unread(stream):
+        if _takes_nothing(stream):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -27,12 +29,12 @@ def is_frozen(stream: TextIO) -> bool:
     return stream.isatty() and not select.select([], [stream], [], PATIENCE)[1]
 
 
-def _is_unread(stream: TextIO) -> bool:
+def _takes_nothing(stream: TextIO) -> bool:
     try:
         stream.flush()
         termios.tcgetattr(stream.fileno())
     except OSError as error:
-        if error.errno not in UNREAD:
+        if error.errno not in UNREAD | FULL:
             raise
         return True
     except termios.error as error:  # ENOTTY: it is no terminal, but a file or a pipe

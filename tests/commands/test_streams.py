@@ -1,0 +1,35 @@
+"""What is printed where nobody reads it, or where there is no room for it. Python buffers it, as it does for users."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.terminals import PATIENCE, PROGRAM
+
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+PRINTING = (("schema",), ("--help",))
+FULL = Path("/dev/full")
+
+
+@pytest.mark.parametrize("command", PRINTING)
+def test_a_reader_who_has_seen_enough_is_no_error(command: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as unread:
+        done = subprocess.run(
+            [*PROGRAM, *command], stdout=unread, stderr=subprocess.PIPE, env=BUFFERED, timeout=PATIENCE
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("command", PRINTING)
+def test_a_full_disk_is_one_sentence(command: tuple[str, ...]) -> None:
+    with FULL.open("wb") as full:
+        done = subprocess.run([*PROGRAM, *command], stdout=full, stderr=subprocess.PIPE, env=BUFFERED, timeout=PATIENCE)
+    assert done.returncode == 1
+    assert done.stderr == b"esper-sanctum: no more can be written: No space left on device\n"
