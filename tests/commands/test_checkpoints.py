@@ -57,9 +57,12 @@ def test_a_line_for_each_the_oldest_first(run: Path, capsys: pytest.CaptureFixtu
     paths = list_checkpoints(run)
     assert [line.split(": ")[0] for line in lines] == [str(path) for path in paths]
     for line, moment, age in zip(
-        lines, ("round 9 step 0", "round 10 step 0", "round 10 step 7"), ("2 d ago", "3 h ago", "just now"), strict=True
+        lines,
+        ("9 rounds and 0 steps", "10 rounds and 0 steps", "10 rounds and 7 steps"),
+        ("2 d ago", "3 h ago", "just now"),
+        strict=True,
     ):
-        assert f": {moment}, " in line
+        assert f": {moment} done, " in line
         assert f" ({age}), 3.0 MiB, verified" in line
 
 
@@ -92,7 +95,7 @@ def test_each_that_is_not_whole_says_why(run: Path, capsys: pytest.CaptureFixtur
     lines = printed(capsys, run).splitlines()
     for line, each in zip(lines, found, strict=True):
         assert line.endswith(each["problem"])
-    assert ": round –, " in lines[2]
+    assert ": –, " in lines[2]
 
 
 def test_a_configuration_of_another_version_is_a_problem(

@@ -21,7 +21,7 @@ def test_a_reader_who_has_seen_enough_is_no_error(command: tuple[str, ...]) -> N
     os.close(reader)
     with os.fdopen(writer, "wb") as unread:
         done = subprocess.run(
-            [*PROGRAM, *command], stdout=unread, stderr=subprocess.PIPE, env=BUFFERED, timeout=PATIENCE
+            [*PROGRAM, *command], check=False, stdout=unread, stderr=subprocess.PIPE, env=BUFFERED, timeout=PATIENCE
         )
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -30,6 +30,8 @@ def test_a_reader_who_has_seen_enough_is_no_error(command: tuple[str, ...]) -> N
 @pytest.mark.parametrize("command", PRINTING)
 def test_a_full_disk_is_one_sentence(command: tuple[str, ...]) -> None:
     with FULL.open("wb") as full:
-        done = subprocess.run([*PROGRAM, *command], stdout=full, stderr=subprocess.PIPE, env=BUFFERED, timeout=PATIENCE)
+        done = subprocess.run(
+            [*PROGRAM, *command], check=False, stdout=full, stderr=subprocess.PIPE, env=BUFFERED, timeout=PATIENCE
+        )
     assert done.returncode == 1
     assert done.stderr == b"esper-sanctum: no more can be written: No space left on device\n"

@@ -87,7 +87,7 @@ def _look(checkpoint: Path) -> Listed | None:
 def _line(listed: Listed) -> str:
     written = datetime.fromtimestamp(listed.time)
     facts = [
-        "round –" if listed.round is None else f"round {listed.round} step {listed.step}",
+        "–" if listed.round is None else f"{listed.round} rounds and {listed.step} steps done",
         f"{written:%Y-%m-%d %H:%M:%S} ({age(time.time() - listed.time)})",
         size(listed.bytes),
         "verified" if listed.problem is None else listed.problem,
