@@ -1,4 +1,8 @@
-"""What every test runs under: one intra-op thread, as in a lane, masks that are checked, properties without a clock."""
+"""What every test runs under: one intra-op thread, as in a lane, masks that are checked, properties without a clock,
+and for programs the environment that users have.
+"""
+
+import os
 
 import pytest
 import torch
@@ -6,6 +10,8 @@ from hypothesis import HealthCheck, settings
 
 from esper.policy import distributions
 
+for name in ("PYTHONUNBUFFERED", "COLUMNS", "LINES"):  # users do not have them; pytest -n sets the size of a terminal
+    os.environ.pop(name, None)
 # They read and write files and train, beside other tests and on machines that others use too: their time says nothing.
 settings.register_profile(
     "untimed", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

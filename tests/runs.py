@@ -133,3 +133,9 @@ def recorded(run: Path) -> list[ev.AnyEvent]:
     """The one history of a recorded run."""
     history = open_history(run)
     return list(history.events(0, history.length))
+
+
+def only_run(cwd: Path) -> Path:
+    """The directory of the run that the program recorded there."""
+    (directory,) = (cwd / "telemetry").iterdir()
+    return directory

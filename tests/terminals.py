@@ -22,6 +22,8 @@ import pytest
 PROGRAM = (sys.executable, "-m", "esper")
 PATIENCE = 300.0
 """Seconds after which a process that says nothing is given up: far more than anything takes on a busy machine."""
+SLOW_STEPS = ("--task", "synthetic", "--envs", "16", "--devices", "cpu:0")
+"""Seconds each: long enough that a signal comes in the middle of one."""
 ENTER_SCREEN = b"\x1b[?1049h"
 LEAVE_SCREEN = b"\x1b[?1049l"
 
@@ -157,3 +159,19 @@ class Terminal:
         assert self.output.rfind(LEAVE_SCREEN) > self.output.rfind(ENTER_SCREEN) >= 0
         assert self.output.rfind(b"\x1b[?25h") > self.output.rfind(b"\x1b[?25l")
         assert termios.tcgetattr(self._slave) == self.settings
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """On stdout and stderr, since this was asked before."""
+    output = capsys.readouterr()
+    return output.out, output.err
+
+
+def assert_refused(code: int, output: str, errors: str, named: str) -> None:
+    """A request was wrong, and one sentence says so and names it."""
+    assert code == 2
+    assert output == ""
+    assert errors.startswith("esper-sanctum: ")
+    assert errors.count("\n") == 1
+    assert errors.endswith("\n")
+    assert named in errors

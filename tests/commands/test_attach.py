@@ -22,7 +22,7 @@ from esper.telemetry.codec import encode
 from esper.telemetry.liveness import RunLock, is_live, read_holder
 from esper.telemetry.recorder import Recorder
 from tests.factory import example_run
-from tests.runs import recorded
+from tests.runs import only_run, recorded
 from tests.telemetry.recordings import recording
 from tests.terminals import PATIENCE, Terminal, run, started
 
@@ -34,11 +34,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def only_run(folder: Path) -> Path:
-    (directory,) = (folder / "telemetry").iterdir()
-    return directory
 
 
 def end(directory: Path) -> None:

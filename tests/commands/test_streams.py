@@ -1,4 +1,4 @@
-"""What is printed where nobody reads it, or where there is no room for it. Python buffers it, as it does for users."""
+"""What is printed where nobody reads it, or where there is no room for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from tests.terminals import PATIENCE, PROGRAM
 
-BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 PRINTING = (("schema",), ("--help",))
 FULL = Path("/dev/full")
 
@@ -21,7 +20,7 @@ def test_a_reader_who_has_seen_enough_is_no_error(command: tuple[str, ...]) -> N
     os.close(reader)
     with os.fdopen(writer, "wb") as unread:
         done = subprocess.run(
-            [*PROGRAM, *command], check=False, stdout=unread, stderr=subprocess.PIPE, env=BUFFERED, timeout=PATIENCE
+            [*PROGRAM, *command], check=False, stdout=unread, stderr=subprocess.PIPE, timeout=PATIENCE
         )
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -30,8 +29,6 @@ def test_a_reader_who_has_seen_enough_is_no_error(command: tuple[str, ...]) -> N
 @pytest.mark.parametrize("command", PRINTING)
 def test_a_full_disk_is_one_sentence(command: tuple[str, ...]) -> None:
     with FULL.open("wb") as full:
-        done = subprocess.run(
-            [*PROGRAM, *command], check=False, stdout=full, stderr=subprocess.PIPE, env=BUFFERED, timeout=PATIENCE
-        )
+        done = subprocess.run([*PROGRAM, *command], check=False, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE)
     assert done.returncode == 1
     assert done.stderr == b"esper-sanctum: no more can be written: No space left on device\n"

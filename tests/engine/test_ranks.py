@@ -30,7 +30,7 @@ from esper.telemetry.codec import encode
 from esper.telemetry.reader import open_history
 from esper.telemetry.state import Keyframe
 from tests.ranks import Meeting
-from tests.runs import LiveRun, computed, recorded
+from tests.runs import LiveRun, computed, only_run, recorded
 
 ENVS, RANKS = 5, 2
 PATIENCE = 300.0
@@ -241,11 +241,6 @@ def torchrun(cwd: Path, *options: str, program: Sequence[str] = ("-m", "esper"))
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-
-
-def only_run(cwd: Path) -> Path:
-    (run,) = (cwd / "telemetry").iterdir()
-    return run
 
 
 @pytest.mark.slow
