@@ -114,7 +114,7 @@ def policy_updated(round: int = 1, **changes: object) -> ev.PolicyUpdated:
 
 def device_sampled(device: str = "cpu:0", **changes: object) -> ev.DeviceSampled:
     """A CPU lane that keeps well within its memory, but for the fields given."""
-    event = ev.DeviceSampled(device=device, envs=2, busy=0.8, allocated=2**29, used=2**32, total=2**34)
+    event = ev.DeviceSampled(device=device, envs=2, active=2, busy=0.8, allocated=2**29, used=2**32, total=2**34)
     return msgspec.structs.replace(event, **changes)
 
 

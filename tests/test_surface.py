@@ -74,8 +74,8 @@ EVENTS = {
     "GateRefused": "round step env slot gate checks",
     "PolicyUpdated": "round policy_loss value_loss entropy kl clip_fraction explained_variance grad_norm "
     "learning_rate minibatches stopped_early episode_return heads",
-    "DeviceSampled": "device envs busy allocated reserved used total utilisation temperature power scale_min scale_max "
-    "owners",
+    "DeviceSampled": "device envs active busy allocated reserved used total utilisation temperature power scale_min "
+    "scale_max owners",
     "PhaseTimed": "round step wall phases",
     "AnomalyFound": "rule severity where env value threshold text",
     "AnomalyEnded": "rule where env",
@@ -160,7 +160,7 @@ def test_choices_of_the_configuration() -> None:
 
 def test_events_and_their_fields() -> None:
     """`seq` and `time`, which all of them have, left out."""
-    assert (ev.SCHEMA, FORMAT) == (1, 4)
+    assert (ev.SCHEMA, FORMAT) == (1, 5)
     assert {kind.__name__: fields(kind) for kind in get_args(ev.AnyEvent)} == EVENTS
     assert {
         kind.__name__: fields(kind) for kind in (ev.SlotReading, ev.GateCheck, ev.HeadReading, ev.HeadChoice)

@@ -255,3 +255,43 @@ def test_what_was_good_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert all(torch.equal(value, before[name]) for name, value in after.items())
     last_good.keep()
     assert {id(value) for value in last_good.tensors.values()} <= kept  # written over, not made anew
+
+
+@pytest.mark.parametrize("changed", [{"amp": "fp16"}, SHARED_SCALE], ids=["own scale", "shared scale"])
+def test_a_breakdown_leaves_no_loss_scale_at_which_nothing_is_learned(
+    changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not finite halves the scale in every batch, whatever that is."""
+    poison(monkeypatch)
+    options: dict[str, Any] = {**OPTIONS, "policy": "static", "rounds": 2, **changed}
+    live = LiveRun(tmp_path, **options)
+    live.start().finish()
+
+    steps = [e for e in live.heard if isinstance(e, ev.EnvStepped) and e.env == ILL]
+    fallen = steps[AT]
+    assert fallen.loss_scale is not None
+    assert fallen.loss_scale < 2**10
+    assert [event.loss_scale for event in steps if event.round == 2] == [steps[AT - 1].loss_scale] * 5
+
+
+def test_what_was_measured_in_a_seed_that_is_taken_away_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backward = Env._optimize
+
+    def ill(env: Env, owners: Any) -> Any:
+        if env.index == ILL and len(owners) > 1:
+            for parameter in owners[1].parameters:
+                parameter.grad.fill_(math.nan)
+        return backward(env, owners)
+
+    monkeypatch.setattr(Env, "_optimize", ill)
+    live = LiveRun(tmp_path, **{**OPTIONS, "policy": "full"})
+    live.start().finish()
+
+    (back,) = [event for event in live.heard if isinstance(event, ev.GovernorRolledBack)]
+    step = next(e for e in live.heard if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, back.step))
+    ill_slots = [slot for slot in step.slots if slot.grad_norm is not None]
+    assert [math.isnan(slot.grad_norm or 0.0) for slot in ill_slots] == [True]
+    assert ill_slots[0].blueprint is None
+    assert any(e.rule == "non-finite gradient" for e in live.heard if isinstance(e, ev.AnomalyFound))

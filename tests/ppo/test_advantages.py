@@ -124,3 +124,8 @@ def test_where_all_break_down_they_are_measured_by_each_other() -> None:
     measured = ordinary(counts, torch.ones(2, 2, dtype=torch.bool))
     assert torch.equal(measured, counts)
     assert standardise(advantage, measured)[0, 1] == 0.0
+
+
+def test_what_is_left_of_equal_decisions_is_rounding_and_no_advantage() -> None:
+    advantage = 1 + 1e-8 * torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    assert standardise(advantage, torch.ones(8, 6, dtype=torch.bool)).abs().max() < 0.01

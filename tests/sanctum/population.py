@@ -41,7 +41,6 @@ def population(envs: int = 16, rounds: int = 14, steps: int = 25, stop: int = 17
                     origin="schedule",
                 )
             )
-        run.append(ev.PhaseTimed(round=round_, step=steps, wall=0.136, phases={"train": 0.1}))
     run.append(ev.RoundStarted(round=rounds))
     for step in range(1, stop + 1):
         run += step_events(envs, rounds, step)

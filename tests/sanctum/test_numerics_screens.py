@@ -42,6 +42,19 @@ def scaled_run() -> list[ev.AnyEvent]:
     return stamp(run)
 
 
+async def test_a_scale_that_envs_share_grows_by_the_batches_of_all_of_them() -> None:
+    run = scaled_run()
+    assert isinstance(run[0], ev.RunStarted)
+    run[0] = msgspec.structs.replace(run[0], config={**run[0].config, "scaler": "device"})
+    app, _ = live(run)
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        await pilot.press("4")
+        await settle(pilot)
+        first = app.screen.query_one(Scales).text.splitlines()[1]
+        assert first.split()[3:5] == ["2", "steps"]  # 25 clean batches, 10 of each of the two envs on cpu:0
+
+
 async def test_the_numerics_of_an_env_are_those_of_its_scaler() -> None:
     app, _ = live(scaled_run())
     async with app.run_test(size=ROOMY) as pilot:

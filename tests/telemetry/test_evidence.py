@@ -54,7 +54,11 @@ def course(seed: int, length: int) -> list[ev.AnyEvent]:
         )
         if draw.random() < 0.3:
             lane, busy = draw.randrange(3), draw.choice((None, 0.2, 0.5, 0.9, 0.9, 0.9))
-            run.append(device_sampled(f"cpu:{lane}", envs=1 + lane, busy=busy, allocated=None))
+            run.append(
+                device_sampled(
+                    f"cpu:{lane}", envs=1 + lane, active=1 + draw.randrange(1 + lane), busy=busy, allocated=None
+                )
+            )
     return run
 
 
@@ -98,9 +102,10 @@ def broken_by_sample(
     loads: dict[str, float] = {}
     for lane in {each.device for each in (*earlier, event)}:
         samples = [each for each in (*earlier, event) if each.device == lane]
-        busy = [each.busy for each in samples[-anomalies.STRAGGLING_STEPS :] if each.busy is not None]
+        recent = samples[-anomalies.STRAGGLING_STEPS :]
+        busy = [each.busy / each.active for each in recent if each.busy is not None and each.active]
         if len(busy) == anomalies.STRAGGLING_STEPS:
-            loads[lane] = sum(busy) / len(busy) / samples[-1].envs
+            loads[lane] = sum(busy) / len(busy)
     mine = loads.pop(event.device, None)
     usual = median(loads.values()) if loads else 0.0
     if mine is not None and usual > 0 and mine > anomalies.STRAGGLING * usual:

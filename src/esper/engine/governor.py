@@ -23,6 +23,7 @@ BLOW_UP = 2.0
 SUSTAINED = 3
 """Steps in a row for which it has to be one or the other. For one or two it can be the running statistics of batch norm
 that lag behind the weights, and the next epoch mends it."""
+_SCALE = "loss_scale"
 REASON = "governor"
 """Why the seeds of an env that is taken back are removed."""
 
@@ -66,6 +67,8 @@ def symptom(view: EnvView) -> Panic | None:
 class LastGood:
     """A copy of an env's weights, buffers and momenta, on its device, as they were after the last sound step.
 
+    Of its loss scale too: what is not finite halves it in every batch, though no smaller one would mend that.
+
     Args:
         env: whose; it is copied when told to.
     """
@@ -78,6 +81,8 @@ class LastGood:
     def keep(self) -> None:
         """What there is now is good. The copies of what was there before are written over, not made anew."""
         now = env_tensors(self._env)
+        if self._env.scaler:
+            now[_SCALE] = self._env.scaler.current()
         self.tensors = {
             name: kept if (kept := self.tensors.get(name)) is not None and kept.shape == value.shape else value.clone()
             for name, value in now.items()
@@ -96,6 +101,8 @@ class LastGood:
         """
         now = env_tensors(self._env)
         copy_tensors(now, {name: value for name, value in self.tensors.items() if name in now})
+        if self._env.scaler:
+            self._env.scaler.go_on_at(self.tensors[_SCALE])
         moves = [slot.remove(REASON) for slot in self._env.network.slots if Stage.CULLED in TRANSITIONS[slot.stage]]
         self._env.match_optimizers()
         return moves

@@ -16,7 +16,7 @@ import msgspec
 from esper.config import Config
 from esper.telemetry.codec import encode
 
-FORMAT = 4
+FORMAT = 5
 MANIFEST = "manifest.json"
 TENSORS = "tensors.safetensors"
 STATE = "state.json"

@@ -6,8 +6,8 @@ et al., 2018). Whose scale it is, is a choice:
 
     env     One scale for each env (the default). An overflow costs the env that had it one step, and nobody else.
             The scales may drift apart; that is measured, shown, and an anomaly above a threshold.
-    device  One scale for all envs of a lane: they train at one scale, and every overflow halves it for all. With 64
-            envs that overflow once in 10,000 steps, the 2,000 clean steps after which the scale grows never come.
+    device  One scale for all envs of a lane: they train at one scale, and every overflow halves it for all. It doubles
+            after 2,000 clean batches of whichever of them.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ class LossScaler:
     def current(self) -> Tensor:
         """The scale, as a scalar on the device: reading it costs no synchronisation."""
         return self._scaler.scale(self._one)
+
+    def go_on_at(self, scale: Tensor) -> None:
+        """Scale by this from now on, a scalar on the device."""
+        self._scaler.update(scale)
 
     def tracker(self) -> Tensor:
         """Clean batches since the scale last changed, as a scalar on the device; asked for after the scale."""

@@ -104,7 +104,7 @@ def env_stepped(
         growth_tracker=measured.growth_tracker,
         skipped=measured.skipped,
         lost=measured.lost,
-        slots=[_slot_reading(slot, measured.shapley.get(index)) for index, slot in enumerate(slots)],
+        slots=[_slot_reading(index, slot, measured) for index, slot in enumerate(slots)],
     )
 
 
@@ -120,17 +120,19 @@ def _decision(episode: Episode, choice: Choice) -> dict[str, ev.HeadChoice]:
     }
 
 
-def _slot_reading(slot: Slot, shapley: float | None) -> ev.SlotReading:
+def _slot_reading(index: int, slot: Slot, measured: Measurement) -> ev.SlotReading:
+    """The slot as it is now. What was measured in it is of the step, though its seed left at the end of that."""
+    contribution, standard_error = measured.contributions.get(index, (None, None))
     return ev.SlotReading(
         stage=slot.stage.label,
         blueprint=slot.blueprint,
         alpha=_short(slot.alpha) if slot.stage.blended else None,
         age=slot.age,
         parameters=slot.parameter_count,
-        grad_norm=_short(slot.grad_norm, 4),
-        contribution=_short(slot.contribution),
-        contribution_se=_short(slot.contribution_se, 4),
-        shapley=_short(shapley),
+        grad_norm=_short(measured.slot_grad_norms.get(index), 4),
+        contribution=_short(contribution),
+        contribution_se=_short(standard_error, 4),
+        shapley=_short(measured.shapley.get(index)),
     )
 
 
@@ -202,10 +204,12 @@ def device_sampled(
     """State of a lane's device, the share of the step that the lane worked, the loss scales of its envs, and bytes
     by owner.
     """
-    scales = [m.loss_scale for m in measured if m and m.loss_scale is not None]
+    trained = [m for m in measured if m]
+    scales = [m.loss_scale for m in trained if m.loss_scale is not None]
     return ev.DeviceSampled(
         device=lane.name,
         envs=len(measured),
+        active=len(trained),
         busy=busy,
         scale_min=min(scales, default=None),
         scale_max=max(scales, default=None),

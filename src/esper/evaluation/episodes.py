@@ -34,7 +34,8 @@ class EpisodeResult:
     """Parameters of host and seeds over those of the bare host."""
     net_return: float
     """Final validation accuracy less the first, less the rent of all steps and the charge of all ops: the undiscounted
-    `simplified` return. An env that broke down is charged the penalty for it."""
+    `simplified` return. For an env that broke down the final accuracy is that of the step in which it did,
+    not that of what it was taken back to, and it is charged the penalty."""
 
 
 class HeldOut:

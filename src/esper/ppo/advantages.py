@@ -13,6 +13,8 @@ WINDOW = 5
 """Steps, an odd number, over which it is estimated how much luck the envs of one host have in common."""
 MOST = 5.0
 """Standard deviations: no decision is judged better or worse than that."""
+LEAST = 1e-5
+"""Standard deviation, in units of return, below which advantages are the rounding of what they were subtracted from."""
 
 
 def gae(
@@ -85,7 +87,7 @@ def less_common_luck(advantage_ET: Tensor, counts_ET: Tensor, envs_per_host: int
 def standardise(advantage_ET: Tensor, ordinary_ET: Tensor) -> Tensor:
     """Advantages as standard deviations from the mean of the ordinary ones, within ±`MOST`: [E, T]."""
     measure = advantage_ET[ordinary_ET]
-    return ((advantage_ET - measure.mean()) / measure.std(unbiased=False).clamp(min=1e-8)).clamp(-MOST, MOST)
+    return ((advantage_ET - measure.mean()) / measure.std(unbiased=False).clamp(min=LEAST)).clamp(-MOST, MOST)
 
 
 def _over_window(values_T: Tensor) -> Tensor:

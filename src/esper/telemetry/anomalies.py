@@ -256,8 +256,10 @@ def _memory_grows(event: ev.DeviceSampled, evidence: Evidence) -> Iterator[ev.An
 
 
 def _scales_diverge(event: ev.DeviceSampled, _: Evidence) -> Iterator[ev.AnomalyFound]:
-    if event.scale_min and event.scale_max and event.scale_max / event.scale_min > SCALE_SPREAD:
-        spread = event.scale_max / event.scale_min
+    if event.scale_min is None or not event.scale_max:
+        return
+    spread = event.scale_max / event.scale_min if event.scale_min else math.inf
+    if spread > SCALE_SPREAD:
         yield ev.AnomalyFound(
             rule="loss scales diverge",
             severity="warning",

@@ -152,7 +152,7 @@ class PolicyUpdated(Event, frozen=True, kw_only=True, tag=True):
     policy_loss: float
     """Clipped surrogate, mean over the minibatches."""
     value_loss: float
-    """Of the critic, mean over the minibatches, in squared units of return."""
+    """Of the critic, mean over the minibatches: half the squared error, in variances of the returns."""
     entropy: float
     """Mean normalised entropy over the relevant heads."""
     kl: float
@@ -182,6 +182,8 @@ class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
     """Name of the lane: `cuda:0`, `cpu:1`."""
     envs: int
     """Envs that live on it."""
+    active: int | None = None
+    """Those of them that trained in this step: an env that broke down sits out."""
     busy: float | None = None
     """Share of the step that the lane spent working."""
     allocated: int | None = None

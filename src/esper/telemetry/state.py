@@ -145,6 +145,10 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     devices: dict[str, ev.DeviceSampled] = msgspec.field(default_factory=dict)
     walls: list[float] = msgspec.field(default_factory=list)
     """Wall time of each step, seconds."""
+    worked: list[int] = msgspec.field(default_factory=list)
+    """Env-steps in each of them."""
+    working: int = 0
+    """Env-steps since the last."""
     phases: dict[str, float] = msgspec.field(default_factory=dict)
     """Seconds spent in each phase since the run began."""
     anomalies: dict[str, Anomaly] = msgspec.field(default_factory=dict)
@@ -183,14 +187,14 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def steps_per_second(self) -> float | None:
         """Env-steps a second over the last steps; None before the first."""
-        recent = self.walls[-50:]
-        return len(self.envs) * len(recent) / sum(recent) if recent and sum(recent) > 0 else None
+        recent, seconds = self.worked[-50:], sum(self.walls[-50:])
+        return sum(recent) / seconds if seconds > 0 else None
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate from the recent steps; None before the first."""
-        recent = self.walls[-50:]
-        return sum(recent) / len(recent) * (self.steps_total - self.steps_done) if recent else None
+        """Estimate from the recent steps, if no env sits out in those to come; None before the first."""
+        rate = self.steps_per_second
+        return (self.steps_total - self.steps_done) * len(self.envs) / rate if rate else None
 
     def active_anomalies(self) -> list[Anomaly]:
         """Those that have not ended, errors first, then the newest."""
@@ -224,6 +228,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env = self.envs[event.env]
         env.revision = event.seq
         env.stepped = event
+        self.working += 1
         self.vitals.fold_step(event)
         env.episode_return += event.reward
         env.accuracy.append(event.accuracy)
@@ -286,6 +291,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _phase_timed(self, event: ev.PhaseTimed) -> None:
         self.round, self.step, self.timing = event.round, event.step, event
         _push(self.walls, event.wall)
+        _push(self.worked, self.working)
+        self.working = 0
         for name, seconds in event.phases.items():
             self.phases[name] = self.phases.get(name, 0.0) + seconds
 

@@ -153,25 +153,26 @@ def non_finite_update(event: ev.PolicyUpdated) -> Iterator[tuple[str, float]]:
 class LaneVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Vital signs of one lane."""
 
-    envs: int = 0
     busy: list[float | None] = msgspec.field(default_factory=list)
     """Share of each of the last steps that it spent working."""
+    loads: list[float | None] = msgspec.field(default_factory=list)
+    """The same by the number of envs that trained; None where none did."""
     utilisation: list[float | None] = msgspec.field(default_factory=list)
     temperature: list[float | None] = msgspec.field(default_factory=list)
     power: list[float | None] = msgspec.field(default_factory=list)
 
     def fold(self, event: ev.DeviceSampled) -> None:
         """Take a sample in."""
-        self.envs = event.envs
         keep(self.busy, event.busy, STEPS)
+        keep(self.loads, event.busy / event.active if event.busy is not None and event.active else None, STEPS)
         keep(self.utilisation, event.utilisation, STEPS)
         keep(self.temperature, event.temperature, STEPS)
         keep(self.power, event.power, STEPS)
 
     def load(self, steps: int) -> float | None:
         """Mean busy share per env over the last `steps` steps; None while fewer were measured."""
-        recent = [busy for busy in self.busy[-steps:] if busy is not None]
-        return sum(recent) / len(recent) / self.envs if len(recent) == steps and self.envs else None
+        recent = [load for load in self.loads[-steps:] if load is not None]
+        return sum(recent) / len(recent) if len(recent) == steps else None
 
 
 class MemoryPoint(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -51,7 +51,8 @@ def until_growth(started: RunStarted, env: EnvState) -> float | None:
     step = env.stepped
     if step is None or step.growth_tracker is None or not started.growth_interval or not started.batches:
         return None
-    return math.ceil((started.growth_interval - step.growth_tracker) / started.batches)
+    sharing = started.lanes.count(env.lane) if started.config.get("scaler") == "device" else 1
+    return math.ceil((started.growth_interval - step.growth_tracker) / (started.batches * sharing))
 
 
 class Scales(EnvRows):

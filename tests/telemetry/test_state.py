@@ -1,0 +1,20 @@
+"""What the state of a run says of its speed."""
+
+from __future__ import annotations
+
+from esper.telemetry import events as ev
+from esper.telemetry.state import RunState
+from tests.factory import env_stepped, run_started, stamp
+
+
+def test_envs_that_sit_out_make_no_run_faster() -> None:
+    """Two of four break down: half of the work, in half of the time, of which the coming rounds have all."""
+    run: list[ev.AnyEvent] = [run_started(4, rounds=2, steps=2), ev.RoundStarted(round=1)]
+    for step, envs, wall in ((1, 4, 0.8), (2, 2, 0.4)):
+        run += [env_stepped(env, 1, step) for env in range(envs)]
+        run.append(ev.PhaseTimed(round=1, step=step, wall=wall, phases={}))
+    state = RunState()
+    for event in stamp(run):
+        state.apply(event)
+    assert state.steps_per_second == 5
+    assert state.seconds_left == 2 * 4 / 5
