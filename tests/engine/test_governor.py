@@ -295,3 +295,32 @@ def test_what_was_measured_in_a_seed_that_is_taken_away_is_told(
     assert [math.isnan(slot.grad_norm or 0.0) for slot in ill_slots] == [True]
     assert ill_slots[0].blueprint is None
     assert any(e.rule == "non-finite gradient" for e in live.heard if isinstance(e, ev.AnomalyFound))
+
+
+def test_the_end_of_an_env_that_broke_down_is_that_of_what_is_left_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was better with the seeds that it lost."""
+    monkeypatch.setattr("tests.engine.test_governor.AT", 6)
+    poison(monkeypatch)
+    live = LiveRun(tmp_path, **{**OPTIONS, "policy": "full", "steps": 7})
+    live.start().finish()
+
+    (back,) = [event for event in live.heard if isinstance(event, ev.GovernorRolledBack)]
+    assert back.culled
+    (ended,) = [event for event in live.heard if isinstance(event, ev.EpisodeEnded) and event.env == ILL]
+    before = next(e for e in live.heard if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, 6))
+    assert ended.accuracy != before.accuracy
+    env = live.run.pool.envs[ILL]
+    assert ended.accuracy == pytest.approx(float(env.validate(last=False)[1]), rel=1e-4)
+    assert ended.parameter_ratio == pytest.approx(env.network.parameter_ratio, rel=1e-4)
+
+
+def test_parameters_are_those_of_the_slots_that_are_told(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, **{**OPTIONS, "steps": 25})
+    live.start().finish()
+    host = live.run.pool.envs[0].network.host_parameter_count
+    for event in live.heard:
+        if isinstance(event, ev.EnvStepped):
+            grown = sum(slot.parameters for slot in event.slots)
+            assert event.parameter_ratio == pytest.approx((host + grown) / host, rel=1e-4)

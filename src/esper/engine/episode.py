@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from esper.config import Config
 from esper.engine.env import Env
 from esper.engine.governor import SUSTAINED, LastGood, Panic, fatal, symptom
-from esper.engine.pool import Epoch
+from esper.engine.pool import Epoch, Pool
 from esper.growth.gates import Check
 from esper.growth.slot import Move
 from esper.policy.actions import Action, Op
@@ -109,8 +109,12 @@ class Episode:
         removed = self.last_good.give_back()
         del view.losses[-self.ill :], view.accuracies[-self.ill :]
         self.ill = 0
-        view.parameter_ratio = network.parameter_ratio
+        self.resize()
         return Outcome(parts, panic, removed)
+
+    def resize(self) -> None:
+        """Seeds may have left: an env that is taken back, or with the end of the epoch."""
+        self.view.parameter_ratio = self.env.network.parameter_ratio
 
     def new_refusal(self, index: int) -> tuple[str, tuple[Check, ...]] | None:
         """The gate that holds the seed of a slot back, and its checks, if it does so for a new reason."""
@@ -148,3 +152,9 @@ class Episode:
         self.culled = saved["culled"]
         self.out, self.ill = saved["out"], saved["ill"]
         self.refused = {int(index): tuple(names) for index, names in saved["refused"].items()}
+
+
+def measure_again(pool: Pool, episodes: Sequence[Episode]) -> None:
+    """Measure envs that were taken back: without the seeds that they lost they are not what they were then."""
+    for episode, (loss, accuracy) in zip(episodes, pool.measure([each.env for each in episodes]), strict=True):
+        episode.view.losses[-1], episode.view.accuracies[-1] = loss, accuracy

@@ -128,6 +128,11 @@ class Pool:
             Epoch(moves[env.index], env.take(*found[env.index])) if env.index in decided else None for env in self.envs
         ]
 
+    def measure(self, envs: Sequence[Env]) -> list[tuple[float, float]]:
+        """Validation loss and accuracy of some envs as they are."""
+        found = self._everywhere(envs, lambda lane, part: lane.each(part, lambda env: [env.validate(last=False)]))
+        return [(loss, accuracy) for [[loss, accuracy, *_]] in (found[env.index] for env in envs)]
+
     def tick(self) -> list[list[Move]]:
         """End the epoch in every env."""
         return [env.tick() for env in self.envs]

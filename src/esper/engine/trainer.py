@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import ParamSpec
 
@@ -17,7 +18,7 @@ from esper.engine import report
 from esper.engine.agents import Agent
 from esper.engine.checkpoint import Checkpoint
 from esper.engine.env import Measurement
-from esper.engine.episode import Episode, Outcome
+from esper.engine.episode import Episode, Outcome, measure_again
 from esper.engine.faults import FaultError, RunFailedError
 from esper.engine.gauges import read_gauges
 from esper.engine.manifest import CheckpointError
@@ -128,8 +129,12 @@ class Trainer:
                 for episode, choice, epoch in zip(self.episodes, choices, epochs, strict=True)
             ]
             rewards = [sum(outcome.parts.values()) if outcome else None for outcome in outcomes]
-            self.agent.reward(self.step, rewards, [bool(outcome and outcome.panic) for outcome in outcomes])
+            broken = [bool(outcome and outcome.panic) for outcome in outcomes]
+            self.agent.reward(self.step, rewards, broken)
+            measure_again(self.pool, list(compress(self.episodes, broken)))
             ticked = self.pool.tick()
+            for episode in self.episodes:
+                episode.resize()
         self.step += 1
         with self._stopwatch("telemetry"):
             self._emit_step(choices, epochs, outcomes, ticked)

@@ -16,7 +16,7 @@ from esper.config import Config, PolicyName
 from esper.engine.agents import Agent, build_agent, build_ppo
 from esper.engine.checkpoint import read_checkpoint
 from esper.engine.devices import resolve_devices
-from esper.engine.episode import Episode
+from esper.engine.episode import Episode, measure_again
 from esper.engine.manifest import CheckpointError
 from esper.engine.pool import Pool
 from esper.engine.seeding import decision_noise, evaluation_seed
@@ -121,12 +121,18 @@ def play(pool: Pool, agent: Agent, config: Config, on_step: Callable[[], None]) 
     for step in range(config.steps):
         if step > 0:
             pool.tick()
+            for episode in episodes:
+                episode.resize()
         choices = agent.act(step, [episode.view for episode in episodes])
         actions = [None if episode.out else choice.action for episode, choice in zip(episodes, choices, strict=True)]
         epochs = pool.step(actions, 0, step)
-        for episode, choice, epoch in zip(episodes, choices, epochs, strict=True):
-            if epoch:
-                episode.record(choice.action, epoch)
+        outcomes = [
+            episode.record(choice.action, epoch) if epoch else None
+            for episode, choice, epoch in zip(episodes, choices, epochs, strict=True)
+        ]
+        measure_again(
+            pool, [episode for episode, outcome in zip(episodes, outcomes, strict=True) if outcome and outcome.panic]
+        )
         on_step()
     # No tick after the last step: the test is to see the alphas that the last validation saw.
     return [
