@@ -30,6 +30,7 @@ def course(seed: int, length: int) -> list[ev.AnyEvent]:
     draw = random.Random(seed)
     strange = draw.choice((0.0, 0.0, 0.02, 0.2))
     new_round = draw.choice((0.0, 0.01, 0.05))
+    paces = [draw.choice((0.2, 1.0)) for _ in range(3)]
     ages, rounds = [[0, 0] for _ in range(ENVS)], 1
     run: list[ev.AnyEvent] = [run_started(ENVS), ev.RoundStarted(round=1)]
 
@@ -53,12 +54,10 @@ def course(seed: int, length: int) -> list[ev.AnyEvent]:
             )
         )
         if draw.random() < 0.3:
-            lane, busy = draw.randrange(3), draw.choice((None, 0.2, 0.5, 0.9, 0.9, 0.9))
-            run.append(
-                device_sampled(
-                    f"cpu:{lane}", envs=1 + lane, active=1 + draw.randrange(1 + lane), busy=busy, allocated=None
-                )
-            )
+            lane, busy = draw.randrange(3), draw.choice((0.5, 0.9, 0.9, 0.9))
+            active = 1 + draw.randrange(1 + lane)
+            busy = None if draw.random() < 0.05 else busy * active * paces[lane]
+            run.append(device_sampled(f"cpu:{lane}", envs=1 + lane, active=active, busy=busy, allocated=None))
     return run
 
 
