@@ -72,6 +72,7 @@ EVENTS = {
     "skipped lost slots",
     "SeedMoved": "round step env slot before after blueprint reason",
     "GateRefused": "round step env slot gate checks",
+    "GateOpened": "round step env slot gate checks",
     "PolicyUpdated": "round policy_loss value_loss entropy kl clip_fraction explained_variance grad_norm "
     "learning_rate minibatches stopped_early episode_return heads",
     "DeviceSampled": "device envs active busy allocated reserved used total utilisation temperature power scale_min "

@@ -102,8 +102,7 @@ def ail(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
 
 
 def of_others(events: list[ev.AnyEvent]) -> list[ev.AnyEvent]:
-    told = (ev.EnvStepped, ev.SeedMoved, ev.GateRefused, ev.EpisodeEnded)
-    return [event for event in computed(events) if isinstance(event, told) and event.env != ILL]
+    return [event for event in computed(events) if isinstance(event, ev.OfEnv) and event.env != ILL]
 
 
 OPTIONS: dict[str, Any] = {"rounds": 1, "steps": 5, "envs": 4, "policy": "random", "seed": 3}

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from esper.control import Kind
 from esper.engine.env import Env, Measurement
 from esper.growth.host import GrowingNetwork
 from esper.growth.stages import Stage
@@ -247,3 +248,23 @@ def test_phases_are_parts_of_the_wall_time(watched: Watched) -> None:
         assert {"act", "train", "validate", "reward"} <= event.phases.keys()
         wall, spent = wall + event.wall, spent + sum(event.phases.values())
         assert 0 < spent <= wall  # of all steps so far: what it takes to say this is part of the next
+
+
+def test_a_gate_is_said_to_hold_a_seed_back_for_as_long_as_it_does(tmp_path: Path) -> None:
+    """G2 opens with a seed's age, and the seed then waits for the policy; most others open as it moves on."""
+    live = LiveRun(tmp_path, policy="random", envs=4, rounds=1, steps=12, seed=3).start_paused()
+    while live.state.step < 11:
+        for told, episode in zip(live.state.envs, live.run.trainer.episodes, strict=True):
+            holding = {slot.name: gate for slot in episode.env.network.slots if (gate := slot.waiting_gate())}
+            assert {name: refusal.gate for name, refusal in told.refusals.items()} == {
+                name: gate.gate for name, gate in holding.items()
+            }
+        live.control.ask(Kind.STEP, "test")
+        live.wait_for(ev.Paused)
+    live.control.ask(Kind.ABANDON, "test")
+    live.finish()
+    gates = [event for event in live.heard if isinstance(event, ev.GateRefused | ev.GateOpened)]
+    assert {event.gate for event in gates if isinstance(event, ev.GateRefused)} >= {"G2", "G3"}
+    opened = [event for event in gates if isinstance(event, ev.GateOpened)]
+    assert "G2" in {event.gate for event in opened}
+    assert all(check.passed for event in opened for check in event.checks)

@@ -275,7 +275,7 @@ async def test_env_detail() -> None:
         assert shown(app, EnvReward) == "accuracy +0.150 rent −0.025 sum +0.125"
         moves = shown(app, EnvMoves)
         assert "1 late g → t conv_light G1 open" in moves
-        assert "▲ G2 holds late: age 1, needs 3; gradient finite NaN" in moves
+        assert "1 ▲ G2 holds late: age 1, needs 3; gradient finite NaN" in moves
         assert "gradient measured" not in moves
 
 

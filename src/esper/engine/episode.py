@@ -11,7 +11,7 @@ from esper.config import Config
 from esper.engine.env import Env
 from esper.engine.governor import SUSTAINED, LastGood, Panic, fatal, symptom
 from esper.engine.pool import Epoch, Pool
-from esper.growth.gates import Check
+from esper.growth.gates import GateResult
 from esper.growth.slot import Move
 from esper.policy.actions import Action, Op
 from esper.policy.view import EnvView
@@ -73,7 +73,7 @@ class Episode:
         self.episode_return = 0.0
         self.culled = 0
         self.refused: dict[int, tuple[str, ...]] = {}
-        """By slot: names of the checks that its gate last failed on."""
+        """By slot that a gate holds back: the gate, and names of the checks that it failed on."""
         self.out = False
         """The governor took the env back: it sits out the rest of the round."""
         self.ill = 0
@@ -116,14 +116,16 @@ class Episode:
         """Seeds may have left: an env that is taken back, or with the end of the epoch."""
         self.view.parameter_ratio = self.env.network.parameter_ratio
 
-    def new_refusal(self, index: int) -> tuple[str, tuple[Check, ...]] | None:
-        """The gate that holds the seed of a slot back, and its checks, if it does so for a new reason."""
-        result = self.env.network.slots[index].waiting_gate()
-        failed = tuple(check.name for check in result.checks if not check.passed) if result else ()
-        if failed == self.refused.get(index, ()):
+    def gate_news(self, index: int) -> GateResult | None:
+        """What the next gate of a slot says, if it has begun to hold the seed back, for another reason, or no more."""
+        result = self.env.network.slots[index].next_gate()
+        before = self.refused.pop(index, None)
+        if result is None:
             return None
-        self.refused[index] = failed
-        return (result.gate, result.checks) if result else None
+        if result.passed:
+            return result if before and before[0] == result.gate else None
+        now = self.refused[index] = (result.gate, *(check.name for check in result.checks if not check.passed))
+        return result if now != before else None
 
     def snapshot(self) -> dict[str, Any]:
         """What a checkpoint keeps."""

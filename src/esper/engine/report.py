@@ -15,7 +15,7 @@ from esper.engine.env import Measurement
 from esper.engine.episode import Episode, Outcome
 from esper.engine.gauges import Reading
 from esper.engine.lanes import Lane
-from esper.growth.gates import Check
+from esper.growth.gates import GateResult
 from esper.growth.slot import Move, Slot
 from esper.growth.stages import Stage
 from esper.policy.actions import HEADS, RELEVANT, Choice, Op, in_words
@@ -68,10 +68,11 @@ def rolled_back(outcome: Outcome, env: int, at: Moment) -> ev.GovernorRolledBack
     )
 
 
-def gate_refused(gate: str, checks: tuple[Check, ...], slot: str, env: int, at: Moment) -> ev.GateRefused:
-    """A gate that holds a seed back."""
-    said = [ev.GateCheck(name=c.name, passed=c.passed, value=c.value, threshold=c.threshold) for c in checks]
-    return ev.GateRefused(round=at.round, step=at.step, env=env, slot=slot, gate=gate, checks=said)
+def gate(result: GateResult, slot: str, env: int, at: Moment) -> ev.GateRefused | ev.GateOpened:
+    """A gate that holds a seed back, or does so no more."""
+    kind = ev.GateOpened if result.passed else ev.GateRefused
+    checks = [ev.GateCheck(name=c.name, passed=c.passed, value=c.value, threshold=c.threshold) for c in result.checks]
+    return kind(round=at.round, step=at.step, env=env, slot=slot, gate=result.gate, checks=checks)
 
 
 def env_stepped(

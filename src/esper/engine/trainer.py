@@ -202,9 +202,9 @@ class Trainer:
                 episode.culled += move.after is Stage.CULLED
                 emit(report.seed_moved(move, env, at))
             for number, slot in enumerate(episode.env.network.slots):
-                refusal = episode.new_refusal(number)
-                if refusal:
-                    emit(report.gate_refused(*refusal, slot.name, env, at))
+                news = episode.gate_news(number)
+                if news:
+                    emit(report.gate(news, slot.name, env, at))
         self._emit_timing([epoch and epoch.measured for epoch in epochs])
 
     def _emit_timing(self, measured: Sequence[Measurement | None]) -> None:

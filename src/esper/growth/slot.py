@@ -129,17 +129,18 @@ class Slot(nn.Module):
 
     def waiting_gate(self) -> GateResult | None:
         """The gate that holds the seed back now; None where none does."""
+        result = self.next_gate()
+        return None if result is None or result.passed else result
+
+    def next_gate(self) -> GateResult | None:
+        """What the gate to the seed's next stage says now; None where no gate is next."""
         if self.stage is Stage.GERMINATED:
-            result = g1(self.epochs_in_stage)
-        elif self.stage is Stage.TRAINING:
-            result = self._g2()
-        elif self.stage is Stage.BLENDING and not self.culling:
-            result = self._g3()
-        elif self.stage is Stage.PROBATIONARY:
-            result = self._g5()
-        else:
-            return None
-        return None if result.passed else result
+            return g1(self.epochs_in_stage)
+        if self.stage is Stage.TRAINING:
+            return self._g2()
+        if self.stage is Stage.BLENDING and not self.culling:
+            return self._g3()
+        return self._g5() if self.stage is Stage.PROBATIONARY else None
 
     def _g2(self) -> GateResult:
         return g2(self.epochs_in_stage, self.grad_norm, self.gates)

@@ -18,6 +18,7 @@ COMPUTED = frozenset(
         ev.EnvStepped,
         ev.SeedMoved,
         ev.GateRefused,
+        ev.GateOpened,
         ev.PolicyUpdated,
         ev.GovernorRolledBack,
         ev.EpisodeEnded,

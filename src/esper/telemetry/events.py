@@ -132,17 +132,23 @@ class SeedMoved(Event, frozen=True, kw_only=True, tag=True):
     """Why: the op that asked for it, or the timer or gate that let it through."""
 
 
-class GateRefused(Event, frozen=True, kw_only=True, tag=True):
-    """A gate began to hold a seed back, or holds it back for another reason than before."""
-
+class _Gate(Event, frozen=True, kw_only=True):
     round: int
     step: int
     env: int
     slot: str
     gate: str
-    """G2, G3 or G5."""
+    """G1, G2, G3 or G5."""
     checks: list[GateCheck]
     """All conditions of the gate, those that hold too."""
+
+
+class GateRefused(_Gate, frozen=True, kw_only=True, tag=True):
+    """A gate began to hold a seed back, or holds it back for another reason than before."""
+
+
+class GateOpened(_Gate, frozen=True, kw_only=True, tag=True):
+    """A gate that held a seed back does so no more, and the seed has yet to move on."""
 
 
 class PolicyUpdated(Event, frozen=True, kw_only=True, tag=True):
@@ -363,12 +369,16 @@ class RunEnded(Event, frozen=True, kw_only=True, tag=True):
     """Why; absent when all rounds were done."""
 
 
+OfEnv: TypeAlias = EnvStepped | SeedMoved | GateRefused | GateOpened | GovernorRolledBack | EpisodeEnded
+"""Events of one env."""
+
 AnyEvent: TypeAlias = (
     RunStarted
     | RoundStarted
     | EnvStepped
     | SeedMoved
     | GateRefused
+    | GateOpened
     | PolicyUpdated
     | DeviceSampled
     | PhaseTimed

@@ -9,7 +9,9 @@ from esper.telemetry import events as ev
 
 _TURNING_POINTS = {"germinated": "planted", "blending": "blending", "fossilized": "fossilized", "culled": "culled"}
 """What is said of a seed that reaches a stage; timers bring it to the others."""
-ROUTINE = frozenset({ev.RoundStarted, ev.EnvStepped, ev.GateRefused, ev.DeviceSampled, ev.PhaseTimed, ev.EpisodeEnded})
+ROUTINE = frozenset(
+    {ev.RoundStarted, ev.EnvStepped, ev.GateRefused, ev.GateOpened, ev.DeviceSampled, ev.PhaseTimed, ev.EpisodeEnded}
+)
 """Of these nothing is ever said. They are nearly all events, and so are told from the others by one look."""
 _LANES_IN_FULL = 8
 """Up to so many lanes are named one by one."""

@@ -18,7 +18,7 @@ KINDS: dict[str, type[ev.Event]] = {kind.__name__: kind for kind in (*get_args(e
 LATEST_TIME = 1e11
 """A later wall-clock time (the year 5138) is damage."""
 
-_OF_ENV = frozenset({ev.EnvStepped, ev.SeedMoved, ev.GateRefused, ev.GovernorRolledBack, ev.EpisodeEnded})
+_OF_ENV = frozenset(get_args(ev.OfEnv))
 
 
 class _Header(msgspec.Struct):
@@ -102,10 +102,8 @@ def _read_line(line: bytes, envs: int) -> Record | Unreadable:
 
 def placed(record: Record, envs: int) -> Record | Unreadable:
     """The record, unless it is of an env that a run of so many does not have."""
-    match record:
-        case ev.EnvStepped() | ev.SeedMoved() | ev.GateRefused() | ev.GovernorRolledBack() | ev.EpisodeEnded():
-            if not 0 <= record.env < envs:
-                return Unreadable(None, f"it is about env {record.env}, and the run has {envs}")
+    if isinstance(record, ev.OfEnv) and not 0 <= record.env < envs:
+        return Unreadable(None, f"it is about env {record.env}, and the run has {envs}")
     return record
 
 

@@ -50,9 +50,9 @@ def _descriptions() -> dict[str, dict[str, str]]:
     sources = (ev, readings, Keyframe)
     classes = [node for source in sources for node in ast.parse(inspect.getsource(source)).body]
     documented = {node.name: dict(_field_texts(node)) for node in classes if isinstance(node, ast.ClassDef)}
-    common = documented.pop(ev.Event.__name__)
     for kind in (*get_args(ev.AnyEvent), Keyframe):
-        documented[kind.__name__] = {**common, **documented.get(kind.__name__, {})}
+        bases = (documented.get(base.__name__, {}) for base in reversed(kind.__mro__))
+        documented[kind.__name__] = {field: text for base in bases for field, text in base.items()}
     return documented
 
 

@@ -268,10 +268,12 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
                 record.culled += 1
                 record.judge(last_contribution(env.trace, slot))
 
-    def _gate_refused(self, event: ev.GateRefused) -> None:
+    def _gate_judged(self, event: ev.GateRefused | ev.GateOpened) -> None:
         env = self.envs[event.env]
         env.revision = event.seq
-        env.refusals[event.slot] = event
+        env.refusals.pop(event.slot, None)
+        if isinstance(event, ev.GateRefused):
+            env.refusals[event.slot] = event
 
     def _policy_updated(self, event: ev.PolicyUpdated) -> None:
         self.update = event
@@ -335,17 +337,14 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _checkpoint_saved(self, event: ev.CheckpointSaved) -> None:
         _push(self.checkpoints, event)
 
-    def _control_requested(self, event: ev.ControlRequested) -> None:
-        """Asked is not done: its line in the log is all."""
-
     def _paused(self, event: ev.Paused) -> None:
         self.status, self.reason, self.cause = "paused", event.reason, event.cause
 
     def _resumed(self, _event: ev.Resumed) -> None:
         self.status, self.reason, self.cause = "running", None, None
 
-    def _logged(self, event: ev.Logged) -> None:
-        """Its line goes to the log, as that of any event does."""
+    def _only_told(self, event: ev.Logged | ev.ControlRequested) -> None:
+        """Its line in the log is all: asked is not done."""
 
     def _run_ended(self, event: ev.RunEnded) -> None:
         self.status, self.reason, self.cause = event.outcome, event.reason, None
@@ -356,7 +355,8 @@ _FOLDS: dict[type[ev.Event], Callable[[RunState, Any], None]] = {
     ev.RoundStarted: RunState._round_started,
     ev.EnvStepped: RunState._env_stepped,
     ev.SeedMoved: RunState._seed_moved,
-    ev.GateRefused: RunState._gate_refused,
+    ev.GateRefused: RunState._gate_judged,
+    ev.GateOpened: RunState._gate_judged,
     ev.PolicyUpdated: RunState._policy_updated,
     ev.DeviceSampled: RunState._device_sampled,
     ev.PhaseTimed: RunState._phase_timed,
@@ -365,10 +365,10 @@ _FOLDS: dict[type[ev.Event], Callable[[RunState, Any], None]] = {
     ev.GovernorRolledBack: RunState._governor_rolled_back,
     ev.EpisodeEnded: RunState._episode_ended,
     ev.CheckpointSaved: RunState._checkpoint_saved,
-    ev.ControlRequested: RunState._control_requested,
+    ev.ControlRequested: RunState._only_told,
     ev.Paused: RunState._paused,
     ev.Resumed: RunState._resumed,
-    ev.Logged: RunState._logged,
+    ev.Logged: RunState._only_told,
     ev.RunEnded: RunState._run_ended,
 }
 

@@ -12,6 +12,9 @@ from esper.sanctum.widgets.panel import Line
 from esper.telemetry.events import GateCheck, GateRefused, SeedMoved
 from esper.telemetry.state import EnvState
 
+_INDENT = 7
+"""Of what a gate holds against a seed: below the step and the sign."""
+
 
 class EnvMoves(EnvPanel):
     """The last moves that fit, and below them the refusals."""
@@ -38,10 +41,10 @@ class EnvMoves(EnvPanel):
     def _refusal(self, refusal: GateRefused, width: int) -> list[Line]:
         who = f"{refusal.gate} holds {plain(refusal.slot)}"
         failed = "; ".join(_check(check) for check in refusal.checks if not check.passed)
-        first, *rest = wrap(f"{who}: {failed}", max(width - 3, len(who) + 1))
-        line = self.line().add(f" {SEVERITIES['warning'].glyph} ", "warning")
+        first, *rest = wrap(f"{who}: {failed}", max(width - _INDENT, len(who) + 1))
+        line = self.line().add(f" {refusal.step:>3} ", "dim").add(f"{SEVERITIES['warning'].glyph} ", "warning")
         line.add(who, "bright").add(first[len(who) :])
-        return [line, *(self.line().add(f"   {text}") for text in rest)]
+        return [line, *(self.line().add(" " * _INDENT + text) for text in rest)]
 
 
 def _check(check: GateCheck) -> str:
