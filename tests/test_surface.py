@@ -82,7 +82,7 @@ EVENTS = {
     "AnomalyEnded": "rule where env",
     "GovernorRolledBack": "round step env reason value threshold penalty culled",
     "EpisodeEnded": "round env accuracy best_accuracy episode_return parameter_ratio fossilized culled",
-    "CheckpointSaved": "round step path bytes accuracy seconds origin",
+    "CheckpointSaved": "round step path bytes accuracy seconds written origin",
     "ControlRequested": "kind origin path ignored",
     "Paused": "round step origin reason cause",
     "Resumed": "round step origin checkpoint",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -268,3 +268,26 @@ def test_a_gate_is_said_to_hold_a_seed_back_for_as_long_as_it_does(tmp_path: Pat
     opened = [event for event in gates if isinstance(event, ev.GateOpened)]
     assert "G2" in {event.gate for event in opened}
     assert all(check.passed for event in opened for check in event.checks)
+
+
+@pytest.mark.parametrize(
+    ("options", "active"),
+    [
+        pytest.param({"devices": ("cpu:0",)}, {3}, id="one lane"),
+        pytest.param({}, {None}, id="lanes that take each other's envs"),
+        pytest.param({"amp": "fp16", "scaler": "device"}, {2, 1}, id="lanes that keep their envs"),
+    ],
+)
+def test_lanes_are_held_against_each_other_only_where_each_trains_its_own_envs(
+    options: dict[str, Any], active: set[int | None], tmp_path: Path
+) -> None:
+    two = {"devices": ("cpu:0", "cpu:1"), "policy": "static", "rounds": 1, "steps": 1}
+    live = LiveRun(tmp_path, **(two | options))
+    live.start().finish()
+    assert {event.active for event in live.heard if isinstance(event, ev.DeviceSampled)} == active
+
+
+def test_the_phases_of_a_step_are_all_of_its_time(watched: Watched) -> None:
+    timed = [event for event in watched.live.heard if isinstance(event, ev.PhaseTimed)]
+    assert len(timed) == STEPS
+    assert all(sum(event.phases.values()) == pytest.approx(event.wall) for event in timed)

@@ -132,7 +132,9 @@ def test_every_request_is_recorded_with_who_asked_before_what_comes_of_it(tmp_pa
     assert after == [ev.Paused, ev.CheckpointSaved, ev.EnvStepped, ev.CheckpointSaved, ev.CheckpointSaved]
 
 
-def test_a_checkpoint_tells_how_well_its_envs_do_also_where_it_is_gone_back_to(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_gone_back_to_tells_what_it_told_when_it_was_written(
+    tmp_path: Path,
+) -> None:
     live = LiveRun(tmp_path, checkpoint_every=0).start_paused()
     live.control.ask(Kind.CHECKPOINT, "test")
     saved = live.wait_for(ev.CheckpointSaved)
@@ -140,7 +142,10 @@ def test_a_checkpoint_tells_how_well_its_envs_do_also_where_it_is_gone_back_to(t
     assert saved.accuracy == pytest.approx(median(event.accuracy for event in last), rel=1e-4)
     live.control.ask(Kind.STEP, "test")
     live.control.ask(Kind.RESTORE, "test", saved.path)
-    assert live.wait_for(ev.CheckpointSaved).accuracy == saved.accuracy
+    again = live.wait_for(ev.CheckpointSaved)
+    assert again.accuracy == saved.accuracy
+    assert again.written == pytest.approx(saved.time, abs=1.0)  # by the clock of the file system
+    assert (again.origin, again.seconds, saved.written) == ("restore", None, None)
     live.control.ask(Kind.ABANDON, "test")
     live.finish()
 

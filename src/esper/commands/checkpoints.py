@@ -13,12 +13,12 @@ from esper.commands.options import DONE, Parser, add_recording
 from esper.commands.text import age, size
 from esper.engine.manifest import (
     CHECKPOINTS,
-    MANIFEST,
     CheckpointError,
     list_checkpoints,
     read_files,
     read_manifest,
     saved_config,
+    size_and_time,
 )
 from esper.telemetry.runs import resolve_run
 
@@ -61,8 +61,7 @@ def run(arguments: Sequence[str]) -> int:
 def _look(checkpoint: Path) -> Listed | None:
     """Read a checkpoint; None if its run, which keeps only the newest, has removed it meanwhile."""
     try:
-        size = sum(file.stat().st_size for file in checkpoint.iterdir())
-        written = (checkpoint / MANIFEST).stat().st_mtime
+        total, written = size_and_time(checkpoint)
     except FileNotFoundError:
         return None
     manifest, problem = None, None
@@ -79,7 +78,7 @@ def _look(checkpoint: Path) -> Listed | None:
         round=manifest.round if manifest else None,
         step=manifest.step if manifest else None,
         time=written,
-        bytes=size,
+        bytes=total,
         problem=problem,
     )
 

@@ -161,6 +161,11 @@ def run_of(checkpoint: Path) -> Path:
     return folder.parent
 
 
+def size_and_time(checkpoint: Path) -> tuple[int, float]:
+    """Bytes of its files, and when it was written, seconds since the epoch. Raises OSError."""
+    return sum(file.stat().st_size for file in checkpoint.iterdir()), (checkpoint / MANIFEST).stat().st_mtime
+
+
 def list_checkpoints(run: Path) -> list[Path]:
     """Checkpoints of a run, the oldest first. Interrupted ones are not among them."""
     return [path for path in _in_order(run / CHECKPOINTS) if (path / MANIFEST).exists()]

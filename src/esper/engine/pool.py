@@ -59,7 +59,8 @@ class Pool:
         one_stream = config.scaler == "device" and config.amp == "fp16"
         width = most_numbers(len(slots))
         self.lanes = open_lanes(lanes[: len(owned)], splits, len(owned), width, amp=config.amp, one_stream=one_stream)
-        self._sharing = [] if one_stream else [lane for lane in self.lanes if lane.device.type == "cpu"]
+        beside = [lane for lane in self.lanes if lane.device.type == "cpu"]
+        self.sharing = beside if len(beside) > 1 and not one_stream else []
         """Lanes any of which may do the work of another."""
         self._data = self._hire(task, slots, config)
         scaler_on = {lane: loss_scalers(config.amp, config.scaler, lane.device) for lane in self.lanes}
@@ -181,7 +182,7 @@ class Pool:
         on multiprocessing timing anomalies"); to its own if there is a choice.
         """
         parts: dict[Lane, list[Env]] = {lane: [] for lane in self.lanes}
-        load = dict.fromkeys(self._sharing, 0.0)
+        load = dict.fromkeys(self.sharing, 0.0)
         shared: list[Env] = []
         for env in envs:
             own = self._lane_of(env.index)

@@ -162,9 +162,9 @@ def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:
 
 
 def checkpoint_saved(
-    path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, at: Moment
+    path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, written: float | None, at: Moment
 ) -> ev.CheckpointSaved:
-    """A checkpoint that is on disk, whole; `seconds` to write it, None where it was there before."""
+    """A checkpoint that is on disk, whole: `seconds` to write it, or, if it was there before, when that was."""
     return ev.CheckpointSaved(
         round=at.round,
         step=at.step,
@@ -172,6 +172,7 @@ def checkpoint_saved(
         bytes=size,
         accuracy=_short(saved.accuracy),
         seconds=seconds,
+        written=written,
         origin=origin,
     )
 
@@ -200,17 +201,23 @@ def policy_updated(learned: Learned, episode_return: float, round_number: int) -
 
 
 def device_sampled(
-    lane: Lane, reading: Reading, busy: float, measured: Sequence[Measurement | None], owners: dict[str, int]
+    lane: Lane,
+    reading: Reading,
+    busy: float,
+    measured: Sequence[Measurement | None],
+    owners: dict[str, int],
+    *,
+    shares: bool,
 ) -> ev.DeviceSampled:
-    """State of a lane's device, the share of the step that the lane worked, the loss scales of its envs, and bytes
-    by owner.
+    """State of a lane's device, the share of the step that the lane worked, the loss scales of its envs, bytes by
+    owner; `shares`: other lanes may have trained its envs, and it theirs.
     """
     trained = [m for m in measured if m]
     scales = [m.loss_scale for m in trained if m.loss_scale is not None]
     return ev.DeviceSampled(
         device=lane.name,
         envs=len(measured),
-        active=len(trained),
+        active=None if shares else len(trained),
         busy=busy,
         scale_min=min(scales, default=None),
         scale_max=max(scales, default=None),

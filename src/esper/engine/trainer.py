@@ -21,7 +21,7 @@ from esper.engine.env import Measurement
 from esper.engine.episode import Episode, Outcome, measure_again
 from esper.engine.faults import FaultError, RunFailedError
 from esper.engine.gauges import read_gauges
-from esper.engine.manifest import CheckpointError
+from esper.engine.manifest import CheckpointError, size_and_time
 from esper.engine.memory import Ledger
 from esper.engine.pool import Epoch, Pool
 from esper.engine.report import Moment
@@ -218,12 +218,12 @@ class Trainer:
         for index, lane in enumerate(self.pool.lanes):
             seconds = lane.stopwatch.take()
             busy = min(sum(seconds.values()) / wall, 1.0)
-            self.hub.emit(
-                report.device_sampled(lane, readings[lane.device], busy, measured[index::lanes], owners[index])
-            )
+            reading, its, shares = readings[lane.device], measured[index::lanes], lane in self.pool.sharing
+            self.hub.emit(report.device_sampled(lane, reading, busy, its, owners[index], shares=shares))
             for phase, spent in seconds.items():
                 # Lanes run side by side: the mean over them is a phase's part of the wall time.
                 phases[phase] = phases.get(phase, 0.0) + spent / lanes
+        phases["other"] = max(wall - sum(phases.values()), 0.0)
         at = self._at
         self.hub.announce(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))
 
@@ -375,15 +375,17 @@ class Trainer:
         keyframe, saved = self.saver.restore(self, path)
         self.hub.restore(keyframe)
         self._since = time.perf_counter()
-        size = self.ranks.first(lambda: sum(file.stat().st_size for file in path.iterdir()))
-        self._tell_checkpoint(path, size, saved, None, origin)
+        size, written = self.ranks.first(lambda: size_and_time(path))
+        self._tell_checkpoint(path, size, saved, None, "restore", written)
         at = self._at
         self.hub.announce(ev.Resumed(round=at.round, step=at.step, origin=origin, checkpoint=str(path)))
         self._attempt(self.saver.undo_later, self)
 
-    def _tell_checkpoint(self, path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str) -> None:
+    def _tell_checkpoint(
+        self, path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, written: float | None = None
+    ) -> None:
         at = self._moment(saved.round, saved.step)
-        self.hub.announce(report.checkpoint_saved(path, size, saved, seconds, origin, at))
+        self.hub.announce(report.checkpoint_saved(path, size, saved, seconds, origin, written, at))
 
 
 def _vain(request: Request, *, paused: bool, unrecorded: bool) -> str | None:

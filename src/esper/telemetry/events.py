@@ -189,7 +189,7 @@ class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
     envs: int
     """Envs that live on it."""
     active: int | None = None
-    """Those of them that trained in this step: an env that broke down sits out."""
+    """Those of them that trained in this step: an env that broke down sits out. Absent where lanes share their envs."""
     busy: float | None = None
     """Share of the step that the lane spent working."""
     allocated: int | None = None
@@ -217,14 +217,14 @@ class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
 
 
 class PhaseTimed(Event, frozen=True, kw_only=True, tag=True):
-    """Where the time of one step went. The update and checkpoint of a round count to its last step."""
+    """Where the time since the last went. The update and checkpoint of a round count to the first step of the next."""
 
     round: int
     step: int
     wall: float
-    """Duration of the step."""
+    """Seconds in all."""
     phases: dict[str, float]
-    """Seconds by phase."""
+    """Seconds by phase; in `other`, lanes wait for each other, or nothing was measured."""
 
 
 class AnomalyFound(Event, frozen=True, kw_only=True, tag=True):
@@ -307,9 +307,11 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag=True):
     """Median over the envs of the validation accuracy measured last, a share; absent before any was."""
     seconds: float | None = None
     """What it took to write; absent where it was found on disk, by a run that goes on from it."""
+    written: float | None = None
+    """When it was written, where it was found: seconds since the epoch."""
     origin: str
     """Who asked: schedule, end, keyboard, signal, command line; dashboard, where that broke down or its terminal is
-    gone; fault, where a step has failed and this is the beginning of its round."""
+    gone; fault, where a step has failed and this is the beginning of its round; restore, where it was found."""
 
 
 class ControlRequested(Event, frozen=True, kw_only=True, tag=True):

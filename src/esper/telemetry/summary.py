@@ -195,7 +195,7 @@ class _Tally:
             case ev.Paused():
                 self.pauses += 1
             case ev.CheckpointSaved():
-                self.checkpoints += event.seconds is not None
+                self.checkpoints += 1
                 self.last_checkpoint = event.path
 
     def _step(self, event: ev.EnvStepped) -> None:

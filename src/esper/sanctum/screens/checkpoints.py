@@ -51,7 +51,7 @@ class CheckpointPicker(ModalScreen[str | None]):
                 table.add_row(
                     Text(str(saved.round), justify="right"),
                     Text(str(saved.step), justify="right"),
-                    Text(time_of_day(saved.time)),
+                    Text(time_of_day(saved.written or saved.time)),
                     Text(percent(saved.accuracy).text),
                     Text(number(saved.bytes / 2**20, 4, 2).text),
                     Text(shorten(plain(saved.origin), 12)),
