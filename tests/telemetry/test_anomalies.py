@@ -6,11 +6,12 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from esper.telemetry import anomalies
+from esper.telemetry import anomalies, vitals
 from esper.telemetry import events as ev
-from esper.telemetry.anomalies import DEAD_GRAD_NORM, ENTROPY_FLOOR, KL_SPIKE, stale_telemetry
+from esper.telemetry.anomalies import DEAD_GRAD_NORM, ENTROPY_FLOOR, KL_SPIKE, memory_full, stale_telemetry
 from esper.telemetry.inspector import Finding, Inspector
 from esper.telemetry.state import Keyframe, RunState
+from esper.telemetry.vitals import MemoryVitals
 from tests.factory import device_sampled, env_stepped, example_run, policy_updated, run_started, stamp
 
 SLOT = ev.SlotReading(stage="training", blueprint="conv_small", grad_norm=math.nan)
@@ -209,6 +210,30 @@ def test_memory_that_grows_says_when_it_is_full() -> None:
     said = [f for event in memories(100, 110, 120, 130, 140, 150, 160, used=900) for f in inspector.look(event)]
     [found] = [one for one in said if isinstance(one, ev.AnomalyFound)]
     assert found.text.endswith("at this rate it is full in round 17")  # 100 bytes left, 10 a round, from round 7 on
+
+
+def test_growth_that_is_noise_is_no_forecast() -> None:
+    for least, grows in ((100, False), (300, True)):  # bytes of 100,000 in five rounds: the limit is 1000
+        state = RunState()
+        run = [msgspec.structs.replace(event, total=100_000) if isinstance(event, ev.DeviceSampled) else event
+               for event in memories(*(1000 + least * round_ for round_ in range(8)))]  # fmt: skip
+        for event in stamp([run_started(), ev.RoundStarted(round=1), *run]):
+            state.apply(event)
+        assert (memory_full(state.vitals.memories["cuda:0"]) is not None) == grows
+
+
+def test_memory_that_lanes_share_is_nearly_full_once() -> None:
+    inspector = Inspector()
+    samples = [device_sampled(lane, used=99, total=100) for lane in ("cpu:0", "cpu:1")] * 2
+    assert [one.where for event in samples for one in inspector.look(event)] == ["cpu:0"]
+
+
+def test_points_of_the_memory_stay_evenly_spaced_when_they_are_thinned_out() -> None:
+    course = MemoryVitals()
+    for sample in range(vitals.POINTS * 5):
+        course.fold(device_sampled(allocated=sample), 1)
+    told = [point.allocated for point in course.points]
+    assert told == [*range(0, vitals.POINTS * 5, course.every)]
 
 
 def test_lanes_of_one_cpu_share_one_memory() -> None:

@@ -135,7 +135,7 @@ def test_the_summary_of_a_run() -> None:
 
     assert lines[0] == "run digits_impaired-20261121-015300: done"
     assert lines[1] == "ppo on digits_impaired, 4 envs, seed 0"
-    assert lines[2] == "10 of 10 steps, at round 2 of 2; 1 s, 20 env-steps/s"
+    assert lines[2] == "10 of 10 steps, at round 2 of 2; 1 s, the last steps at 20 env-steps/s"
     assert "last checkpoint at round 2 step 5: checkpoints/00002-005" in lines
     assert lines[-3:] == [
         "anomalies: 2",

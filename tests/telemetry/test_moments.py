@@ -32,7 +32,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 @pytest.mark.parametrize(
     ("text", "position"),
     [
-        ("round:2", next(i for i, e in enumerate(RUN) if isinstance(e, ev.RoundStarted) and e.round == 2)),
+        ("round:2", next(i + 1 for i, e in enumerate(RUN) if isinstance(e, ev.RoundStarted) and e.round == 2)),
         ("step:1", STEPS[0]),
         ("step:7", STEPS[6]),
         ("event:50", 50),
@@ -112,7 +112,7 @@ def test_a_damaged_line_does_not_shift_the_numbers_of_what_comes_after_it(tmp_pa
     assert find_moment("step:1", history) == STEPS[0]
     assert find_moment("step:3", history) == STEPS[2] - 1
     assert find_moment("step:10", history) == STEPS[9] - 2
-    assert find_moment("round:1", history) == 1
+    assert find_moment("round:1", history) == 2
     for lost in ("step:2", f"event:{second_step}"):
         with pytest.raises(MomentError, match=f"there is no {lost} in this recording: its line is damaged or missing"):
             find_moment(lost, history)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from esper.telemetry import events as ev
+from esper.telemetry.inspector import Inspector
 from esper.telemetry.state import RunState
 from esper.telemetry.why import trace_back
 from tests.factory import env_stepped, run_started, stamp
@@ -73,3 +74,44 @@ def test_the_symptom_is_told_where_it_began() -> None:
 def test_a_new_episode_does_not_inherit_causes() -> None:
     run = [*steps({}, {}, {"lost": 1}), ev.RoundStarted(round=2), env_stepped(0, 2, 1, loss=math.nan)]
     assert trace_back(state_after(*run), 0).chain == []
+
+
+def after_anomalies(*events: ev.AnyEvent) -> RunState:
+    """The state with what the rules find."""
+    inspector, state = Inspector(), RunState()
+    found = [(event, *inspector.look(event)) for event in (run_started(2), ev.RoundStarted(round=1), *events)]
+    for each in stamp([each for told in found for each in told]):
+        state.apply(each)
+    return state
+
+
+def test_an_env_with_an_anomaly_is_not_called_well() -> None:
+    course: list[dict[str, object]] = [{"grad_norm": 1.0}] * 5
+    skip: dict[str, object] = {"grad_norm": 1.0, "lost": 1}
+    loud = after_anomalies(*steps(*course, {"grad_norm": 82.0}))
+    why = trace_back(loud, 0)
+    assert why.symptom is not None
+    assert (why.symptom.step, why.symptom.severity) == (6, "warning")
+    assert why.symptom.text.startswith("the gradient of the host is 82 ")
+    assert why.chain == []
+    assert trace_back(after_anomalies(*steps(*course, {"grad_norm": 82.0}, {"grad_norm": 1.0})), 0).symptom is None
+    why = trace_back(after_anomalies(*steps(*course, skip, {"grad_norm": 82.0})), 0)
+    assert why.symptom is not None
+    assert why.symptom.text == "1 batch skipped for an overflow"  # which is worse
+
+
+def test_an_anomaly_of_now_is_worse_than_a_symptom_of_an_earlier_episode() -> None:
+    later = [env_stepped(0, 2, step, grad_norm=82.0 if step == 6 else 1.0) for step in range(1, 7)]
+    why = trace_back(after_anomalies(*steps({}, {"lost": 1}), ev.RoundStarted(round=2), *later), 0)
+    assert why.symptom is not None
+    assert (why.symptom.round, why.symptom.step) == (2, 6)
+
+
+def test_the_norms_of_an_earlier_seed_are_no_measure_of_the_next_in_its_slot() -> None:
+    def norms(early: float | None) -> dict[str, object]:
+        readings = [ev.SlotReading(stage="training", grad_norm=norm) for norm in (early, None, None)]
+        return {"slots": readings}
+
+    first = [norms(0.1)] * 5
+    assert trace_back(state_after(*steps(*first, norms(4.2), {"loss": math.nan})), 0).chain != []
+    assert trace_back(state_after(*steps(*first, norms(None), norms(4.2), {"loss": math.nan})), 0).chain == []

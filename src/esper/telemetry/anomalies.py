@@ -9,7 +9,7 @@ from typing import Any
 
 from esper.telemetry import events as ev
 from esper.telemetry.evidence import Evidence
-from esper.telemetry.vitals import memory_of, non_finite_update, runs_out
+from esper.telemetry.vitals import MemoryVitals, memory_of, non_finite_update
 
 DEAD_GRAD_NORM = 1e-8
 """A head that learns less than this in an update does not learn."""
@@ -224,7 +224,25 @@ def _head_entropy(event: ev.PolicyUpdated, _: Evidence) -> Iterator[ev.AnomalyFo
             )
 
 
-def _memory_full(event: ev.DeviceSampled, _: Evidence) -> Iterator[ev.AnomalyFound]:
+def memory_growth(course: MemoryVitals) -> float | None:
+    """Bytes a round by which a memory grew in each of the last `MEMORY_ROUNDS`; None where it did not, or by noise."""
+    grows = course.growth(MEMORY_ROUNDS)
+    noise = MEMORY_GROWTH * (course.total or 0)
+    return grows if grows is not None and grows * MEMORY_ROUNDS > noise else None
+
+
+def memory_full(course: MemoryVitals) -> int | None:
+    """Number of the round in which a memory that grows will be full; None where it does not, or nobody knows."""
+    grows = memory_growth(course)
+    now = course.points[-1] if course.points else None
+    if grows is None or not course.total or now is None or now.used is None:
+        return None
+    return now.round + math.ceil(max(course.total - now.used, 0) / grows)
+
+
+def _memory_nearly_full(event: ev.DeviceSampled, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
+    if not evidence.vitals.tells_of_memory(event.device):
+        return
     if event.used is not None and event.total and event.used / event.total > MEMORY_CEILING:
         share = event.used / event.total
         yield ev.AnomalyFound(
@@ -239,11 +257,9 @@ def _memory_full(event: ev.DeviceSampled, _: Evidence) -> Iterator[ev.AnomalyFou
 
 def _memory_grows(event: ev.DeviceSampled, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
     course = evidence.vitals.memories[memory_of(event.device)]
-    grows = course.growth(MEMORY_ROUNDS)
-    if grows is None or not evidence.vitals.tells_of_memory(event.device):
-        return
-    if course.total and grows * MEMORY_ROUNDS > MEMORY_GROWTH * course.total:
-        full = runs_out(course, MEMORY_ROUNDS)
+    grows = memory_growth(course)
+    if grows is not None and course.total and evidence.vitals.tells_of_memory(event.device):
+        full = memory_full(course)
         yield ev.AnomalyFound(
             rule="memory grows",
             severity="warning",
@@ -312,5 +328,5 @@ RULES: dict[type[ev.Event], tuple[Callable[[Any, Evidence], Iterable[ev.AnomalyF
     ev.EnvStepped: (_env_not_finite, _exploding_norm, _repeated_skips, _stalled),
     ev.GovernorRolledBack: (_rolled_back,),
     ev.PolicyUpdated: (_update_not_finite, _kl_spike, _head_gradient, _head_entropy),
-    ev.DeviceSampled: (_memory_full, _memory_grows, _scales_diverge, _scale_too_small, _straggling_lane),
+    ev.DeviceSampled: (_memory_nearly_full, _memory_grows, _scales_diverge, _scale_too_small, _straggling_lane),
 }

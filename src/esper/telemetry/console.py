@@ -150,7 +150,8 @@ def summary(state: RunState) -> str:
         f"run {started.run}: {state.status}{reason}",
         f"{started.policy} on {started.task}, {len(started.lanes)} envs, seed {started.seed}",
         f"{state.steps_done} of {state.steps_total} steps, at round {state.round} of {started.rounds}; "
-        f"{duration(state.time - state.start_time)}, {_number(state.steps_per_second, '.0f')} env-steps/s",
+        f"{duration(state.time - state.start_time)}, the last steps at {_number(state.steps_per_second, '.0f')} "
+        "env-steps/s",
     ]
     if state.accuracy:
         least, median, greatest = state.accuracy[-1]

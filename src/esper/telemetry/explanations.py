@@ -91,7 +91,8 @@ EXPLANATIONS: dict[str, Explanation] = {
         "fewer --envs, or more --devices",
     ),
     "memory forecast": Explanation(
-        f"the round in which the memory is full, if it grew in each of the last {rules.MEMORY_ROUNDS} rounds",
+        f"the round in which the memory is full, if it grew in each of the last {rules.MEMORY_ROUNDS} rounds and by "
+        f"{rules.MEMORY_GROWTH:.0%} of it",
         "round",
         "flat",
         "look which owner grows; checkpoint, and resume in a fresh process",
@@ -154,8 +155,8 @@ EXPLANATIONS: dict[str, Explanation] = {
         "rows of t alone are held back by a gate: open the env",
     ),
     "league": Explanation(
-        "for each blueprint how often it was planted, kept and removed, and what it was worth",
-        "seeds; points of accuracy",
+        "for each blueprint how often it was planted, kept and removed, and what its seeds were worth at last",
+        "seeds; points of accuracy, the mean over the seeds",
         "blueprints with a positive mean are planted more as the policy learns",
         "nothing: it is what the policy has to find out",
     ),

@@ -27,10 +27,10 @@ def find_moment(text: str, history: History) -> int:
     """The position that is meant.
 
     Args:
-        text: `round:N`, the start of a round; `step:N`, the end of the N-th step since the run began; `event:N`, all
-            three counted from the start of the run also where the recording begins later; `anomaly:N`, the N-th of the
-            recording; a time since the beginning such as `1h20m` or `90s`; a local time of day
-            such as `12:30` or `12:30:15`, the first that the recording reached; or a share such as `40%` of its length.
+        text: `round:N`, a round that has just started; `step:N`, the end of the N-th step since the run began;
+            `event:N`, all three counted from the start of the run also where the recording begins later; `anomaly:N`,
+            the N-th of the recording; a time since the beginning such as `1h20m` or `90s`; a local time of day such as
+            `12:30` or `12:30:15`, the first that the recording reached; or a share such as `40%` of its length.
         history: the recording.
 
     Raises:
@@ -64,7 +64,7 @@ def _counted(what: str, number: int, history: History) -> int:
     sound = number_at(history, places[latest]) == number
     index = latest if sound else bisect_left(places, number, hi=latest, key=partial(number_at, history))
     if sound or number_at(history, places[index]) == number:
-        return places[index]
+        return places[index] + (what == "round")  # what is shown there is this round, not how the one before it ended
     last = number_at(history, places[-1])
     if first < number < last:
         raise MomentError(f"there is no {what}:{number} in this recording: its line is damaged or missing")

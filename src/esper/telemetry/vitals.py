@@ -205,10 +205,10 @@ class MemoryVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
         if self.pending == 0:
             point = MemoryPoint(round_, event.allocated, event.reserved, event.used, event.owners)
             self.points.append(point)
-        self.pending = (self.pending + 1) % self.every
         if len(self.points) > POINTS:
             self.points = self.points[::2]
             self.every *= 2
+        self.pending = (self.pending + 1) % self.every
         now = held(event)
         if now is None:
             return
@@ -325,12 +325,3 @@ def memory_of(device: str) -> str:
     """Name of the memory of a lane: `1/cpu` for lane `1/cpu:3`; a GPU has one of its own."""
     name, _, _ = device.rpartition(":")
     return name if name.rpartition("/")[2] == "cpu" else device
-
-
-def runs_out(memory: MemoryVitals, rounds: int) -> int | None:
-    """Number of the round in which a memory that grows from round to round will be full; None where it does not."""
-    grows = memory.growth(rounds)
-    if grows is None or not memory.total or not memory.points or memory.points[-1].used is None:
-        return None
-    now = memory.points[-1]
-    return now.round + math.ceil(max(memory.total - (now.used or 0), 0) / grows)

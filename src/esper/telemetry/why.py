@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from itertools import takewhile
 from typing import NamedTuple
 
 from esper.telemetry.anomalies import exploding
@@ -40,11 +41,18 @@ class Why(NamedTuple):
 
 
 def trace_back(state: RunState, env: int) -> Why:
-    """The last symptom of an env in the episodes that are known, and what led to it in its episode."""
+    """The last symptom of an env in the episodes that are known, and what led to it in its episode.
+
+    Where it has none, or only in earlier episodes, it is the last anomaly that has not ended.
+    """
     vitals = state.vitals.envs.get(env)
     slots = state.started.slots if state.started else []
-    found = _last_symptom(vitals.recent, slots) if vitals is not None else None
-    if vitals is None or found is None:
+    if vitals is None:
+        return Why(None, [])
+    found, open_ = _last_symptom(vitals.recent, slots), _open_anomaly(state, env, vitals.recent)
+    if found is None or (open_ is not None and vitals.recent[found[0]].round < vitals.recent[open_[0]].round):
+        found = open_
+    if found is None:
         return Why(None, [])
     at, symptom = found
     episode = [vital for vital in vitals.recent[: at + 1] if vital.round == symptom.round]
@@ -57,8 +65,13 @@ def trace_back(state: RunState, env: int) -> Why:
         if move.round == symptom.round and move.step <= symptom.step
     ]
     signals.sort(key=lambda signal: (signal.step, signal.seq))
-    before = [signal for signal in signals if signal.seq != symptom.seq or signal.text != symptom.text]
-    return Why(symptom, _chain(before, symptom))
+    return Why(symptom, _chain([signal for signal in signals if not _is_told_by(symptom, signal)], symptom))
+
+
+def _is_told_by(symptom: Moment, signal: Moment) -> bool:
+    """Whether they are one thing. A warning is no worse than what else left its range in its step."""
+    told = signal.text == symptom.text or (symptom.severity == signal.severity == "warning")
+    return told and signal.seq == symptom.seq
 
 
 def _last_symptom(recent: list[Vital], slots: Sequence[str]) -> tuple[int, Moment] | None:
@@ -70,6 +83,17 @@ def _last_symptom(recent: list[Vital], slots: Sequence[str]) -> tuple[int, Momen
             if text and not look(episode[:-1]):  # it begins here
                 vital = recent[index]
                 return index, Moment(vital.seq, vital.round, vital.step, "error", text)
+    return None
+
+
+def _open_anomaly(state: RunState, env: int, recent: list[Vital]) -> tuple[int, Moment] | None:
+    """Index of the step in which the worst anomaly of an env began that has not ended, and what it is."""
+    for found in (anomaly.found for anomaly in state.active_anomalies() if anomaly.found.env == env):
+        for index in range(len(recent) - 1, -1, -1):
+            vital = recent[index]
+            if vital.seq < found.seq:
+                text = found.text.removeprefix(f"env {env:02d}: ")
+                return index, Moment(vital.seq, vital.round, vital.step, found.severity, text)
     return None
 
 
@@ -110,7 +134,9 @@ def _signals(episode: list[Vital], index: int, slots: Sequence[str]) -> list[Mom
     norms: list[tuple[str, float, list[float | None]]] = [("host", vital.grad_norm, [v.grad_norm for v in before])]
     for number, (slot, norm) in enumerate(zip(slots, vital.slots, strict=False)):
         if norm is not None:
-            norms.append((f"{slot} seed", norm, [v.slots[number] for v in before]))
+            # Only of this seed, which had none before it began to train: those of the one before say nothing of it.
+            its = takewhile(lambda earlier: earlier is not None, (v.slots[number] for v in reversed(before)))
+            norms.append((f"{slot} seed", norm, [*its]))
     for name, norm, earlier in norms:
         limit = exploding(earlier, norm)
         if limit is not None:

@@ -12,9 +12,9 @@ from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.labels import Label, attach, width_of
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.plot import round_up
-from esper.telemetry.anomalies import MEMORY_ROUNDS
+from esper.telemetry.anomalies import MEMORY_ROUNDS, memory_full
 from esper.telemetry.events import DeviceSampled
-from esper.telemetry.vitals import MemoryVitals, memory_of, runs_out
+from esper.telemetry.vitals import MemoryVitals, memory_of
 
 GIB = 2**30
 OWNERS = {"hosts": "h", "seeds": "s", "optimizers": "o", "policy": "p", "data": "d", "rest": "·"}
@@ -87,7 +87,7 @@ def _curves(memory: MemoryVitals, *, cpu: bool) -> list[tuple[str, list[float | 
     words = ("process", "reserved", "machine") if cpu else ("allocated", "reserved", "in use")
     points = memory.points
     courses = ([p.allocated for p in points], [p.reserved for p in points], [p.used for p in points])
-    roles = ("curve", "spark", "warning" if _full(memory) else "dim")
+    roles = ("curve", "spark", "dim" if memory_full(memory) is None else "warning")
     return [
         (word, [_gib(size) for size in sizes], role)
         for word, sizes, role in zip(words, courses, roles, strict=True)
@@ -99,13 +99,9 @@ def _gib(size: int | None) -> float | None:
     return None if size is None else size / GIB
 
 
-def _full(memory: MemoryVitals) -> bool:
-    return runs_out(memory, MEMORY_ROUNDS) is not None
-
-
 def _summary(memory: MemoryVitals) -> str:
     """Peak and total, in GiB, and where it goes."""
-    full = runs_out(memory, MEMORY_ROUNDS)
+    full = memory_full(memory)
     trend = "flat" if full is None else f"full in round {full}"
     if len(memory.rounds) <= MEMORY_ROUNDS:
         trend = "no trend yet"
