@@ -31,6 +31,15 @@ def in_error(app: SanctumApp) -> str:
     return " ".join(" ".join(segment.text for strip in strips for segment in strip if segment.style == style).split())
 
 
+@pytest.mark.parametrize("size", [(80, 24), (83, 30), (200, 60)])
+async def test_a_reason_of_wide_characters_is_there_in_full(size: tuple[int, int]) -> None:
+    reason = "env 01 failed: RuntimeError: 漢字 something with a very long message that goes on " + "容量不足" * 20
+    app, _ = live([*RUN, paused("fault", reason)])
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        assert in_error(app).replace(" ", "") == f"✖ {reason}".replace(" ", "")
+
+
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
 @pytest.mark.parametrize(
     ("cause", "way", "keys", "no_keys"),

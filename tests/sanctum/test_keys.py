@@ -16,6 +16,7 @@ from esper.sanctum.screens.help import Help
 from esper.sanctum.screens.overview import Overview
 from esper.sanctum.screens.quit_dialog import QuitDialog
 from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES
+from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.scrubber import Scrubber
@@ -341,6 +342,20 @@ async def test_the_palette_has_the_actions_and_the_themes() -> None:
         await pilot.press("ctrl+p", *"checkp", "down", "enter")
         await until(pilot, lambda: not session.control._inbox.empty())
         assert kinds(session) == [Kind.CHECKPOINT]
+
+
+async def test_the_palette_has_what_the_screen_can_do() -> None:
+    app, _ = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        assert not app.screen.query_one(EnvMap).display
+        await pilot.press("ctrl+p", *"map", "down", "enter")
+        await until(pilot, lambda: app.screen.query_one(EnvMap).display)
+        await pilot.press("6")
+        await settle(pilot)
+        commands = {command.title for command in app.get_system_commands(app.screen)}
+        assert {"Search", "Kind", "Severity"} <= commands
+        assert "Map" not in commands
 
 
 async def test_screenshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ async def test_a_terminal_too_small_says_so(size: tuple[int, int]) -> None:
         await pilot.press("down", "enter", "escape")
         text = " ".join(screen_text(app).split())
         if size[0] >= 79:
-            assert f"Sanctum needs 80 × 24, this terminal is {size[0]} × {size[1]}. The run goes on." in text
+            assert f"Sanctum needs 80 × 24, this terminal is {size[0]} × {size[1]}. Make it larger." in text
         assert "reward" not in text
         await pilot.resize_terminal(80, 24)
         await settle(pilot)

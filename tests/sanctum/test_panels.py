@@ -62,7 +62,7 @@ async def test_header() -> None:
         text = header(app)
     assert "digits_impaired ppo 3 envs on cpu:0 cpu:1" in text
     assert "● RUNNING round 14/100" in text
-    assert "step 11/25 env-steps 12/s 9m left" in text  # 3 envs in a quarter of a second; 2164 such steps to go
+    assert "step 11/25 env-steps 12/s 9m01s left" in text  # 3 envs in a quarter of a second; 2164 such steps to go
 
 
 async def test_env_row() -> None:
@@ -369,3 +369,29 @@ async def test_a_restored_state_is_drawn_anew() -> None:
         after = app.screen.query_one(EnvTable).text
     assert row(before, 0)[1] != "99.0"
     assert row(after, 0)[1] == "99.0"
+
+
+@pytest.mark.parametrize(("variance", "told"), [(-0.0123, "−0.012"), (0.995, "0.99"), (0.98, "0.98"), (0.0, "0")])
+async def test_a_figure_in_the_border_is_there_whole_or_not_at_all(variance: float, told: str) -> None:
+    update = policy_updated(kl=0.0291, clip_fraction=0.0183, explained_variance=variance)
+    app, _ = live(stamp([*beginning(), update]))
+    seen: set[str] = set()
+    async with app.run_test(size=(80, 24)) as pilot:
+        for width in range(110, 190, 4):
+            await pilot.resize_terminal(width, 40)
+            await settle(pilot)
+            seen |= {line.strip("╰╯─ ") for line in screen_text(app).splitlines() if "KL" in line}
+    notes = {part.strip("─ ") for line in seen for part in line.split("╰") if part.strip("─ ╯").startswith("KL")}
+    notes = {note.partition(" ─")[0].strip("─ ╯") for note in notes}
+    whole = f"KL 0.029  clip 0.018  EV {told}"
+    assert whole in notes
+    assert notes <= {"KL 0.029", "KL 0.029  clip 0.018", "KL 0.029 clip 0.018", whole, whole.replace("  ", " ")}
+
+
+async def test_words_of_wide_characters_lose_none_of_them() -> None:
+    text = "the disk of 漢字" * 8
+    app, _ = live(stamp([*beginning(), ev.Logged(severity="warning", text=text)]))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        lines = app.screen.query_one(Log).text.splitlines()
+    assert text.replace(" ", "") in "".join("".join(lines).split())

@@ -36,6 +36,18 @@ async def test_the_shares_of_the_last_update_stand_beside_their_bands() -> None:
     assert beside == {head_label(name, short=True): "8%" for name in HEADS} | {"op": "58%", "slot": "0%", "tempo": "0%"}
 
 
+async def test_the_names_of_thin_bands_stand_in_the_order_of_the_bands() -> None:
+    thin = dict.fromkeys(HEADS, 0.001)
+    app, _ = live(stamp([*STARTED, updated(1, **thin), updated(2, **thin | {"op": 0.5})]))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        await pilot.press("2")
+        await settle(pilot)
+        lines = app.screen.query_one(HeadShares).text.splitlines()
+    order = [line.split()[-2] for line in lines if line.endswith("%") and line.split()[-1] != "100%"]
+    assert order == [head_label(name, short=True) for name in reversed(HEADS)]
+
+
 async def test_norms_have_an_axis_of_decades_and_a_name_at_each_end() -> None:
     app, _ = live(stamp([*STARTED, updated(1, op=0.004), updated(2, op=3.0, slot=0.0, tempo=None)]))
     async with app.run_test(size=ROOMY) as pilot:

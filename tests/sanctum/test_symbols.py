@@ -64,7 +64,9 @@ def test_one_of_a_thing_is_not_more() -> None:
 
 
 def test_durations() -> None:
-    assert [span(value) for value in (None, 38.2, 840, 7500, 273600)] == ["–", "38s", "14m", "2h05m", "3d04h"]
+    assert [span(value) for value in (None, 38.2, 116, 840, 7500, 273600)] == [
+        "–", "38s", "1m56s", "14m", "2h05m", "3d04h",
+    ]  # fmt: skip
     assert clock(4360) == "01:12:40"
 
 

@@ -11,7 +11,14 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
 from esper.telemetry.marks import Sign
+
+_CONSOLE = Console()
+"""Rich wants one to wrap a text, and asks nothing of it."""
 
 
 @dataclass(frozen=True)
@@ -179,12 +186,14 @@ def power(exponent: float) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A duration in one or two units: 38s, 14m, 2h05m, 3d04h."""
+    """A duration in one or two units: 38s, 1m56s, 14m, 2h05m, 3d04h."""
     if seconds is None or not math.isfinite(seconds):
         return NOT_MEASURED
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"
+    if whole < 600:
+        return f"{whole // 60}m{whole % 60:02d}s"
     if whole < 3600:
         return f"{whole // 60}m"
     if whole < 86400:
@@ -214,5 +223,10 @@ def plain(text: str) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """The text, or as much of it as fits, with an ellipsis."""
-    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+    """The text, or as much of it as fits into so many cells, with an ellipsis."""
+    return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most so many cells, broken between words; `textwrap` counts characters, of which some take two."""
+    return [line.plain.rstrip() for line in Text(text).wrap(_CONSOLE, width)]

@@ -59,7 +59,10 @@ class EnvAccuracy(EnvPanel):
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """The chart; name and lane of the env stand in the border."""
         self.heading = f"env {env.env:02d} on {plain(env.lane)} ─ accuracy %"
-        self.note = f"best {percent(env.best_accuracy).text.strip()}"
+        best, ever = max(env.accuracy, default=None), env.best_accuracy
+        self.note = f"best {percent(best).text.strip()}"
+        if ever != best:
+            self.note += f"  ever {percent(ever).text.strip()}"
         extent, first = self.axis(env.accuracy)
         ghost = self.ghost
         if ghost is not None and ghost.accuracy:

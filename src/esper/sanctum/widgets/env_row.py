@@ -133,7 +133,7 @@ def row(
     gap = " " * layout.gap
     step = env.stepped
     line = Line(palette, here=here).add("▸" if here else PIN if pinned else " ", "key")
-    line.add(f"{env.env:0{layout.digits}d}", "key" if pinned else "bright" if here else "dim")
+    line.add(f"{env.env:02d}".rjust(layout.digits), "key" if pinned else "bright" if here else "dim")
     line.add(SEVERITIES[severity].glyph if severity else " ", severity or "normal")
     line.cell(percent(step.accuracy if step else None), "bright" if here else None).add(gap)
     spread = places(env.accuracy, min(started.steps, HISTORY), layout.spark)

@@ -70,7 +70,7 @@ class GrowthTimeline(EnvRows):
         self, env: EnvState, started: RunStarted, lane: int, name: int, severity: str | None, *, here: bool
     ) -> Line:
         line = Line(self.view.palette, here=here).add("▸" if here else " ", "key")
-        line.add(f"{env.env:>3d}" if len(self.state.envs) > 100 else f"{env.env:02d}", "bright" if here else "dim")
+        line.add(f"{env.env:02d}".rjust(3 if len(self.state.envs) > 100 else 2), "bright" if here else "dim")
         line.add(SEVERITIES[severity].glyph if severity else " ", severity or "normal").to(6)
         for slot in range(len(started.slots)):
             letters = [step.stages[slot] for step in env.trace]

@@ -11,6 +11,7 @@ from textual.geometry import Size
 
 from esper.sanctum.symbols import head_label
 from esper.sanctum.widgets.chart import AXIS, Chart
+from esper.sanctum.widgets.heads import no_update
 from esper.sanctum.widgets.labels import Label, attach, width_of
 from esper.sanctum.widgets.panel import Line, Panel, Row
 from esper.sanctum.widgets.plot import UNSOUND, decades, extent_of_rounds, logarithmic
@@ -30,10 +31,7 @@ class HeadPanel(Panel):
         if self.state.started is None:
             return []
         if not self.state.heads:
-            learns = (
-                "no update of the policy yet" if self.state.started.policy == "ppo" else "this policy learns nothing"
-            )
-            return [self.line().add(f" {learns}", "dim")]
+            return [self.line().add(f" {no_update(self.state.started)}", "dim")]
         return self.draw_heads(size, {name: head.course.values for name, head in self.state.heads.items()})
 
     def draw_heads(self, size: Size, courses: dict[str, list[float | None]]) -> list[Line] | list[Row]:
@@ -111,7 +109,7 @@ class HeadShares(HeadPanel):
             ticks=[(0.0, "0"), (0.5, "50"), (1.0, "100%")],
         ).lines(self.view.palette, size.width - room, size.height)  # fmt: skip
         margins = [self.line() for _ in range(height)]
-        attach(margins, labels, 0)
+        attach(margins, labels[::-1], 0)  # of two on one row, that of the upper band above
         rows: list[Row] = []
         for y in range(height):
             bands = self._row(columns, height, height - 1 - y)

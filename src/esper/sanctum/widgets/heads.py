@@ -9,7 +9,13 @@ from textual.geometry import Size
 from esper.sanctum.symbols import brief, head_label, number
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.plot import span_of, sparkline
+from esper.telemetry.events import RunStarted
 from esper.telemetry.state import HeadState
+
+
+def no_update(started: RunStarted) -> str:
+    """What is said where there is none."""
+    return "no update of the policy yet" if started.policy == "ppo" else "this policy learns nothing"
 
 
 class Heads(Panel):
@@ -33,7 +39,7 @@ class Heads(Panel):
             self.note = None
             if self.state.started is None:
                 return []
-            return [self.line().add(" no update of the policy yet", "dim")]
+            return [self.line().add(f" {no_update(self.state.started)}", "dim")]
         self.note = self._summary()
         if size.height == 1 and len(self.state.heads) > 1:
             return [self._compact(size.width)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from textwrap import wrap
 
+from rich.cells import set_cell_size
 from textual.geometry import Size
 
 from esper.sanctum.holds import HOLDS
-from esper.sanctum.symbols import STATUSES, plain
+from esper.sanctum.symbols import STATUSES, plain, shorten, wrapped
 from esper.sanctum.widgets.panel import Line, Panel
 
 _MOST_LINES = 6
@@ -46,8 +46,8 @@ class Held(Panel):
         if cause is None:
             return []
         held = STATUSES["HELD"]
-        reason = wrap(f"{held.glyph} {plain(self.state.reason or '')}", width, max_lines=_MOST_LINES, placeholder=" …")
-        way = (
-            wrap(HOLDS[cause].way, width, initial_indent="  ", subsequent_indent="  ") if self.view.source.live else []
-        )
-        return [*((text.ljust(width), "error") for text in reason), *((text, "bright") for text in way)]
+        reason = wrapped(f"{held.glyph} {plain(self.state.reason or '')}", width)
+        if len(reason) > _MOST_LINES:
+            reason[_MOST_LINES - 1 :] = [shorten(" ".join(reason[_MOST_LINES - 1 :]), width)]
+        way = [f"  {text}" for text in wrapped(HOLDS[cause].way, width - 2)] if self.view.source.live else []
+        return [*((set_cell_size(text, width), "error") for text in reason), *((text, "bright") for text in way)]

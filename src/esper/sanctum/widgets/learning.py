@@ -8,6 +8,7 @@ from textual.geometry import Size
 
 from esper.sanctum.symbols import brief
 from esper.sanctum.widgets.chart import Chart
+from esper.sanctum.widgets.heads import no_update
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.sanctum.widgets.plot import axis_of, extent_of_rounds
 
@@ -51,7 +52,7 @@ class Learning(Panel):
         if self.state.started is None:
             return []
         if not self.state.learning:
-            return [self.line().add(" no update of the policy yet", "dim")]
+            return [self.line().add(f" {no_update(self.state.started)}", "dim")]
         columns, rows = max(size.width // _WIDTH, 1), max(size.height // _HEIGHT, 1)
         columns = min(columns, -(-len(FIGURES) // rows))
         rows = min(rows, -(-len(FIGURES) // columns))

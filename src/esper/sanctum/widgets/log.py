@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import lru_cache
-from textwrap import wrap
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import SEVERITIES, plain, time_of_day
+from esper.sanctum.symbols import SEVERITIES, plain, time_of_day, wrapped
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.state import LogLine
 
@@ -53,4 +52,7 @@ class Log(Panel):
 
 @lru_cache(512)
 def _wrapped(text: str, width: int, hanging: str) -> list[str]:
-    return wrap(plain(text), width, initial_indent=" " * _INDENT, subsequent_indent=hanging)
+    first = wrapped(plain(text), max(width - _INDENT, 1))[0]
+    rest = plain(text)[len(first) :].strip()
+    more = wrapped(rest, max(width - len(hanging), 1)) if rest else []
+    return [" " * _INDENT + first, *(hanging + line for line in more)]

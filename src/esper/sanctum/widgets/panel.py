@@ -69,6 +69,8 @@ class Visit(Message):
 Row: TypeAlias = list[Segment]
 """A line in its colours, as wide as there is room."""
 
+_CORNER = 3
+"""Columns at each end of a border that what stands in it leaves free."""
 _REVERSED = frozenset({"bad", "error", "outlier"})
 """Roles in which a space is not the same as in all others."""
 
@@ -258,6 +260,8 @@ class Panel(Widget):
             if note and room >= note.cell_length + 2:
                 rule = Content.styled("─" * (room - note.cell_length - 2), "$rule")
                 heading = heading.append(rule).append(" ").append(note).append(" ")
+        else:  # half a figure would read as another
+            note = Content(_whole_items(self.note or "", self.outer_size.width - 2 * _CORNER))
         self.border_title, self.border_subtitle = heading or None, note or None
 
     def line(self) -> Line:
@@ -328,6 +332,13 @@ class Panel(Widget):
     def text(self) -> str:
         """What stands in the panel, without its colours."""
         return "\n".join("".join(segment.text for segment in row).rstrip() for row in self._lines)
+
+
+def _whole_items(text: str, width: int) -> str:
+    """Of the items of a text, which are two spaces apart, those that fit, with one space if need be; at least one."""
+    items = text.split("  ")
+    fitting = (gap.join(items[:count]) for count in range(len(items), 0, -1) for gap in ("  ", " "))
+    return next((line for line in fitting if len(line) <= width), items[0])
 
 
 def _changed(before: Sequence[Row], after: Sequence[Row]) -> list[tuple[int, int]]:

@@ -19,5 +19,5 @@ class TooSmall(Widget):
     def render(self) -> Text:
         """The message; it fits wherever a word fits."""
         width, height = self.app.size
-        text = f"Sanctum needs {WIDTH} × {HEIGHT},\nthis terminal is {width} × {height}.\nThe run goes on."
+        text = f"Sanctum needs {WIDTH} × {HEIGHT},\nthis terminal is {width} × {height}.\nMake it larger."
         return Text(text, justify="center")
