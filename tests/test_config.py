@@ -85,3 +85,5 @@ def test_a_wrong_option_is_refused_as_a_run_would(capsys: pytest.CaptureFixture[
     said = capsys.readouterr()
     assert said.out == ""
     assert "--counterfactual 'shaply' is not valid: did you mean shapley?" in said.err
+    assert cli.main(["config", "--task", "digit"]) == WRONG_REQUEST
+    assert capsys.readouterr() == ("", "esper-sanctum: unknown task 'digit': did you mean digits?\n")

@@ -36,6 +36,7 @@ from esper.engine.manifest import (
     run_of,
 )
 from esper.place import Place
+from esper.tasks import TaskError, check_task_name
 from esper.telemetry.segments import ReadError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _command(name)(options) if name in COMMANDS else train(arguments)
         finally:
             sys.stdout.flush()  # what cannot be printed is known only now, and at exit Python itself would complain
-    except (ConfigError, CheckpointError, ReadError) as error:
+    except (ConfigError, TaskError, CheckpointError, ReadError) as error:
         return refuse(str(error))
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -103,6 +104,7 @@ def train(arguments: Sequence[str]) -> int:
     headless = chosen.pop("no_tui") or narrate
     options = {name: value for name, value in chosen.items() if value is not None}
     config, checkpoint = _resolve_run(file, resume, options)
+    check_task_name(config.task)
     if detach:
         from esper.commands.detach import start_detached
 

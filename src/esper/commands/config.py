@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from esper.commands.options import DONE, Parser, add_run_options
 from esper.config import as_toml, resolve
+from esper.tasks import check_task_name
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -18,5 +19,7 @@ def run(arguments: Sequence[str]) -> int:
     add_run_options(parser)
     chosen = vars(parser.parse_args(arguments))
     file = chosen.pop("config")
-    print(as_toml(resolve(file, {name: value for name, value in chosen.items() if value is not None})), end="")
+    config = resolve(file, {name: value for name, value in chosen.items() if value is not None})
+    check_task_name(config.task)
+    print(as_toml(config), end="")
     return DONE

@@ -29,13 +29,9 @@ def run(arguments: Sequence[str]) -> int:
     from esper.engine.faults import FaultError
     from esper.evaluation import report
     from esper.evaluation.episodes import HeldOut
-    from esper.tasks import TaskError
 
     options = {name: getattr(chosen, name) for name in ("policies", "episodes", "seed", "devices")}
-    try:
-        held_out = HeldOut(checkpoint, **options)
-    except TaskError as error:
-        raise ConfigError(str(error)) from None
+    held_out = HeldOut(checkpoint, **options)
     steps = held_out.config.steps
     try:
         with contextlib.closing(held_out), _progress(len(set(chosen.policies)) * steps) as advance:
