@@ -7,10 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from esper import cli
@@ -36,18 +37,25 @@ def served(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str
         yield process, port, process.stdout.readline()
 
 
-async def visit(port: int, text: str) -> None:
-    """Open a terminal, and wait until this has been drawn in it."""
+@asynccontextmanager
+async def visitor(port: int, text: str) -> AsyncIterator[None]:
+    """Has opened a terminal, and this has been drawn in it."""
     drawn = b""
     async with (
-        asyncio.timeout(PATIENCE),
         aiohttp.ClientSession() as session,
         session.ws_connect(f"http://127.0.0.1:{port}/ws?width=120&height=40") as terminal,
     ):
-        while text.encode() not in drawn:
-            message = await terminal.receive()
-            assert message.type is aiohttp.WSMsgType.BINARY, drawn
-            drawn += message.data
+        async with asyncio.timeout(PATIENCE):
+            while text.encode() not in drawn:
+                message = await terminal.receive()
+                assert message.type is aiohttp.WSMsgType.BINARY, drawn
+                drawn += message.data
+        yield
+
+
+async def visit(port: int, text: str) -> None:
+    async with visitor(port, text):
+        pass
 
 
 async def fetch(port: int, **headers: str) -> tuple[int, str]:
@@ -100,6 +108,19 @@ async def test_the_newest_run_is_chosen_at_each_visit_and_watched_while_it_is_li
         assert await asyncio.to_thread(process.wait, PATIENCE) == 0
         with pytest.raises(AssertionError):
             await waiting
+
+
+@pytest.mark.slow
+async def test_a_server_that_is_killed_leaves_no_dashboard_behind(tmp_path: Path) -> None:
+    write_segment(tmp_path / "over", 1, recording(example_run()))
+    with served(tmp_path) as (process, port, _):
+        async with visitor(port, "REPLAY"):
+            dashboards = psutil.Process(process.pid).children(recursive=True)
+            assert dashboards
+
+            process.kill()
+            _, alive = await asyncio.to_thread(psutil.wait_procs, dashboards, PATIENCE)
+            assert alive == []
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -18,6 +18,7 @@ from textual.binding import BindingType
 from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
+from textual.drivers.web_driver import WebDriver
 from textual.filter import LineFilter
 from textual.screen import Screen
 
@@ -27,7 +28,7 @@ from esper.sanctum.alerts import Alerts
 from esper.sanctum.bindings import APP, KEYS, bindings, shown
 from esper.sanctum.charset import CharsetFilter, chosen
 from esper.sanctum.diagnosis import Diagnosis
-from esper.sanctum.driver import LastingDriver
+from esper.sanctum.driver import LastingDriver, PageDriver
 from esper.sanctum.holds import HOLDS
 from esper.sanctum.requests import Requests
 from esper.sanctum.screens.base import RunScreen
@@ -159,9 +160,9 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         return self.source.present.status in ENDED or not self.source.alive
 
     def get_driver_class(self) -> type[Driver]:
-        """Textual's; that of a terminal, for one that may be closed."""
+        """Textual's; those of a terminal and a page, for one that may be closed."""
         driver = super().get_driver_class()
-        return LastingDriver if driver is LinuxDriver else driver
+        return {LinuxDriver: LastingDriver, WebDriver: PageDriver}.get(driver, driver)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's, and the translation into what the terminal can draw."""

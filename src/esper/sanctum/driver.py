@@ -7,6 +7,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from textual.drivers.linux_driver import LinuxDriver
+from textual.drivers.web_driver import WebDriver
+from textual.messages import ExitApp
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -55,6 +57,15 @@ class LastingDriver(LinuxDriver):
         # anew, with a second thread for the keys, and end only one of them.
         if self._must_signal_resume or not self.closed:
             super()._sigcont_application()
+
+
+class PageDriver(WebDriver):
+    """Textual's driver, for a page whose server may be killed: without one, a dashboard would go on for nobody."""
+
+    def run_input_thread(self) -> None:
+        """Take what is typed, until it is left or the pipe of the server ends: then nobody looks on."""
+        super().run_input_thread()
+        self._app.post_message(ExitApp())
 
 
 class Output:
