@@ -240,14 +240,13 @@ def test_a_cpu_lane_reports_the_process_and_the_machine(watched: Watched) -> Non
     assert watched.live.state.devices["cpu:0"] == sampled[-1]
 
 
-def test_phases_are_parts_of_the_wall_time(watched: Watched) -> None:
+def test_the_phases_of_a_step_are_all_of_its_time(watched: Watched) -> None:
     timed = [event for event in watched.live.heard if isinstance(event, ev.PhaseTimed)]
     assert [(event.round, event.step) for event in timed] == [(1, step) for step in range(1, STEPS + 1)]
-    wall = spent = 0.0
     for event in timed:
-        assert {"act", "train", "validate", "reward"} <= event.phases.keys()
-        wall, spent = wall + event.wall, spent + sum(event.phases.values())
-        assert 0 < spent <= wall  # of all steps so far: what it takes to say this is part of the next
+        assert {"act", "train", "validate", "reward", "other"} <= event.phases.keys()
+        assert min(event.phases.values()) >= 0
+        assert sum(event.phases.values()) == pytest.approx(event.wall)
 
 
 def test_a_gate_is_said_to_hold_a_seed_back_for_as_long_as_it_does(tmp_path: Path) -> None:
@@ -285,9 +284,3 @@ def test_lanes_are_held_against_each_other_only_where_each_trains_its_own_envs(
     live = LiveRun(tmp_path, **(two | options))
     live.start().finish()
     assert {event.active for event in live.heard if isinstance(event, ev.DeviceSampled)} == active
-
-
-def test_the_phases_of_a_step_are_all_of_its_time(watched: Watched) -> None:
-    timed = [event for event in watched.live.heard if isinstance(event, ev.PhaseTimed)]
-    assert len(timed) == STEPS
-    assert all(sum(event.phases.values()) == pytest.approx(event.wall) for event in timed)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.engine.stopwatch import CudaStopwatch, Span, Stopwatch, shared_out
+from esper.engine.stopwatch import CudaStopwatch, Span, StepTimes, Stopwatch, shared_out
 
 moments = st.integers(0, 20)
 spans = st.lists(
@@ -81,3 +81,30 @@ def test_a_cpu_is_timed_by_the_clock() -> None:
     with stopwatch("train"):
         sum(range(1000))
     assert list(stopwatch.take()) == ["train"]
+
+
+def test_a_step_is_the_sum_of_its_phases_and_what_was_before_it_is_no_part_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = 0.0
+    monkeypatch.setattr("esper.engine.stopwatch.time.perf_counter", lambda: clock)
+    lanes = [Stopwatch(), Stopwatch()]
+    times = StepTimes(lanes)
+
+    clock = 3.0
+    lanes[0].add("train", 2.0)
+    times.add("checkpoint", 1.0)
+    times.restart()  # the run was held until now
+
+    clock = 13.0
+    lanes[0].add("train", 6.0)
+    lanes[1].add("train", 4.0)
+    lanes[1].add("validate", 2.0)
+    times.add("act", 1.0)
+    wall, phases, busy = times.lap()
+    assert wall == 10.0
+    assert phases == {"act": 1.0, "train": 5.0, "validate": 1.0, "other": 3.0}
+    assert busy == [0.6, 0.6]
+
+    clock = 15.0
+    assert times.lap() == (2.0, {"other": 2.0}, [0.0, 0.0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
@@ -39,6 +39,42 @@ class Stopwatch:
         """Seconds by phase since this was last called."""
         taken, self._seconds = self._seconds, defaultdict(float)
         return dict(taken)
+
+
+class StepTimes(Stopwatch):
+    """The same for the phases of a step, of which some are the lanes'.
+
+    Args:
+        lanes: the stopwatch of each; they run side by side.
+    """
+
+    def __init__(self, lanes: Sequence[Stopwatch]) -> None:
+        super().__init__()
+        self._lanes = lanes
+        self._since = time.perf_counter()
+
+    def restart(self) -> None:
+        """The next step begins here: what came before, as while the run was held, is part of none."""
+        self.lap()
+
+    def lap(self) -> tuple[float, dict[str, float], list[float]]:
+        """End a step; what follows is part of the next.
+
+        Returns:
+            Seconds of wall time; the same by phase, with `other` for the rest; each lane's busy share, 0 to 1.
+        """
+        now = time.perf_counter()
+        wall, self._since = now - self._since, now
+        phases = defaultdict(float, self.take())
+        shares = []
+        for lane in self._lanes:
+            seconds = lane.take()
+            # A GPU's own clock may tell of a little more than the host's.
+            shares.append(min(sum(seconds.values()) / wall, 1.0))
+            for phase, spent in seconds.items():
+                phases[phase] += spent / len(self._lanes)
+        phases["other"] = max(wall - sum(phases.values()), 0.0)
+        return wall, dict(phases), shares
 
 
 class Span(NamedTuple):

@@ -27,7 +27,7 @@ from esper.engine.pool import Epoch, Pool
 from esper.engine.report import Moment
 from esper.engine.saving import Saver
 from esper.engine.seeding import decision_noise, generator
-from esper.engine.stopwatch import Stopwatch
+from esper.engine.stopwatch import StepTimes
 from esper.growth.slot import Move
 from esper.growth.stages import Stage
 from esper.policy.actions import Choice
@@ -80,9 +80,8 @@ class Trainer:
         """Steps completed of the round in progress."""
         self._single_step: str | None = None
         """Who asked for one step and no more; None while nobody did."""
-        self._stopwatch = Stopwatch()
+        self._times = StepTimes([lane.stopwatch for lane in pool.lanes])
         self._ledger = Ledger(pool.lanes, pool.envs, agent)
-        self._since = time.perf_counter()
 
     def run(self) -> str:
         """Train to the end, or until told to stop. Returns done or stopped.
@@ -117,13 +116,13 @@ class Trainer:
         return None
 
     def _step(self) -> None:
-        with self._stopwatch("act"):
+        with self._times("act"):
             choices = self.agent.act(self.step, [episode.view for episode in self.episodes])
         actions = [
             None if episode.out else choice.action for episode, choice in zip(self.episodes, choices, strict=True)
         ]
         epochs = self.pool.step(actions, self.round, self.step)
-        with self._stopwatch("reward"):
+        with self._times("reward"):
             outcomes = [
                 episode.record(choice.action, epoch) if epoch else None
                 for episode, choice, epoch in zip(self.episodes, choices, epochs, strict=True)
@@ -136,8 +135,9 @@ class Trainer:
             for episode in self.episodes:
                 episode.resize()
         self.step += 1
-        with self._stopwatch("telemetry"):
+        with self._times("telemetry"):
             self._emit_step(choices, epochs, outcomes, ticked)
+        self._emit_timing([epoch and epoch.measured for epoch in epochs])
 
     def _begin_round(self) -> None:
         for episode, (loss, accuracy) in zip(self.episodes, self.pool.reset(self.round), strict=True):
@@ -155,7 +155,7 @@ class Trainer:
     def _end_round(self) -> None:
         for episode in self.episodes:
             self.hub.emit(report.episode_ended(episode, self.round + 1))
-        with self._stopwatch("update"):
+        with self._times("update"):
             order = generator(self.config.seed, "minibatches", self.round)
             learned = self.agent.learn([episode.view for episode in self.episodes], self.round, order)
         if learned is not None:
@@ -205,27 +205,20 @@ class Trainer:
                 news = episode.gate_news(number)
                 if news:
                     emit(report.gate(news, slot.name, env, at))
-        self._emit_timing([epoch and epoch.measured for epoch in epochs])
 
     def _emit_timing(self, measured: Sequence[Measurement | None]) -> None:
-        now = time.perf_counter()
-        wall, self._since = now - self._since, now
-        phases = self._stopwatch.take()
-        lanes = len(self.pool.lanes)
-        owners = self._ledger.by_lane(self.round)
-        processes = {lane.process for lane in self.pool.lanes}
-        readings = {lane.device: read_gauges(lane.device, processes) for lane in self.pool.lanes}
-        for index, lane in enumerate(self.pool.lanes):
-            seconds = lane.stopwatch.take()
-            busy = min(sum(seconds.values()) / wall, 1.0)
-            reading, its, shares = readings[lane.device], measured[index::lanes], lane in self.pool.sharing
-            self.hub.emit(report.device_sampled(lane, reading, busy, its, owners[index], shares=shares))
-            for phase, spent in seconds.items():
-                # Lanes run side by side: the mean over them is a phase's part of the wall time.
-                phases[phase] = phases.get(phase, 0.0) + spent / lanes
-        phases["other"] = max(wall - sum(phases.values()), 0.0)
-        at = self._at
-        self.hub.announce(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))
+        wall, phases, busy = self._times.lap()
+        with self._times("telemetry"):
+            lanes = len(self.pool.lanes)
+            owners = self._ledger.by_lane(self.round)
+            processes = {lane.process for lane in self.pool.lanes}
+            readings = {lane.device: read_gauges(lane.device, processes) for lane in self.pool.lanes}
+            for index, lane in enumerate(self.pool.lanes):
+                reading, its, shares = readings[lane.device], measured[index::lanes], lane in self.pool.sharing
+                told = report.device_sampled(lane, reading, busy[index], its, owners[index], shares=shares)
+                self.hub.emit(told)
+            at = self._at
+            self.hub.announce(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))
 
     # Faults
 
@@ -309,7 +302,7 @@ class Trainer:
                     self._tell_paused(origin)
                 case Request(Kind.STEP, origin) if paused and not unrecorded:
                     self._single_step = origin
-                    self._since = time.perf_counter()
+                    self._times.restart()
                     return True
                 case Request(Kind.RESUME, origin) if paused and not unrecorded:
                     self._tell_resumed(origin)
@@ -329,7 +322,7 @@ class Trainer:
 
     def _tell_resumed(self, origin: str) -> None:
         self.hub.announce(ev.Resumed(round=self._at.round, step=self._at.step, origin=origin))
-        self._since = time.perf_counter()
+        self._times.restart()
 
     def _attempt(self, work: Callable[P, None], *args: P.args, **options: P.kwargs) -> bool:
         """Do what the run can do without; what stands in its way is told, and the run goes on as it was."""
@@ -343,7 +336,7 @@ class Trainer:
     def _checkpoint(self, origin: str) -> None:
         """Raises OSError if it cannot be written."""
         start = time.perf_counter()
-        with self._stopwatch("checkpoint"):
+        with self._times("checkpoint"):
             saved = self.saver.save(self)
         self._tell_checkpoint(*saved, time.perf_counter() - start, origin)
         self.hub.flush()
@@ -374,7 +367,7 @@ class Trainer:
         """
         keyframe, saved = self.saver.restore(self, path)
         self.hub.restore(keyframe)
-        self._since = time.perf_counter()
+        self._times.restart()
         size, written = self.ranks.first(lambda: size_and_time(path))
         self._tell_checkpoint(path, size, saved, None, "restore", written)
         at = self._at
