@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from esper import cli
-from esper.engine.checkpoint import read_checkpoint
+from esper.engine import saving
+from esper.engine.checkpoint import Checkpoint, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.manifest import list_checkpoints
-from esper.engine.saving import Saver
-from esper.engine.trainer import Trainer
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.runs import computed, only_run, recorded
@@ -250,10 +249,10 @@ def test_a_run_out_of_memory_is_one_sentence_with_the_way_on(
 def test_a_full_disk_at_the_end_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(saver: Saver, trainer: Trainer) -> tuple[Path, int]:
+    def full(directory: Path, checkpoint: Checkpoint) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Saver, "save", full)
+    monkeypatch.setattr(saving, "write_checkpoint", full)
     monkeypatch.chdir(tmp_path)
     assert cli.main(["--no-tui", *SMALL]) == 1
     directory = only_run(tmp_path).relative_to(tmp_path)

@@ -109,7 +109,7 @@ CANNOT_BE = {
     ("--devices", "cpu:0", "cpu"): "--devices names cpu:0 more than once",
     ("--slots", "middle"): "'middle'",
     ("--slots", "mid", "mid"): "--slots names 'mid' more than once",
-    ("--telemetry-dir", "taken"): "cannot record to taken/",
+    ("--telemetry-dir", "taken"): "cannot record to taken: File exists",
     ("--task", "cifar10", "--data-dir", "taken"): "CIFAR-10 in taken is missing or damaged: run ",
 }
 
@@ -145,7 +145,7 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(
 ) -> None:
     tmp_path.chmod(0o500)
     monkeypatch.chdir(tmp_path)
-    assert_refused(cli.main(["--no-tui"]), *printed(capsys), "cannot record to telemetry/")
+    assert_refused(cli.main(["--no-tui"]), *printed(capsys), "cannot record to telemetry: ")
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ from esper.engine.manifest import (
     keep_newest,
     list_checkpoints,
     read_manifest,
+    remove_torn,
     run_of,
     saved_config,
 )
@@ -268,8 +269,8 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(written: Path, tm
     renamed = number == 6
     assert list_checkpoints(tmp_path) == ([written, target] if renamed else [written])
     assert [read_checkpoint(path).round for path in list_checkpoints(tmp_path)] == ([3, 4] if renamed else [3])
-    write_checkpoint(target, example(round_number=4))  # what was left over is in nobody's way
-    keep_newest(tmp_path, 5)
+    remove_torn(tmp_path)
+    write_checkpoint(target, example(round_number=4))
     assert read_checkpoint(target).round == 4
     assert sorted(target.parent.iterdir()) == [written, target]
 
@@ -280,8 +281,8 @@ def test_a_kill_in_the_middle_of_a_replacement_loses_neither(written: Path, tmp_
     assert _write_and_die(written, number)
     (found,) = list_checkpoints(tmp_path) or [written.with_name(f"{written.name}.partial")]
     assert read_checkpoint(found).round == (3 if number < 6 else 4)
+    remove_torn(tmp_path)
     write_checkpoint(written, example(round_number=4))
-    keep_newest(tmp_path, 5)
     assert list(written.parent.iterdir()) == [written]
 
 
@@ -290,14 +291,22 @@ def test_these_were_all_the_places_to_be_killed_at(written: Path) -> None:
     assert not _write_and_die(written, 13)
 
 
-def test_a_full_disk_leaves_the_one_before(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_one_before_and_nothing_that_takes_room(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = checkpoints._write
+
     def full(path: Path, content: bytes) -> None:
-        raise OSError(28, "No space left on device", str(path))
+        if path.name == STATE:
+            raise OSError(28, "No space left on device", str(path))
+        write(path, content)
 
     monkeypatch.setattr(checkpoints, "_write", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_checkpoint(written, example(round_number=4))
+    for target in (written, checkpoint_path(run_of(written), 4, 2)):
+        with pytest.raises(OSError, match="No space left"):
+            write_checkpoint(target, example(round_number=4))
     assert read_checkpoint(written).round == 3
+    assert list(written.parent.iterdir()) == [written]
 
 
 # Which there are
@@ -318,6 +327,17 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert sorted(tmp_path.glob("checkpoints/*")) == [paths[1], paths[0]]
     keep_newest(tmp_path, 5)
     assert list_checkpoints(tmp_path) == [paths[1], paths[0]]
+
+
+def test_what_people_put_beside_the_checkpoints_stays(tmp_path: Path) -> None:
+    old, kept = fake(tmp_path, (1, 0), (2, 0))
+    theirs = [old.with_name(f"{old.name}.bak"), old.with_name("round-1.txt"), old.with_name("round-1.partial")]
+    theirs[0].mkdir()
+    theirs[1].write_text("the best so far")
+    theirs[2].mkdir()
+    keep_newest(tmp_path, 1)
+    remove_torn(tmp_path)
+    assert sorted(old.parent.iterdir()) == sorted([*theirs, kept])
 
 
 def test_the_newest_of_a_run_is_found(tmp_path: Path) -> None:

@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from esper.control import Kind
+from esper.engine import saving
 from esper.engine.checkpoint import Checkpoint, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.faults import FaultError
 from esper.engine.manifest import UNDONE, find_checkpoint, list_checkpoints
-from esper.engine.saving import Saver
-from esper.engine.trainer import Trainer
 from esper.growth.slot import Move
 from esper.policy.actions import Action
 from esper.ppo.learner import Learner
@@ -179,17 +178,50 @@ def test_a_fault_keeps_nothing_of_the_work_that_failed() -> None:
 # A full disk
 
 
+def limit_checkpoints(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """While it is set, there is no room for a checkpoint."""
+    write, full = saving.write_checkpoint, threading.Event()
+
+    def limited(directory: Path, checkpoint: Checkpoint) -> int:
+        if full.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(directory, checkpoint)
+
+    monkeypatch.setattr(saving, "write_checkpoint", limited)
+    return full
+
+
+@pytest.mark.parametrize("kind", [Kind.CHECKPOINT, Kind.STOP])
+def test_a_fault_on_a_full_disk_can_be_saved_once_there_is_room(
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = limit_checkpoints(monkeypatch)
+    full.set()
+    fail_once(monkeypatch, out_of_memory)
+    live = LiveRun(tmp_path, attended=True, checkpoint_every=0).start()
+    assert wait_for_fault(live).endswith(f"cannot be written to {live.run.directory}: No space left on device")
+    assert live.state.cause == "unsaved"
+    live.control.ask(kind, "keyboard")
+    assert "No space left on device" in wait_for_fault(live)
+    full.clear()
+    live.control.ask(kind, "keyboard")
+    if kind is Kind.CHECKPOINT:
+        assert "No space left" not in wait_for_fault(live)
+        assert live.state.cause == "fault"
+        (saved,) = live.state.checkpoints
+        assert (saved.origin, saved.round) == ("keyboard", 1)
+        live.control.ask(Kind.RESTORE, "keyboard", saved.path)
+        assert live.finish().status == "done"
+    else:
+        assert live.finish().status == "failed"
+        assert live.failure is not None
+        assert live.failure.endswith("goes on at round 2, step 1")
+
+
 def test_a_stop_that_meets_a_full_disk_holds_the_run_until_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save, full = Saver.save, threading.Event()
-
-    def limited(saver: Saver, trainer: Trainer) -> tuple[Path, int, Checkpoint]:
-        if full.is_set():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return save(saver, trainer)
-
-    monkeypatch.setattr(Saver, "save", limited)
+    full = limit_checkpoints(monkeypatch)
     live = LiveRun(tmp_path, attended=True).start_paused(2)
     full.set()
     live.control.ask(Kind.STOP, "keyboard")

@@ -11,12 +11,11 @@ from statistics import median
 import pytest
 
 from esper.control import Kind
+from esper.engine import saving
 from esper.engine.checkpoint import STATE, Checkpoint, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.faults import RunFailedError
 from esper.engine.manifest import list_checkpoints
-from esper.engine.saving import Saver
-from esper.engine.trainer import Trainer
 from esper.growth.slot import Move
 from esper.policy.actions import Action
 from esper.telemetry import events as ev
@@ -206,20 +205,33 @@ def test_only_the_last_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_schedule_that_meets_a_full_disk_is_told_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save = Saver.save
+    write = saving.write_checkpoint
 
-    def full_in_the_first_round(saver: Saver, trainer: Trainer) -> tuple[Path, int, Checkpoint]:
-        if trainer.round == 1:
+    def full_in_the_first_round(directory: Path, checkpoint: Checkpoint) -> int:
+        if checkpoint.round == 1:
             raise OSError(28, "No space left on device")
-        return save(saver, trainer)
+        return write(directory, checkpoint)
 
-    monkeypatch.setattr(Saver, "save", full_in_the_first_round)
+    monkeypatch.setattr(saving, "write_checkpoint", full_in_the_first_round)
     live = LiveRun(tmp_path, steps=1)
     assert live.start().finish().status == "done"
     told = [event.text for event in live.heard if isinstance(event, ev.Logged)]
-    assert len(told) == 1
-    assert "No space left on device" in told[0]
+    assert told == [f"the checkpoint cannot be written to {live.run.directory}: No space left on device"]
     assert [event.round for event in live.heard if isinstance(event, ev.CheckpointSaved)] == [2, 3]
+
+
+def test_a_checkpoint_is_written_also_where_an_older_one_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(run: Path, count: int) -> None:
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(saving, "keep_newest", refused)
+    live = LiveRun(tmp_path, steps=1, rounds=2)
+    assert live.start().finish().status == "done"
+    assert [event.round for event in live.heard if isinstance(event, ev.CheckpointSaved)] == [1, 2]
+    told = [event.text for event in live.heard if isinstance(event, ev.Logged)]
+    assert told == [f"older checkpoints cannot be removed from {live.run.directory}: Permission denied"] * 2
 
 
 def test_a_damaged_checkpoint_is_told_and_the_run_goes_on_as_it_was(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from textual.app import App
-from textual.widgets import DataTable
+from textual.widgets import DataTable, OptionList
 
 from esper.control import Kind
 from esper.sanctum.bindings import KEYS, Category, When
@@ -183,12 +183,38 @@ async def test_quit_can_be_taken_back(key: str) -> None:
         await settle(pilot)
         await pilot.press(key)
         assert isinstance(app.screen, QuitDialog)
-        await pilot.press("ctrl+c")
-        assert len(app.screen_stack) == 2
         await pilot.press("escape")
         assert isinstance(app.screen, Overview)
         assert kinds(session) == []
         assert not app._exit
+
+
+async def test_ctrl_c_twice_leaves_with_a_checkpoint() -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("ctrl+c", "ctrl+c")
+        assert kinds(session) == [Kind.STOP]
+
+
+HELD = {
+    None: ["checkpoint and quit", "quit without a checkpoint", "cancel: the run goes on"],
+    "unsaved": ["checkpoint and quit", "quit without a checkpoint", "cancel: the run stays held"],
+    "fault": ["quit", "cancel: the run stays held"],
+}
+
+
+@pytest.mark.parametrize("cause", HELD)
+async def test_quit_offers_what_can_be_done(cause: str | None) -> None:
+    held = ev.Paused(seq=len(RUN) + 1, time=1e3, round=1, step=1, origin="engine", reason="a fault", cause=cause)
+    app, session = live([*RUN, held])
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("q")
+        answers = [str(option.prompt)[5:] for option in app.screen.query_one(OptionList).options]
+        assert answers == HELD[cause]
+        await pilot.press("ctrl+c")
+        assert kinds(session) == [Kind.ABANDON if cause == "fault" else Kind.STOP]
 
 
 async def test_quit_does_not_ask_before_anything_was_trained() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from esper.telemetry import runs
 from esper.telemetry.reader import ReadError
-from esper.telemetry.runs import list_runs, new_run_id, resolve_run
+from esper.telemetry.runs import list_runs, make_run_directory, resolve_run
 
 NOW = datetime(2026, 11, 21, 1, 53, 0)
 
@@ -22,14 +23,11 @@ def make_run(directory: Path, name: str, written: float, file: str = "events-000
 
 
 def test_a_new_name_is_the_task_and_the_time_and_never_one_that_is_taken(tmp_path: Path) -> None:
-    names = []
-    for _ in range(3):
-        names.append(new_run_id("digits_impaired", NOW, tmp_path))
-        (tmp_path / names[-1]).mkdir()
-
+    with ThreadPoolExecutor(4) as started:
+        names = started.map(lambda _: make_run_directory("digits_impaired", NOW, tmp_path / "new").name, range(4))
     first = "digits_impaired-20261121-015300"
-    assert names == [first, f"{first}-2", f"{first}-3"]
-    assert new_run_id("digits", NOW, tmp_path / "nowhere") == "digits-20261121-015300"
+    assert sorted(names) == [first, f"{first}-2", f"{first}-3", f"{first}-4"]
+    assert make_run_directory("digits", NOW, tmp_path / "new").is_dir()
 
 
 def test_what_may_not_be_looked_into_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

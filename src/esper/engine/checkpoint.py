@@ -76,6 +76,21 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:
     directory.parent.mkdir(parents=True, exist_ok=True)
     partial = directory.with_name(f"{directory.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
+    try:
+        size = _write_all(partial, checkpoint)
+    except OSError:
+        shutil.rmtree(partial, ignore_errors=True)  # on a full disk, the events of the run need its room
+        raise
+    replaced = set_aside(directory) if directory.exists() else None
+    partial.rename(directory)
+    _sync(directory.parent)
+    if replaced:
+        shutil.rmtree(replaced)
+    return size
+
+
+def _write_all(partial: Path, checkpoint: Checkpoint) -> int:
+    """Write the files of a checkpoint into a new directory, the manifest last; bytes in all. Raises OSError."""
     partial.mkdir()
     tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()}
     contents = {
@@ -95,11 +110,6 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:
     encoded = msgspec.json.format(encode(manifest.signed()), indent=1)
     _write(partial / MANIFEST, encoded)
     _sync(partial)
-    replaced = set_aside(directory) if directory.exists() else None
-    partial.rename(directory)
-    _sync(directory.parent)
-    if replaced:
-        shutil.rmtree(replaced)
     return len(encoded) + sum(map(len, contents.values()))
 
 

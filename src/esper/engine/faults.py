@@ -6,6 +6,9 @@ import traceback
 
 import torch
 
+HALF_DONE = "the step that failed is half done: only going back to a checkpoint, or ending the run, is possible"
+"""Why a run that is held by a fault does nothing else."""
+
 
 class RunFailedError(Exception):
     """A run that ended before its time. One sentence for people: what happened, and how to go on."""

@@ -30,6 +30,7 @@ FIXED = ("task", "policy", "envs", "steps", "slots", "seed", "reward", "counterf
 """What a checkpoint was made for: a run that goes on from it cannot change these."""
 
 _NAME = re.compile(r"round-\d+-step-\d+")
+_TORN = re.compile(_NAME.pattern + r"\.(partial|removed)")
 
 
 class CheckpointError(Exception):
@@ -191,11 +192,17 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def keep_newest(run: Path, count: int) -> None:
-    """Remove all but the newest `count` checkpoints of a run, and what interrupted writes have left."""
+    """Remove all but the newest `count` checkpoints of a run; what else people have put there stays. Raises OSError."""
     for path in list_checkpoints(run)[:-count]:
-        set_aside(path)
-    for path in (run / CHECKPOINTS).glob("round-*.*"):
-        shutil.rmtree(path)
+        shutil.rmtree(set_aside(path))
+
+
+def remove_torn(run: Path) -> None:
+    """Remove what interrupted writes and removals have left; what cannot be removed takes room, and does no more."""
+    folder = run / CHECKPOINTS
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if _TORN.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def undo_later(run: Path, now: tuple[int, int], count: int) -> None:

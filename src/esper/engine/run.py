@@ -28,7 +28,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
 from esper.telemetry.liveness import RunLock
 from esper.telemetry.recorder import Recorder, RecordingError, write_manifest
-from esper.telemetry.runs import new_run_id
+from esper.telemetry.runs import make_run_directory
 from esper.telemetry.shared_hub import SharedHub
 from esper.telemetry.state import Record
 
@@ -68,12 +68,10 @@ class Run:
         splits = task.load(Path(config.data_dir) if config.data_dir else None)
         slots = _slots(config, [injection.name for injection in task.build_host().injections])
         config = msgspec.structs.replace(config, slots=slots)
-        telemetry_dir = Path(config.telemetry_dir)
         self.ranks = ranks = join_ranks(place, lanes)
-        new = ranks.first(lambda: telemetry_dir / new_run_id(task.name, datetime.now(), telemetry_dir))
-        self.directory = run_of(resume) if resume else new
         self.pool = Pool(task, splits, lanes, slots, config, ranks.owned(config.envs))
         agent = build_agent(config, len(slots), task.blueprints, ranks)
+        self.directory = run_of(resume) if resume else ranks.first(lambda: _new_directory(config))
         self.lock = RunLock(self.directory / place.directory)
         try:
             self.recorder = Recorder(self.directory / place.directory)
@@ -185,6 +183,14 @@ class Run:
         self.recorder.close()
         self.lock.release()
         leave_ranks()
+
+
+def _new_directory(config: Config) -> Path:
+    """Raises RecordingError if there can be none."""
+    try:
+        return make_run_directory(config.task, datetime.now(), Path(config.telemetry_dir))
+    except OSError as error:
+        raise RecordingError(f"cannot record to {config.telemetry_dir}: {error.strerror}") from error
 
 
 def _check_ranks(config: Config, place: Place) -> None:

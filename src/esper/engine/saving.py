@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,8 @@ from esper.engine.manifest import (
     keep_newest,
     list_checkpoints,
     moment_of,
+    remove_torn,
+    size_and_time,
     undo_later,
 )
 from esper.named_tensors import below
@@ -26,6 +29,17 @@ from esper.telemetry.state import Keyframe
 
 if TYPE_CHECKING:
     from esper.engine.trainer import Trainer
+
+
+class Restored(NamedTuple):
+    """What a trainer went back to."""
+
+    checkpoint: Checkpoint
+    telemetry: Keyframe
+    """As of then."""
+    bytes: int
+    written: float
+    """Seconds since the epoch."""
 
 
 class Saver:
@@ -44,7 +58,10 @@ class Saver:
     def save(self, trainer: Trainer) -> tuple[Path, int, Checkpoint]:
         """Write everything that the run needs to go on from here; its place, its size in bytes, and what it holds.
 
-        Rank 0 writes, for all ranks: a checkpoint does not tell how many there were. Raises OSError.
+        Rank 0 writes, for all ranks: a checkpoint does not tell how many there were.
+
+        Raises:
+            CheckpointError: it cannot be written.
         """
         checkpoint = _checkpoint(trainer, _gather(_capture(trainer), trainer.ranks))
         return self._path(checkpoint), trainer.ranks.first(lambda: self._write(checkpoint)), checkpoint
@@ -59,7 +76,11 @@ class Saver:
         self._sound = _checkpoint(trainer, now._replace(tensors=kept))
 
     def rescue(self) -> tuple[Path, int, Checkpoint] | None:
-        """Write what was remembered, unless nothing was or a checkpoint as late is there. Raises OSError."""
+        """Write what was remembered, unless nothing was or a checkpoint as late is there.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
         sound = self._sound
         if sound is None:
             return None
@@ -72,23 +93,39 @@ class Saver:
         return checkpoint_path(self.directory, checkpoint.round, checkpoint.step)
 
     def _write(self, checkpoint: Checkpoint) -> int:
-        size = write_checkpoint(self._path(checkpoint), checkpoint)
-        keep_newest(self.directory, self._keep)
-        return size
+        with _or_tell(f"the checkpoint cannot be written to {self.directory}"):
+            remove_torn(self.directory)
+            return write_checkpoint(self._path(checkpoint), checkpoint)
+
+    def keep_newest(self, ranks: Ranks) -> None:
+        """Remove the checkpoints of which there are too many.
+
+        Raises:
+            CheckpointError: they cannot be removed.
+        """
+        with _or_tell(f"older checkpoints cannot be removed from {self.directory}"):
+            ranks.first(lambda: keep_newest(self.directory, self._keep))
 
     def undo_later(self, trainer: Trainer) -> None:
-        """Set those checkpoints aside that are later than where the trainer is. Raises OSError."""
-        now = trainer.round, trainer.step
-        trainer.ranks.first(lambda: undo_later(self.directory, now, self._keep))
+        """Set those checkpoints aside that are later than where the trainer is.
 
-    def restore(self, trainer: Trainer, path: Path) -> tuple[Keyframe, Checkpoint]:
-        """Put a trainer into the state that a checkpoint holds; the telemetry as of then, and all that it holds.
+        Raises:
+            CheckpointError: they cannot be moved.
+        """
+        now = trainer.round, trainer.step
+        with _or_tell(f"later checkpoints cannot be set aside in {self.directory}"):
+            trainer.ranks.first(lambda: undo_later(self.directory, now, self._keep))
+
+    def restore(self, trainer: Trainer, path: Path) -> Restored:
+        """Put a trainer into the state that a checkpoint holds.
 
         Raises:
             CheckpointError: the checkpoint is damaged, or does not fit the trainer, which is as it was then.
         """
         ranks = trainer.ranks
         saved = ranks.first(lambda: read_checkpoint(path))
+        with _or_tell(f"{path} cannot be read"):
+            size, written = ranks.first(lambda: size_and_time(path))
         check_compatible(saved.config, trainer.config, path)
         before = _capture(trainer)
         before = before._replace(tensors={name: value.clone() for name, value in before.tensors.items()})
@@ -103,7 +140,16 @@ class Saver:
             _install(trainer, before)
             raise CheckpointError(f"{path} does not fit this version of the program: {misfits[0]}")
         self._sound = None  # it may be of a future that will not be
-        return keyframe, saved
+        return Restored(saved, keyframe, size, written)
+
+
+@contextmanager
+def _or_tell(what: str) -> Iterator[None]:
+    """Raises CheckpointError, with what the system says, in place of OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{what}: {error.strerror or error}") from error
 
 
 def _checkpoint(trainer: Trainer, now: _Position) -> Checkpoint:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import ParamSpec
 
 import torch
 from torch import Tensor
@@ -19,9 +18,9 @@ from esper.engine.agents import Agent
 from esper.engine.checkpoint import Checkpoint
 from esper.engine.env import Measurement
 from esper.engine.episode import Episode, Outcome, measure_again
-from esper.engine.faults import FaultError, RunFailedError
+from esper.engine.faults import HALF_DONE, FaultError, RunFailedError
 from esper.engine.gauges import read_gauges
-from esper.engine.manifest import CheckpointError, size_and_time
+from esper.engine.manifest import CheckpointError
 from esper.engine.memory import Ledger
 from esper.engine.pool import Epoch, Pool
 from esper.engine.report import Moment
@@ -36,7 +35,8 @@ from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
 from esper.telemetry.recorder import RecordingError
 
-P = ParamSpec("P")
+NOBODY = frozenset({"end", "signal", "dashboard"})
+"""Origins of the end of a run at which nobody is there who could try again."""
 
 
 class Trainer:
@@ -167,7 +167,7 @@ class Trainer:
         if self.round == self.config.rounds:
             self._checkpoint_to_leave("end")
         elif every and self.round % every == 0:
-            self._attempt(self._checkpoint, "schedule")
+            self._attempt(lambda: self._checkpoint("schedule"))
 
     # Telemetry
 
@@ -228,34 +228,43 @@ class Trainer:
         Raises:
             FaultError: nobody is there, or who is there ends the run.
         """
-        self._attempt(self._rescue)
+        unsaved = self._attempt(lambda: self._rescue("fault"))
         if not self.attended:
             raise fault
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
-        half_done = "the step that failed is half done: only going back to a checkpoint, or ending the run, is possible"
-        self._tell_paused("engine", str(fault), "fault")
+        self._tell_failed(fault, unsaved)
         while True:
-            request = self.control.take(timeout=0.2)
-            match request:
+            match request := self.control.take(timeout=0.2):
                 case None:
                     pass
+                case Request(Kind.CHECKPOINT | Kind.STOP, origin) if unsaved:
+                    self._tell_request(request)
+                    unsaved = self._attempt(lambda: self._rescue(origin))
+                    if request.kind is Kind.STOP and (not unsaved or origin in NOBODY):
+                        raise fault
+                    self._tell_failed(fault, unsaved)
                 case Request(Kind.RESTORE, origin, str(path)):
                     self._tell_request(request)
-                    if self._attempt(self.restore, Path(path), origin):
+                    if not self._attempt(lambda: self.restore(Path(path), origin)):
                         return
                 case Request(Kind.STOP | Kind.ABANDON):
                     self._tell_request(request)
                     raise fault
                 case _:
-                    self._tell_request(request, ignored=half_done)
+                    self._tell_request(request, ignored=HALF_DONE)
 
-    def _rescue(self) -> None:
-        """Write the checkpoint of the beginning of the round. Raises OSError."""
+    def _tell_failed(self, fault: FaultError, unsaved: str | None) -> None:
+        reason, cause = (f"{fault}; {unsaved}", "unsaved") if unsaved else (str(fault), "fault")
+        self._tell_paused("engine", reason, cause)
+
+    def _rescue(self, origin: str) -> None:
+        """Write the checkpoint of the beginning of the round. Raises CheckpointError."""
         start = time.perf_counter()
         rescued = self.saver.rescue()
         if rescued is not None:
-            self._tell_checkpoint(*rescued, time.perf_counter() - start, "fault")
+            self._tell_checkpoint(*rescued, time.perf_counter() - start, origin)
+            self._attempt(lambda: self.saver.keep_newest(self.ranks))
 
     def _hold_unrecorded(self) -> str | None:
         """Why the run cannot go on being recorded, if it cannot. One of several ranks goes on until memory is full."""
@@ -293,9 +302,9 @@ class Trainer:
                 case Request(Kind.ABANDON):
                     return False
                 case Request(Kind.CHECKPOINT, origin):
-                    self._attempt(self._checkpoint, origin)
+                    self._attempt(lambda: self._checkpoint(origin))
                 case Request(Kind.RESTORE, origin, str(path)):
-                    if self._attempt(self.restore, Path(path), origin):
+                    if not self._attempt(lambda: self.restore(Path(path), origin)):
                         return True
                 case Request(Kind.PAUSE, origin) if not paused:
                     paused = True
@@ -320,25 +329,27 @@ class Trainer:
         self.hub.announce(ev.Paused(round=at.round, step=at.step, origin=origin, reason=reason, cause=cause))
         self.hub.flush()
 
-    def _tell_resumed(self, origin: str) -> None:
-        self.hub.announce(ev.Resumed(round=self._at.round, step=self._at.step, origin=origin))
+    def _tell_resumed(self, origin: str, checkpoint: str | None = None) -> None:
+        at = self._at
+        self.hub.announce(ev.Resumed(round=at.round, step=at.step, origin=origin, checkpoint=checkpoint))
         self._times.restart()
 
-    def _attempt(self, work: Callable[P, None], *args: P.args, **options: P.kwargs) -> bool:
-        """Do what the run can do without; what stands in its way is told, and the run goes on as it was."""
+    def _attempt(self, work: Callable[[], None]) -> str | None:
+        """Do what the run can do without. What stands in its way is told and returned; the run goes on as it was."""
         try:
-            work(*args, **options)
-        except (OSError, CheckpointError) as error:
+            work()
+        except CheckpointError as error:
             self.hub.announce(ev.Logged(severity="error", text=str(error)))
-            return False
-        return True
+            return str(error)
+        return None
 
     def _checkpoint(self, origin: str) -> None:
-        """Raises OSError if it cannot be written."""
+        """Raises CheckpointError if it cannot be written."""
         start = time.perf_counter()
         with self._times("checkpoint"):
             saved = self.saver.save(self)
         self._tell_checkpoint(*saved, time.perf_counter() - start, origin)
+        self._attempt(lambda: self.saver.keep_newest(self.ranks))
         self.hub.flush()
 
     def _checkpoint_to_leave(self, origin: str) -> bool:
@@ -349,11 +360,10 @@ class Trainer:
         """
         try:
             self._checkpoint(origin)
-        except OSError as error:
-            reason = f"the checkpoint cannot be written to {self.saver.directory}: {error.strerror or error}"
-            if origin in {"end", "signal", "dashboard"} or not self.attended:
-                raise RunFailedError(reason) from None
-            self._tell_paused("engine", f"{reason}; make room and try again, or leave without one", "checkpoint")
+        except CheckpointError as error:
+            if origin in NOBODY or not self.attended:
+                raise RunFailedError(str(error)) from None
+            self._tell_paused("engine", f"{error}; make room and try again, or leave without one", "checkpoint")
             return False
         return True
 
@@ -365,14 +375,11 @@ class Trainer:
         Raises:
             CheckpointError: it is damaged, or of another run.
         """
-        keyframe, saved = self.saver.restore(self, path)
-        self.hub.restore(keyframe)
-        self._times.restart()
-        size, written = self.ranks.first(lambda: size_and_time(path))
-        self._tell_checkpoint(path, size, saved, None, "restore", written)
-        at = self._at
-        self.hub.announce(ev.Resumed(round=at.round, step=at.step, origin=origin, checkpoint=str(path)))
-        self._attempt(self.saver.undo_later, self)
+        restored = self.saver.restore(self, path)
+        self.hub.restore(restored.telemetry)
+        self._tell_checkpoint(path, restored.bytes, restored.checkpoint, None, "restore", restored.written)
+        self._tell_resumed(origin, str(path))
+        self._attempt(lambda: self.saver.undo_later(self))
 
     def _tell_checkpoint(
         self, path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, written: float | None = None

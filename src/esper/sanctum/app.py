@@ -245,13 +245,11 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
 
     def _ask(self, kind: Kind, path: str | None = None) -> None:
         requests, cause = self._engine(), self.source.present.cause
-        if requests is None:
-            return
-        if cause and kind in HOLDS[cause].vain:
+        if requests and cause and kind in HOLDS[cause].vain:
             self.notify(HOLDS[cause].way, severity="warning")
-            return
-        requests.ask(kind, path)
-        self.look()
+        elif requests:
+            requests.ask(kind, path)
+            self.look()
 
     def action_pause(self) -> None:
         """Pause, or go on."""
@@ -295,9 +293,11 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
             self.action_stop()
 
     def action_stop(self) -> None:
-        """End the run, after asking."""
-        if self._engine() is not None and not isinstance(self.screen, QuitDialog):
-            self.push_screen(QuitDialog(attached=self.source.attached), self._end)
+        """End the run, after asking; asked for once more instead of an answer, with a checkpoint."""
+        if isinstance(self.screen, QuitDialog):
+            self.screen.choose_first()
+        elif self._engine() is not None:
+            self.push_screen(QuitDialog(attached=self.source.attached, cause=self.source.present.cause), self._end)
 
     def action_detach(self) -> None:
         """Leave, if the run goes on without us."""

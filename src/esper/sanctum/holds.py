@@ -24,6 +24,11 @@ HOLDS: dict[str, Hold] = {
         "The step is half done: r goes back to a checkpoint, q ends the run.",
         frozenset({Kind.PAUSE, Kind.RESUME, Kind.STEP, Kind.CHECKPOINT}),
     ),
+    "unsaved": Hold(
+        "A step has failed, or run out of memory, and the beginning of its round cannot be saved.",
+        "Make room: c tries again. r goes back to an older checkpoint; q tries again, or leaves without one.",
+        frozenset({Kind.PAUSE, Kind.RESUME, Kind.STEP}),
+    ),
     "recording": Hold(
         "Events cannot be written: the disk is full, or the run's directory is gone. They wait in memory.",
         "Once that is mended, the run goes on by itself; q ends it.",

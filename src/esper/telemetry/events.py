@@ -338,8 +338,9 @@ class Paused(Event, frozen=True, kw_only=True, tag=True):
     reason: str | None = None
     """Why it cannot: a sentence for people. None where somebody asked."""
     cause: str | None = None
-    """What of it: fault, a step is half done; recording, no event can be written, and the run goes on by itself when
-    one can; checkpoint, the one that was to end the run cannot be written. None where somebody asked."""
+    """What of it: fault, a step is half done; unsaved, the same, and the beginning of its round cannot be saved;
+    recording, no event can be written, and the run goes on by itself when one can; checkpoint, the one that was to end
+    the run cannot be written. None where somebody asked."""
 
 
 class Resumed(Event, frozen=True, kw_only=True, tag=True):

@@ -15,15 +15,22 @@ NEAREST = 3
 """Names offered in place of one that is not there."""
 
 
-def new_run_id(task: str, now: datetime, telemetry_dir: Path) -> str:
-    """A name that no run in the directory has: the task and the time, and a number where that is taken."""
-    name = f"{task}-{now:%Y%m%d-%H%M%S}"
-    number = 2
-    candidate = name
-    while (telemetry_dir / candidate).exists():
-        candidate = f"{name}-{number}"
-        number += 1
-    return candidate
+def make_run_directory(task: str, now: datetime, telemetry_dir: Path) -> Path:
+    """A new directory, named by the task and the time, and a number where that is taken: no other run gets the same.
+
+    Raises OSError.
+    """
+    telemetry_dir.mkdir(parents=True, exist_ok=True)
+    name = candidate = f"{task}-{now:%Y%m%d-%H%M%S}"
+    number = 1
+    while True:
+        try:
+            (telemetry_dir / candidate).mkdir()
+        except FileExistsError:
+            number += 1
+            candidate = f"{name}-{number}"
+        else:
+            return telemetry_dir / candidate
 
 
 def list_runs(telemetry_dir: Path) -> list[Path]:
