@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from esper import cli
+from esper.engine import run as engine_run
 from esper.engine.checkpoint import STATE
 from esper.engine.manifest import MANIFEST, list_checkpoints
 from esper.telemetry import events as ev
@@ -17,18 +18,18 @@ from tests.runs import only_run, recorded, stopped_run
 from tests.terminals import assert_refused, printed, run
 
 WRONG = {
-    ("--envs", "0"): "--envs '0' is not valid: it must be int >= 1",
-    ("--envs", "-3"): "--envs '-3' is not valid: it must be int >= 1",
-    ("--envs", "many"): "--envs 'many' is not valid: it must be int",
+    ("--envs", "0"): "--envs '0' is not valid: it must be a whole number >= 1",
+    ("--envs", "-3"): "--envs '-3' is not valid: it must be a whole number >= 1",
+    ("--envs", "many"): "--envs 'many' is not valid: it must be a whole number, not a text",
     ("--envs",): "--envs: expected one argument",
-    ("--rounds", "1.5"): "--rounds '1.5' is not valid: it must be int",
-    ("--steps", "0"): "--steps '0' is not valid: it must be int >= 1",
-    ("--keep", "0"): "--keep '0' is not valid: it must be int >= 1",
-    ("--checkpoint-every", "-1"): "--checkpoint-every '-1' is not valid: it must be int >= 0",
+    ("--rounds", "1.5"): "--rounds '1.5' is not valid: it must be a whole number",
+    ("--steps", "0"): "--steps '0' is not valid: it must be a whole number >= 1",
+    ("--keep", "0"): "--keep '0' is not valid: it must be a whole number >= 1",
+    ("--checkpoint-every", "-1"): "--checkpoint-every '-1' is not valid: it must be a whole number >= 0",
     (
         "--seed",
         "9223372036854775808",
-    ): "--seed '9223372036854775808' is not valid: it must be int <= 9223372036854775807",
+    ): "--seed '9223372036854775808' is not valid: it must be a whole number <= 9223372036854775807",
     ("--policy", "heuristics"): "--policy 'heuristics' is not valid: did you mean heuristic?",
     ("--policy", "x"): "--policy 'x' is not valid: valid: ppo, heuristic,",
     ("--reward", "shape"): "--reward 'shape' is not valid: did you mean shaped?",
@@ -37,7 +38,9 @@ WRONG = {
     ("trian",): "unknown command or argument 'trian': ",
     ("replya",): "unknown command or argument 'replya': did you mean replay?",
     ("--config", "none.toml"): "cannot read --config none.toml: No such file or directory",
-    ("--resume", "none"): "none holds no checkpoint; give a run, or a directory below its checkpoints/",
+    ("--envs", "99999999999999999999999"): "--envs '99999999999999999999999' is not valid: it must be a whole number",
+    ("--resume", "none"): "there is no file 'none', nor a run of that name in telemetry",
+    ("--resume", "."): ". holds no checkpoint; give a run, or a directory below its checkpoints/",
     ("replay",): "FILE_OR_RUN",
     ("replay", "none"): "there is no file 'none', nor a run of that name in telemetry",
     ("replay", "last"): "there is no last run: telemetry holds none yet",
@@ -69,11 +72,14 @@ TOML = {
     "envs = ": "run.toml is not TOML: ",
     "\xff": "run.toml is not TOML: ",
     "env = 3": "unknown key 'env' in run.toml: did you mean envs?",
-    "envs = 0": "envs = 0 in run.toml is not valid: it must be int >= 1",
+    "devices = 'cpu:0'": "devices = 'cpu:0' in run.toml is not valid: it must be a list, not a text",
+    "[reward]\nrent = 1": "unknown table 'reward' in run.toml: did you mean reward-weights?",
+    "telemetry-dir = ''": "telemetry-dir = '' in run.toml is not valid: it must be a text of length >= 1",
+    "envs = 0": "envs = 0 in run.toml is not valid: it must be a whole number >= 1",
     "policy = 'x'": "policy = 'x' in run.toml is not valid: valid: ppo, heuristic,",
     "ppo = 3": "'ppo' in run.toml must be a table, [ppo]",
-    "[ppo]\nclip = -0.2": "ppo.clip = -0.2 in run.toml is not valid: it must be float > 0.0",
-    "[reward-weights]\nrent = inf": "reward-weights.rent = inf in run.toml is not valid: it must be float <= 1000000.0",
+    "[ppo]\nclip = -0.2": "ppo.clip = -0.2 in run.toml is not valid: it must be a number > 0.0",
+    "[reward-weights]\nrent = inf": "rent = inf in run.toml is not valid: it must be a number <= 1000000.0",
     "[ppo]\nclipp = 0.2": "unknown key 'clipp' in [ppo] of run.toml: did you mean clip?",
 }
 
@@ -86,6 +92,21 @@ def test_a_wrong_file_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     assert_refused(cli.main(["--config", "run.toml", "--no-tui"]), *printed(capsys), named)
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
+
+
+def test_what_memory_does_not_suffice_for_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def allocate(*_: object, **__: object) -> None:
+        torch.empty(2**50)
+
+    monkeypatch.setattr(engine_run, "Pool", allocate)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["--no-tui", "--telemetry-dir", "runs"]) == 1
+    _, said = printed(capsys)
+    assert said.startswith("esper-sanctum: setting the run up ran out of memory: ")
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_line_beats_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +200,10 @@ def test_a_damaged_checkpoint_is_one_sentence(
     damaged = list_checkpoints(run_directory)[-1] / file
     damaged.write_bytes(damaged.read_bytes()[:-30])
     before = {path: path.read_bytes() for path in run_directory.rglob("*") if path.is_file()}
-    assert_refused(cli.main(["--resume", str(run_directory), "--no-tui"]), *printed(capsys), f"{damaged} is damaged")
+    code = cli.main(["--resume", str(run_directory), "--no-tui"])
+    output, errors = printed(capsys)
+    assert_refused(code, output, errors, f"{damaged} is damaged")
+    assert errors.endswith(f"`esper-sanctum checkpoints {run_directory}` tells which are whole\n")
     assert {path: path.read_bytes() for path in run_directory.rglob("*") if path.is_file()} == before
 
 

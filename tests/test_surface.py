@@ -38,7 +38,7 @@ OPTIONS = {
     "show": "--help --telemetry-dir --json",
     "compare": "--help --telemetry-dir --json",
     "export": "--help --telemetry-dir --to --out",
-    "evaluate": "--help --checkpoint --policies --episodes --seed --devices --json",
+    "evaluate": "--help --checkpoint --telemetry-dir --policies --episodes --seed --devices --json",
     "checkpoints": "--help --telemetry-dir --json",
     "devices": "--help --envs --devices --json",
     "schema": "--help",

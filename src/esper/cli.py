@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -32,11 +32,13 @@ from esper.engine.manifest import (
     check_compatible,
     config_of,
     find_checkpoint,
+    read_files,
     read_manifest,
     run_of,
 )
 from esper.place import Place
 from esper.tasks import TaskError, check_task_name
+from esper.telemetry.runs import resolve_run
 from esper.telemetry.segments import ReadError
 
 if TYPE_CHECKING:
@@ -137,12 +139,19 @@ def train(arguments: Sequence[str]) -> int:
     return DONE
 
 
-def _resolve_run(file: Path | None, resume: Path | None, options: Mapping[str, Any]) -> tuple[Config, Path | None]:
+def _resolve_run(file: Path | None, resume: str | None, options: dict[str, Any]) -> tuple[Config, Path | None]:
     if resume is None:
         return resolve(file, options), None
-    checkpoint = find_checkpoint(resume)
-    manifest = read_manifest(checkpoint)
-    saved = config_of(manifest, checkpoint)
+    # Only where it is looked for: a run goes on where it is.
+    telemetry_dir = Path(options.pop("telemetry_dir", Config().telemetry_dir))
+    checkpoint = find_checkpoint(resolve_run(resume, telemetry_dir))
+    run = run_of(checkpoint)
+    try:
+        manifest = read_manifest(checkpoint)
+        saved = config_of(manifest, checkpoint)
+        read_files(checkpoint, manifest)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; `esper-sanctum checkpoints {run}` tells which are whole") from None
     config = resolve(file, options, base=msgspec.to_builtins(saved))
     check_compatible(saved, config, checkpoint)
     if manifest.round >= config.rounds:
@@ -260,7 +269,9 @@ def _train_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"esper-sanctum {esper.__version__}")
     add_run_options(parser)
     parser.add_argument(
-        "--resume", type=Path, metavar="PATH", help="go on from a checkpoint, or from the newest of a run"
+        "--resume",
+        metavar="RUN",
+        help="go on from a checkpoint, or from a run's newest: a path, a run below the telemetry directory, or last",
     )
     add_screen_options(parser)
     parser.add_argument(

@@ -27,7 +27,9 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A table of the TOML file."""
 
 
-PositiveInt = Annotated[int, Meta(ge=1)]
+MOST = 1_000_000_000
+"""Of what is counted and has no other limit."""
+PositiveInt = Annotated[int, Meta(ge=1, le=MOST)]
 Positive = Annotated[float, Meta(gt=0)]
 Weight = Annotated[float, Meta(ge=0, le=1e6)]
 """Of what is added up, where infinity would leave no number: a limit may be infinite."""
@@ -72,7 +74,7 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
     ] = 0.08
     max_grad_norm: Annotated[Positive, Meta(description="limit of the L2 norm of the whole gradient")] = 0.5
     target_kl: Annotated[Positive, Meta(description="an epoch that ends above it is the update's last, nats")] = 0.03
-    hidden: Annotated[PositiveInt, Meta(description="width of the LSTM")] = 128
+    hidden: Annotated[int, Meta(ge=1, le=16_384, description="width of the LSTM")] = 128
 
 
 class RewardConfig(_Section, frozen=True, kw_only=True):
@@ -109,7 +111,7 @@ CounterfactualName = Literal["ablation", "shapley", "off"]
 class Config(_Section, frozen=True, kw_only=True):
     """A run. Each field is an option; each section a table of the TOML file."""
 
-    envs: Annotated[int, Meta(ge=1, description="environments in a round")] = 16
+    envs: Annotated[int, Meta(ge=1, le=65_536, description="environments in a round")] = 16
     devices: Annotated[
         tuple[str, ...],
         Meta(
@@ -128,8 +130,12 @@ class Config(_Section, frozen=True, kw_only=True):
     policy: Annotated[PolicyName, Meta(description=f"who grows the networks: {', '.join(get_args(PolicyName))}")] = (
         "ppo"
     )
-    rounds: Annotated[int, Meta(ge=1, description="rounds in the run: an episode of every env, then an update")] = 70
-    steps: Annotated[int, Meta(ge=1, description="steps in an episode: a decision, then an epoch of training")] = 40
+    rounds: Annotated[
+        int, Meta(ge=1, le=MOST, description="rounds in the run: an episode of every env, then an update")
+    ] = 70
+    steps: Annotated[
+        int, Meta(ge=1, le=100_000, description="steps in an episode: a decision, then an epoch of training")
+    ] = 40
     slots: Annotated[
         tuple[str, ...], Meta(description="slots that the policy may use; default: all of the host's")
     ] = ()
@@ -152,11 +158,11 @@ class Config(_Section, frozen=True, kw_only=True):
         ),
     ] = "env"
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="everything random comes from it")] = 0
-    telemetry_dir: Annotated[str, Meta(description="where runs are written")] = "telemetry"
+    telemetry_dir: Annotated[str, Meta(min_length=1, description="where runs are written")] = "telemetry"
     checkpoint_every: Annotated[
-        int, Meta(ge=0, description="rounds between checkpoints; 0: only when asked and at the end")
+        int, Meta(ge=0, le=MOST, description="rounds between checkpoints; 0: only when asked and at the end")
     ] = 10
-    keep: Annotated[int, Meta(ge=1, description="checkpoints kept")] = 3
+    keep: Annotated[int, Meta(ge=1, le=MOST, description="checkpoints kept")] = 3
     data_dir: Annotated[
         str, Meta(description="where data sets are looked for; default: the user's cache directory")
     ] = ""
@@ -233,7 +239,7 @@ def _toml_value(value: str | float | tuple[str, ...]) -> str:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read --config {file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -247,10 +253,25 @@ def _check_keys(table: Mapping[str, Any], section: type[msgspec.Struct], where: 
         if key not in fields:
             raise ConfigError(f"unknown key {key!r} in {where}: {nearest(key, fields)}")
         kind = fields[key]
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        is_table = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+        if isinstance(value, dict) and not is_table:
+            tables = [name for name, kind in fields.items() if isinstance(kind, type)]
+            raise ConfigError(f"unknown table {key!r} in {where}: {nearest(key, tables)}")
+        if is_table:
             if not isinstance(value, dict):
                 raise ConfigError(f"{key!r} in {where} must be a table, [{key}]")
             _check_keys(value, kind, f"[{key}] of {where}")
+
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "array": "a list",
+    "object": "a table",
+    "bool": "true or false",
+}
+"""Of msgspec's terms, for people."""
 
 
 def _explain(message: str, values: Mapping[str, Any], given: Mapping[str, Any], file: Path | None) -> str:
@@ -263,7 +284,9 @@ def _explain(message: str, values: Mapping[str, Any], given: Mapping[str, Any], 
     source = f"--{key} {value!r}" if key in given else f"{key} = {value!r} in {file}"
     if choices := _choices(key):
         complaint = nearest(str(value), choices)
-    complaint = complaint.replace("Expected ", "it must be ").replace("`", "")
+    for term, words in _WORDS.items():
+        complaint = complaint.replace(f"`{term}`", words)
+    complaint = complaint.replace("Expected ", "it must be ").replace("got ", "not ").replace("`", "")
     return f"{source} is not valid: {complaint}"
 
 

@@ -60,7 +60,7 @@ class EngineThread:
             self._thread.join()
 
     def _main(self) -> None:
-        from esper.engine.faults import RunFailedError
+        from esper.engine.faults import FaultError, RunFailedError
         from esper.engine.manifest import CheckpointError
         from esper.engine.run import Run
         from esper.ranks import RankLostError
@@ -75,8 +75,9 @@ class EngineThread:
         except RankLostError as error:
             self.crash = f"esper-sanctum: {error}"
             return
-        except Exception:  # noqa: BLE001  (a thread's last line: what it says is printed by the caller)
-            self.crash = traceback.format_exc()
+        except Exception as error:  # noqa: BLE001  (a thread's last line: what it says is printed by the caller)
+            fault = FaultError.of(error, "setting the run up")
+            self.crash = fault.trace or f"esper-sanctum: {fault}"
             return
         self.directory = run.directory
         spare_what_is_loaded()

@@ -74,7 +74,7 @@ def test_the_same_seed_gives_the_same_episodes(trained: Path, capsys: pytest.Cap
         (("--episodes", "1"), "--episodes 1 is not valid: it must be 2 or more"),
         (("--seed", "-1"), "--seed -1 is not valid: it must be 0 or more"),
         (("--devices", "tpu:0"), "--devices 'tpu:0' is not a device"),
-        (("--checkpoint", "nowhere"), "nowhere holds no checkpoint"),
+        (("--checkpoint", "nowhere"), "there is no file 'nowhere', nor a run of that name in telemetry"),
     ],
 )
 def test_a_wrong_request_is_one_sentence(

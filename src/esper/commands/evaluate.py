@@ -6,12 +6,12 @@ import contextlib
 import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
-from esper.commands.options import DONE, FAILED, Parser, warn
+from esper.commands.options import DONE, FAILED, Parser, add_telemetry_dir, warn
 from esper.config import ConfigError, PolicyName
 from esper.engine.manifest import find_checkpoint
 from esper.nearest import nearest
+from esper.telemetry.runs import resolve_run
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -24,7 +24,7 @@ def run(arguments: Sequence[str]) -> int:
     for option, value, least in (("episodes", chosen.episodes, 2), ("seed", chosen.seed, 0)):
         if value < least:
             raise ConfigError(f"--{option} {value} is not valid: it must be {least} or more")
-    checkpoint = find_checkpoint(chosen.checkpoint)
+    checkpoint = find_checkpoint(resolve_run(chosen.checkpoint, chosen.telemetry_dir))
 
     from esper.engine.faults import FaultError
     from esper.evaluation import report
@@ -59,8 +59,12 @@ def _parser() -> Parser:
         "probabilities as in training. This is the only command that touches the test split.",
     )
     parser.add_argument(
-        "--checkpoint", type=Path, required=True, metavar="PATH", help="a checkpoint, or a run: its newest"
+        "--checkpoint",
+        required=True,
+        metavar="RUN",
+        help="a checkpoint, or a run's newest: a path, a run below the telemetry directory, or last",
     )
+    add_telemetry_dir(parser)
     parser.add_argument(
         "--policies",
         nargs="+",

@@ -10,6 +10,10 @@ HALF_DONE = "the step that failed is half done: only going back to a checkpoint,
 """Why a run that is held by a fault does nothing else."""
 
 
+_NO_MEMORY = "can't allocate memory"
+"""In what torch says when it is a CPU whose memory does not suffice: a RuntimeError as others."""
+
+
 class RunFailedError(Exception):
     """A run that ended before its time. One sentence for people: what happened, and how to go on."""
 
@@ -31,7 +35,7 @@ class FaultError(Exception):
         """What happened at a place, such as `env 03 on cpu:0`. Raise it after the handler, not in it: a fault that has
         a context would keep what the failed work had allocated."""
         told = str(error).strip().splitlines()
-        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        if isinstance(error, torch.OutOfMemoryError | MemoryError) or _NO_MEMORY in str(error):
             return cls(f"{where} ran out of memory" + (f": {told[0]}" if told else ""), None)
         what = f"{type(error).__name__}: {told[0]}" if told else type(error).__name__
         return cls(f"{where} failed: {what}", "".join(traceback.format_exception(error)))
