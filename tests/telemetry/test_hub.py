@@ -7,13 +7,17 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from esper.ranks import Ranks
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
 from esper.telemetry.recorder import Recorder
+from esper.telemetry.shared_hub import SharedHub
 from esper.telemetry.state import Keyframe, Record, RunState
-from tests.factory import env_stepped, run_started
+from tests.factory import SLOTS, device_sampled, env_stepped, run_started
+from tests.ranks import together
 
 
 class Memory:
@@ -47,6 +51,36 @@ def hub(memory: Memory) -> Hub:
 def drained(records: queue.SimpleQueue[Record]) -> Iterator[Record]:
     while not records.empty():
         yield records.get()
+
+
+class HearingMemory(Memory):
+    """A sink of one of several ranks."""
+
+    def hear(self, event: ev.AnyEvent) -> None:
+        """Others keep it."""
+
+
+def test_a_rank_looks_at_its_own_envs_and_lanes_with_the_others_in_view() -> None:
+    """It is told what the run is by rank 0, and how long the lanes of other ranks need by those."""
+
+    def work(ranks: Ranks) -> list[Record]:
+        memory = HearingMemory()
+        hub = SharedHub(memory, ranks)
+        lanes = ["cpu:0", "cpu:1", "cpu:2"]
+        hub.announce(msgspec.structs.replace(run_started(), lanes=lanes))
+        for step in range(1, 16):
+            hub.emit(device_sampled(lanes[ranks.rank], envs=2, busy=5.0 if ranks.rank == 1 else 0.5))
+            blown_up = [msgspec.structs.replace(slot, grad_norm=math.nan) for slot in env_stepped().slots]
+            hub.emit(env_stepped(env=ranks.rank, step=step, slots=blown_up))
+            hub.announce(ev.PhaseTimed(round=1, step=step, wall=0.1, phases={}))
+        return memory.records
+
+    for rank, records in enumerate(together(3, work)):
+        found = [event for event in records if isinstance(event, ev.AnomalyFound)]
+        assert [event.where for event in found if event.rule == "straggling lane"] == (["cpu:1"] if rank == 1 else [])
+        texts = [event.text for event in found if event.env is not None]
+        assert texts
+        assert all(any(slot in text for slot in SLOTS) for text in texts), texts
 
 
 def test_events_are_numbered_from_one_and_dated(hub: Hub, memory: Memory) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from esper.telemetry.liveness import LOCK, Holder, RunLock
 from esper.telemetry.playback import Playback
 from esper.telemetry.reader import open_history
 from esper.telemetry.segment_writer import pack
+from esper.telemetry.segments import segment_path
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.telemetry.recordings import fold, lines, write_segment
@@ -173,6 +175,19 @@ def test_nothing_is_waited_for_once_the_run_is_over(tmp_path: Path) -> None:
     assert history.state_at(history.length).status == "done"
 
 
+def test_what_a_lost_rank_recorded_is_missed(tmp_path: Path) -> None:
+    record(tmp_path / "run", RUN, 2)
+    lost = [event for event in shares(RUN, 2)[1] if event.seq > 1]
+    shutil.rmtree(tmp_path / "run" / "rank-1")
+    history = open_history(tmp_path / "run")
+    # What is after the last event of the others cannot be known to be missing.
+    known = [event for event in lost if event.seq < history.state_at(history.length).seq]
+    (told,) = history.notices
+    assert (
+        told == f"{len(known)} events are missing in {segment_path(tmp_path / 'run', 1)}, from number {lost[0].seq} on"
+    )
+
+
 def leave_lock(directory: Path, host: str) -> None:
     """As a process does that was killed there."""
     lock = RunLock(directory)
@@ -188,7 +203,8 @@ def test_what_a_rank_recorded_is_shown_though_rank_0_was_killed_before_it_wrote(
     history = open_history(run)
     second = shares(RUN, 2)[1]
     assert repr(list(history.events())) == repr(second)
-    assert history.notices == []
+    (told,) = history.notices
+    assert told == f"{second[-1].seq - len(second)} events are missing in {segment_path(run, 1)}, from number 2 on"
     state = history.state_at(history.length)
     assert state.started == RUN[0]
     assert [env.stepped is not None for env in state.envs] == [False, True, False, True]

@@ -32,6 +32,10 @@ class Inspector:
             inspector._open.setdefault(_scope_of(found, state.vitals), {})[key_of(found)] = found
         return inspector
 
+    def hear(self, event: ev.AnyEvent) -> None:
+        """Take in an event at which another inspector looks: that of the rank which it befell."""
+        self._note(event)
+
     def look(self, event: ev.AnyEvent) -> list[Finding]:
         """The anomalies that begin or end with an event."""
         scope = self._note(event)

@@ -27,6 +27,8 @@ class Notices:
         """Types of which a record was read."""
         self._met: set[type[Record]] = set()
         """Those of which one was read in this file."""
+        self._missing: dict[Path, tuple[int, int]] = {}
+        """For each file: the number of the first event that is not in it, though later ones are, and how many such."""
         self._refused: dict[str, tuple[int, str]] = {}
         """For each type of which none was read: how many lines were not, and why the first was not."""
 
@@ -39,6 +41,13 @@ class Notices:
     def tell(self, about: object, sentence: str) -> None:
         """Say something of a thing, in place of what was said of it before."""
         self._told[about] = sentence
+
+    def miss(self, path: Path, first: int, count: int) -> None:
+        """Take note of so many events that should be in a file, and are not: those from a number on."""
+        begin, before = self._missing.get(path, (first, 0))
+        self._missing[path] = begin, before + count
+        many = f"{before + count} events are" if before + count > 1 else "an event is"
+        self._told["missing", path] = f"{many} missing in {path}, from number {begin} on"
 
     @property
     def silent(self) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
@@ -86,6 +86,8 @@ class History:
         self._clock = RecordedTime()
         self._resuming = True
         """The next event is the first after a Keyframe, or of all."""
+        self._skipped = 0
+        """Lines since the last event."""
         self._notices = Notices(path)
         self._ahead = Ahead()
         self._mark(opens=True)
@@ -282,6 +284,7 @@ class History:
         if self.length - self._blocks[-1].position >= self._interval:
             self._mark(opens=False)
         self._notices.meet(text, events)
+        self._count(events)
         length, shift, apply, note = self.length, self._clock.shift, self._state.apply, self.marks.note
         for event in events:
             time = event.time
@@ -301,6 +304,16 @@ class History:
                 self.steps.append(length)
         self.length, self.duration = length, last - shift
         return kept
+
+    def _count(self, events: Sequence[ev.AnyEvent]) -> None:
+        """Tell which numbers are left out before and among events, but for those of lines that were skipped."""
+        last, skipped, self._skipped = self._state.seq, self._skipped, 0
+        if not last or events[-1].seq - last == len(events):
+            return
+        for event in events:
+            if event.seq > last + 1 + skipped:
+                self._notices.miss(self._segment.path, last + 1, event.seq - last - 1 - skipped)
+            last, skipped = event.seq, 0
 
     def _resume(self, event: ev.AnyEvent) -> int:
         """Make ready for the first event after a Keyframe, or of all. Returns the length of what is as it was."""
@@ -373,6 +386,7 @@ class History:
     def _skip(self, end: int, bad: Unreadable) -> None:
         """Go on without the line that ends at an offset. Raises ReadError where it cannot be damage."""
         segment = self._segment
+        self._skipped += 1
         self._notices.skip(bad, (segment.path, end), lambda: segment.where(end))
 
     def _check_end(self) -> None:

@@ -86,6 +86,8 @@ class SharedHub(Hub):
             force_setattr(event, "time", now)
             for queue in self._queues:
                 queue.put(event)
+            if rank != self._peers.rank:
+                self._inspector.hear(event)
             # Every file begins with what the run is, so that it can be read by itself.
             if rank == self._peers.rank or isinstance(event, RunStarted):
                 self._put(event)
