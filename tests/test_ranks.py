@@ -68,7 +68,7 @@ def test_what_the_first_does_and_raises_all_get() -> None:
 def test_a_rank_that_ended_is_missed_in_one_sentence() -> None:
     meeting = Meeting(2)
     meeting.leave()
-    with pytest.raises(RankLostError, match=r"^rank 1 has lost another of the 2 ranks: .*--resume$"):
+    with pytest.raises(RankLostError, match=r"^rank 1 has lost another of the 2 ranks: .*see what it said$"):
         meeting.rank(1).collect(None)
 
 

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+import zstandard
 
 from esper import cli
 from esper.engine import run as engine_run
 from esper.engine.checkpoint import STATE
 from esper.engine.manifest import MANIFEST, list_checkpoints
 from esper.telemetry import events as ev
+from tests.factory import example_run
 from tests.runs import only_run, recorded, stopped_run
+from tests.telemetry.recordings import recording
 from tests.terminals import assert_refused, printed, run
 
 WRONG = {
@@ -212,7 +215,6 @@ def test_a_damaged_checkpoint_is_one_sentence(
     [
         ("notes.txt", b"dear diary\n"),
         ("events-00001.jsonl", b'{"event": "something else"}\n' * 60),
-        ("events-00001.jsonl.zst", b"\x28\xb5\x2f\xfd damaged"),
         ("picture.png", b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40),
     ],
 )
@@ -224,6 +226,17 @@ def test_a_foreign_file_is_no_recording(
     assert_refused(
         cli.main(["replay", str(file), "--no-tui"]), *printed(capsys), str(tmp_path / name.removesuffix(".zst"))
     )
+
+
+@pytest.mark.parametrize("at", [5, 40])
+def test_a_packed_recording_of_which_nothing_can_be_unpacked_is_damaged(
+    at: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "events-00001.jsonl.zst"
+    content = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(recording(example_run())))
+    content[at] ^= 8
+    file.write_bytes(content)
+    assert_refused(cli.main(["show", str(file)]), *printed(capsys), f"{file} is damaged: ")
 
 
 def test_an_empty_directory_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

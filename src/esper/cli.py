@@ -68,6 +68,9 @@ ECHO = 0.5
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; its exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # as after `>&-`: nobody is to read what is printed
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (until the end of the process)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # no run is to end for a × that a terminal does not know
     arguments = list(sys.argv[1:] if argv is None else argv)

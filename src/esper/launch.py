@@ -94,7 +94,7 @@ class EngineThread:
         if Place.current().rank > 0:  # rank 0 hears for all
             return nullcontext()
         try:
-            return closing(ControlServer(run.directory, self.control))
+            return closing(ControlServer(run.directory, self.control, lambda: run.hub.failure))
         except ControlError as error:
             run.hub.emit(Logged(severity="warning", text=f"this run cannot be controlled from elsewhere: {error}"))
             return nullcontext()

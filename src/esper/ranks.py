@@ -67,7 +67,7 @@ class Ranks:
             except RuntimeError as error:
                 raise RankLostError(
                     f"rank {self.rank} has lost another of the {self.world_size} ranks: it has ended, or has not "
-                    f"answered for {PATIENCE}; see what it said, and go on from the newest checkpoint with --resume"
+                    f"answered for {PATIENCE}; see what it said"
                 ) from error
         return values
 

@@ -18,7 +18,7 @@ from esper.attach.protocol import SOCKET, Acknowledged, Refused, Welcome, frame
 from esper.attach.server import ControlServer
 from esper.control import Control, Kind
 from esper.telemetry.liveness import LOCK, Holder
-from tests.attach.viewers import PATIENCE, asked, wait_until
+from tests.attach.viewers import NO_TEXT, PATIENCE, asked, framed, wait_until, well
 
 
 def connected(folder: Path) -> RemoteControl:
@@ -28,7 +28,11 @@ def connected(folder: Path) -> RemoteControl:
 
 
 def refusal(remote: RemoteControl) -> tuple[Kind | None, str]:
-    return remote.refusals.get(timeout=PATIENCE)
+    kind, sentence = remote.refusals.get(timeout=PATIENCE)
+    beginning = f"No {kind.value}: " if kind else "This run cannot be controlled: "
+    assert sentence.startswith(beginning)
+    assert sentence.endswith(".")
+    return kind, sentence[len(beginning) : -1]
 
 
 @pytest.fixture
@@ -60,7 +64,7 @@ def stub(folder: Path, *answers: bytes) -> Callable[[], None]:
 
 
 def test_a_request_arrives_under_the_viewers_name(tmp_path: Path, control: Control) -> None:
-    with closing(ControlServer(tmp_path, control)):
+    with closing(ControlServer(tmp_path, control, well)):
         remote = connected(tmp_path)
         remote.ask(Kind.RESTORE, "keyboard", "checkpoints/x")
         wait_until(lambda: not remote.unheard)
@@ -74,11 +78,11 @@ def test_a_request_arrives_under_the_viewers_name(tmp_path: Path, control: Contr
 
 
 def test_a_run_that_comes_back_is_asked_again(tmp_path: Path, control: Control) -> None:
-    with closing(ControlServer(tmp_path, control)):
+    with closing(ControlServer(tmp_path, control, well)):
         remote = connected(tmp_path)
         remote.ask(Kind.PAUSE, "keyboard")
         wait_until(lambda: not remote.unheard)
-    with closing(ControlServer(tmp_path, control)):
+    with closing(ControlServer(tmp_path, control, well)):
         remote.ask(Kind.RESUME, "keyboard")
         wait_until(lambda: not remote.unheard)
     assert [request.kind for request in asked(control)] == [Kind.PAUSE, Kind.RESUME]
@@ -119,7 +123,9 @@ ANSWERS = {
     "with a refusal": ([frame(Refused("not you"))], None, "the run refuses: not you"),
     "with a refusal of the request": ([WELCOME, frame(Refused("not now"))], Kind.PAUSE, "the run refuses: not now"),
     "with nonsense": ([b"\x00\x00\x00\x01x"], None, "the run gave an answer that makes no sense: "),
-    "with the wrong answer": ([frame(Acknowledged())], None, "the run refuses: it answers Acknowledged()"),
+    "with what is no text": ([framed(NO_TEXT)], None, "the run gave an answer that makes no sense: "),
+    "with no end": ([framed(b"\x91" * 5000)], None, "the run gave an answer that makes no sense: "),
+    "with the wrong answer": ([frame(Acknowledged())], None, "the run refuses: it answers Acknowledged(failure=None)"),
     "with a welcome to a request": (
         [WELCOME, WELCOME],
         Kind.PAUSE,
@@ -142,6 +148,21 @@ def test_a_run_that_answers_wrongly_is_told(
     assert told.startswith(reason)
     assert remote.unheard == ({asked_for} - {None})
     close()
+
+
+def test_a_viewer_is_told_that_a_run_cannot_be_recorded(tmp_path: Path, control: Control) -> None:
+    reasons = iter([None, "cannot record to run: No space left on device"])
+    with closing(ControlServer(tmp_path, control, lambda: next(reasons))):
+        remote = connected(tmp_path)
+        remote.ask(Kind.PAUSE, "keyboard")
+        assert remote.refusals.get(timeout=PATIENCE) == (
+            None,
+            "The run holds, and shows nothing new until it can be recorded: "
+            "cannot record to run: No space left on device.",
+        )
+        wait_until(lambda: not remote.unheard)
+        assert [request.kind for request in asked(control)] == [Kind.PAUSE]
+        remote.close()
 
 
 def test_a_refusal_that_came_before_the_greeting_was_sent_is_told(

@@ -30,7 +30,7 @@ from esper.attach.protocol import (
 )
 from esper.attach.server import VIEWERS, ControlServer
 from esper.control import Control, Kind, Request
-from tests.attach.viewers import HELLO, Viewer, asked, wait_until
+from tests.attach.viewers import HELLO, NO_TEXT, Viewer, asked, framed, wait_until, well
 
 ORIGIN = f"attach ann@box {os.getpid()}"
 PAUSE = Ask("pause")
@@ -43,7 +43,7 @@ def control() -> Control:
 
 @pytest.fixture
 def server(tmp_path: Path, control: Control) -> Iterator[ControlServer]:
-    with closing(ControlServer(tmp_path, control)) as listening:
+    with closing(ControlServer(tmp_path, control, well)) as listening:
         yield listening
 
 
@@ -76,13 +76,14 @@ def test_messages_come_in_any_pieces(tmp_path: Path, server: ControlServer, cont
 
 
 def packed(value: object) -> bytes:
-    content = msgspec.msgpack.encode(value)
-    return len(content).to_bytes(4, "big") + content
+    return framed(msgspec.msgpack.encode(value))
 
 
 WRONG = {
     "noise": (b"\x00\x00\x00\x05noise", "that is no message of the control protocol: "),
     "empty": (b"\x00\x00\x00\x00", "that is no message of the control protocol: "),
+    "what is no text": (framed(NO_TEXT), "that is no message of the control protocol: "),
+    "no end": (framed(b"\x91" * 5000), "that is no message of the control protocol: "),
     "an unknown message": (packed({"type": "Obey"}), "that is no message of the control protocol: "),
     "a field of another type": (packed({"type": "Ask", "kind": 3}), "that is no message of the control protocol: "),
     "too long": (
@@ -203,7 +204,7 @@ def test_two_viewers_and_a_kill_of_one(tmp_path: Path, server: ControlServer, co
 
 
 def test_the_socket_goes_with_the_run(tmp_path: Path, control: Control) -> None:
-    server = ControlServer(tmp_path, control)
+    server = ControlServer(tmp_path, control, well)
     viewer = Viewer(tmp_path)
     viewer.say(HELLO)
     assert [path.name for path in tmp_path.iterdir()] == [SOCKET]
@@ -218,7 +219,7 @@ def test_the_socket_of_a_dead_run_is_replaced(tmp_path: Path, control: Control) 
             dead.bind(str(tmp_path / name))
     with pytest.raises(ConnectionRefusedError):
         Viewer(tmp_path)
-    with closing(ControlServer(tmp_path, control)):
+    with closing(ControlServer(tmp_path, control, well)):
         assert_serves(tmp_path, control)
         assert [path.name for path in tmp_path.iterdir()] == [SOCKET]
 
@@ -227,7 +228,7 @@ def test_a_path_longer_than_an_address(tmp_path: Path, control: Control) -> None
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
     files = len(os.listdir("/proc/self/fd"))
-    server = ControlServer(deep, control)
+    server = ControlServer(deep, control, well)
     assert stat.S_IMODE((deep / SOCKET).stat().st_mode) == 0o600
     assert_serves(deep, control)
     server.close()
@@ -242,7 +243,7 @@ def test_a_long_path_on_a_system_without_proc_is_one_sentence(
     deep.mkdir()
     monkeypatch.setattr(Path, "exists", lambda path: not str(path).startswith("/proc"))
     with pytest.raises(ControlError, match=r"control.sock: .* bytes long: use a shorter --telemetry-dir"):
-        ControlServer(deep, control)
+        ControlServer(deep, control, well)
 
 
 def test_a_system_without_unix_sockets_is_one_sentence(
@@ -250,12 +251,12 @@ def test_a_system_without_unix_sockets_is_one_sentence(
 ) -> None:
     monkeypatch.delattr(socket, "AF_UNIX")
     with pytest.raises(ControlError, match="this system has no Unix sockets"):
-        ControlServer(tmp_path, control)
+        ControlServer(tmp_path, control, well)
 
 
 def test_a_directory_that_takes_no_socket_is_one_sentence(tmp_path: Path, control: Control) -> None:
     with pytest.raises(ControlError, match=r"gone/control.sock: No such file or directory"):
-        ControlServer(tmp_path / "gone", control)
+        ControlServer(tmp_path / "gone", control, well)
 
 
 def test_without_descriptors_it_waits_for_one(

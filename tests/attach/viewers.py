@@ -16,7 +16,19 @@ from esper.control import Control, Request
 
 PATIENCE = 60.0
 """Seconds: far more than anything takes; what never comes fails the test."""
+NO_TEXT = b"\x82\xa4type\xa3Ask\xa4kind\xa1\xff"
+"""A message whose text is no UTF-8."""
 HELLO = Hello(VERSION, "ann@box", os.getpid())
+
+
+def framed(content: bytes) -> bytes:
+    """With its length before it."""
+    return len(content).to_bytes(LENGTH, "big") + content
+
+
+def well() -> None:
+    """What a run has to say whose events can be recorded."""
+
 
 _decode = msgspec.msgpack.Decoder(ToViewer).decode
 

@@ -66,3 +66,14 @@ def test_narrate_tells_the_history_from_a_moment_on_and_ends(
     planted = [line for line in lines if " planted, at round " in line]
     assert len(planted) == 8
     assert later.out.splitlines() == lines[lines.index(planted[4]) :]
+
+
+def test_a_run_that_nobody_ended_is_said_to_have_crashed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    half = [event for event in RUN if not isinstance(event, ev.RunEnded)]
+    write_segment(tmp_path / "a", 1, recording(half))
+    where = ["--no-tui", "--telemetry-dir", str(tmp_path)]
+
+    assert main(["replay", "a", *where]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(": crashed")
+    assert main(["replay", "a", "--at", "50%", *where]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(": running")

@@ -32,3 +32,10 @@ def test_a_full_disk_is_one_sentence(command: tuple[str, ...]) -> None:
         done = subprocess.run([*PROGRAM, *command], check=False, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE)
     assert done.returncode == 1
     assert done.stderr == b"esper-sanctum: no more can be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("command", [("config",), ("show", "none")])
+def test_closed_streams_are_no_error(command: tuple[str, ...], tmp_path: Path) -> None:
+    program = ["sh", "-c", '"$@" >&- 2>&-', "sh", *PROGRAM, *command]
+    done = subprocess.run(program, check=False, cwd=tmp_path, timeout=PATIENCE)
+    assert done.returncode == (0 if command == ("config",) else 2)

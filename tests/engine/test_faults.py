@@ -178,13 +178,17 @@ def test_a_fault_keeps_nothing_of_the_work_that_failed() -> None:
 # A full disk
 
 
+def no_room(*_: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def limit_checkpoints(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """While it is set, there is no room for a checkpoint."""
     write, full = saving.write_checkpoint, threading.Event()
 
     def limited(directory: Path, checkpoint: Checkpoint) -> int:
         if full.is_set():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            no_room()
         return write(directory, checkpoint)
 
     monkeypatch.setattr(saving, "write_checkpoint", limited)
@@ -246,7 +250,7 @@ def test_a_run_that_cannot_be_recorded_holds_and_goes_on_without_a_loss(
 
     def limited(file: int, data: bytes) -> int:
         if full.is_set():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            no_room()
         return write(file, data)
 
     monkeypatch.setattr(recorder, "RETRY", 0.02)
@@ -340,3 +344,17 @@ def test_a_fault_after_going_back_saves_nothing_of_what_was_undone(
     assert list_checkpoints(live.run.directory) == [early]
     live.control.ask(Kind.ABANDON, "test")
     live.finish()
+
+
+def test_a_run_that_fails_tells_also_what_could_not_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "RETRY", 0.02)
+    live = LiveRun(tmp_path).start_paused(1)
+    monkeypatch.setattr(segment_writer.os, "write", no_room)
+    monkeypatch.setattr(saving, "write_checkpoint", no_room)
+    live.control.ask(Kind.STOP, "signal")
+    assert live.finish().status == "failed"
+    assert live.failure is not None
+    assert f"the checkpoint cannot be written to {live.run.directory}: No space left on device; " in live.failure
+    assert re.search(r"cannot record to .*: No space left on device; the last \d+ events are lost$", live.failure)

@@ -194,7 +194,7 @@ def test_a_rank_that_fails_ends_the_run_of_the_others(monkeypatch: pytest.Monkey
         live.meeting.leave()
         ended = live.first.wait_for(ev.RunEnded)
         for rank in training:
-            with pytest.raises(RankLostError):
+            with pytest.raises(RankLostError, match=r"there is no checkpoint yet: start it anew$"):
                 rank.result()
     assert ended.outcome == "failed"
     assert str(ended.reason).startswith("rank 0 has lost another of the 2 ranks")

@@ -24,7 +24,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
 from esper.telemetry.liveness import RunLock
 from esper.telemetry.recorder import Recorder
-from tests.attach.viewers import asked
+from tests.attach.viewers import asked, well
 from tests.factory import example_run
 from tests.runs import recorded, tiny
 from tests.sanctum.driving import header, live, screen_text, shown, until
@@ -77,7 +77,7 @@ async def test_asked_acknowledged_done(run: StubRun) -> None:
         assert answering.wait(PATIENCE)
         return take(server, *args)  # pyright: ignore[reportArgumentType]
 
-    with pytest.MonkeyPatch.context() as patch, closing(ControlServer(run.directory, run.control)):
+    with pytest.MonkeyPatch.context() as patch, closing(ControlServer(run.directory, run.control, well)):
         patch.setattr(ControlServer, "_take", hesitant)
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: "RUNNING" in header(app))
@@ -95,7 +95,7 @@ async def test_asked_acknowledged_done(run: StubRun) -> None:
 
 async def test_what_others_do_is_seen_and_answers_only_what_it_answers(run: StubRun) -> None:
     app, source = attach(run.directory)
-    with closing(ControlServer(run.directory, run.control)):
+    with closing(ControlServer(run.directory, run.control, well)):
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: source.session.control.origin is not None)
             await pilot.press("c")
@@ -114,7 +114,7 @@ async def test_what_others_do_is_seen_and_answers_only_what_it_answers(run: Stub
 async def test_what_comes_to_nothing_is_crossed_off(run: StubRun) -> None:
     """Another viewer was faster."""
     app, source = attach(run.directory)
-    with closing(ControlServer(run.directory, run.control)):
+    with closing(ControlServer(run.directory, run.control, well)):
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: source.session.control.origin is not None)
             await pilot.press("p")
@@ -135,7 +135,7 @@ async def test_a_run_that_does_not_listen_is_shown_and_says_why_it_cannot_be_ask
         await pilot.press("c")
         await until(pilot, lambda: "No checkpoint: the run does not listen" in notices(app))
         await until(pilot, lambda: "checkpoint" not in header(app))
-        with closing(ControlServer(run.directory, run.control)):
+        with closing(ControlServer(run.directory, run.control, well)):
             await pilot.press("c")
             await until(pilot, lambda: "checkpointing…" in header(app))
         assert [request.kind for request in asked(run.control)] == [Kind.CHECKPOINT]
@@ -145,7 +145,7 @@ async def test_a_run_that_does_not_listen_is_shown_and_says_why_it_cannot_be_ask
 @pytest.mark.parametrize("key", ["p", "c", "s", "r", "Q"])
 async def test_read_only_refuses_with_a_sentence(key: str, run: StubRun) -> None:
     app, _ = attach(run.directory, read_only=True)
-    with closing(ControlServer(run.directory, run.control)) as server:
+    with closing(ControlServer(run.directory, run.control, well)) as server:
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: "RUNNING read-only" in header(app))
             await pilot.press(key)
@@ -160,7 +160,7 @@ async def test_read_only_refuses_with_a_sentence(key: str, run: StubRun) -> None
 @pytest.mark.parametrize("key", ["q", "d", "ctrl+c"])
 async def test_leaving_leaves_the_run(key: str, run: StubRun) -> None:
     app, _ = attach(run.directory)
-    with closing(ControlServer(run.directory, run.control)):
+    with closing(ControlServer(run.directory, run.control, well)):
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: "RUNNING" in header(app))
             assert "Q stop" in shown(app, Footer)
@@ -172,11 +172,11 @@ async def test_leaving_leaves_the_run(key: str, run: StubRun) -> None:
 
 async def test_the_end_of_the_run_is_asked_for_and_waited_for(run: StubRun) -> None:
     app, _ = attach(run.directory)
-    with closing(ControlServer(run.directory, run.control)):
+    with closing(ControlServer(run.directory, run.control, well)):
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: "RUNNING" in header(app))
             await pilot.press("Q")
-            assert "End the run? q only detaches." in screen_text(app)
+            assert "The run is live. End it? q only detaches." in screen_text(app)
             await pilot.press("escape")
             assert not app._exit
             await pilot.press("Q", "c")

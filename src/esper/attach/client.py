@@ -51,7 +51,7 @@ class RemoteControl:
         self.unheard: set[Kind] = set()
         """What was asked and is not acknowledged; who takes a refusal takes it out."""
         self.refusals: SimpleQueue[tuple[Kind | None, str]] = SimpleQueue()
-        """What could not be asked, and why: sentences for people. None: nothing can be."""
+        """What could not be asked, and why: sentences for people. None: it concerns all that may be asked."""
         self._directory = directory
         self._connection: socket.socket | None = None
         self._outbox: SimpleQueue[tuple[Kind, str | None] | None] = SimpleQueue()
@@ -76,13 +76,13 @@ class RemoteControl:
         try:
             self._connect()
         except ControlError as error:
-            self.refusals.put((None, str(error)))
+            self.refusals.put((None, f"This run cannot be controlled: {error}."))
         while (request := self._outbox.get()) is not None:
             kind, path = request
             try:
                 self._ask_once_more(Ask(kind.value, path))
             except ControlError as error:
-                self.refusals.put((kind, str(error)))
+                self.refusals.put((kind, f"No {kind.value}: {error}."))
             else:
                 self.unheard.discard(kind)
         self._disconnect()
@@ -101,6 +101,7 @@ class RemoteControl:
             raise ControlError(f"the run refuses: {answer.reason}")
         if not isinstance(answer, Acknowledged):
             raise ControlError(f"the run gave an answer that makes no sense: {answer}")
+        self._warn(answer.failure)
 
     def _connect(self) -> socket.socket:
         """Raises ControlError, with the reason."""
@@ -119,7 +120,13 @@ class RemoteControl:
             reason = answer.reason if isinstance(answer, Refused) else f"it answers {answer}"
             raise ControlError(f"the run refuses: {reason}")
         self.origin = answer.origin
+        self._warn(answer.failure)
         return connection
+
+    def _warn(self, failure: str | None) -> None:
+        """That what is shown is old, if it is."""
+        if failure:
+            self.refusals.put((None, f"The run holds, and shows nothing new until it can be recorded: {failure}."))
 
     def _insist(self, connection: socket.socket, message: ToRun) -> ToViewer:
         """Raises ControlError where no answer comes."""
@@ -145,7 +152,7 @@ class RemoteControl:
             raise ControlError(
                 f"the run has not answered for {PATIENCE:g} s; it may still do what it was asked"
             ) from None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._disconnect()
             raise ControlError(f"the run gave an answer that makes no sense: {error}") from error
 

@@ -48,6 +48,8 @@ class Welcome(msgspec.Struct, frozen=True, tag=True):
 
     origin: str
     """What the events call the viewer."""
+    failure: str | None = None
+    """Why no event can be recorded just now: a sentence for people."""
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
@@ -61,6 +63,9 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True):
     """The request is in the engine's inbox."""
+
+    failure: str | None = None
+    """As in Welcome: what comes of the request cannot be seen before that is mended."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):

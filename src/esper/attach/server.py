@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -48,13 +49,15 @@ class ControlServer:
     Args:
         directory: of the run; the caller holds its RunLock, so a socket that is there is a dead one's.
         control: the engine's inbox.
+        failure: gives why the run cannot be recorded just now, so that a viewer would wait in vain; None where it can.
 
     Raises:
         ControlError: no socket can be made there.
     """
 
-    def __init__(self, directory: Path, control: Control) -> None:
+    def __init__(self, directory: Path, control: Control, failure: Callable[[], str | None]) -> None:
         self.path = directory / SOCKET
+        self._failure = failure
         self._control = control
         self._selector = selectors.DefaultSelector()
         self._listener = _listen(self.path)
@@ -116,7 +119,7 @@ class ControlServer:
         while viewer.connection in self._viewers and (content := self._next_message(viewer)) is not None:
             try:
                 message = _decode(content)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 self._refuse(viewer, f"that is no message of the control protocol: {error}")
             else:
                 self._answer(viewer, message)
@@ -144,7 +147,7 @@ class ControlServer:
                 )
             case Hello():
                 viewer.introduce(message)
-                self._send(viewer, Welcome(viewer.origin))
+                self._send(viewer, Welcome(viewer.origin, self._failure()))
             case Ask() if not viewer.origin:
                 self._refuse(viewer, "a viewer says Hello before it asks")
             case Ask():
@@ -158,7 +161,7 @@ class ControlServer:
         if kind is Kind.RESTORE and ask.path is None:
             return Refused("restore needs the directory of a checkpoint")
         self._control.ask(kind, origin, ask.path)
-        return Acknowledged()
+        return Acknowledged(self._failure())
 
     def _refuse(self, viewer: _Viewer, reason: str) -> None:
         """Say why, and end the connection."""

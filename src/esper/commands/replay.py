@@ -8,6 +8,7 @@ import argparse
 import itertools
 import math
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,10 +142,20 @@ def _tell(playback: Playback, rival: Rival | None, *, narrate: bool) -> None:
         here = Keyframe.of(playback.state)
         Narrator(sys.stdout).run(itertools.chain([here], playback.history.events(playback.position)))
     else:
-        print(summary(playback.state))
+        print(summary(playback.state, _status(playback)))
     if rival is not None:
         rival.comparison.search()
         print(rival.comparison.sentence)
+
+
+def _status(playback: Playback) -> str | None:
+    """What became of a run whose recording has been read to its end; None at a moment before, or of a single file."""
+    from esper.telemetry.glance import is_written, word_for
+
+    path, state = playback.history.path, playback.state
+    if playback.position < playback.length or not path.is_dir():
+        return None
+    return word_for(state.status, live=is_written(path, state.time, time.time()))
 
 
 def _view(address: Address, history: History) -> tuple[int, str]:

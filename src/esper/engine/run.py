@@ -132,6 +132,16 @@ class Run:
             RankLostError: another rank has ended, or does not answer.
         """
         try:
+            self._train_and_close()
+        except RunFailedError as error:
+            if self.recorder.failure:
+                raise RunFailedError(f"{error}; {self.recorder.failure}") from error
+            raise
+        if self.recorder.failure:
+            raise RunFailedError(self.recorder.failure)
+
+    def _train_and_close(self) -> None:
+        try:
             outcome = self._train()
         except BaseException as error:
             self.hub.part()
@@ -147,8 +157,6 @@ class Run:
             self.ranks.collect(None)
         finally:
             self._close()
-        if self.recorder.failure:
-            raise RunFailedError(self.recorder.failure)
 
     def _train(self) -> str:
         """How the run ended. Raises RunFailedError, with how to go on, if it has failed."""
@@ -158,6 +166,8 @@ class Run:
             text = f"{fault}{self._keep_trace(fault)}"
         except RunFailedError as failure:
             text = str(failure)
+        except RankLostError as lost:
+            raise RankLostError(f"{lost}; {self._way_on()}") from lost
         raise RunFailedError(f"{text}; {self._way_on()}")
 
     def _keep_trace(self, fault: FaultError) -> str:

@@ -116,13 +116,11 @@ class RemoteRequests(Requests):
         """What the run could not be asked, or has refused, since the last call; it is crossed off."""
         sentences = super().refusals()
         while not self._control.refusals.empty():
-            kind, reason = self._control.refusals.get()
-            if kind is None:
-                sentences.append(f"This run cannot be controlled: {reason}.")
-            else:
+            kind, sentence = self._control.refusals.get()
+            sentences.append(sentence)
+            if kind is not None:
                 self._control.unheard.discard(kind)
                 self._pending.discard(kind)
-                sentences.append(f"No {kind.value}: {reason}.")
         return sentences
 
     @property

@@ -139,15 +139,15 @@ class Console:
             yield show, refresh
 
 
-def summary(state: RunState) -> str:
-    """What a run came to, in a few lines for people."""
+def summary(state: RunState, status: str | None = None) -> str:
+    """What a run came to, in a few lines for people; `status` where it is known better than by its events."""
     started = state.started
     if started is None:
         return "the run has not started: nothing was recorded"
     reason = f" ({state.reason})" if state.reason else ""
     bests = [(env.best_accuracy, env.env) for env in state.envs if env.best_accuracy is not None]
     lines = [
-        f"run {started.run}: {state.status}{reason}",
+        f"run {started.run}: {status or state.status}{reason}",
         f"{started.policy} on {started.task}, {len(started.lanes)} envs, seed {started.seed}",
         f"{state.steps_done} of {state.steps_total} steps, at round {state.round} of {started.rounds}; "
         f"{duration(state.time - state.start_time)}, the last steps at {_number(state.steps_per_second, '.0f')} "

@@ -105,16 +105,19 @@ class Notices:
         if self._damaged >= STRANGERS and not self._seen:
             raise self._foreign()
 
-    def check(self, *, begun: bool, sound: bool) -> None:
+    def check(self, *, begun: bool, sound: bool, broken: Sequence[Path]) -> None:
         """What was read to its end must be a recording, and of this version.
 
         Args:
             begun: it is known what the run is.
             sound: the files could be unpacked, and what follows the last line may be the beginning of another.
+            broken: packed files of which not all can be unpacked.
 
         Raises:
             ReadError: it is neither.
         """
+        if not self._seen and broken:
+            raise ReadError(f"{broken[0]} is damaged: nothing that can be unpacked of it can be read")
         if not self._seen and (self._damaged or not sound):
             raise self._foreign()
         for kind, (count, first) in self._refused.items():
