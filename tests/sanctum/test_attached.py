@@ -176,7 +176,7 @@ async def test_the_end_of_the_run_is_asked_for_and_waited_for(run: StubRun) -> N
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: "RUNNING" in header(app))
             await pilot.press("Q")
-            assert "The run is live. End it? q only detaches." in screen_text(app)
+            assert all(text in screen_text(app) for text in ("The run is live. End it?", "q only detaches."))
             await pilot.press("escape")
             assert not app._exit
             await pilot.press("Q", "c")

@@ -35,7 +35,7 @@ class QuitDialog(ModalScreen[Kind | None]):
         super().__init__()
         self._saved = cause is not None and Kind.CHECKPOINT in HOLDS[cause].vain
         state = "is live" if cause is None else _SAVED if self._saved else "is held"
-        self._question = f"The run {state}. End it?" + (" q only detaches." if attached else "")
+        self._question = f"The run {state}. End it?" + ("\nq only detaches." if attached else "")
         self._cancel = "the run goes on" if cause is None else "the run stays held"
 
     def compose(self) -> ComposeResult:
