@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from esper import cli
@@ -150,9 +151,9 @@ def test_a_run_that_cannot_listen_says_why_and_trains(
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("--envs", "0"), "--envs '0' is not valid: it must be int >= 1"),
+        (("--envs", "0"), "--envs '0' is not valid: it must be a whole number >= 1"),
         (("--devices", "cpu:9999"), "--devices cpu:9999 is not there: this machine has cpu:0"),
-        (("--resume", "none"), "none holds no checkpoint"),
+        (("--resume", "none"), "there is no file 'none', nor a run of that name in telemetry"),
     ],
 )
 def test_what_keeps_a_detached_run_from_training_is_told_at_once(
@@ -165,6 +166,18 @@ def test_what_keeps_a_detached_run_from_training_is_told_at_once(
     assert done.stderr.count("\n") == 1
     assert named in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_is_ended_while_a_detached_run_starts_ends_it(number: signal.Signals, tmp_path: Path) -> None:
+    with started("--detach", "--no-tui", *LONG, cwd=tmp_path) as starting:
+        wait_until(lambda: bool(list(tmp_path.glob("telemetry/starting-*.log"))))
+        wait_until(lambda: bool(psutil.Process(starting.pid).children()))
+        (child,) = psutil.Process(starting.pid).children()
+        time.sleep(0.5)
+        starting.send_signal(number)
+        assert starting.wait(PATIENCE) == 128 + number
+        assert not child.is_running()
 
 
 def test_a_detached_run_needs_a_terminal_only_for_the_dashboard(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ def printed(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
 @pytest.mark.usefixtures("_two_gpus")
 def test_a_line_for_each_device_and_one_for_the_envs(capsys: pytest.CaptureFixture[str]) -> None:
     assert [" ".join(line.split()) for line in printed(capsys)] == [
-        "cuda:0 NVIDIA Big, 80.0 GiB, bf16 is fast, driver 575.57.08",
-        "cuda:1 NVIDIA Old, 16.0 GiB, bf16 is not fast",
-        "cpu:0 to cpu:2 Some CPU, 24.0 GiB, bf16 is not fast",
+        "cuda:0 NVIDIA Big, 80.0 GiB, --amp auto is bf16, driver 575.57.08",
+        "cuda:1 NVIDIA Old, 16.0 GiB, --amp auto is float32",
+        "cpu:0 to cpu:2 Some CPU, 24.0 GiB, --amp auto is float32",
         "16 envs on cuda:0 ×8, cuda:1 ×8",
     ]
 
@@ -64,7 +64,7 @@ def test_json_describes_this_machine(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--envs", "0"), "--envs '0' is not valid: it must be int >= 1"),
+        (("--envs", "0"), "--envs '0' is not valid: it must be a whole number >= 1"),
         (("--devices", "gpu"), "--devices 'gpu' is not a device: use auto, cuda:0"),
         (("--devices", "cpu:9999"), "--devices cpu:9999 is not there: this machine has cpu:0"),
         (("--devices", "cpu:0", "cpu:0"), "--devices names cpu:0 more than once"),

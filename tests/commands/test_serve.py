@@ -135,7 +135,7 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "textual_serve", None)
-    sentence = "serve needs an extra that is not installed: pip install 'esper-sanctum[serve]'"
+    sentence = "serve needs an extra that is not installed: uv sync --extra serve"
     assert refused(capsys) == sentence
 
 

@@ -151,6 +151,9 @@ async def test_read_only_refuses_with_a_sentence(key: str, run: StubRun) -> None
             await pilot.press(key)
             assert "This view is read-only: attach without --read-only to control the run." in notices(app)
             assert not isinstance(app.screen, QuitDialog)
+            footer = screen_text(app).splitlines()[-1]
+            assert "↵ env" in footer
+            assert not any(name in footer for name in ("pause", "checkpoint", "restore", "stop"))
             await pilot.press("q")
             assert app._exit
         assert asked(run.control) == []

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from signal import SIG_DFL
+from types import FrameType
+from typing import NoReturn
 
 from esper.commands.attach import watch
 from esper.commands.options import DONE
@@ -19,6 +23,8 @@ from esper.telemetry.runs import list_runs
 
 PERIOD = 0.1
 """Seconds between looks for the run that was started."""
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a process which does not say otherwise."""
 OUTPUT = "output.log"
 """Where in the run's directory it prints, as `--no-tui` does; output-2.log and so on where that is taken."""
 
@@ -45,6 +51,7 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, look: Look,
     output = telemetry_dir / f"starting-{time.time_ns()}.log"
     process = _start(arguments, output)
     directory = None
+    before = {number: signal.signal(number, _leave) for number in ENDING if signal.getsignal(number) is SIG_DFL}
     try:
         while directory is None and process.poll() is None:
             time.sleep(PERIOD)
@@ -55,6 +62,8 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, look: Look,
         process.wait()
         raise
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         if directory is None:
             sys.stderr.write(output.read_text(errors="replace"))
             output.unlink()
@@ -67,6 +76,11 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, look: Look,
         print(directory)
         return DONE
     return watch(directory, look=look, read_only=False)
+
+
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    """End this process, and first what it has started, which nobody would know of."""
+    raise SystemExit(128 + number)
 
 
 def _start(arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:

@@ -47,7 +47,8 @@ def _parser() -> Parser:
 
 def _line(device: Device) -> str:
     lanes = device.lanes[0] if len(device.lanes) == 1 else f"{device.lanes[0]} to {device.lanes[-1]}"
-    facts = [device.name, f"{device.memory / 2**30:.1f} GiB", f"bf16 is {'' if device.fast_bf16 else 'not '}fast"]
+    trained_in = "bf16" if device.fast_bf16 else "float32"
+    facts = [device.name, f"{device.memory / 2**30:.1f} GiB", f"--amp auto is {trained_in}"]
     if device.driver is not None:
         facts.append(f"driver {device.driver}")
     return f"{lanes:14} {', '.join(facts)}"

@@ -13,8 +13,13 @@ import msgspec
 
 from esper.config import Config
 from esper.nearest import nearest
+from esper.tasks import TASK_NAMES
 
 DONE, FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
+
+
+VALUES = {"task": TASK_NAMES}
+"""Of options whose values the configuration does not know."""
 
 
 def refuse(sentence: str) -> int:
@@ -62,12 +67,13 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
             continue  # a table of the TOML file
         several = isinstance(field.default, tuple)
         default = " ".join(field.default) if several else field.default
+        values = f": {', '.join(VALUES[field.name])}" if field.name in VALUES else ""
         parser.add_argument(
             f"--{field.encode_name}",
             dest=field.name,
             nargs="+" if several else None,
             metavar=field.name.rpartition("_")[2].upper(),
-            help=notes[0].description + (f" (default: {default})" if default != "" else ""),
+            help=notes[0].description + values + (f" (default: {default})" if default != "" else ""),
         )
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of these, and tables")
 

@@ -32,7 +32,12 @@ class Look(NamedTuple):
 
 def add_screen_options(parser: argparse.ArgumentParser) -> None:
     """What `Look` holds, and `--no-tui` and `--narrate` to do without."""
-    parser.add_argument("--theme", default=DEFAULT_THEME, metavar="NAME", help=f"colours (default: {DEFAULT_THEME})")
+    parser.add_argument(
+        "--theme",
+        default=DEFAULT_THEME,
+        metavar="NAME",
+        help=f"colours; the key t shows all there are (default: {DEFAULT_THEME})",
+    )
     parser.add_argument(
         "--symbols",
         default="auto",

@@ -24,7 +24,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="esper-sanctum serve",
         description="Show a run in a browser: live, or replayed if it is over. Whoever opens the page looks on, and "
-        "can ask nothing of the run. Needs pip install 'esper-sanctum[serve]'.",
+        "can ask nothing of the run. Needs an extra: uv sync --extra serve.",
     )
     parser.add_argument(
         "run",
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--theme", default=DEFAULT_THEME, metavar="NAME", help=f"colours (default: {DEFAULT_THEME})")
     chosen = parser.parse_args(arguments)
     if importlib.util.find_spec("textual_serve") is None:
-        raise ConfigError("serve needs an extra that is not installed: pip install 'esper-sanctum[serve]'")
+        raise ConfigError("serve needs an extra that is not installed: uv sync --extra serve")
     if not 0 < chosen.port < 2**16:
         raise ConfigError(f"--port {chosen.port} is not valid: it must be a number from 1 to 65535")
     check_theme(chosen.theme)

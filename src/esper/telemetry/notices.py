@@ -7,7 +7,7 @@ from pathlib import Path
 
 from esper.telemetry import events as ev
 from esper.telemetry.scan import KINDS, Unreadable, unknown_fields
-from esper.telemetry.segments import ReadError
+from esper.telemetry.segments import ReadError, is_packed
 from esper.telemetry.state import Record
 
 NOTICES = 20
@@ -105,19 +105,16 @@ class Notices:
         if self._damaged >= STRANGERS and not self._seen:
             raise self._foreign()
 
-    def check(self, *, begun: bool, sound: bool, broken: Sequence[Path]) -> None:
+    def check(self, *, begun: bool, sound: bool) -> None:
         """What was read to its end must be a recording, and of this version.
 
         Args:
             begun: it is known what the run is.
             sound: the files could be unpacked, and what follows the last line may be the beginning of another.
-            broken: packed files of which not all can be unpacked.
 
         Raises:
             ReadError: it is neither.
         """
-        if not self._seen and broken:
-            raise ReadError(f"{broken[0]} is damaged: nothing that can be unpacked of it can be read")
         if not self._seen and (self._damaged or not sound):
             raise self._foreign()
         for kind, (count, first) in self._refused.items():
@@ -127,5 +124,8 @@ class Notices:
                 raise ReadError(first)
 
     def _foreign(self) -> ReadError:
+        for about, sentence in self._told.items():
+            if isinstance(about, Path) and is_packed(about):  # told to be damaged
+                return ReadError(sentence)
         expected = "expected the directory of a run, or JSON Lines of events"
         return ReadError(f"{self._path} is not a recording of esper-sanctum; {expected}")

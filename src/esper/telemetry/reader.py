@@ -397,4 +397,4 @@ class History:
         beginning = b'{"type":"'
         tail = segment.tail(self._offset)[: len(beginning)]
         sound = not segment.corrupt and beginning.startswith(tail)
-        self._notices.check(begun=self._state.started is not None, sound=sound, broken=segment.broken)
+        self._notices.check(begun=self._state.started is not None, sound=sound)

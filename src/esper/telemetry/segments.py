@@ -19,6 +19,7 @@ MOST_HELD = 1 << 26
 LONGEST_LINE = 1 << 28
 """Bytes without a line's end after which a file cannot be a recording."""
 
+_MAGIC = zstandard.MAGIC_NUMBER.to_bytes(4, "little")
 _NAME = re.compile(r"events-(\d+)\.jsonl(\.zst)?")
 
 
@@ -34,6 +35,12 @@ def segment_path(directory: Path, number: int) -> Path:
 def packed_path(plain: Path) -> Path:
     """Where a segment is once it is packed."""
     return plain.with_name(plain.name + ".zst")
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file begins as a packed one does, whatever its name. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def list_segments(directory: Path) -> list[Path]:
@@ -180,7 +187,7 @@ def _find_frame(file: BinaryIO, start: int) -> int:
     file.seek(start)
     rest = b""
     while chunk := file.read(CHUNK):
-        found = (rest + chunk).find(zstandard.MAGIC_NUMBER.to_bytes(4, "little"))
+        found = (rest + chunk).find(_MAGIC)
         if found >= 0:
             return start - len(rest) + found
         start += len(chunk)

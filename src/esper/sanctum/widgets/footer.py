@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from textual.events import Click
 from textual.geometry import Size
 
+from esper.control import Kind
 from esper.sanctum.bindings import APP, KEYS, Category, Key, shown
 from esper.sanctum.charset import key_name
 from esper.sanctum.holds import HOLDS
@@ -58,7 +59,8 @@ class Footer(Panel):
     def _wanted(self, key: Key, *, live: bool) -> bool:
         source = self.view.source
         cause = source.present.cause
-        if source.live and cause and key.action in {kind.value for kind in HOLDS[cause].vain}:
+        vain = set(Kind) if source.requests and source.requests.barred else HOLDS[cause].vain if cause else ()
+        if source.live and key.action in {kind.value for kind in vain}:
             return False
         also = {"step": source.present.status == "paused", "stop": source.attached, "rejoin": self._past}
         return shown(key, live=live) and (key.footer or also.get(key.action, False))

@@ -13,7 +13,7 @@ from textual.geometry import Size
 from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.symbols import SEVERITIES, plain, shorten, time_of_day
 from esper.sanctum.widgets.panel import Line, Panel, View, Visit
-from esper.telemetry.state import LogLine
+from esper.telemetry.state import LOG_LINES, LogLine
 
 KINDS = {
     "seeds": {"SeedMoved"},
@@ -76,7 +76,9 @@ class LogList(Panel, can_focus=True):
     def draw(self, size: Size) -> list[Line]:
         """The lines around the cursor."""
         wanted = [line for line in self.state.log if self.filter(line)]
-        self.note = plain(f"{len(wanted)} of {len(self.state.log)} lines: {self.filter}")
+        many = len(self.state.log)
+        last = "the last " if many == LOG_LINES else ""
+        self.note = plain(f"{len(wanted)} of {last}{many} lines: {self.filter}")
         if not wanted:
             self._seen = []
             return [self.line().add(" no such line" if self.state.log else " nothing was said yet", "dim")]
