@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -38,7 +39,7 @@ def served(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str
 
 
 @asynccontextmanager
-async def visitor(port: int, text: str) -> AsyncIterator[None]:
+async def visitor(port: int, text: str) -> AsyncIterator[Any]:
     """Has opened a terminal, and this has been drawn in it."""
     drawn = b""
     async with (
@@ -50,7 +51,7 @@ async def visitor(port: int, text: str) -> AsyncIterator[None]:
                 message = await terminal.receive()
                 assert message.type is aiohttp.WSMsgType.BINARY, drawn
                 drawn += message.data
-        yield
+        yield terminal
 
 
 async def visit(port: int, text: str) -> None:
@@ -108,6 +109,19 @@ async def test_the_newest_run_is_chosen_at_each_visit_and_watched_while_it_is_li
         assert await asyncio.to_thread(process.wait, PATIENCE) == 0
         with pytest.raises(AssertionError):
             await waiting
+
+
+@pytest.mark.slow
+async def test_a_page_whose_dashboard_is_killed_is_told(tmp_path: Path) -> None:
+    write_segment(tmp_path / "over", 1, recording(example_run()))
+    with served(tmp_path) as (process, port, _):
+        async with visitor(port, "REPLAY") as terminal, asyncio.timeout(PATIENCE):
+            for dashboard in psutil.Process(process.pid).children(recursive=True):
+                dashboard.kill()
+            while (await terminal.receive()).type is aiohttp.WSMsgType.BINARY:
+                pass
+            assert terminal.closed
+        await visit(port, "REPLAY")
 
 
 @pytest.mark.slow

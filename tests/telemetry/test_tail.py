@@ -117,6 +117,18 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     assert torn == f"{segment_path(tmp_path, 1)} ends in the middle of a line: that event is lost"
 
 
+def test_a_file_that_vanishes_is_told_and_the_next_is_read(tmp_path: Path) -> None:
+    segment_path(tmp_path, 1).write_bytes(lines(Keyframe.of(RunState()), *RUN[:5]))
+    tail = Tail(tmp_path)
+    records = list(tail.poll())
+    segment_path(tmp_path, 1).unlink()
+    assert list(tail.poll()) == []
+    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(fold(list(RUN[:9]))), *RUN[9:12]))
+    records += tail.poll()
+    assert folded(records) == folded(list(RUN[:12]))
+    assert tail.notices == [f"{segment_path(tmp_path, 1)} has vanished: what was not read of it is lost"]
+
+
 def test_much_damage_is_told_in_few_words(tmp_path: Path) -> None:
     segment_path(tmp_path, 1).write_bytes(lines(Keyframe.of(RunState())) + b"rubbish\n" * 1000)
     tail = Tail(tmp_path)

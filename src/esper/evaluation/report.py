@@ -108,7 +108,7 @@ def caption(comparison: Comparison) -> str:
         f"{comparison.episodes} held-out episodes of {comparison.steps} steps on {comparison.task}, "
         f"seed {comparison.seed}, the same for every policy; mean and {comparison.level:.0%} bootstrap interval. "
         "Parameters: over those of the bare host. "
-        "Net return: final validation accuracy − initial − rent of all steps."
+        "Net return: final validation accuracy − initial − rent of all steps − charge of all ops."
     )
 
 

@@ -55,10 +55,15 @@ class Tail:
             return
         if self._source is None:
             self._source = Merged(self._run) if ranks else Segment(paths[-1])
-        yield from self._read_on(self._source)
+        gone = isinstance(self._source, Segment) and self._source.path not in paths
+        if not gone:
+            yield from self._read_on(self._source)
         if isinstance(self._source, Segment):
-            for path in paths[paths.index(self._source.path) + 1 :]:
-                if self._source.tail(self._offset):
+            for path in [later for later in paths if later > self._source.path]:
+                if gone:
+                    self.notices.append(f"{self._source.path} has vanished: what was not read of it is lost")
+                    gone = False
+                elif self._source.tail(self._offset):
                     self.notices.append(f"{self._source.path} ends in the middle of a line: that event is lost")
                 self._source, self._offset = Segment(path), 0
                 yield from self._read_on(self._source)

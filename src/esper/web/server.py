@@ -89,7 +89,7 @@ class DashboardServer(Server):
             self._visits.discard(visit)
 
     async def _process_messages(self, websocket: web.WebSocketResponse, app_service: AppService) -> None:
-        """What a visitor types; then the end of his process.
+        """What a visitor types; then the end of his process, or the other way round: a page learns of it then.
 
         textual-serve waits for the last of what it prints: of the process itself we would hear after the loop's end.
         """
@@ -99,12 +99,21 @@ class DashboardServer(Server):
             await resize(min(width, LARGEST[0]), min(height, LARGEST[1]))
 
         app_service.set_terminal_size = resize_within
+        parting = asyncio.create_task(_close_after(app_service, websocket))
         try:
             await super()._process_messages(websocket, app_service)
         finally:
+            parting.cancel()
             await app_service.stop()
             if app_service._process is not None:
                 await app_service._process.wait()
+
+
+async def _close_after(app_service: AppService, websocket: web.WebSocketResponse) -> None:
+    """Close a visitor's connection once his process has ended, however that came."""
+    if app_service._process is not None:
+        await app_service._process.wait()
+        await websocket.close()
 
 
 def is_loopback(host: str) -> bool:
