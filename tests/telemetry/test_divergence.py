@@ -113,12 +113,22 @@ def test_a_run_that_ends_early_does_not_differ(tmp_path: Path) -> None:
     assert "as far as both go" in comparison.sentence
 
 
-def test_runs_of_two_seeds_are_not_compared(tmp_path: Path) -> None:
-    comparison = Comparison(history(tmp_path / "a", RUN), history(tmp_path / "b", doctored(0, seed=3)), ("a", "b"))
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (doctored(0, seed=3), "a has the seed 0 and b 3: they differ from the start"),
+        (doctored(0, task="digits"), "a has the task digits_impaired and b digits: they differ from the start"),
+        (example_run(envs=2), "a has the number of envs 4 and b 2: they differ from the start"),
+    ],
+)
+def test_runs_of_which_nobody_expects_likeness_are_not_compared(
+    other: Sequence[ev.AnyEvent], said: str, tmp_path: Path
+) -> None:
+    comparison = Comparison(history(tmp_path / "a", RUN), history(tmp_path / "b", other), ("a", "b"))
 
     assert comparison.search()
     assert comparison.found is None
-    assert comparison.sentence == "a has the seed 0 and b 3: they differ from the start"
+    assert comparison.sentence == said
 
 
 def test_a_piece_of_a_run_is_compared_from_its_first_whole_step(tmp_path: Path) -> None:

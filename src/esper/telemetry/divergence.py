@@ -64,9 +64,11 @@ class Comparison:
         """Computed events that are equal in both."""
         self.found: Divergence | None = None
         self.done = False
-        """Both were read as far as both go, or to the first difference; or they have two seeds, and need not be."""
-        self._seeds: tuple[int | None, int | None] | None = None
-        """Of both, where they are two."""
+        """Both were read as far as both go, or to the first difference; or they are unlike, and need not be."""
+        self.unlike: str | None = None
+        """In what two runs differ of which one expects no likeness, such as their seeds."""
+        self._unlikeness = ""
+        """That, as a sentence."""
         self._pairs = self._read(run, other)
 
     def search(self, within: float = math.inf) -> bool:
@@ -89,16 +91,11 @@ class Comparison:
         return False
 
     @property
-    def other_seed(self) -> bool:
-        """The two are runs of two seeds, of which one expects no likeness."""
-        return self._seeds is not None
-
-    @property
     def sentence(self) -> str:
         """What is known so far, for people."""
         here, there = self._names
-        if self._seeds is not None:
-            return f"{here} has the seed {self._seeds[0]} and {there} {self._seeds[1]}: they differ from the start"
+        if self.unlike is not None:
+            return self._unlikeness
         if self.found is not None:
             return self.found.text
         if self.done:
@@ -107,10 +104,13 @@ class Comparison:
 
     def _read(self, run: History, other: History) -> Iterator[tuple[tuple[int, ev.AnyEvent], tuple[int, ev.AnyEvent]]]:
         """What both computed, side by side, each with the position after it."""
-        seeds = _seed(run), _seed(other)
-        if seeds[0] != seeds[1]:
-            self._seeds = seeds
-            return
+        made, other_made = _made(run), _made(other)
+        for name in made if other_made else ():
+            if made[name] != other_made[name]:
+                here, there = self._names
+                both = f"{here} has the {name} {made[name]} and {there} {other_made[name]}"
+                self.unlike, self._unlikeness = name, f"{both}: they differ from the start"
+                return
         start, other_start = _common_start(run, other)
         yield from zip(_computed(run, start), _computed(other, other_start), strict=False)
 
@@ -141,10 +141,18 @@ def _common_start(run: History, other: History) -> tuple[int, int]:
     return position_after(run, steps - begun[0].steps_done), position_after(other, steps - begun[1].steps_done)
 
 
-def _seed(history: History) -> int | None:
-    """The seed of a run; None where it was recorded before it had one."""
-    state = history.state_at(min(history.length, 1))
-    return state.started.seed if state.started else None
+def _made(history: History) -> dict[str, Any]:
+    """What all that a run computes depends on, named for people; nothing where the run has not said what it is."""
+    started = history.state_at(min(history.length, 1)).started
+    if started is None:
+        return {}
+    return {
+        "seed": started.seed,
+        "task": started.task,
+        "number of envs": len(started.lanes),
+        "number of steps in an episode": started.steps,
+        "slots": " ".join(started.slots),
+    }
 
 
 def _computed(history: History, start: int) -> Iterator[tuple[int, ev.AnyEvent]]:

@@ -56,8 +56,8 @@ class Rival:
         comparison = self.comparison
         if (found := comparison.found) is not None:
             return f"≠ from round {found.round}{f' step {found.step}' if found.step else ''}: {self.name}"
-        if comparison.other_seed:
-            return f"≠ seed: {self.name}"
+        if comparison.unlike:
+            return f"≠ {comparison.unlike}: {self.name}"
         return f"= {self.name}" if comparison.done else f"= so far: {self.name}"
 
     def news(self) -> str | None:
