@@ -170,6 +170,15 @@ def test_each_rule_begins_once_and_ends_when_the_value_comes_back(rule: str) -> 
     assert [(type(one), one.rule) for one in said] == [(ev.AnomalyEnded, rule)]
 
 
+def test_a_gradient_that_no_clip_would_touch_does_not_explode() -> None:
+    inspector = Inspector()
+    norms = (1e-4, 1e-4, 1e-4, 0.9, 1.1)
+    found = [finding for event in course(*({"grad_norm": norm} for norm in norms)) for finding in inspector.look(event)]
+    assert [(finding.rule, finding.value) for finding in found if isinstance(finding, ev.AnomalyFound)] == [
+        ("exploding gradient", 1.1)
+    ]
+
+
 def test_a_rollback_lasts_until_the_next_fresh_host() -> None:
     inspector = Inspector()
     back = ev.GovernorRolledBack(round=1, step=3, env=0, reason="the loss is NaN", value=float("nan"))

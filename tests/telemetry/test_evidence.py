@@ -79,8 +79,8 @@ def broken_by_step(event: ev.EnvStepped, earlier: Sequence[ev.EnvStepped]) -> It
         finite = [value for value in before if value is not None and math.isfinite(value)]
         if norm is None or not math.isfinite(norm) or len(finite) < anomalies.EXPLODING_STEPS:
             continue
-        limit = anomalies.EXPLODING_FACTOR * median(finite)
-        if 0 < limit < norm:
+        limit = max(anomalies.EXPLODING_FACTOR * median(finite), anomalies.EXPLODING_LEAST)
+        if median(finite) > 0 and limit < norm:
             yield "exploding gradient", norm, limit
     last = [*known, event][-anomalies.SKIPS_IN_A_ROW :]
     if len(last) == anomalies.SKIPS_IN_A_ROW and all(each.lost for each in last):

@@ -19,6 +19,8 @@ ENTROPY_FLOOR = 0.05
 """Share of the greatest entropy below which a head has stopped to explore."""
 EXPLODING_FACTOR = 10.0
 """Times the median of its earlier norms in the episode: a gradient that explodes, not one that is merely large."""
+EXPLODING_LEAST = 1.0
+"""Norm up to which nothing explodes: that to which, unless told otherwise, gradients are clipped."""
 EXPLODING_STEPS = 3
 """Earlier norms that the median needs; `EpisodeSoFar.low` bounds it from three on."""
 SKIPS_IN_A_ROW = 3
@@ -105,8 +107,9 @@ def exploding(earlier: Sequence[float | None], norm: float | None) -> float | No
     known = [value for value in earlier if value is not None and math.isfinite(value)]
     if len(known) < EXPLODING_STEPS:
         return None
-    limit = EXPLODING_FACTOR * median(known)
-    return limit if 0 < limit < norm else None
+    usual = median(known)
+    limit = max(EXPLODING_FACTOR * usual, EXPLODING_LEAST)
+    return limit if usual > 0 and limit < norm else None
 
 
 def _exploding_norm(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.AnomalyFound]:

@@ -38,7 +38,8 @@ EXPLANATIONS: dict[str, Explanation] = {
     "gradient norm": Explanation(
         "mean L2 norm of a gradient over the epoch, before clipping",
         "none",
-        f"steady; more than {rules.EXPLODING_FACTOR:.0f} times its median in the episode explodes",
+        f"steady; more than {rules.EXPLODING_FACTOR:.0f} times its median in the episode, and above "
+        f"{rules.EXPLODING_LEAST:g}, explodes",
         "lower the learning rate or the clip of its owner: [training] host-clip, seed-clip",
     ),
     "loss scale": Explanation(
