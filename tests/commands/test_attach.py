@@ -16,11 +16,12 @@ import psutil
 import pytest
 
 from esper import cli
+from esper.commands.attach import find_live_run
 from esper.engine.checkpoint import read_checkpoint
 from esper.engine.manifest import list_checkpoints
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode
-from esper.telemetry.liveness import RunLock, is_live, read_holder
+from esper.telemetry.liveness import LOCK, RunLock, is_live, read_holder
 from esper.telemetry.recorder import Recorder
 from tests.factory import example_run
 from tests.runs import only_run, recorded
@@ -73,6 +74,17 @@ def test_what_is_not_live_is_one_sentence(arguments: tuple[str, ...], sentence: 
     ended_run(tmp_path)
     done = run("attach", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"esper-sanctum: {sentence}\n")
+
+
+def test_of_two_live_runs_the_newest_is_the_one_that_began_last(tmp_path: Path) -> None:
+    ended_run(tmp_path, "first")
+    ended_run(tmp_path, "second")
+    locks = [RunLock(tmp_path / "telemetry" / name) for name in ("second", "first")]
+    os.utime(tmp_path / "telemetry" / "second" / LOCK, (100.0, 100.0))
+    os.utime(tmp_path / "telemetry" / "first" / "events-00001.jsonl", (100.0, 100.0))  # the other was written to last
+    assert find_live_run(None, tmp_path / "telemetry").name == "first"
+    for lock in locks:
+        lock.release()
 
 
 @pytest.mark.parametrize(("option", "last"), [("--no-tui", "run {}: done"), ("--narrate", "run done")])

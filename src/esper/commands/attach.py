@@ -39,14 +39,14 @@ def find_live_run(name: str | None, telemetry_dir: Path) -> Path:
         ConfigError: it is not live.
         ReadError: there is no such run.
     """
-    from esper.telemetry.liveness import is_live
+    from esper.telemetry.liveness import is_live, live_since
     from esper.telemetry.runs import list_runs, resolve_run
 
     if name is None:
-        live = next((run for run in list_runs(telemetry_dir) if is_live(run)), None)
-        if live is None:
+        live = [run for run in list_runs(telemetry_dir) if is_live(run)]
+        if not live:
             raise ConfigError(f"no run in {telemetry_dir} is live: esper-sanctum replay last shows the last one")
-        return live
+        return max(live, key=live_since)
     directory = resolve_run(name, telemetry_dir)
     if not directory.is_dir():
         raise ConfigError(f"{directory} is not the directory of a run: esper-sanctum replay {name} shows it")

@@ -186,7 +186,8 @@ class Run:
         if not checkpoints:
             return "there is no checkpoint yet: start it anew"
         newest = read_manifest(checkpoints[-1])
-        return f"--resume {self.directory} goes on at round {newest.round + 1}, step {newest.step + 1}"
+        at = f"step {newest.step + 1}" if newest.step < self.trainer.config.steps else "its end"
+        return f"--resume {self.directory} goes on at round {newest.round + 1}, {at}"
 
     def _close(self) -> None:
         self.pool.close()

@@ -51,6 +51,11 @@ def is_live(directory: Path) -> bool:
     return False
 
 
+def live_since(directory: Path) -> float:
+    """When the process that trains a live run began to, seconds since the epoch. Raises OSError."""
+    return (directory / LOCK).stat().st_mtime
+
+
 def read_holder(directory: Path) -> Holder | None:
     """Who holds the lock of a run, or was the last to; None where that was not written down."""
     try:
