@@ -239,5 +239,13 @@ def test_a_packed_recording_of_which_nothing_can_be_unpacked_is_damaged(
     assert_refused(cli.main(["show", str(file)]), *printed(capsys), f"{file} is damaged: ")
 
 
+def test_a_pipe_is_no_recording(capsys: pytest.CaptureFixture[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(writer)
+    pipe = f"/dev/fd/{reader}"
+    assert_refused(cli.main(["show", pipe]), *printed(capsys), f"cannot read {pipe}: File or stream is not seekable")
+    os.close(reader)
+
+
 def test_an_empty_directory_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert_refused(cli.main(["replay", str(tmp_path), "--no-tui"]), *printed(capsys), str(tmp_path))

@@ -165,4 +165,11 @@ def test_what_cannot_be_served_is_refused(
     assert refused(capsys, "run", "--theme", "sanctum-drak").startswith("unknown theme 'sanctum-drak': did you mean")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert refused(capsys, "run", "--port", str(port)).startswith(f"cannot listen on 127.0.0.1:{port}: ")
+        said = refused(capsys, "run", "--port", str(port))
+    assert said.startswith(f"cannot listen on 127.0.0.1:{port}: ")
+    assert said.endswith("; try another --port")
+    assert refused(capsys, "run", "--host", "192.0.2.1").endswith("; try another --host")  # of no machine (RFC 5737)
+
+    from esper.web.server import DashboardServer
+
+    assert DashboardServer([], title="", host="::1", port=8000).public_url == "http://[::1]:8000"

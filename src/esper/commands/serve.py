@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -59,8 +60,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         DashboardServer(command, title=title, host=chosen.host, port=chosen.port).serve()
     except OSError as error:
+        other = "--port" if error.errno in {errno.EADDRINUSE, errno.EACCES} else "--host"
         raise ConfigError(
-            f"cannot listen on {chosen.host}:{chosen.port}: {error.strerror}; try another --port"
+            f"cannot listen on {chosen.host}:{chosen.port}: {error.strerror}; try another {other}"
         ) from None
     return DONE
 

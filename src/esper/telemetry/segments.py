@@ -126,7 +126,7 @@ class Segment:
             with file:
                 yield from self._unpack(file, offset) if packed else _read(file, offset)
         except OSError as error:
-            raise ReadError(f"cannot read {self.path}: {error.strerror}") from error
+            raise ReadError(f"cannot read {self.path}: {error.strerror or error}") from error
 
     def _open(self) -> tuple[BinaryIO, bool]:
         """The file that is there now, and whether it is the packed one."""

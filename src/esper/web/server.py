@@ -32,7 +32,8 @@ class DashboardServer(Server):
 
     def __init__(self, command: Sequence[str], *, title: str, host: str, port: int) -> None:
         # Our own page: that of textual-serve has its font fetched from a third party.
-        super().__init__(join(command), host, port, title, templates_path=Path(__file__).parent)
+        public_url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        super().__init__(join(command), host, port, title, public_url, templates_path=Path(__file__).parent)
         self._visits: set[asyncio.Task[Any]] = set()
 
     def serve(self, debug: bool = False) -> None:  # noqa: ARG002
