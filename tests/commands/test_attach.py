@@ -245,7 +245,7 @@ def test_a_run_is_detached_left_watched_by_two_and_ended(tmp_path: Path) -> None
             third.type("{")  # who looks at the start of the run is still told of its end
             third.wait_for("PAST")
             third.type("Q")
-            third.wait_for("End the run?")
+            third.wait_for("End it?")
             third.type("c")
             assert third.leave() == 0
             third.assert_restored()
