@@ -45,6 +45,8 @@ async def test_a_reason_of_wide_characters_is_there_in_full(size: tuple[int, int
     ("cause", "way", "keys", "no_keys"),
     [
         ("fault", "r goes back to a checkpoint, q ends the run.", ["r restore"], ["p go on", "s step", "c check"]),
+        ("unsaved", "or leaves without one.", ["c checkpoint", "r restore"], ["p go on", "s step"]),
+        ("of tomorrow", "see the reason.", ["p go on", "c checkpoint"], []),
         ("recording", "the run goes on by itself; q ends it.", ["c checkpoint", "r restore"], ["p go on", "s step"]),
         ("checkpoint", "q tries again, or leaves without one; p goes on.", ["p go on", "c checkpoint"], []),
     ],

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from signal import SIG_DFL
 from types import FrameType
 from typing import NoReturn
 
@@ -51,7 +50,7 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, look: Look,
     output = telemetry_dir / f"starting-{time.time_ns()}.log"
     process = _start(arguments, output)
     directory = None
-    before = {number: signal.signal(number, _leave) for number in ENDING if signal.getsignal(number) is SIG_DFL}
+    before = {number: signal.signal(number, _leave) for number in ENDING if signal.getsignal(number) is signal.SIG_DFL}
     try:
         while directory is None and process.poll() is None:
             time.sleep(PERIOD)

@@ -8,8 +8,6 @@ import torch
 
 HALF_DONE = "the step that failed is half done: only going back to a checkpoint, or ending the run, is possible"
 """Why a run that is held by a fault does nothing else."""
-
-
 _NO_MEMORY = "can't allocate memory"
 """In what torch says when it is a CPU whose memory does not suffice: a RuntimeError as others."""
 

@@ -29,7 +29,7 @@ from esper.sanctum.bindings import APP, KEYS, bindings, shown
 from esper.sanctum.charset import CharsetFilter, chosen
 from esper.sanctum.diagnosis import Diagnosis
 from esper.sanctum.driver import LastingDriver, PageDriver
-from esper.sanctum.holds import HOLDS
+from esper.sanctum.holds import hold_of
 from esper.sanctum.requests import Requests
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.env_detail import EnvDetail
@@ -245,8 +245,8 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
 
     def _ask(self, kind: Kind, path: str | None = None) -> None:
         requests, cause = self._engine(), self.source.present.cause
-        if requests and cause and kind in HOLDS[cause].vain:
-            self.notify(HOLDS[cause].way, severity="warning")
+        if requests and cause and kind in hold_of(cause).vain:
+            self.notify(hold_of(cause).way, severity="warning")
         elif requests:
             requests.ask(kind, path)
             self.look()

@@ -41,3 +41,9 @@ HOLDS: dict[str, Hold] = {
     ),
 }
 """By cause."""
+_UNKNOWN = Hold("The run is held.", "A newer version of the program recorded why: see the reason.", frozenset())
+
+
+def hold_of(cause: str) -> Hold:
+    """What a cause means."""
+    return HOLDS.get(cause, _UNKNOWN)

@@ -12,7 +12,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from esper.control import Kind
-from esper.sanctum.holds import HOLDS
+from esper.sanctum.holds import hold_of
 
 _SAVED = "cannot go on, and where it can go on from is saved"
 
@@ -33,7 +33,7 @@ class QuitDialog(ModalScreen[Kind | None]):
 
     def __init__(self, *, attached: bool, cause: str | None) -> None:
         super().__init__()
-        self._saved = cause is not None and Kind.CHECKPOINT in HOLDS[cause].vain
+        self._saved = cause is not None and Kind.CHECKPOINT in hold_of(cause).vain
         state = "is live" if cause is None else _SAVED if self._saved else "is held"
         self._question = f"The run {state}. End it?" + ("\nq only detaches." if attached else "")
         self._cancel = "the run goes on" if cause is None else "the run stays held"

@@ -10,7 +10,7 @@ from textual.geometry import Size
 from esper.control import Kind
 from esper.sanctum.bindings import APP, KEYS, Category, Key, shown
 from esper.sanctum.charset import key_name
-from esper.sanctum.holds import HOLDS
+from esper.sanctum.holds import hold_of
 from esper.sanctum.widgets.panel import Line, Panel, View
 
 _WHILE_PAUSED = {"pause": "go on"}
@@ -59,7 +59,7 @@ class Footer(Panel):
     def _wanted(self, key: Key, *, live: bool) -> bool:
         source = self.view.source
         cause = source.present.cause
-        vain = set(Kind) if source.requests and source.requests.barred else HOLDS[cause].vain if cause else ()
+        vain = set(Kind) if source.requests and source.requests.barred else hold_of(cause).vain if cause else ()
         if source.live and key.action in {kind.value for kind in vain}:
             return False
         also = {"step": source.present.status == "paused", "stop": source.attached, "rejoin": self._past}

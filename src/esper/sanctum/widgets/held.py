@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from rich.cells import set_cell_size
 from textual.geometry import Size
 
-from esper.sanctum.holds import HOLDS
+from esper.sanctum.holds import hold_of
 from esper.sanctum.symbols import STATUSES, plain, shorten, wrapped
 from esper.sanctum.widgets.panel import Line, Panel
 
@@ -49,5 +49,5 @@ class Held(Panel):
         reason = wrapped(f"{held.glyph} {plain(self.state.reason or '')}", width)
         if len(reason) > _MOST_LINES:
             reason[_MOST_LINES - 1 :] = [shorten(" ".join(reason[_MOST_LINES - 1 :]), width)]
-        way = [f"  {text}" for text in wrapped(HOLDS[cause].way, width - 2)] if self.view.source.live else []
+        way = [f"  {text}" for text in wrapped(hold_of(cause).way, width - 2)] if self.view.source.live else []
         return [*((set_cell_size(text, width), "error") for text in reason), *((text, "bright") for text in way)]
