@@ -1,5 +1,5 @@
-"""What every test runs under: one intra-op thread, as in a lane, masks that are checked, properties without a clock,
-and for programs the environment that users have.
+"""What every test runs under: one intra-op thread, as in a lane, masks that are checked, properties that repeat and are
+not timed, and for programs the environment that users have.
 """
 
 import os
@@ -14,9 +14,11 @@ for name in ("PYTHONUNBUFFERED", "COLUMNS", "LINES"):  # users do not have them;
     os.environ.pop(name, None)
 # They read and write files and train, beside other tests and on machines that others use too: their time says nothing.
 settings.register_profile(
-    "untimed", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    "search", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-settings.load_profile("untimed")
+# What fails for one fails for all, and again: new examples are looked for with --hypothesis-profile=search.
+settings.register_profile("repeatable", settings.get_profile("search"), derandomize=True)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(autouse=True, scope="session")
