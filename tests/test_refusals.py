@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,17 @@ def test_a_wrong_file_is_one_sentence(
     monkeypatch.chdir(tmp_path)
     assert_refused(cli.main(["--config", "run.toml", "--no-tui"]), *printed(capsys), named)
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
+
+
+def test_an_engine_that_cannot_be_loaded_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "esper.engine.run", None)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["--no-tui", "--telemetry-dir", "runs"]) == 1
+    _, said = printed(capsys)
+    assert said.splitlines()[-1].startswith("esper-sanctum: the engine cannot be loaded (ModuleNotFoundError: ")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_memory_does_not_suffice_for_is_one_sentence(

@@ -60,6 +60,19 @@ class EngineThread:
             self._thread.join()
 
     def _main(self) -> None:
+        try:
+            import esper.engine.run  # noqa: F401  (and torch with it, which may be broken)
+        except Exception as error:  # noqa: BLE001  (the same as below)
+            what = f"the engine cannot be loaded ({type(error).__name__}: {error})"
+            advice = "torch and torchvision have to be whole, and of one build"
+            self.crash = f"{traceback.format_exc()}esper-sanctum: {what}: {advice}"
+            return
+        try:
+            self._run()
+        except BaseException:  # noqa: BLE001  (a thread's last line: what it says is printed by the caller)
+            self.crash = traceback.format_exc()
+
+    def _run(self) -> None:
         from esper.engine.faults import FaultError, RunFailedError
         from esper.engine.manifest import CheckpointError
         from esper.engine.run import Run
@@ -75,7 +88,7 @@ class EngineThread:
         except RankLostError as error:
             self.crash = f"esper-sanctum: {error}"
             return
-        except Exception as error:  # noqa: BLE001  (a thread's last line: what it says is printed by the caller)
+        except Exception as error:  # noqa: BLE001  (the caller prints what it says)
             fault = FaultError.of(error, "setting the run up")
             self.crash = fault.trace or f"esper-sanctum: {fault}"
             return
@@ -86,8 +99,6 @@ class EngineThread:
                 run.train()
         except (RankLostError, RunFailedError, RecordingError) as error:
             self.crash = f"esper-sanctum: {error}"
-        except Exception:  # noqa: BLE001  (the same)
-            self.crash = traceback.format_exc()
 
     def _listen(self, run: Run) -> closing[ControlServer] | nullcontext[None]:
         """Let viewers in other processes ask as well. A run whom they cannot ask says why, and trains all the same."""

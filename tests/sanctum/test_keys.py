@@ -233,7 +233,7 @@ async def test_the_end_stays_on_the_screen_until_q(outcome: str, says: str) -> N
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         say(session, ev.RunEnded(outcome=outcome, reason="the lane cpu:0 died" if outcome == "failed" else None))
-        session.alive = False
+        session.alive, session.directory = False, Path("run")
         app._tick()
         await pilot.pause()
         assert says in header(app)
@@ -249,10 +249,20 @@ async def test_an_engine_that_dies_without_a_word_is_a_failure() -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
-        session.alive = False
+        session.alive, session.directory = False, Path("run")
         app._tick()
         await pilot.pause()
         assert "✖ FAILED the engine ended without a word" in header(app)
+
+
+async def test_an_engine_that_dies_before_the_run_is_set_up_ends_the_app() -> None:
+    app, session = live([])
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.pause()
+        assert not app._exit
+        session.alive = False
+        app._tick()
+        assert app._exit
 
 
 async def test_a_failed_set_up_ends_the_app() -> None:

@@ -150,9 +150,9 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         self._warned = len(notices)
 
     def _left(self) -> bool:
-        """Whether the run was asked to end, and has."""
-        requests = self.source.requests
-        return requests is not None and requests.leaving and self._over
+        """Whether the run was asked to end, and has; or has ended before it was set up."""
+        asked = self.source.requests is not None and self.source.requests.leaving
+        return (asked and self._over) or not (self.source.alive or self.source.directory)
 
     @property
     def _over(self) -> bool:
