@@ -231,6 +231,32 @@ def test_a_run_is_resumed_while_an_env_sits_out(tmp_path: Path, monkeypatch: pyt
     assert repr(computed(recorded(first.run.directory))) == repr(computed(recorded(whole.run.directory)))
 
 
+def test_an_env_that_breaks_down_at_once_when_resumed_goes_back_to_the_loss_scale_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison(monkeypatch)
+    apply: Callable[[Env, Action, int, int], list[Move]] = Env.apply
+
+    def lower(env: Env, action: Action, round_: int, step: int) -> list[Move]:
+        if step == 0 and env.scaler:
+            env.scaler.go_on_at(torch.tensor(512.0))  # as overflows leave it
+        return apply(env, action, round_, step)
+
+    monkeypatch.setattr(Env, "apply", lower)
+    options: dict[str, Any] = {**OPTIONS, "policy": "static", "steps": 4, "amp": "fp16"}
+    whole = LiveRun(tmp_path / "whole", **options)
+    whole.start().finish()
+    first = LiveRun(tmp_path / "parts", **options).start_paused(AT)
+    first.control.ask(Kind.STOP, "test")
+    first.finish()
+    resumed = LiveRun(tmp_path / "parts", resume=list_checkpoints(first.run.directory)[-1], **options)
+    resumed.start().finish()
+
+    assert repr(computed(recorded(first.run.directory))) == repr(computed(recorded(whole.run.directory)))
+    scalers = [live.run.pool.envs[ILL].scaler for live in (whole, resumed)]
+    assert [scaler and float(scaler.current()) for scaler in scalers] == [512.0, 512.0]
+
+
 def test_what_was_good_comes_back_to_the_bit(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, **OPTIONS).start_paused(3)
     live.control.ask(Kind.STOP, "test")

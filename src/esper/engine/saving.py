@@ -232,9 +232,9 @@ def _install(trainer: Trainer, position: _Position) -> None:
         episode.restore(state)
         tensors = below(f"env.{episode.env.index}.", position.tensors)
         load_env(episode.env, tensors)
+        if episode.env.scaler:
+            episode.env.scaler.restore(position.state["scalers"][str(episode.env.index)])
         if episode.ill:
             episode.last_good.restore(below("good.", tensors))
         else:
             episode.last_good.keep()
-        if episode.env.scaler:
-            episode.env.scaler.restore(position.state["scalers"][str(episode.env.index)])
