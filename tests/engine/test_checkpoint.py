@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -33,6 +34,7 @@ from esper.engine.manifest import (
     find_checkpoint,
     keep_newest,
     list_checkpoints,
+    moment_of,
     read_manifest,
     remove_torn,
     run_of,
@@ -277,12 +279,42 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(written: Path, tm
 
 @pytest.mark.parametrize("number", range(13))
 def test_a_kill_in_the_middle_of_a_replacement_loses_neither(written: Path, tmp_path: Path, number: int) -> None:
-    """Between the two renames neither has the name; the new one is whole then, beside it."""
+    """Between the two renames the old one counts, though it has lost its name: it gets that back."""
     assert _write_and_die(written, number)
-    (found,) = list_checkpoints(tmp_path) or [written.with_name(f"{written.name}.partial")]
-    assert read_checkpoint(found).round == (3 if number < 6 else 4)
+    (found,) = list_checkpoints(tmp_path)
+    assert (moment_of(found), run_of(found)) == ((3, 2), tmp_path)
+    assert read_checkpoint(found).round == (3 if number < 7 else 4)
     remove_torn(tmp_path)
+    assert list(written.parent.iterdir()) == [written]
     write_checkpoint(written, example(round_number=4))
+    assert list(written.parent.iterdir()) == [written]
+
+
+def test_a_replacement_that_fails_costs_neither(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename = os.rename
+
+    def refuse(source: Path, target: Path) -> None:
+        if Path(target) == written:
+            raise OSError(errno.EIO, "Input/output error")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        write_checkpoint(written, example(round_number=4))
+    (found,) = list_checkpoints(run_of(written))
+    assert read_checkpoint(found).round == 3
+
+
+def test_what_was_replaced_and_cannot_be_removed_is_no_failure(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        write_checkpoint(written, example(round_number=4))
+    assert list_checkpoints(run_of(written)) == [written]
+    assert read_checkpoint(written).round == 4
+    remove_torn(run_of(written))
     assert list(written.parent.iterdir()) == [written]
 
 

@@ -25,6 +25,8 @@ from esper.config import Config
 from esper.engine.manifest import (
     FORMAT,
     MANIFEST,
+    PARTIAL,
+    REPLACED,
     STATE,
     TELEMETRY,
     TENSORS,
@@ -74,18 +76,18 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:
         OSError: it cannot be written; nothing of that name has changed then.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
-    partial = directory.with_name(f"{directory.name}.partial")
+    partial = directory.with_name(directory.name + PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
     try:
         size = _write_all(partial, checkpoint)
     except OSError:
         shutil.rmtree(partial, ignore_errors=True)  # on a full disk, the events of the run need its room
         raise
-    replaced = set_aside(directory) if directory.exists() else None
+    replaced = set_aside(directory, REPLACED) if directory.exists() else None
     partial.rename(directory)
     _sync(directory.parent)
     if replaced:
-        shutil.rmtree(replaced)
+        shutil.rmtree(replaced, ignore_errors=True)  # it has lost its name, and goes with what is torn
     return size
 
 

@@ -29,8 +29,10 @@ UNDONE = "undone"
 FIXED = ("task", "policy", "envs", "steps", "slots", "seed", "reward", "counterfactual", "amp", "scaler")
 """What a checkpoint was made for: a run that goes on from it cannot change these."""
 
-_NAME = re.compile(r"round-\d+-step-\d+")
-_TORN = re.compile(_NAME.pattern + r"\.(partial|removed)")
+PARTIAL, REMOVED, REPLACED = ".partial", ".removed", ".replaced"
+"""After the name of a checkpoint: one that is being written, or removed; and one that gives its name to another, whole
+until that has it."""
+_NAME = re.compile(r"round-(\d+)-step-(\d+)")
 
 
 class CheckpointError(Exception):
@@ -146,7 +148,9 @@ def checkpoint_path(run: Path, round_number: int, step: int) -> Path:
 
 def moment_of(checkpoint: Path) -> tuple[int, int]:
     """Rounds completed, and steps of the next, by the name of a checkpoint."""
-    _, rounds, _, steps = checkpoint.name.split("-")
+    named = _NAME.match(checkpoint.name)
+    assert named  # by checkpoint_path
+    rounds, steps = named.groups()
     return int(rounds), int(steps)
 
 
@@ -174,7 +178,13 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 def _in_order(folder: Path) -> list[Path]:
     there = folder.iterdir() if folder.is_dir() else ()  # not glob, for which what may not be read is empty
-    return sorted((path for path in there if _NAME.fullmatch(path.name)), key=moment_of)
+    return sorted((path for path in there if _NAME.fullmatch(path.name) or _was_to_be_replaced(path)), key=moment_of)
+
+
+def _was_to_be_replaced(path: Path) -> bool:
+    """Whether this is a checkpoint that gave its name to another, which did not come to have it: a kill was between."""
+    name = path.name.removesuffix(REPLACED)
+    return name != path.name and _NAME.fullmatch(name) is not None and not path.with_name(name).exists()
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -194,14 +204,19 @@ def find_checkpoint(path: Path) -> Path:
 def keep_newest(run: Path, count: int) -> None:
     """Remove all but the newest `count` checkpoints of a run; what else people have put there stays. Raises OSError."""
     for path in list_checkpoints(run)[:-count]:
-        shutil.rmtree(set_aside(path))
+        shutil.rmtree(set_aside(path, REMOVED))
 
 
 def remove_torn(run: Path) -> None:
-    """Remove what interrupted writes and removals have left; what cannot be removed takes room, and does no more."""
+    """Remove what interrupted writes and removals have left; what cannot be removed takes room, and does no more.
+
+    A checkpoint that was to be replaced, and was not, gets its name back. Raises OSError.
+    """
     folder = run / CHECKPOINTS
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if _TORN.fullmatch(path.name):
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
+        if _was_to_be_replaced(path):
+            path.rename(path.with_suffix(""))
+        elif path.suffix in {PARTIAL, REMOVED, REPLACED} and _NAME.fullmatch(path.stem):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -220,9 +235,9 @@ def undo_later(run: Path, now: tuple[int, int], count: int) -> None:
         shutil.rmtree(path)
 
 
-def set_aside(checkpoint: Path) -> Path:
-    """Take its name from a checkpoint that is to be removed: a removal that is interrupted leaves none that is torn."""
-    aside = checkpoint.with_name(f"{checkpoint.name}.removed")
+def set_aside(checkpoint: Path, suffix: str) -> Path:
+    """Take its name from a checkpoint that is to go: a removal that is interrupted leaves none that is torn."""
+    aside = checkpoint.with_name(checkpoint.name + suffix)
     shutil.rmtree(aside, ignore_errors=True)
     return checkpoint.rename(aside)
 
