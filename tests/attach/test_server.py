@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -257,6 +258,28 @@ def test_a_system_without_unix_sockets_is_one_sentence(
 def test_a_directory_that_takes_no_socket_is_one_sentence(tmp_path: Path, control: Control) -> None:
     with pytest.raises(ControlError, match=r"gone/control.sock: No such file or directory"):
         ControlServer(tmp_path / "gone", control, well)
+
+
+def test_the_socket_of_the_next_run_is_left_alone(tmp_path: Path, control: Control) -> None:
+    """A run releases its lock before its server ends."""
+    server = ControlServer(tmp_path, control, well)
+    with closing(ControlServer(tmp_path, control, well)):
+        server.close()
+        assert_serves(tmp_path, control)
+
+
+@pytest.mark.parametrize("call", ["socket.socket", "socket.socketpair", "selectors.DefaultSelector"])
+def test_too_many_open_files_are_one_sentence(
+    call: str, tmp_path: Path, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    files = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(call, refuse)
+    with pytest.raises(ControlError, match=r"control.sock: Too many open files"):
+        ControlServer(tmp_path, control, well)
+    assert len(os.listdir("/proc/self/fd")) == files
 
 
 def test_without_descriptors_it_waits_for_one(

@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 
 from esper.control import Kind
-from esper.engine import saving
+from esper.engine import run, saving
 from esper.engine.checkpoint import Checkpoint, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.faults import FaultError
-from esper.engine.manifest import UNDONE, find_checkpoint, list_checkpoints
+from esper.engine.manifest import MANIFEST, UNDONE, find_checkpoint, list_checkpoints
 from esper.growth.slot import Move
 from esper.policy.actions import Action
 from esper.ppo.learner import Learner
 from esper.telemetry import events as ev
 from esper.telemetry import recorder, segment_writer
-from tests.runs import LiveRun, computed, recorded
+from tests.runs import LiveRun, computed, recorded, stopped_run
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], NoReturn]) -> None:
@@ -45,6 +45,10 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], NoReturn]) -> 
 
 def out_of_memory() -> NoReturn:
     raise torch.OutOfMemoryError("Tried to allocate 2.00 TiB.")
+
+
+def not_to_be_read(run: Path) -> NoReturn:
+    raise PermissionError(errno.EACCES, "Permission denied", str(run))
 
 
 def wait_for_fault(live: LiveRun) -> str:
@@ -320,6 +324,52 @@ def test_what_was_later_than_a_restored_checkpoint_is_not_the_newest(tmp_path: P
     live.finish()
     assert find_checkpoint(directory) == first
     assert [path.name for path in (directory / UNDONE).iterdir()] == [later.name]
+
+
+def test_only_what_is_a_checkpoint_of_the_run_is_gone_back_to(tmp_path: Path) -> None:
+    other = list_checkpoints(stopped_run(tmp_path / "other"))[-1]
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    live = LiveRun(tmp_path, checkpoint_every=0).start_paused(1)
+    for path, refusal in (
+        (str(other), f"{other} is not of this run, but of {other.parent.parent}"),
+        (str(loop), "is no checkpoint: Symlink loop"),
+        ("round\0", "'round\\x00' is no checkpoint: embedded null byte"),
+    ):
+        live.control.ask(Kind.RESTORE, "test", path)
+        assert refusal in live.wait_for(ev.Logged).text
+    live.control.ask(Kind.RESUME, "test")
+    assert live.finish().status == "done"
+
+
+@pytest.mark.parametrize("damaged", [True, False], ids=["damaged", "not to be listed"])
+def test_a_way_on_that_cannot_be_told_hides_no_fault(
+    damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_once(monkeypatch, out_of_memory)
+    live = LiveRun(tmp_path, attended=True).start()
+    wait_for_fault(live)
+    if damaged:
+        (list_checkpoints(live.run.directory)[-1] / MANIFEST).write_text("{}")
+    else:
+        monkeypatch.setattr(run, "list_checkpoints", not_to_be_read)
+        monkeypatch.setattr(saving, "list_checkpoints", not_to_be_read)
+    live.control.ask(Kind.STOP, "test")
+    assert live.finish().status == "failed"
+    assert live.failure is not None
+    told = f"2.00 TiB.; `esper-sanctum checkpoints {live.run.directory}` tells what there is to go on from: "
+    assert told in live.failure
+
+
+def test_a_fault_whose_checkpoints_cannot_be_listed_is_told_and_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_once(monkeypatch, out_of_memory)
+    monkeypatch.setattr(saving, "list_checkpoints", not_to_be_read)
+    live = LiveRun(tmp_path, attended=True, checkpoint_every=0).start()
+    assert f"the checkpoints in {live.run.directory} cannot be listed: Permission denied" in wait_for_fault(live)
+    live.control.ask(Kind.ABANDON, "test")
+    live.finish()
 
 
 def test_a_fault_after_going_back_saves_nothing_of_what_was_undone(

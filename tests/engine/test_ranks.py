@@ -22,7 +22,7 @@ from esper.control import Kind
 from esper.engine import run as run_module
 from esper.engine.checkpoint import read_checkpoint
 from esper.engine.devices import deal_lanes
-from esper.engine.manifest import list_checkpoints
+from esper.engine.manifest import checkpoint_path, list_checkpoints
 from esper.place import Place
 from esper.ranks import RankLostError
 from esper.telemetry import events as ev
@@ -159,7 +159,7 @@ def test_a_refused_checkpoint_leaves_all_ranks_as_they_were(
 ) -> None:
     live = RankedRun(monkeypatch, tmp_path).start(Kind.PAUSE)
     live.first.wait_for(ev.Paused)
-    live.ask(Kind.RESTORE, str(tmp_path / "nowhere"))
+    live.ask(Kind.RESTORE, str(checkpoint_path(live.first.run.directory, 7, 0)))
     assert "is not a checkpoint" in live.first.wait_for(ev.Logged).text
     live.ask(Kind.RESUME)
     assert live.finish() == "done"
@@ -200,6 +200,24 @@ def test_a_rank_that_fails_ends_the_run_of_the_others(monkeypatch: pytest.Monkey
     assert str(ended.reason).startswith("rank 0 has lost another of the 2 ranks")
     history = open_history(live.first.run.directory)
     assert history.state_at(history.length).status == "failed"
+
+
+def test_a_rank_that_is_lost_as_the_run_ends_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    live = RankedRun(monkeypatch, tmp_path)
+    run = live.first.wait_for(ev.RunStarted).run
+
+    def lose(_: run_module.Run) -> str:
+        live.meeting.leave()
+        return "done"
+
+    monkeypatch.setattr(run_module.Run, "_train", lose)
+    for rank in live.ranks:
+        with pytest.raises(RankLostError, match="has lost another of the 2 ranks"):
+            rank.run.train()
+    ended = recorded(tmp_path / run)[-1]
+    assert isinstance(ended, ev.RunEnded)
+    assert ended.outcome == "failed"
+    assert "has lost another of the 2 ranks" in str(ended.reason)
 
 
 # What is refused

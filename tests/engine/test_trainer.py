@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+import psutil
 import pytest
 
 from esper.control import Kind
-from esper.engine import saving
+from esper.engine import run, saving
 from esper.engine.checkpoint import STATE, Checkpoint, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.faults import RunFailedError
@@ -19,6 +20,8 @@ from esper.engine.manifest import list_checkpoints
 from esper.growth.slot import Move
 from esper.policy.actions import Action
 from esper.telemetry import events as ev
+from esper.telemetry.liveness import is_live
+from esper.telemetry.recorder import RecordingError
 from esper.telemetry.segments import list_segments, packed_path
 from tests.runs import LiveRun, computed, recorded
 
@@ -257,6 +260,23 @@ def test_a_damaged_checkpoint_is_told_and_the_run_goes_on_as_it_was(tmp_path: Pa
 
 
 # Faults
+
+
+@pytest.mark.parametrize("broken", ["Recorder", "Trainer"])
+def test_a_run_that_cannot_be_set_up_leaves_nothing_open(
+    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RecordingError("there is no room")
+
+    monkeypatch.setattr(run, broken, refuse)
+    threads, processes = set(threading.enumerate()), set(psutil.Process().children())
+    with pytest.raises(RecordingError, match="there is no room"):
+        LiveRun(tmp_path, devices=("cpu:0", "cpu:1"))
+    assert set(threading.enumerate()) <= threads
+    assert set(psutil.Process().children()) <= processes
+    (directory,) = tmp_path.iterdir()
+    assert not is_live(directory)
 
 
 @pytest.mark.parametrize("lanes", [("cpu:0",), ("cpu:0", "cpu:1")])

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.ranks import Ranks
+from esper.ranks import RankLostError, Ranks
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
 from esper.telemetry.recorder import Recorder
 from esper.telemetry.shared_hub import SharedHub
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import SLOTS, device_sampled, env_stepped, run_started
-from tests.ranks import together
+from tests.ranks import Meeting, together
 
 
 class Memory:
@@ -81,6 +81,18 @@ def test_a_rank_looks_at_its_own_envs_and_lanes_with_the_others_in_view() -> Non
         texts = [event.text for event in found if event.env is not None]
         assert texts
         assert all(any(slot in text for slot in SLOTS) for text in texts), texts
+
+
+def test_what_a_rank_told_when_it_lost_another_is_told() -> None:
+    meeting, memory = Meeting(2), HearingMemory()
+    hub = SharedHub(memory, meeting.rank(0))
+    hub.emit(env_stepped(env=0, step=1))
+    meeting.leave()
+    with pytest.raises(RankLostError):
+        hub.announce(ev.PhaseTimed(round=1, step=1, wall=0.1, phases={}))
+    hub.part()
+    hub.emit(ev.RunEnded(outcome="failed", reason="a rank is lost"))
+    assert [type(record) for record in memory.records] == [ev.EnvStepped, ev.RunEnded]
 
 
 def test_events_are_numbered_from_one_and_dated(hub: Hub, memory: Memory) -> None:

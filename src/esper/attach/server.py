@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import msgspec
@@ -59,12 +60,18 @@ class ControlServer:
         self.path = directory / SOCKET
         self._failure = failure
         self._control = control
-        self._selector = selectors.DefaultSelector()
-        self._listener = _listen(self.path)
-        self._awake, self._waker = socket.socketpair()
-        for end in (self._listener, self._awake):
-            end.setblocking(False)
-            self._selector.register(end, selectors.EVENT_READ)
+        try:
+            with ExitStack() as opened:
+                self._listener = opened.enter_context(_listen(self.path))
+                self._made = self.path.stat()
+                self._selector = opened.enter_context(selectors.DefaultSelector())
+                self._awake, self._waker = map(opened.enter_context, socket.socketpair())
+                for end in (self._listener, self._awake):
+                    end.setblocking(False)
+                    self._selector.register(end, selectors.EVENT_READ)
+                opened.pop_all()
+        except OSError as error:
+            raise ControlError(f"{self.path}: {error.strerror}") from error
         self._viewers: dict[socket.socket, _Viewer] = {}
         self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
         self._thread.start()
@@ -84,7 +91,9 @@ class ControlServer:
                     self._accept()
                 else:
                     self._read(key.data)
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError):  # the run has released its lock: the next one's socket may be there
+            if os.path.samestat(self.path.stat(), self._made):
+                self.path.unlink()
         for end in (self._listener, self._awake, *self._viewers):
             end.close()
         self._selector.close()
@@ -208,7 +217,10 @@ class _Viewer:
 
 
 def _listen(path: Path) -> socket.socket:
-    """A socket that listens at a path, open to its owner only from the first moment on. Raises ControlError."""
+    """A socket that listens at a path, open to its owner only from the first moment on.
+
+    Raises ControlError where the system has none, or OSError.
+    """
     listener = unix_socket()
     partial = path.with_name(path.name + ".part")
     try:
@@ -218,7 +230,7 @@ def _listen(path: Path) -> socket.socket:
         partial.chmod(0o600)
         listener.listen(VIEWERS)
         partial.replace(path)
-    except OSError as error:
+    except OSError:
         listener.close()
-        raise ControlError(f"{path}: {error.strerror}") from error
+        raise
     return listener

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,7 +16,7 @@ from esper.engine import report
 from esper.engine.agents import build_agent
 from esper.engine.devices import deal_lanes, resolve_devices, resolve_policy_device
 from esper.engine.faults import FaultError, RunFailedError
-from esper.engine.manifest import list_checkpoints, read_manifest, run_of
+from esper.engine.manifest import CheckpointError, list_checkpoints, read_manifest, run_of
 from esper.engine.pool import Pool
 from esper.engine.saving import Saver
 from esper.engine.shared_control import SharedControl
@@ -68,37 +69,36 @@ class Run:
         splits = task.load(Path(config.data_dir) if config.data_dir else None)
         slots = _slots(config, [injection.name for injection in task.build_host().injections])
         config = msgspec.structs.replace(config, slots=slots)
-        self.ranks = ranks = join_ranks(place, lanes)
-        self.pool = Pool(task, splits, lanes, slots, config, ranks.owned(config.envs))
-        agent = build_agent(config, len(slots), task.blueprints, ranks)
-        self.directory = run_of(resume) if resume else ranks.first(lambda: _new_directory(config))
-        self.lock = RunLock(self.directory / place.directory)
-        try:
+        with ExitStack() as opened:
+            opened.callback(leave_ranks)
+            self.ranks = ranks = join_ranks(place, lanes)
+            self.pool = Pool(task, splits, lanes, slots, config, ranks.owned(config.envs))
+            opened.callback(self.pool.close)
+            agent = build_agent(config, len(slots), task.blueprints, ranks)
+            self.directory = run_of(resume) if resume else ranks.first(lambda: _new_directory(config))
+            lock = RunLock(self.directory / place.directory)
+            opened.callback(lock.release)
             self.recorder = Recorder(self.directory / place.directory)
-        except Exception:
-            self.lock.release()
-            raise
-        self.hub = Hub(self.recorder) if ranks.alone else SharedHub(self.recorder, ranks)
-        self.hub.subscribe(records)
-        self.trainer = Trainer(
-            config=config,
-            pool=self.pool,
-            agent=agent,
-            hub=self.hub,
-            control=control if ranks.alone else SharedControl(control, ranks),
-            saver=Saver(self.directory, config.keep),
-            ranks=ranks,
-            attended=attended and ranks.alone,
-        )
-        try:
+            opened.callback(self.recorder.close)
+            self.hub = Hub(self.recorder) if ranks.alone else SharedHub(self.recorder, ranks)
+            self.hub.subscribe(records)
+            self.trainer = Trainer(
+                config=config,
+                pool=self.pool,
+                agent=agent,
+                hub=self.hub,
+                control=control if ranks.alone else SharedControl(control, ranks),
+                saver=Saver(self.directory, config.keep),
+                ranks=ranks,
+                attended=attended and ranks.alone,
+            )
             if resume:
                 self.trainer.restore(resume, "command line")
             self._announce(config)
-            if self.lock.problem:
-                self.hub.emit(ev.Logged(severity="warning", text=self.lock.problem))
-        except Exception:
-            self._close()
-            raise
+            if lock.problem:
+                self.hub.emit(ev.Logged(severity="warning", text=lock.problem))
+            self._opened = opened.pop_all()
+            """Closed in the opposite order at the end of the run."""
 
     def _announce(self, config: Config) -> None:
         builtins = msgspec.to_builtins(config)
@@ -132,7 +132,8 @@ class Run:
             RankLostError: another rank has ended, or does not answer.
         """
         try:
-            self._train_and_close()
+            with self._opened:
+                self._train_and_tell()
         except RunFailedError as error:
             if self.recorder.failure:
                 raise RunFailedError(f"{error}; {self.recorder.failure}") from error
@@ -140,9 +141,10 @@ class Run:
         if self.recorder.failure:
             raise RunFailedError(self.recorder.failure)
 
-    def _train_and_close(self) -> None:
+    def _train_and_tell(self) -> None:
         try:
             outcome = self._train()
+            self.hub.announce(ev.RunEnded(outcome=outcome))
         except BaseException as error:
             self.hub.part()
             told = isinstance(error, RankLostError | RunFailedError | RecordingError)
@@ -150,13 +152,9 @@ class Run:
                 ev.RunEnded(outcome="failed", reason=str(error) if told else f"{type(error).__name__}: {error}")
             )
             raise
-        else:
-            self.hub.announce(ev.RunEnded(outcome=outcome))
-            if self.ranks.rank > 0:  # rank 0's file is finished last: then no reader waits for more of the others'
-                self.recorder.close()
-            self.ranks.collect(None)
-        finally:
-            self._close()
+        if self.ranks.rank > 0:  # rank 0's file is finished last: then no reader waits for more of the others'
+            self.recorder.close()
+        self.ranks.collect(None)
 
     def _train(self) -> str:
         """How the run ended. Raises RunFailedError, with how to go on, if it has failed."""
@@ -182,18 +180,15 @@ class Run:
         return f" (traceback in {path})"
 
     def _way_on(self) -> str:
-        checkpoints = list_checkpoints(self.directory)
-        if not checkpoints:
-            return "there is no checkpoint yet: start it anew"
-        newest = read_manifest(checkpoints[-1])
+        try:
+            checkpoints = list_checkpoints(self.directory)
+            if not checkpoints:
+                return "there is no checkpoint yet: start it anew"
+            newest = read_manifest(checkpoints[-1])
+        except (OSError, CheckpointError) as error:
+            return f"`esper-sanctum checkpoints {self.directory}` tells what there is to go on from: {error}"
         at = f"step {newest.step + 1}" if newest.step < self.trainer.config.steps else "its end"
         return f"--resume {self.directory} goes on at round {newest.round + 1}, {at}"
-
-    def _close(self) -> None:
-        self.pool.close()
-        self.recorder.close()
-        self.lock.release()
-        leave_ranks()
 
 
 def _new_directory(config: Config) -> Path:

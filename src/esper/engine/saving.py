@@ -19,6 +19,7 @@ from esper.engine.manifest import (
     list_checkpoints,
     moment_of,
     remove_torn,
+    run_of,
     size_and_time,
     undo_later,
 )
@@ -85,8 +86,9 @@ class Saver:
         if sound is None:
             return None
         now = sound.round, sound.step
-        if any(moment_of(path) >= now for path in list_checkpoints(self.directory)):
-            return None
+        with _or_tell(f"the checkpoints in {self.directory} cannot be listed"):
+            if any(moment_of(path) >= now for path in list_checkpoints(self.directory)):
+                return None
         return self._path(sound), self._write(sound), sound
 
     def _path(self, checkpoint: Checkpoint) -> Path:
@@ -120,9 +122,11 @@ class Saver:
         """Put a trainer into the state that a checkpoint holds.
 
         Raises:
-            CheckpointError: the checkpoint is damaged, or does not fit the trainer, which is as it was then.
+            CheckpointError: the checkpoint is damaged, of another run, or does not fit the trainer, which is as it was
+                then.
         """
         ranks = trainer.ranks
+        ranks.first(lambda: self._check_own(path))
         saved = ranks.first(lambda: read_checkpoint(path))
         with _or_tell(f"{path} cannot be read"):
             size, written = ranks.first(lambda: size_and_time(path))
@@ -141,6 +145,15 @@ class Saver:
             raise CheckpointError(f"{path} does not fit this version of the program: {misfits[0]}")
         self._sound = None  # it may be of a future that will not be
         return Restored(saved, keyframe, size, written)
+
+    def _check_own(self, path: Path) -> None:
+        """Refuse what is not of this run: a viewer may ask for any path. Raises CheckpointError."""
+        try:
+            run = run_of(path)
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a character that no path has
+            raise CheckpointError(f"{str(path)!r} is no checkpoint: {error}") from None
+        if run != self.directory.resolve():
+            raise CheckpointError(f"{path} is not of this run, but of {run}")
 
 
 @contextmanager

@@ -58,7 +58,11 @@ class SharedHub(Hub):
         if self._peers.rank == 0:
             self.emit(event)
         announced, self._said = self._said, []
-        told = self._peers.collect((time.time(), said, announced))
+        try:
+            told = self._peers.collect((time.time(), said, announced))
+        except Exception:
+            self._said = said  # for `part`: this rank has told it, whether the others hear it or not
+            raise
         now, _, announced = told[0]
         for rank, (_, events, _) in enumerate(told):
             self._publish(events, now, rank)
