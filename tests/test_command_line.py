@@ -273,17 +273,20 @@ def test_a_finished_run_says_how_to_continue_it(
     assert cli.main(["--no-tui", "--resume", directory, "--rounds", "3"]) == 0
 
 
+@pytest.mark.parametrize("in_file", [False, True], ids=["option", "file"])
 @pytest.mark.parametrize("named", ["last", None])
 def test_a_run_is_gone_on_from_by_its_name_where_it_is(
-    named: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    named: str | None, in_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert cli.main(["--no-tui", *SMALL]) == 0
     Path("telemetry").rename("moved")
     (run_directory,) = Path("moved").iterdir()
-    again = ["--no-tui", "--resume", named or run_directory.name, "--telemetry-dir", "moved", "--rounds", "2"]
-    assert cli.main(again) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+    file = tmp_path / "run.toml"
+    file.write_text('telemetry-dir = "moved"')
+    where = ["--config", str(file)] if in_file else ["--telemetry-dir", "moved"]
+    assert cli.main(["--no-tui", "--resume", named or run_directory.name, *where, "--rounds", "2"]) == 0
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "moved", file]
     assert [event.round for event in recorded(run_directory) if isinstance(event, ev.RoundStarted)] == [1, 2]
 
 

@@ -145,8 +145,8 @@ def train(arguments: Sequence[str]) -> int:
 def _resolve_run(file: Path | None, resume: str | None, options: dict[str, Any]) -> tuple[Config, Path | None]:
     if resume is None:
         return resolve(file, options), None
-    # Only where it is looked for: a run goes on where it is.
-    telemetry_dir = Path(options.pop("telemetry_dir", Config().telemetry_dir))
+    telemetry_dir = Path(resolve(file, options).telemetry_dir)
+    options.pop("telemetry_dir", None)  # only where it is looked for: a run goes on where it is
     checkpoint = find_checkpoint(resolve_run(resume, telemetry_dir))
     run = run_of(checkpoint)
     try:

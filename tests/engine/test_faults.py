@@ -326,6 +326,17 @@ def test_what_was_later_than_a_restored_checkpoint_is_not_the_newest(tmp_path: P
     assert [path.name for path in (directory / UNDONE).iterdir()] == [later.name]
 
 
+def test_a_single_step_that_fails_is_forgotten_by_going_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_once(monkeypatch, out_of_memory)
+    live = LiveRun(tmp_path, attended=True).start_paused(6)
+    saved = live.state.checkpoints[-1].path
+    live.control.ask(Kind.STEP, "test")
+    wait_for_fault(live)
+    live.control.ask(Kind.RESTORE, "test", saved)
+    live.wait_for(ev.Resumed)
+    assert live.finish().status == "done"
+
+
 def test_only_what_is_a_checkpoint_of_the_run_is_gone_back_to(tmp_path: Path) -> None:
     other = list_checkpoints(stopped_run(tmp_path / "other"))[-1]
     loop = tmp_path / "loop"

@@ -104,6 +104,26 @@ def test_a_run_whose_worker_was_killed_goes_back_and_on_to_the_same_end(tmp_path
     assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
 
 
+def test_one_that_cannot_be_replaced_is_told_of_until_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with population(envs=2, lanes=TWO_LANES) as pool:
+        pool.reset(0)
+        (process,) = workers()
+        process.kill()
+        with pytest.raises(FaultError, match="was killed by signal 9"):
+            measurements(pool, [WAIT, WAIT], 0, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(subprocess, "Popen", refuse)
+            for _ in range(2):
+                with pytest.raises(FaultError, match="lane cpu:1 cannot be started anew: Cannot allocate memory"):
+                    measurements(pool, [WAIT, WAIT], 0, 0)
+        pool.reset(0)
+        assert len(measurements(pool, [WAIT, WAIT], 0, 0)) == 2
+    assert workers() == []
+
+
 def test_a_seed_replaced_by_one_of_its_kind_is_another_there_too() -> None:
     plant = Action(Op.GERMINATE, slot=0, blueprint=4)
     with population(envs=2) as alone, population(envs=2, lanes=TWO_LANES) as pool:

@@ -208,6 +208,53 @@ def test_closing_on_a_full_disk_says_how_much_was_lost(recorder: Recorder, monke
     assert repr(read(recorder.directory)) == repr(RUN[:90])
 
 
+def test_closing_tells_what_was_lost_though_the_disk_fails_in_another_way_too(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    put_all(recorder, RUN[:90])
+    recorder.flush()
+    monkeypatch.setattr(segment_writer.os, "write", FullDisk(0))
+    monkeypatch.setattr(segment_writer.os, "fsync", refuse)
+    put_all(recorder, RUN[90:])
+    recorder.close()
+
+    assert recorder.failure is not None
+    assert recorder.failure.endswith(f"the last {len(RUN) - 90} events are lost")
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_a_segment_that_cannot_be_finished_is_told_of_and_the_next_one_taken(
+    at_the_end: bool, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, closed = os.close, list[int]()
+
+    def refuse(file: int) -> None:
+        close(file)
+        closed.append(file)
+        raise OSError(errno.EIO, "Input/output error")
+
+    put_all(recorder, RUN[:50])
+    assert recorder.flush()
+    text = f"{recorder.directory / 'events-00001.jsonl'} could not be finished, and may lack events: Input/output error"
+    monkeypatch.setattr(segment_writer.os, "close", refuse)
+    if at_the_end:
+        recorder.close()
+        assert recorder.failure == text
+        return
+    recorder.put(Keyframe.of(fold(RUN[:50])))
+    assert recorder.flush()
+    assert len(closed) == 1
+    assert recorder.notices.pop() == text
+    monkeypatch.setattr(segment_writer.os, "close", close)
+    put_all(recorder, RUN[50:])
+    recorder.close()
+    assert recorder.failure is None
+    assert repr(read(recorder.directory)) == repr(RUN)
+
+
 def test_a_vanished_directory_is_noticed_and_recording_goes_on_when_it_is_back(recorder: Recorder) -> None:
     put_all(recorder, RUN[:50])
     assert recorder.flush()

@@ -10,6 +10,7 @@ import pytest
 from esper.telemetry import runs
 from esper.telemetry.reader import ReadError
 from esper.telemetry.runs import list_runs, make_run_directory, resolve_run
+from esper.telemetry.segments import packed_path
 
 NOW = datetime(2026, 11, 21, 1, 53, 0)
 
@@ -41,6 +42,20 @@ def test_what_may_not_be_looked_into_hides_no_other(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(runs, "list_segments", refused)
     assert list_runs(tmp_path) == [ours]
+
+
+def test_a_run_is_found_while_its_segment_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path, "a", 100)
+    plain, stat = run / "events-00001.jsonl", Path.stat
+
+    def packed_after(path: Path, **options: bool) -> os.stat_result:
+        found = stat(path, **options)
+        if path == plain:
+            plain.rename(packed_path(plain))
+        return found
+
+    monkeypatch.setattr(Path, "stat", packed_after)
+    assert list_runs(tmp_path) == [run]
 
 
 def test_the_last_run_is_the_one_written_to_last(tmp_path: Path) -> None:

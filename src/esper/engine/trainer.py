@@ -376,6 +376,7 @@ class Trainer:
             CheckpointError: it is damaged, or of another run.
         """
         restored = self.saver.restore(self, path)
+        self._single_step = None
         self.hub.restore(restored.telemetry)
         self._tell_checkpoint(path, restored.bytes, restored.checkpoint, None, "restore", restored.written)
         self._tell_resumed(origin, str(path))

@@ -130,19 +130,24 @@ class Worker:
         self._start()
 
     def _start(self) -> None:
-        self._line, theirs = Pipe()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
-        command, environment = another_python(_PROGRAM, str(theirs.fileno()), self._lane)
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=self._said,
-            stderr=self._said,
-            pass_fds=(theirs.fileno(), self._contract.data),
-            env=environment,
-            start_new_session=True,  # what a terminal tells its processes is for the run to hear
-        )
-        theirs.close()
+        """Raises OSError; then what there was before, closed, is still there."""
+        with contextlib.ExitStack() as opened:
+            line, theirs = Pipe()
+            opened.enter_context(line)
+            said = opened.enter_context(tempfile.TemporaryFile())
+            with theirs:
+                command, environment = another_python(_PROGRAM, str(theirs.fileno()), self._lane)
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    pass_fds=(theirs.fileno(), self._contract.data),
+                    env=environment,
+                    start_new_session=True,  # what a terminal tells its processes is for the run to hear
+                )
+            opened.pop_all()
+        self._line, self._said = line, said
         _send(self._line, self._contract)
 
     @property
@@ -154,10 +159,14 @@ class Worker:
         """Have envs trained and validated.
 
         Raises:
-            FaultError: the process has ended.
+            FaultError: the process has ended, or no other can be started.
         """
         if self._line.closed:
-            self._start()
+            try:
+                self._start()
+            except OSError as error:
+                said = error.strerror
+                raise FaultError(f"the process of lane {self._lane} cannot be started anew: {said}", None) from None
         order = Order([env.index for env in envs], [State.of(env) for env in envs], round_index, step, last)
         try:
             _send(self._line, order)

@@ -199,8 +199,9 @@ class Recorder:
         if self._segment is not None and self._segment.vanished:
             gone = "has vanished, with the events in it: they are lost unless it comes back"
             self.notices.append(f"{self._segment.path} {gone}")
-            self._segment.close()
-            self._segment = None
+            segment, self._segment = self._segment, None
+            with suppress(OSError):
+                segment.close()
         first = self._taken[0]
         if isinstance(first, Keyframe):
             self._begin_segment(first)
@@ -223,10 +224,14 @@ class Recorder:
         return begun
 
     def _finish_segment(self) -> None:
-        if self._segment is not None:
-            self._segment.close()
-            self._finished.append(self._segment.path)
-            self._segment = None
+        segment, self._segment = self._segment, None
+        if segment is None:
+            return
+        self._finished.append(segment.path)
+        try:
+            segment.close()
+        except OSError as error:  # its descriptor is gone all the same
+            self.notices.append(f"{segment.path} could not be finished, and may lack events: {error.strerror}")
 
     def _pack(self) -> None:
         """Have finished segments packed, beside what goes on: it takes seconds each."""
@@ -263,12 +268,14 @@ class Recorder:
         if self._failure:
             time.sleep(RETRY)
             self._catch_up()
-        if self._failure:
-            lost = len(self._taken) + len(self._incoming)
-            self._failure = f"{self._failure}; the last {lost} events are lost"
         self._answer()
         self._sync()
         self._finish_segment()
+        lost = len(self._taken) + len(self._incoming)
+        if self._failure and lost:
+            self._failure = f"{self._failure}; the last {lost} events are lost"
+        elif self.notices:  # nobody takes them out any more
+            self._failure = "; ".join(self.notices)
         if self._packer.is_alive():
             self._packer.join()
         _pack_all(self._finished)

@@ -77,6 +77,9 @@ def shortest_name(path: Path, telemetry_dir: Path) -> str:
 
 def last_written(run: Path) -> float | None:
     """When a run's events, or its manifest, last changed; None for a directory that is no run."""
-    segments = [path if path.exists() else packed_path(path) for path in list_segments(run)]
-    files = [path for path in (*segments, run / "run.json") if path.exists()]
-    return max((path.stat().st_mtime for path in files), default=None)
+    times: list[float] = []
+    segments = list_segments(run)
+    for path in (*segments, *map(packed_path, segments), run / "run.json"):  # one may be packed while it is looked at
+        with suppress(FileNotFoundError):
+            times.append(path.stat().st_mtime)
+    return max(times, default=None)
