@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.sanctum.symbols import brief, clock, counted, number, percent, plain, power_of_two, shorten, span
+from esper.sanctum.symbols import brief, clock, number, percent, plain, power_of_two, shorten, span
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,6 @@ def test_signs() -> None:
 def test_brief_has_no_idle_zeros() -> None:
     assert [brief(value).text for value in (0.0083, 0.5, 24.0, 117.6, 100.0)] == ["0.0083", "0.5", "24", "118", "100"]
     assert [brief(value, tight=True).text for value in (0.5, 0.0, 10.5, -0.5)] == [".5", "0", "10.5", "−0.5"]
-
-
-def test_one_of_a_thing_is_not_more() -> None:
-    assert [counted(count, "env") for count in (0, 1, 2)] == ["0 envs", "1 env", "2 envs"]
-    assert [counted(count, "quantity", "quantities") for count in (1, 2)] == ["1 quantity", "2 quantities"]
 
 
 def test_durations() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esper.telemetry.narrate import assignment, sentence
+from esper.telemetry.narrate import assignment, counted, sentence
 from tests.factory import run_started
 
 
@@ -31,3 +31,8 @@ def test_a_run_starts_by_saying_where_its_envs_are() -> None:
     severity, text = sentence(started) or ("", "")
     assert severity == "info"
     assert text == f"run {started.run}: ppo on digits_impaired, 5 envs on cpu:0 ×3, cpu:1 ×2"
+
+
+def test_one_of_a_thing_is_not_more() -> None:
+    assert [counted(count, "env") for count in (0, 1, 2)] == ["0 envs", "1 env", "2 envs"]
+    assert [counted(count, "quantity", "quantities") for count in (1, 2)] == ["1 quantity", "2 quantities"]

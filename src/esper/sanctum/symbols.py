@@ -212,11 +212,6 @@ def time_of_day(when: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(when))
 
 
-def counted(count: int, one: str, more: str = "") -> str:
-    """A count and what is counted: 1 env, 2 envs; `more` is the plural where that is not `one` and an s."""
-    return f"{count} {one if count == 1 else more or one + 's'}"
-
-
 def plain(text: str) -> str:
     """The text without the control characters that would tear the screen."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)

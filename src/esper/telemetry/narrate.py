@@ -80,6 +80,11 @@ def place_of(anomaly: ev.AnomalyFound | ev.AnomalyEnded) -> str:
     return anomaly.where if anomaly.env is None else f"env {anomaly.env:02d}"
 
 
+def counted(count: int, one: str, more: str = "") -> str:
+    """A count and what is counted: 1 env, 2 envs; `more` is the plural where that is not `one` and an s."""
+    return f"{count} {one if count == 1 else more or one + 's'}"
+
+
 def in_ascii(text: str) -> str:
     """A text that any terminal, log and screen reader takes: what is neither ASCII nor known here is escaped."""
     return "".join(c if " " <= c <= "~" else _ASCII.get(c) or c.encode("unicode_escape").decode("ascii") for c in text)

@@ -9,6 +9,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from esper.telemetry.anomalies import exploding
+from esper.telemetry.narrate import counted
 from esper.telemetry.state import RunState
 from esper.telemetry.vitals import Vital
 
@@ -120,7 +121,7 @@ def _skip(episode: list[Vital]) -> str | None:
 
 
 def _skipped(count: int) -> str:
-    return f"{count} batch{'' if count == 1 else 'es'} skipped for an overflow"
+    return f"{counted(count, 'batch', 'batches')} skipped for an overflow"
 
 
 def _signals(episode: list[Vital], index: int, slots: Sequence[str]) -> list[Moment]:

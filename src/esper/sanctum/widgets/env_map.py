@@ -13,8 +13,9 @@ from textual.geometry import Size
 
 from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.population import NUMBERS, severities_of
-from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, brief, counted
+from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, brief
 from esper.sanctum.widgets.panel import Line, Panel, View
+from esper.telemetry.narrate import counted
 from esper.telemetry.state import EnvState
 
 FAR = 3.5

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from textual.geometry import Size
 
 from esper.sanctum.source import ENDED, Source
-from esper.sanctum.symbols import STATUSES, brief, counted, plain, shorten, span
+from esper.sanctum.symbols import STATUSES, brief, plain, shorten, span
 from esper.sanctum.widgets.panel import Line, Panel
+from esper.telemetry.narrate import counted
 
 
 class Status(NamedTuple):
