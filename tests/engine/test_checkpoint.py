@@ -121,7 +121,7 @@ def test_what_a_trainer_takes_from_a_checkpoint_is_all_that_is_in_it(
     assert any(name.startswith("env.0.momentum.slot") for name in before.tensors)  # or it would show less
 
     second = LiveRun(tmp_path, resume=path, **options)
-    again, _, _ = second.run.trainer.saver.save(second.run.trainer)
+    again, _, _ = second.run.trainer.attendant.saver.save(second.run.trainer)
     second.control.ask(Kind.ABANDON, "test")
     second.start().finish()
     after = read_checkpoint(again)
@@ -520,16 +520,17 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_trainer_as_it_was(
     """Its digests are right; what it holds is not. It is refused half-way, and a live run must be able to go on."""
     live = LiveRun(tmp_path).start_paused(3)
     trainer = live.run.trainer
-    path, _, _ = trainer.saver.save(trainer)
+    saver = trainer.attendant.saver
+    path, _, _ = saver.save(trainer)
     live.control.ask(Kind.STEP, "test")
     live.wait_for(ev.Paused)
-    now, _, _ = trainer.saver.save(trainer)
+    now, _, _ = saver.save(trainer)
     expected = read_checkpoint(now)
     forge(path)
     sign(path, config=read_manifest(now).config)
     with pytest.raises(CheckpointError, match="does not fit this version"):
-        trainer.saver.restore(trainer, path)
-    again, _, _ = trainer.saver.save(trainer)
+        saver.restore(trainer, path)
+    again, _, _ = saver.save(trainer)
     assert again == now
     found = read_checkpoint(again)
     live.control.ask(Kind.ABANDON, "test")

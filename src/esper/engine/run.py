@@ -93,7 +93,7 @@ class Run:
                 attended=attended and ranks.alone,
             )
             if resume:
-                self.trainer.restore(resume, "command line")
+                self.trainer.attendant.restore(resume, "command line")
             self._announce(config)
             if lock.problem:
                 self.hub.emit(ev.Logged(severity="warning", text=lock.problem))

@@ -1,0 +1,242 @@
+"""Attends to a run between its steps: does what is asked of it, writes checkpoints, holds it when it has failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from esper.control import Control, Kind, Request
+from esper.engine import report
+from esper.engine.checkpoint import Checkpoint
+from esper.engine.faults import HALF_DONE, FaultError, RunFailedError
+from esper.engine.manifest import CheckpointError
+from esper.engine.saving import Saver
+from esper.telemetry import events as ev
+
+if TYPE_CHECKING:
+    from esper.engine.trainer import Trainer
+
+NOBODY = frozenset({"end", "signal", "dashboard"})
+"""Origins of the end of a run at which nobody is there who could try again."""
+
+
+class Attendant:
+    """Attends to a trainer, which calls it where nothing is half done but what has failed.
+
+    Args:
+        trainer: that is attended to.
+        control: where requests come from.
+        saver: writes and reads checkpoints.
+        attended: whether somebody sees a fault and can say what to do; a fault ends any other run.
+    """
+
+    def __init__(self, trainer: Trainer, control: Control, saver: Saver, *, attended: bool) -> None:
+        self._trainer = trainer
+        self._control = control
+        self.saver = saver
+        self._attended = attended
+        self._hub = trainer.hub
+        self._single_step: str | None = None
+        """Who asked for one step and no more; None while nobody did."""
+
+    # Faults
+
+    def hold_failed(self, fault: FaultError) -> None:
+        """Save what the step had not touched, and hold the run until somebody goes back to a checkpoint.
+
+        Raises:
+            FaultError: nobody is there, or who is there ends the run.
+        """
+        unsaved = self._attempt(lambda: self._rescue("fault"))
+        if not self._attended:
+            raise fault
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        self._tell_failed(fault, unsaved)
+        while True:
+            match request := self._control.take(timeout=0.2):
+                case None:
+                    pass
+                case Request(Kind.CHECKPOINT | Kind.STOP, origin) if unsaved:
+                    self._tell_request(request)
+                    unsaved = self._attempt(lambda: self._rescue(origin))
+                    if request.kind is Kind.STOP and (not unsaved or origin in NOBODY):
+                        raise fault
+                    self._tell_failed(fault, unsaved)
+                case Request(Kind.RESTORE, origin, str(path)):
+                    self._tell_request(request)
+                    if not self._attempt(lambda: self.restore(Path(path), origin)):
+                        return
+                case Request(Kind.STOP | Kind.ABANDON):
+                    self._tell_request(request)
+                    raise fault
+                case _:
+                    self._tell_request(request, ignored=HALF_DONE)
+
+    def _tell_failed(self, fault: FaultError, unsaved: str | None) -> None:
+        reason, cause = (f"{fault}; {unsaved}", "unsaved") if unsaved else (str(fault), "fault")
+        self._tell_paused("engine", reason, cause)
+
+    def _rescue(self, origin: str) -> None:
+        """Write the checkpoint of the beginning of the round. Raises CheckpointError."""
+        start = time.perf_counter()
+        rescued = self.saver.rescue()
+        if rescued is not None:
+            self._tell_checkpoint(*rescued, time.perf_counter() - start, origin)
+            self._attempt(lambda: self.saver.keep_newest(self._trainer.ranks))
+
+    def _hold_unrecorded(self) -> str | None:
+        """Why the run cannot go on being recorded, if it cannot. One of several ranks goes on until memory is full."""
+        failure = self._hub.failure if self._trainer.ranks.alone else None
+        if failure is not None:
+            self._tell_paused("engine", f"{failure}; the run goes on when it can be recorded again", "recording")
+        return failure
+
+    # Requests
+
+    def honour_requests(self) -> bool:
+        """Do what was asked for since the last step; hold while paused. False if the run is to end."""
+        paused = self._single_step is not None
+        if self._single_step is not None:
+            self._tell_paused(self._single_step)
+            self._single_step = None
+        unrecorded = self._hold_unrecorded()
+        while True:
+            if unrecorded and self._hub.flush():
+                unrecorded = None
+                if paused:
+                    self._tell_paused("engine")
+                else:
+                    self._tell_resumed("engine")
+            request = self._control.take(timeout=0.2 if paused or unrecorded else 0.0)
+            if request is not None:
+                self._tell_request(request, ignored=_vain(request, paused=paused, unrecorded=bool(unrecorded)))
+            match request:
+                case None if not paused and not unrecorded:
+                    return True
+                case Request(Kind.STOP, origin):
+                    if self._checkpoint_to_leave(origin):
+                        return False
+                    paused = True
+                case Request(Kind.ABANDON):
+                    return False
+                case Request(Kind.CHECKPOINT, origin):
+                    self._attempt(lambda: self._checkpoint(origin))
+                case Request(Kind.RESTORE, origin, str(path)):
+                    if not self._attempt(lambda: self.restore(Path(path), origin)):
+                        return True
+                case Request(Kind.PAUSE, origin) if not paused:
+                    paused = True
+                    self._tell_paused(origin)
+                case Request(Kind.STEP, origin) if paused and not unrecorded:
+                    self._single_step = origin
+                    self._trainer.times.restart()
+                    return True
+                case Request(Kind.RESUME, origin) if paused and not unrecorded:
+                    self._tell_resumed(origin)
+                    return True
+                case _:
+                    """Nothing to do: a pause while paused, a resume while running."""
+
+    def _tell_request(self, request: Request, ignored: str | None = None) -> None:
+        self._hub.announce(
+            ev.ControlRequested(kind=request.kind.value, origin=request.origin, path=request.path, ignored=ignored)
+        )
+
+    def _tell_paused(self, origin: str, reason: str | None = None, cause: str | None = None) -> None:
+        at = self._trainer.at
+        self._hub.announce(ev.Paused(round=at.round, step=at.step, origin=origin, reason=reason, cause=cause))
+        self._hub.flush()
+
+    def _tell_resumed(self, origin: str, checkpoint: str | None = None) -> None:
+        at = self._trainer.at
+        self._hub.announce(ev.Resumed(round=at.round, step=at.step, origin=origin, checkpoint=checkpoint))
+        self._trainer.times.restart()
+
+    # Checkpoints
+
+    def remember(self) -> None:
+        """A round begins: keep what a checkpoint of now would hold, for when a step of it fails."""
+        if self._trainer.ranks.alone:
+            self.saver.remember(self._trainer)
+
+    def checkpoint_round(self) -> None:
+        """A round is over: write a checkpoint, if one is due.
+
+        Raises:
+            RunFailedError: it is the last round, and the checkpoint cannot be written.
+        """
+        config, rounds = self._trainer.config, self._trainer.round
+        if rounds == config.rounds:
+            self._checkpoint_to_leave("end")
+        elif config.checkpoint_every and rounds % config.checkpoint_every == 0:
+            self._attempt(lambda: self._checkpoint("schedule"))
+
+    def _attempt(self, work: Callable[[], None]) -> str | None:
+        """Do what the run can do without. What stands in its way is told and returned; the run goes on as it was."""
+        try:
+            work()
+        except CheckpointError as error:
+            self._hub.announce(ev.Logged(severity="error", text=str(error)))
+            return str(error)
+        return None
+
+    def _checkpoint(self, origin: str) -> None:
+        """Raises CheckpointError if it cannot be written."""
+        start = time.perf_counter()
+        with self._trainer.times("checkpoint"):
+            saved = self.saver.save(self._trainer)
+        self._tell_checkpoint(*saved, time.perf_counter() - start, origin)
+        self._attempt(lambda: self.saver.keep_newest(self._trainer.ranks))
+        self._hub.flush()
+
+    def _checkpoint_to_leave(self, origin: str) -> bool:
+        """Write the checkpoint that ends the run. False if it cannot be written, and somebody is there to be told.
+
+        Raises:
+            RunFailedError: nobody is there, or it is the end of the run.
+        """
+        try:
+            self._checkpoint(origin)
+        except CheckpointError as error:
+            if origin in NOBODY or not self._attended:
+                raise RunFailedError(str(error)) from None
+            self._tell_paused("engine", f"{error}; make room and try again, or leave without one", "checkpoint")
+            return False
+        return True
+
+    def restore(self, path: Path, origin: str) -> None:
+        """Go back, or on, to a checkpoint of this run; the events after it are undone.
+
+        Later checkpoints are of a future that will not be: they are set aside.
+
+        Raises:
+            CheckpointError: it is damaged, or of another run.
+        """
+        restored = self.saver.restore(self._trainer, path)
+        self._single_step = None
+        self._hub.restore(restored.telemetry)
+        self._tell_checkpoint(path, restored.bytes, restored.checkpoint, None, "restore", restored.written)
+        self._tell_resumed(origin, str(path))
+        self._attempt(lambda: self.saver.undo_later(self._trainer))
+
+    def _tell_checkpoint(
+        self, path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, written: float | None = None
+    ) -> None:
+        at = self._trainer.moment(saved.round, saved.step)
+        self._hub.announce(report.checkpoint_saved(path, size, saved, seconds, origin, written, at))
+
+
+def _vain(request: Request, *, paused: bool, unrecorded: bool) -> str | None:
+    """Why a request changes nothing; None if it does."""
+    if request.kind is Kind.PAUSE and paused:
+        return "the run is paused already"
+    if request.kind in {Kind.RESUME, Kind.STEP} and unrecorded:
+        return "the run cannot be recorded: it goes on by itself when it can"
+    if request.kind in {Kind.RESUME, Kind.STEP} and not paused:
+        return "the run is not paused"
+    return None
