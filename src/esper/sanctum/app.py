@@ -1,16 +1,12 @@
-"""The dashboard: ticks, keys and requests. What is drawn where stands in screens/ and widgets/."""
+"""The dashboard: its ticks and views. screens/ and widgets/ have what is drawn, steering.py how a run is asked."""
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 from textual.actions import ActionParseResult
 from textual.app import App, SystemCommand
@@ -22,22 +18,19 @@ from textual.drivers.web_driver import WebDriver
 from textual.filter import LineFilter
 from textual.screen import Screen
 
-from esper.control import Kind
 from esper.garbage import spare_what_is_loaded
 from esper.sanctum.alerts import Alerts
 from esper.sanctum.bindings import APP, KEYS, bindings, shown
 from esper.sanctum.charset import CharsetFilter, chosen
 from esper.sanctum.diagnosis import Diagnosis
 from esper.sanctum.driver import LastingDriver, PageDriver
-from esper.sanctum.holds import hold_of
-from esper.sanctum.requests import Requests
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.screens.help import Help
-from esper.sanctum.screens.quit_dialog import QuitDialog
 from esper.sanctum.screens.registry import SCREENS, open_screen
 from esper.sanctum.sharing import Sharing
-from esper.sanctum.source import ENDED, Source
+from esper.sanctum.source import Source
+from esper.sanctum.steering import Steering
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.time_travel import TimeTravel
 from esper.sanctum.widgets.panel import View
@@ -52,11 +45,9 @@ NOTICE_SECONDS = 20.0
 _WIDTHS = [(0, "-tiny"), (WIDTH, "-narrow"), (110, "-normal"), (160, "-wide")]
 _HEIGHTS = [(0, "-flat"), (HEIGHT, "-short"), (34, "-medium"), (50, "-tall")]
 """From which size on a screen has a class; sanctum.tcss says what follows from it."""
-SignalHandler: TypeAlias = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
+class SanctumApp(Diagnosis, TimeTravel, Sharing, Steering, App[None]):
     """Shows a source until the user leaves, or the run that the user ended is over.
 
     Raises:
@@ -98,13 +89,12 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         self._ticked = 0.0
         self._warned = 0
         self._state = source.state
-        self._handlers: dict[signal.Signals, SignalHandler] = {}
         self.set_reactive(SanctumApp.theme, palette.name)
         self.stylesheet.set_variables(self.get_css_variables())  # the first frame is in these colours already
 
     def on_load(self) -> None:
         """Before the terminal is taken over: then there is no moment at which a signal would leave it as it is."""
-        self._listen()
+        self.hear_signals()
 
     def on_ready(self) -> None:
         """The first frame comes before the engine, whose imports take seconds."""
@@ -128,7 +118,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         elapsed, self._ticked = now - self._ticked, now
         changed = self.source.tick(elapsed)
         self.arrive()
-        if self.source.failure is not None or self._left():
+        if self.source.failure is not None or self.left:
             self.exit()
         elif changed or not self.source.alive:
             self.look()
@@ -148,16 +138,6 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
             rest = len(notices) - MOST_NOTICES
             self.notify(f"{rest} more notices: --no-tui prints all.", severity="warning", timeout=NOTICE_SECONDS)
         self._warned = len(notices)
-
-    def _left(self) -> bool:
-        """Whether the run was asked to end, and has; or has ended before it was set up."""
-        asked = self.source.requests is not None and self.source.requests.leaving
-        return (asked and self._over) or not (self.source.alive or self.source.directory)
-
-    @property
-    def _over(self) -> bool:
-        """Whether nothing more will come from an engine."""
-        return self.source.present.status in ENDED or not self.source.alive
 
     def get_driver_class(self) -> type[Driver]:
         """Textual's; those of a terminal and a page, for one that may be closed."""
@@ -228,89 +208,6 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         for name in self.palettes:
             yield SystemCommand(f"Theme {name}", "change the colours", partial(setattr, self, "theme", name))
 
-    # The run
-
-    def _engine(self) -> Requests | None:
-        """The way to the engine; without one, or after its end, says so."""
-        requests = self.source.requests
-        if requests is None:
-            self.notify("This is a recording: it cannot be controlled.", severity="warning")
-        elif requests.barred:
-            self.notify(requests.barred, severity="warning")
-        elif self._over:
-            self.notify("The run has ended: there is nothing to control.", severity="warning")
-        else:
-            return requests
-        return None
-
-    def _ask(self, kind: Kind, path: str | None = None) -> None:
-        requests, cause = self._engine(), self.source.present.cause
-        if requests and cause and kind in hold_of(cause).vain:
-            self.notify(hold_of(cause).way, severity="warning")
-        elif requests:
-            requests.ask(kind, path)
-            self.look()
-
-    def action_pause(self) -> None:
-        """Pause, or go on."""
-        self._ask(Kind.RESUME if self.source.present.status == "paused" else Kind.PAUSE)
-
-    def action_step(self) -> None:
-        """One step of a paused run."""
-        if self._engine() is not None and self.source.present.status != "paused":
-            self.notify("Single steps need a paused run: p pauses.", severity="warning")
-        elif self._engine() is not None:
-            self._ask(Kind.STEP)
-
-    def action_checkpoint(self) -> None:
-        """Write a checkpoint."""
-        self._ask(Kind.CHECKPOINT)
-
-    def action_restore(self) -> None:
-        """Pick a checkpoint to go back to."""
-        if self._engine() is None:
-            return
-        from esper.sanctum.screens.checkpoints import CheckpointPicker, still_there  # its table takes longest to load
-
-        checkpoints = still_there(self.source.present.checkpoints, self.source.directory)
-        if not checkpoints:
-            self.notify("There is no checkpoint yet: c writes one.", severity="warning")
-            return
-
-        def restore(path: str | None) -> None:
-            if path is not None:
-                self._ask(Kind.RESTORE, path)
-
-        self.push_screen(CheckpointPicker(checkpoints), restore)
-
-    async def action_quit(self) -> None:
-        """Leave at once if nothing is lost by it; else ask."""
-        if self.source.requests is None or self.source.attached or self._over:
-            self.exit()
-        elif self.source.present.status == "starting":
-            self._ask(Kind.ABANDON)
-        else:
-            self.action_stop()
-
-    def action_stop(self) -> None:
-        """End the run, after asking; asked for once more instead of an answer, with a checkpoint."""
-        if isinstance(self.screen, QuitDialog):
-            self.screen.choose_first()
-        elif self._engine() is not None:
-            self.push_screen(QuitDialog(attached=self.source.attached, cause=self.source.present.cause), self._end)
-
-    def action_detach(self) -> None:
-        """Leave, if the run goes on without us."""
-        if self.source.attached:
-            self.exit()
-        else:
-            sentence = "This run trains in this process and ends with it: one that was started with --detach does not."
-            self.notify(sentence, severity="warning")
-
-    def _end(self, kind: Kind | None) -> None:
-        if kind is not None:
-            self._ask(kind)
-
     # View
 
     def action_open_env(self) -> None:
@@ -333,38 +230,6 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         names = list(self.palettes)
         self.theme = names[(names.index(self.theme) + 1) % len(names)]
         self.notify(f"theme {self.theme}", timeout=2)
-
-    # Signals
-
-    def _listen(self) -> None:
-        """A first TERM, INT or HUP ends the run of this process with a checkpoint; a second TERM or INT, at once."""
-        if threading.current_thread() is threading.main_thread():
-            loop = asyncio.get_running_loop()
-            handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-            self._handlers = {number: old for number, old in handlers.items() if old is not signal.SIG_IGN}
-            for number in self._handlers:
-                loop.add_signal_handler(number, self._on_signal, number)
-
-    def on_unmount(self) -> None:
-        """Give the signals back to those who had them."""
-        for number, handler in self._handlers.items():
-            asyncio.get_running_loop().remove_signal_handler(number)
-            signal.signal(number, handler)
-
-    def _on_signal(self, number: int) -> None:
-        requests = self.source.requests
-        closed = number == signal.SIGHUP  # it comes more than once when a terminal is closed: that is no second signal
-        if requests is None or self.source.attached or self._over:
-            self.exit()
-        elif requests.leaving and not closed:
-            requests.ask(Kind.ABANDON, origin="signal")
-            self.exit(return_code=128 + number)
-        else:
-            if not requests.leaving:
-                requests.ask(Kind.STOP, origin="signal")
-            if closed:  # the engine saves what it has, but there is nobody to be shown how
-                self.exit()
-            self.look()
 
 
 def run_dashboard(
