@@ -24,7 +24,7 @@ from tests.terminals import assert_refused, printed, run
 WRONG = {
     ("--envs", "0"): "--envs '0' is not valid: it must be a whole number >= 1",
     ("--envs", "-3"): "--envs '-3' is not valid: it must be a whole number >= 1",
-    ("--envs", "many"): "--envs 'many' is not valid: it must be a whole number, not a text",
+    ("--envs", "many"): "--envs 'many' is not valid: it must be a whole number\n",
     ("--envs",): "--envs: expected one argument",
     ("--rounds", "1.5"): "--rounds '1.5' is not valid: it must be a whole number",
     ("--steps", "0"): "--steps '0' is not valid: it must be a whole number >= 1",

@@ -282,6 +282,8 @@ def _explain(message: str, values: Mapping[str, Any], given: Mapping[str, Any], 
     for part in key.split("."):
         value = value[part]
     source = f"--{key} {value!r}" if key in given else f"{key} = {value!r} in {file}"
+    if key in given:
+        complaint = complaint.removesuffix(", got `str`")  # whatever stands on a command line is one
     if choices := _choices(key):
         complaint = nearest(str(value), choices)
     for term, words in _WORDS.items():

@@ -170,6 +170,14 @@ def test_a_cpu_has_memory_and_none_of_the_rest() -> None:
     assert (reading.reserved, reading.utilisation, reading.temperature, reading.power) == (None, None, None, None)
 
 
+def test_what_processes_share_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    infos = {1: SimpleNamespace(rss=900, shared=300), 2: SimpleNamespace(rss=700, shared=250)}
+    monkeypatch.setattr(psutil, "Process", lambda pid: SimpleNamespace(memory_info=lambda: infos[pid]))
+    assert read_gauges(CPU, [1, 2]).allocated == 600 + 450 + 300
+    infos = {1: SimpleNamespace(rss=900), 2: SimpleNamespace(rss=700)}  # as where the system does not tell
+    assert read_gauges(CPU, [1, 2]).allocated == 1600
+
+
 def test_a_process_that_has_ended_has_no_memory() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()

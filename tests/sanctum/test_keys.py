@@ -238,6 +238,9 @@ async def test_the_end_stays_on_the_screen_until_q(outcome: str, says: str) -> N
         await pilot.pause()
         assert says in header(app)
         assert not app._exit
+        footer = app.screen.query_one(Footer).text
+        assert "quit" in footer
+        assert not any(name in footer for name in ("pause", "checkpoint", "restore"))
         await pilot.press("p")
         assert kinds(session) == []
         assert "has ended" in notices(app)
@@ -392,6 +395,9 @@ async def test_the_palette_has_what_the_screen_can_do() -> None:
         commands = {command.title for command in app.get_system_commands(app.screen)}
         assert {"Search", "Kind", "Severity"} <= commands
         assert "Map" not in commands
+        assert [command.help for command in app.get_system_commands(app.screen) if command.title == "All"] == [
+            "no filter"
+        ]
 
 
 async def test_screenshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -436,6 +442,7 @@ async def test_replay_steps_and_rounds(tmp_path: Path) -> None:
             seen.append((app.source.state.round, app.source.state.step))
         assert seen == [(1, 1), (1, 2), (1, 1), (1, 5), (2, 1), (2, 5), (1, 5), (3, 5), (0, 0)]
         assert not playback.playing
+        assert "ppo 4 envs" in header(app)  # what runs is told by the first event
         await pilot.press("right_curly_bracket")
         assert "round 3/3" in header(app)
 
@@ -472,7 +479,7 @@ async def test_home_and_end_belong_to_what_has_the_focus(tmp_path: Path) -> None
         await pilot.press("tab", "end")
         assert (app.view.env, playback.position) == (7, playback.length)
         await pilot.press("home")
-        assert (app.view.env, playback.position) == (7, 0)
+        assert (app.view.env, playback.position) == (7, 1)
 
 
 async def test_the_scrubber_shows_the_time_and_what_was_passed(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from esper.sanctum.screens.explain import Explain
 from esper.sanctum.screens.help import Help
 from esper.sanctum.widgets.anomalies import AnomalyStrip
 from esper.sanctum.widgets.devices import Devices
+from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.lanes import LaneLoads, PhaseShares
 from esper.sanctum.widgets.log_list import LogList
 from esper.sanctum.widgets.memory import MemoryCourse, MemoryOwners
@@ -21,6 +22,7 @@ from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.scales import PONG, SKIP, Scales
 from esper.telemetry import events as ev
 from esper.telemetry.explanations import EXPLANATIONS
+from esper.telemetry.vitals import POINTS
 from tests.factory import device_sampled, env_stepped, example_run, run_started, stamp
 from tests.sanctum.driving import ROOMY, live, replay, screen_text, settle, shown
 from tests.sanctum.population import population
@@ -53,6 +55,16 @@ async def test_a_scale_that_envs_share_grows_by_the_batches_of_all_of_them() -> 
         await settle(pilot)
         first = app.screen.query_one(Scales).text.splitlines()[1]
         assert first.split()[3:5] == ["2", "steps"]  # 25 clean batches, 10 of each of the two envs on cpu:0
+
+
+async def test_the_middle_of_the_scales_is_that_of_their_exponents() -> None:
+    scales = (2.0**14, 2.0**9, 2.0**13, 2.0**-3)
+    events = [env_stepped(env=env, loss_scale=scale) for env, scale in enumerate(scales)]
+    app, _ = live(stamp([run_started(4, 10, 25), ev.RoundStarted(round=1), *events]))
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settle(pilot)
+        rows = {row.split()[0]: row.split()[-1] for row in app.screen.query_one(EnvTable).text.splitlines()[-3:]}
+    assert rows == {"med": "2^11", "min": "2^−3", "max": "2^14"}
 
 
 async def test_the_numerics_of_an_env_are_those_of_its_scaler() -> None:
@@ -170,6 +182,18 @@ async def test_each_curve_of_the_memory_is_named_and_what_lanes_share_is_told_on
     assert owners["cuda:0"] == ["1.00", "–", "–", "–", "–", "1023"]
     assert owners["cpu:0"] == owners["cpu:1"] == ["1.00", "–", "–", "–", "–", "–"]
     assert owners["cpu all"] == ["2.00", "–", "–", "–", "–", "1022"]
+
+
+async def test_a_curve_is_labelled_with_what_is_now_though_a_point_is_of_many_samples() -> None:
+    used = [2] * (POINTS + 1) + [3]
+    samples = [device_sampled("cpu:0", allocated=2**30, used=gib * 2**30, total=2**33) for gib in used]
+    app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples]))
+    async with app.run_test(size=(80, 34)) as pilot:
+        await settle(pilot)
+        await pilot.press("5")
+        await settle(pilot)
+        assert app.source.state.vitals.memories["cpu"].points[-1].used == 2 * 2**30
+        assert "machine 3" in app.screen.query_one(MemoryCourse).text
 
 
 async def test_the_memory_of_each_process_is_counted_once() -> None:

@@ -141,7 +141,7 @@ async def test_keys_for_the_run_act_on_its_present(tmp_path: Path) -> None:
         await settle(pilot)
         await pilot.press("left_curly_bracket", "p", "c")
         assert [request.kind for request in session.asked()] == [Kind.PAUSE, Kind.CHECKPOINT]
-        assert app.source.state.seq == 0
+        assert app.source.state.seq == 1
         assert "pausing…" in header(app)
         assert shown(app, Footer).startswith("End present p pause")
         session.say(*stamp([ev.Paused(round=2, step=5, origin="keyboard")], first=HALF + 1))
@@ -225,7 +225,7 @@ async def test_what_was_asked_for_in_the_present_stays_there(tmp_path: Path, gat
         await pilot.press("left_curly_bracket")
         arrived(app)
         assert app.source.playback is not None
-        assert app.source.state.seq == 0
+        assert app.source.state.seq == 1
         marks = [mark.position for mark in app.source.playback.history.marks if mark.sign is Sign.BOOKMARK]
         assert marks == ([HALF] if "m" in keys else [])
 

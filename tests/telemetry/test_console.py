@@ -138,7 +138,7 @@ def test_the_summary_of_a_run() -> None:
     assert lines[2] == "10 of 10 steps, at round 2 of 2; 1 s, the last steps at 20 env-steps/s"
     assert "last checkpoint at round 2 step 5: checkpoints/00002-005" in lines
     assert lines[-3:] == [
-        "anomalies: 2",
+        "anomalies: 2; the last of each kind and place:",
         "  env 01: the gradient of the host is NaN at round 1 step 3 (×1)",
         "  head tempo had choices in round 1, yet no gradient reached it (×1)",
     ]

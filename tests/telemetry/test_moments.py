@@ -32,7 +32,8 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 @pytest.mark.parametrize(
     ("text", "position"),
     [
-        ("round:2", next(i + 1 for i, e in enumerate(RUN) if isinstance(e, ev.RoundStarted) and e.round == 2)),
+        ("round:1", STEPS[0]),
+        ("round:2", STEPS[5]),
         ("step:1", STEPS[0]),
         ("step:7", STEPS[6]),
         ("event:50", 50),
@@ -62,7 +63,7 @@ def test_what_people_write(history: History, text: str, position: int) -> None:
         ("round:0", "there is no round:0 in this recording: it has round:1 to round:2"),
         ("step:11", "it has step:1 to step:10"),
         ("event:1000", f"it has event:1 to event:{len(RUN)}"),
-        ("anomaly:4", "there is no anomaly:4 in this recording"),
+        ("anomaly:4", "there is no anomaly:4 in this recording: it has anomaly:1 to anomaly:2"),
         ("9h", "9h is beyond the end of this recording, which lasts 1:46:00"),
         ("25:00", "25:00 is no time of day"),
         ("12:29", "this recording was not running at 12:29: it goes from 12:30:20 to 14:16:20"),
@@ -102,6 +103,13 @@ def without(*lost: int) -> list[ev.AnyEvent]:
     return [event for event in RUN if event.seq not in lost]
 
 
+def test_a_round_without_a_step_yet_is_where_it_starts(tmp_path: Path) -> None:
+    starts = [index + 1 for index, event in enumerate(RUN) if isinstance(event, ev.RoundStarted)]
+    history = open_history(write_segment(tmp_path, 1, recording(RUN[: starts[1] + 1])))
+    assert find_moment("round:2", history) == starts[1]
+    assert history.state_at(starts[1]).round == 2
+
+
 def test_a_damaged_line_does_not_shift_the_numbers_of_what_comes_after_it(tmp_path: Path) -> None:
     second_step, second_round = STEPS[1], next(e.seq for e in RUN if isinstance(e, ev.RoundStarted) and e.round == 2)
     history = open_history(write_segment(tmp_path, 1, recording(without(second_step, second_round))))
@@ -112,7 +120,7 @@ def test_a_damaged_line_does_not_shift_the_numbers_of_what_comes_after_it(tmp_pa
     assert find_moment("step:1", history) == STEPS[0]
     assert find_moment("step:3", history) == STEPS[2] - 1
     assert find_moment("step:10", history) == STEPS[9] - 2
-    assert find_moment("round:1", history) == 2
+    assert find_moment("round:1", history) == STEPS[0]
     for lost in ("step:2", f"event:{second_step}"):
         with pytest.raises(MomentError, match=f"there is no {lost} in this recording: its line is damaged or missing"):
             find_moment(lost, history)

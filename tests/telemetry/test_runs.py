@@ -82,7 +82,7 @@ def test_what_is_not_there_is_refused_with_the_nearest_names(tmp_path: Path) -> 
 
     with pytest.raises(ReadError, match=r"no file 'digits-20261121', nor .*: did you mean digits-20261121-015300$"):
         resolve_run("digits-20261121", tmp_path)
-    with pytest.raises(ReadError, match="did you mean synthetic-1 or digits-20261121-015300"):
+    with pytest.raises(ReadError, match=r": the newest there: synthetic-1, digits-20261121-015300$"):
         resolve_run("???", tmp_path)
 
 

@@ -41,10 +41,15 @@ def _read_cuda(device: torch.device) -> Reading:
 
 
 def _read_cpu(processes: Collection[int]) -> Reading:
-    """Memory of the processes, None if one has ended, and of the machine: all CPU lanes share it."""
+    """Memory of the processes, None if one has ended, and of the machine: all CPU lanes share it.
+
+    What they share counts once, where the system tells how much that is.
+    """
     machine = psutil.virtual_memory()
     try:
-        resident = sum(psutil.Process(process).memory_info().rss for process in processes)
+        infos = [psutil.Process(process).memory_info() for process in processes]
+        shared = [getattr(info, "shared", 0) for info in infos]  # libraries and data, which each of them has mapped
+        resident = sum(info.rss for info in infos) - sum(shared) + max(shared)
     except psutil.NoSuchProcess:
         resident = None
     return Reading(

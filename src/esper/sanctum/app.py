@@ -195,15 +195,15 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, Steering, App[None]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Commands of the palette: the keys of the app and of what has the focus, and every theme by name."""
-        focused = {active.binding.key: active.binding.action for active in screen.active_bindings.values()}
+        focused = {active.binding.id for active in screen.active_bindings.values()}
         for key in KEYS:
             known = key.priority or key.action == "command_palette"  # a second key for the same, and this list itself
             if not shown(key, live=self.source.live) or known:
                 continue
-            first = key.keys.partition(",")[0]
             if key.category in APP:
                 yield SystemCommand(key.name.capitalize(), key.description, partial(self.run_action, key.action))
-            elif focused.get(first) == key.action:
+            elif key.id in focused:
+                first = key.keys.partition(",")[0]
                 yield SystemCommand(key.name.capitalize(), key.description, partial(self.simulate_key, first))
         for name in self.palettes:
             yield SystemCommand(f"Theme {name}", "change the colours", partial(setattr, self, "theme", name))

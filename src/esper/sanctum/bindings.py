@@ -56,6 +56,11 @@ class Key:
     priority: bool = False
     """Reaches the app whatever has the focus."""
 
+    @property
+    def id(self) -> str:
+        """By which Textual knows its binding."""
+        return f"{self.category.name}.{self.action}".lower()
+
 
 class Place(NamedTuple):
     """A screen that a number key goes to."""
@@ -202,7 +207,7 @@ def bindings(*categories: Category) -> list[Binding]:
             key.keys,
             key.action,
             key.description,
-            id=f"{key.category.name}.{key.action}".lower(),
+            id=key.id,
             show=False,
             priority=key.priority,
         )

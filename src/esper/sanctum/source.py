@@ -96,6 +96,11 @@ class Source(Protocol):
         ...
 
 
+def is_over(source: Source) -> bool:
+    """Whether nothing more will come from an engine."""
+    return source.present.status in ENDED or not source.alive
+
+
 class Session(Protocol):
     """A run in this process, with the engine in a thread of its own."""
 

@@ -13,7 +13,7 @@ from esper.control import Kind
 from esper.sanctum.holds import hold_of
 from esper.sanctum.requests import Requests
 from esper.sanctum.screens.quit_dialog import QuitDialog
-from esper.sanctum.source import ENDED, Source
+from esper.sanctum.source import Source, is_over
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -36,12 +36,7 @@ class Steering(_Base):
     def left(self) -> bool:
         """Whether the run was asked to end, and has; or has ended before it was set up."""
         asked = self.source.requests is not None and self.source.requests.leaving
-        return (asked and self._over) or not (self.source.alive or self.source.directory)
-
-    @property
-    def _over(self) -> bool:
-        """Whether nothing more will come from an engine."""
-        return self.source.present.status in ENDED or not self.source.alive
+        return (asked and is_over(self.source)) or not (self.source.alive or self.source.directory)
 
     def _engine(self) -> Requests | None:
         """The way to the engine; without one, or after its end, says so."""
@@ -50,7 +45,7 @@ class Steering(_Base):
             self.notify("This is a recording: it cannot be controlled.", severity="warning")
         elif requests.barred:
             self.notify(requests.barred, severity="warning")
-        elif self._over:
+        elif is_over(self.source):
             self.notify("The run has ended: there is nothing to control.", severity="warning")
         else:
             return requests
@@ -98,7 +93,7 @@ class Steering(_Base):
 
     async def action_quit(self) -> None:
         """Leave at once if nothing is lost by it; else ask."""
-        if self.source.requests is None or self.source.attached or self._over:
+        if self.source.requests is None or self.source.attached or is_over(self.source):
             self.exit()
         elif self.source.present.status == "starting":
             self._ask(Kind.ABANDON)
@@ -145,7 +140,7 @@ class Steering(_Base):
     def _on_signal(self, number: int) -> None:
         requests = self.source.requests
         closed = number == signal.SIGHUP  # it comes more than once when a terminal is closed: that is no second signal
-        if requests is None or self.source.attached or self._over:
+        if requests is None or self.source.attached or is_over(self.source):
             self.exit()
         elif requests.leaving and not closed:
             requests.ask(Kind.ABANDON, origin="signal")

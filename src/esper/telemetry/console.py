@@ -13,7 +13,7 @@ from typing import TextIO
 
 from esper.telemetry import events as ev
 from esper.telemetry.narrate import sentence
-from esper.telemetry.state import Keyframe, Record, RunState, key_of
+from esper.telemetry.state import ANOMALIES, Keyframe, Record, RunState, key_of
 
 IDLE = 0.2
 """Seconds between looks at whether the run is still alive."""
@@ -162,7 +162,9 @@ def summary(state: RunState, status: str | None = None) -> str:
     if state.checkpoints:
         last = state.checkpoints[-1]
         lines.append(f"last checkpoint at round {last.round} step {last.step}: {last.path}")
-    lines.append(f"anomalies: {len(state.anomalies) or 'none'}")
+    found = sum(anomaly.count for anomaly in state.anomalies.values())
+    least = "at least " if len(state.anomalies) == ANOMALIES else ""
+    lines.append(f"anomalies: {least}{found}; the last of each kind and place:" if found else "anomalies: none")
     lines += [f"  {anomaly.found.text} (×{anomaly.count})" for anomaly in state.anomalies.values()]
     return "\n".join(lines)
 

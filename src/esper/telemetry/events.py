@@ -193,7 +193,7 @@ class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
     busy: float | None = None
     """Share of the step that the lane spent working."""
     allocated: int | None = None
-    """CUDA: held by live tensors. CPU: resident sets of the run's processes, or of a rank's."""
+    """CUDA: held by live tensors. CPU: resident in the run's processes, or a rank's; what they share counts once."""
     reserved: int | None = None
     """CUDA: held by the caching allocator."""
     used: int | None = None

@@ -123,6 +123,11 @@ class Marks:
                 return self._at(index)
         return None
 
+    @property
+    def anomalies(self) -> int:
+        """How many there are."""
+        return sum(sign in ANOMALIES for sign in self._signs)
+
     def anomaly(self, number: int) -> Mark | None:
         """The anomaly of that number, from 1."""
         found = (index for index, sign in enumerate(self._signs) if sign in ANOMALIES)

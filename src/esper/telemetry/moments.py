@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -27,7 +27,7 @@ def find_moment(text: str, history: History) -> int:
     """The position that is meant.
 
     Args:
-        text: `round:N`, a round that has just started; `step:N`, the end of the N-th step since the run began;
+        text: `round:N`, the end of its first step; `step:N`, the end of the N-th step since the run began;
             `event:N`, all three counted from the start of the run also where the recording begins later; `anomaly:N`,
             the N-th of the recording; a time since the beginning such as `1h20m` or `90s`; a local time of day such as
             `12:30` or `12:30:15`, the first that the recording reached; or a share such as `40%` of its length.
@@ -53,7 +53,9 @@ def _counted(what: str, number: int, history: History) -> int:
     if what == "anomaly":
         if mark := history.marks.anomaly(number):
             return mark.position
-        raise MomentError(f"there is no anomaly:{number} in this recording")
+        count = history.marks.anomalies
+        known = f"anomaly:1 to anomaly:{count}" if count else "none"
+        raise MomentError(f"there is no anomaly:{number} in this recording: it has {known}")
     known, number_at = _NUMBERED[what]
     places = known(history)
     if not places:
@@ -64,11 +66,19 @@ def _counted(what: str, number: int, history: History) -> int:
     sound = number_at(history, places[latest]) == number
     index = latest if sound else bisect_left(places, number, hi=latest, key=partial(number_at, history))
     if sound or number_at(history, places[index]) == number:
-        return places[index] + (what == "round")  # what is shown there is this round, not how the one before it ended
+        return _first_step(history, places[index]) if what == "round" else places[index]
     last = number_at(history, places[-1])
     if first < number < last:
         raise MomentError(f"there is no {what}:{number} in this recording: its line is damaged or missing")
     raise MomentError(f"there is no {what}:{number} in this recording: it has {what}:{first} to {what}:{last}")
+
+
+def _first_step(history: History, start: int) -> int:
+    """The end of the first step after the start of a round; before that, nothing of it is to be seen but its number."""
+    steps, rounds = history.steps, history.rounds
+    step, after = bisect_right(steps, start), bisect_right(rounds, start)
+    end = rounds[after] if after < len(rounds) else history.length
+    return steps[step] if step < len(steps) and steps[step] <= end else start + 1
 
 
 def _round_after(history: History, position: int) -> int:

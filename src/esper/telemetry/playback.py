@@ -108,8 +108,10 @@ class Playback:
         return self.history.marks.toggle(self.position, self.elapsed)
 
     def to_start(self) -> None:
-        """Go to before the first event."""
+        """Go to before the first event; or after it, where that tells what runs."""
         self.seek(0)
+        if self.state.started is None:
+            self.seek(min(1, self.length))
 
     def to_end(self) -> None:
         """Go to after the last event."""

@@ -62,8 +62,10 @@ def resolve_run(text: str, telemetry_dir: Path) -> Path:
         if path.exists():
             return path
     names = [run.name for run in runs]
-    nearest = difflib.get_close_matches(text, names, n=NEAREST, cutoff=0.4) or names[:NEAREST]
-    offer = f"did you mean {' or '.join(nearest)}" if nearest else "it holds no runs yet"
+    if nearest := difflib.get_close_matches(text, names, n=NEAREST, cutoff=0.4):
+        offer = f"did you mean {' or '.join(nearest)}"
+    else:
+        offer = f"the newest there: {', '.join(names[:NEAREST])}" if names else "it holds no runs yet"
     raise ReadError(f"there is no file {text!r}, nor a run of that name in {telemetry_dir}: {offer}")
 
 

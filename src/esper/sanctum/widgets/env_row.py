@@ -10,7 +10,7 @@ from functools import lru_cache
 from statistics import median
 
 from esper.sanctum.population import NUMBERS
-from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, number, percent, plain, power_of_two
+from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, exponent_of, number, percent, plain, power_of_two
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line, Pieces
 from esper.sanctum.widgets.plot import places, sparkline
@@ -186,7 +186,7 @@ def summaries(
         _finite([step.accuracy for step in steps]),
         _finite([step.reward for step in steps]),
         _finite([step.grad_norm for step in steps]),
-        _finite([step.loss_scale for step in steps]),
+        _finite([exponent_of(step.loss_scale) for step in steps]),
     )
     stages = [Counter([step.slots[index].stage for step in steps]) for index in range(len(started.slots))]
     return [_summary(palette, layout, name, numbers, stages) for name in names]
@@ -201,7 +201,8 @@ def _summary(
     palette: Palette, layout: Layout, name: str, numbers: Iterable[list[float]], stages: Iterable[Counter[str]]
 ) -> Line:
     gap = " " * layout.gap
-    accuracy, reward, grad_norm, scale = (SUMMARIES[name](values) if values else None for values in numbers)
+    accuracy, reward, grad_norm, exponent = (SUMMARIES[name](values) if values else None for values in numbers)
+    scale = None if exponent is None else 2.0**exponent
     line = Line(palette).fit(name.rjust(1 + layout.digits), 2 + layout.digits, "head")
     role = "bright" if name == "med" else "dim"
     line.cell(percent(accuracy), role).add(gap)

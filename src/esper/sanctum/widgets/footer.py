@@ -11,6 +11,7 @@ from esper.control import Kind
 from esper.sanctum.bindings import APP, KEYS, Category, Key, shown
 from esper.sanctum.charset import key_name
 from esper.sanctum.holds import hold_of
+from esper.sanctum.source import is_over
 from esper.sanctum.widgets.panel import Line, Panel, View
 
 _WHILE_PAUSED = {"pause": "go on"}
@@ -33,8 +34,8 @@ class Footer(Panel):
 
     def key(self) -> Hashable:
         """Whether the run is paused, whether its past is shown, and the dashboard's own figures."""
-        present = self.view.source.present
-        return present.status, present.cause, self._past, self.view.pulse.text
+        source = self.view.source
+        return is_over(source), source.present.status, source.present.cause, self._past, self.view.pulse.text
 
     def draw(self, size: Size) -> list[Line]:
         """As many keys as fit; help and quit always."""
@@ -59,7 +60,8 @@ class Footer(Panel):
     def _wanted(self, key: Key, *, live: bool) -> bool:
         source = self.view.source
         cause = source.present.cause
-        vain = set(Kind) if source.requests and source.requests.barred else hold_of(cause).vain if cause else ()
+        nobody = is_over(source) or (source.requests is not None and source.requests.barred)
+        vain = set(Kind) if nobody else hold_of(cause).vain if cause else ()
         if source.live and key.action in {kind.value for kind in vain}:
             return False
         also = {"step": source.present.status == "paused", "stop": source.attached, "rejoin": self._past}

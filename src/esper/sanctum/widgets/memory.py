@@ -58,7 +58,7 @@ class MemoryCourse(Panel):
         self.note = _summary(memory)
         if len(memory.points) < 2:
             return [self.line().add(" a curve needs two points", "dim")]
-        curves = _curves(memory, cpu=name.endswith("cpu"))
+        curves = _curves(name, memory)
         if not curves:
             return [self.line().add(" its device does not tell", "dim")]
         high = round_up(max(value for _, values, _ in curves for value in values if value is not None))
@@ -71,26 +71,37 @@ class MemoryCourse(Panel):
             extent=len(memory.points), each=memory.every, low=0.0, high=high,
             ticks=[(value, f"{value:.3g}") for value in (0.0, high / 2, high)],
         )  # fmt: skip
+        present = self._present(name)  # a point of the curve may be of many samples ago
         labels = [
             Label(chart.row(last, size.height), f"{word} {brief(last).text}", role)
             for word, values, role in curves
-            if (last := values[-1]) is not None
+            if (last := present.get(word, values[-1])) is not None
         ]
         room = width_of(labels, size.height - 1)
         lines = chart.lines(self.view.palette, size.width - room, size.height)
         attach(lines[:-1], labels, size.width - room)
         return lines
 
+    def _present(self, name: str) -> dict[str, float | None]:
+        """By what the curves are called, what the lane says that tells of this memory."""
+        told = next(sample for sample in self.state.devices.values() if memory_of(sample.device) == name)
+        sizes = (told.allocated, told.reserved, told.used)
+        return dict(zip(_words(name), map(_gib, sizes), strict=True))
 
-def _curves(memory: MemoryVitals, *, cpu: bool) -> list[tuple[str, list[float | None], str]]:
-    """What each curve is called, its values and its role: what the run holds, and what all processes together do."""
-    words = ("process", "reserved", "machine") if cpu else ("allocated", "reserved", "in use")
+
+def _words(name: str) -> tuple[str, str, str]:
+    """What the curves of a memory are called: what the run holds, twice, and what all processes together do."""
+    return ("process", "reserved", "machine") if name.endswith("cpu") else ("allocated", "reserved", "in use")
+
+
+def _curves(name: str, memory: MemoryVitals) -> list[tuple[str, list[float | None], str]]:
+    """What each curve is called, its values and its role."""
     points = memory.points
     courses = ([p.allocated for p in points], [p.reserved for p in points], [p.used for p in points])
     roles = ("curve", "spark", "dim" if memory_full(memory) is None else "warning")
     return [
         (word, [_gib(size) for size in sizes], role)
-        for word, sizes, role in zip(words, courses, roles, strict=True)
+        for word, sizes, role in zip(_words(name), courses, roles, strict=True)
         if any(size is not None for size in sizes)
     ]
 
