@@ -56,14 +56,8 @@ def test_a_line_for_each_the_oldest_first(run: Path, capsys: pytest.CaptureFixtu
     lines = printed(capsys, run).splitlines()
     paths = list_checkpoints(run)
     assert [line.split(": ")[0] for line in lines] == [str(path) for path in paths]
-    for line, moment, age in zip(
-        lines,
-        ("9 rounds and 0 steps", "10 rounds and 0 steps", "10 rounds and 1 step"),
-        ("2 d ago", "3 h ago", "just now"),
-        strict=True,
-    ):
-        assert f": {moment} done, " in line
-        assert f" ({age}), 3.0 MiB, verified" in line
+    for line, age in zip(lines, ("2 d ago", "3 h ago", "just now"), strict=True):
+        assert line.endswith(f" ({age}), 3.0 MiB, verified")
 
 
 def test_json_has_what_the_lines_have(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +89,6 @@ def test_each_that_is_not_whole_says_why(run: Path, capsys: pytest.CaptureFixtur
     lines = printed(capsys, run).splitlines()
     for line, each in zip(lines, found, strict=True):
         assert line.endswith(each["problem"])
-    assert ": –, " in lines[2]
 
 
 def test_a_configuration_of_another_version_is_a_problem(

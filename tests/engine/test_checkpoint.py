@@ -352,6 +352,19 @@ def fake(run: Path, *moments: tuple[int, int]) -> list[Path]:
     return paths
 
 
+def test_a_checkpoint_is_named_by_the_step_that_events_tell_of(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, rounds=2, checkpoint_every=1).start_paused(2)
+    live.control.ask(Kind.CHECKPOINT, "test")
+    live.control.ask(Kind.RESUME, "test")
+    live.finish()
+    saved = [event for event in live.heard if isinstance(event, ev.CheckpointSaved)]
+    names = ["round-00001-step-0002", "round-00001-step-0004", "round-00002-step-0004"]
+    assert [Path(event.path).name for event in saved] == names
+    assert [(event.round, event.step) for event in saved] == [(1, 2), (1, 4), (2, 4)]
+    assert [path.name for path in list_checkpoints(live.run.directory)] == names
+    assert [moment_of(Path(event.path)) for event in saved] == [(event.round, event.step) for event in saved]
+
+
 def test_the_newest_are_kept(tmp_path: Path) -> None:
     paths = fake(tmp_path, (10, 0), (9, 24), (9, 3), (2, 0))
     keep_newest(tmp_path, 2)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from esper.commands.options import DONE, Parser, add_recording
-from esper.commands.text import NOT_MEASURED, age, size
+from esper.commands.text import age, size
 from esper.engine.manifest import (
     CHECKPOINTS,
     CheckpointError,
@@ -20,7 +20,6 @@ from esper.engine.manifest import (
     saved_config,
     size_and_time,
 )
-from esper.telemetry.narrate import counted
 from esper.telemetry.runs import resolve_run
 
 
@@ -87,15 +86,8 @@ def _look(checkpoint: Path) -> Listed | None:
 def _line(listed: Listed) -> str:
     written = datetime.fromtimestamp(listed.time)
     facts = [
-        _moment(listed.round, listed.step),
         f"{written:%Y-%m-%d %H:%M:%S} ({age(time.time() - listed.time)})",
         size(listed.bytes),
         "verified" if listed.problem is None else listed.problem,
     ]
     return f"{listed.path}: {', '.join(facts)}"
-
-
-def _moment(rounds: int | None, steps: int | None) -> str:
-    if rounds is None or steps is None:
-        return NOT_MEASURED
-    return f"{counted(rounds, 'round')} and {counted(steps, 'step')} done"

@@ -227,8 +227,7 @@ class Attendant:
     def _tell_checkpoint(
         self, path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, written: float | None = None
     ) -> None:
-        at = self._trainer.moment(saved.round, saved.step)
-        self._hub.announce(report.checkpoint_saved(path, size, saved, seconds, origin, written, at))
+        self._hub.announce(report.checkpoint_saved(path, size, saved, seconds, origin, written))
 
 
 def _vain(request: Request, *, paused: bool, unrecorded: bool) -> str | None:

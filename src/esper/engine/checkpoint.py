@@ -39,6 +39,7 @@ from esper.engine.manifest import (
     read_manifest,
     set_aside,
 )
+from esper.engine.moment import Moment
 from esper.telemetry.codec import encode
 
 
@@ -58,6 +59,11 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     telemetry: bytes
     """The Keyframe of the telemetry as of this step, one JSON line."""
+
+    @property
+    def at(self) -> Moment:
+        """The last step completed."""
+        return Moment.after(self.round, self.step, self.config.steps)
 
     @property
     def accuracy(self) -> float | None:

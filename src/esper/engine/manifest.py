@@ -142,16 +142,16 @@ def config_of(manifest: Manifest, directory: Path) -> Config:
 
 
 def checkpoint_path(run: Path, round_number: int, step: int) -> Path:
-    """Where a run keeps the checkpoint of a moment: rounds completed, and steps of the next."""
+    """Where a run keeps the checkpoint of a moment: the last step completed, and its round, both counted from 1."""
     return run / CHECKPOINTS / f"round-{round_number:05d}-step-{step:04d}"
 
 
 def moment_of(checkpoint: Path) -> tuple[int, int]:
-    """Rounds completed, and steps of the next, by the name of a checkpoint."""
+    """Round and step of a checkpoint by its name, as `checkpoint_path` has them."""
     named = _NAME.match(checkpoint.name)
     assert named  # by checkpoint_path
-    rounds, steps = named.groups()
-    return int(rounds), int(steps)
+    round_number, step = named.groups()
+    return int(round_number), int(step)
 
 
 def run_of(checkpoint: Path) -> Path:

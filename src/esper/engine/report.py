@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import overload
 
 import torch
 
@@ -15,6 +15,7 @@ from esper.engine.env import Measurement
 from esper.engine.episode import Episode, Outcome
 from esper.engine.gauges import Reading
 from esper.engine.lanes import Lane
+from esper.engine.moment import Moment
 from esper.growth.gates import GateResult
 from esper.growth.slot import Move, Slot
 from esper.growth.stages import Stage
@@ -24,13 +25,6 @@ from esper.telemetry import events as ev
 
 DIGITS = 4
 """Decimals of the probabilities: they are looked at, not reckoned with, and there are many of them."""
-
-
-class Moment(NamedTuple):
-    """A round and a step of it, counted from 1."""
-
-    round: int
-    step: int
 
 
 def versions() -> dict[str, str]:
@@ -162,12 +156,12 @@ def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:
 
 
 def checkpoint_saved(
-    path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, written: float | None, at: Moment
+    path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, written: float | None
 ) -> ev.CheckpointSaved:
     """A checkpoint that is on disk, whole: `seconds` to write it, or, if it was there before, when that was."""
     return ev.CheckpointSaved(
-        round=at.round,
-        step=at.step,
+        round=saved.at.round,
+        step=saved.at.step,
         path=str(path),
         bytes=size,
         accuracy=_short(saved.accuracy),

@@ -85,14 +85,13 @@ class Saver:
         sound = self._sound
         if sound is None:
             return None
-        now = sound.round, sound.step
         with _or_tell(f"the checkpoints in {self.directory} cannot be listed"):
-            if any(moment_of(path) >= now for path in list_checkpoints(self.directory)):
+            if any(moment_of(path) >= sound.at for path in list_checkpoints(self.directory)):
                 return None
         return self._path(sound), self._write(sound), sound
 
     def _path(self, checkpoint: Checkpoint) -> Path:
-        return checkpoint_path(self.directory, checkpoint.round, checkpoint.step)
+        return checkpoint_path(self.directory, *checkpoint.at)
 
     def _write(self, checkpoint: Checkpoint) -> int:
         with _or_tell(f"the checkpoint cannot be written to {self.directory}"):
@@ -114,7 +113,7 @@ class Saver:
         Raises:
             CheckpointError: they cannot be moved.
         """
-        now = trainer.round, trainer.step
+        now = trainer.at
         with _or_tell(f"later checkpoints cannot be set aside in {self.directory}"):
             trainer.ranks.first(lambda: undo_later(self.directory, now, self._keep))
 

@@ -18,8 +18,8 @@ from esper.engine.episode import Episode, Outcome, measure_again
 from esper.engine.faults import FaultError, RunFailedError
 from esper.engine.gauges import read_gauges
 from esper.engine.memory import Ledger
+from esper.engine.moment import Moment
 from esper.engine.pool import Epoch, Pool
-from esper.engine.report import Moment
 from esper.engine.saving import Saver
 from esper.engine.seeding import decision_noise, generator
 from esper.engine.stopwatch import StepTimes
@@ -158,13 +158,7 @@ class Trainer:
     @property
     def at(self) -> Moment:
         """Round and step as people count them, of the last step completed."""
-        return self.moment(self.round, self.step)
-
-    def moment(self, rounds: int, steps: int) -> Moment:
-        """After so many rounds, and so many steps of the next."""
-        if steps == 0:
-            return Moment(rounds, self.config.steps if rounds else 0)
-        return Moment(rounds + 1, steps)
+        return Moment.after(self.round, self.step, self.config.steps)
 
     def _emit_step(
         self,
