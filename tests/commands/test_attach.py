@@ -186,8 +186,11 @@ def test_who_is_ended_while_a_detached_run_starts_ends_it(number: signal.Signals
         wait_until(lambda: bool(list(tmp_path.glob("telemetry/starting-*.log"))))
         wait_until(lambda: bool(psutil.Process(starting.pid).children()))
         (child,) = psutil.Process(starting.pid).children()
+        child.suspend()  # or it might train by then
         time.sleep(0.5)
         starting.send_signal(number)
+        time.sleep(0.5)
+        child.resume()
         assert starting.wait(PATIENCE) == 128 + number
         assert not child.is_running()
 
