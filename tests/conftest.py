@@ -3,6 +3,7 @@ not timed, and for programs the environment that users have.
 """
 
 import os
+import signal
 
 import pytest
 import torch
@@ -12,6 +13,9 @@ from esper.policy import distributions
 
 for name in ("PYTHONUNBUFFERED", "COLUMNS", "LINES"):  # users do not have them; pytest -n sets the size of a terminal
     os.environ.pop(name, None)
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup: then programs that tests start would ignore it too
+        signal.signal(number, handler)
 # They read and write files and train, beside other tests and on machines that others use too: their time says nothing.
 settings.register_profile(
     "search", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
