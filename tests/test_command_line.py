@@ -290,6 +290,20 @@ def test_a_run_is_gone_on_from_by_its_name_where_it_is(
     assert [event.round for event in recorded(run_directory) if isinstance(event, ev.RoundStarted)] == [1, 2]
 
 
+def test_a_run_goes_on_with_what_a_pipe_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says it once."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["--no-tui", *SMALL]) == 0
+    Path("telemetry").rename("moved")
+    reading, writing = os.pipe()
+    os.write(writing, b'telemetry-dir = "moved"\nrounds = 2')
+    os.close(writing)
+    assert cli.main(["--no-tui", "--resume", "last", "--config", f"/dev/fd/{reading}"]) == 0
+    os.close(reading)
+    (run_directory,) = Path("moved").iterdir()
+    assert [event.round for event in recorded(run_directory) if isinstance(event, ev.RoundStarted)] == [1, 2]
+
+
 # What is imported
 
 

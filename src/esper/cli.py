@@ -25,7 +25,7 @@ import esper
 from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, refuse
 from esper.commands.screen import DEFAULT_THEME, Look, add_screen_options, check_theme, show
 from esper.commands.streams import FULL, PATIENCE, UNREAD, is_frozen, let_go
-from esper.config import Config, ConfigError, resolve
+from esper.config import Config, ConfigError, read_table, resolve
 from esper.control import Kind
 from esper.engine.manifest import (
     CheckpointError,
@@ -145,7 +145,8 @@ def train(arguments: Sequence[str]) -> int:
 def _resolve_run(file: Path | None, resume: str | None, options: dict[str, Any]) -> tuple[Config, Path | None]:
     if resume is None:
         return resolve(file, options), None
-    telemetry_dir = Path(resolve(file, options).telemetry_dir)
+    table = read_table(file)
+    telemetry_dir = Path(resolve(file, options, table=table).telemetry_dir)
     options.pop("telemetry_dir", None)  # only where it is looked for: a run goes on where it is
     checkpoint = find_checkpoint(resolve_run(resume, telemetry_dir))
     run = run_of(checkpoint)
@@ -155,7 +156,7 @@ def _resolve_run(file: Path | None, resume: str | None, options: dict[str, Any])
         read_files(checkpoint, manifest)
     except CheckpointError as error:
         raise CheckpointError(f"{error}; `esper-sanctum checkpoints {run}` tells which are whole") from None
-    config = resolve(file, options, base=msgspec.to_builtins(saved))
+    config = resolve(file, options, base=msgspec.to_builtins(saved), table=table)
     check_compatible(saved, config, checkpoint)
     if manifest.round >= config.rounds:
         raise ConfigError(

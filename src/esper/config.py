@@ -176,19 +176,31 @@ class Config(_Section, frozen=True, kw_only=True):
         return self.ppo.envs_per_host if self.policy == "ppo" else 1
 
 
-def resolve(file: Path | None, options: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Config:
+def read_table(file: Path | None) -> dict[str, Any]:
+    """What a TOML file says, where there is one; its keys are known. Raises ConfigError."""
+    table = _read(file) if file else {}
+    _check_keys(table, Config, f"{file}")
+    return table
+
+
+def resolve(
+    file: Path | None,
+    options: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
+    table: Mapping[str, Any] | None = None,
+) -> Config:
     """The configuration of a run from a TOML file, where there is one, and the options given on the command line.
 
     Args:
         file: `--config`.
         options: value by field name; only those that were given.
         base: in place of the defaults, by key: the configuration of the checkpoint that the run goes on from.
+        table: what the file says, where that was read before: a pipe says it once.
 
     Raises:
         ConfigError: the file cannot be read, or a key is unknown, or a value is refused.
     """
-    table = _read(file) if file else {}
-    _check_keys(table, Config, f"{file}")
+    table = read_table(file) if table is None else table
     given = {name.replace("_", "-"): value for name, value in options.items()}
     values = {**_merged(base or {}, table), **given}
     try:
@@ -281,8 +293,9 @@ def _explain(message: str, values: Mapping[str, Any], given: Mapping[str, Any], 
     value: Any = values
     for part in key.split("."):
         value = value[part]
-    source = f"--{key} {value!r}" if key in given else f"{key} = {value!r} in {file}"
+    source = f"{key} = {value!r} in {file}"
     if key in given:
+        source = f"--{key} {value!r}"
         complaint = complaint.removesuffix(", got `str`")  # whatever stands on a command line is one
     if choices := _choices(key):
         complaint = nearest(str(value), choices)
