@@ -57,6 +57,15 @@ async def test_a_scale_that_envs_share_grows_by_the_batches_of_all_of_them() -> 
         assert first.split()[3:5] == ["2", "steps"]  # 25 clean batches, 10 of each of the two envs on cpu:0
 
 
+async def test_a_scale_that_has_fallen_to_zero_is_the_least() -> None:
+    events = [env_stepped(env=env, loss_scale=scale) for env, scale in enumerate((2.0**14, 0.0))]
+    app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *events]))
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settle(pilot)
+        rows = {row.split()[0]: row.split()[-1] for row in app.screen.query_one(EnvTable).text.splitlines()[-3:]}
+    assert (rows["min"], rows["max"]) == ("0", "2^14")
+
+
 async def test_the_middle_of_the_scales_is_that_of_their_exponents() -> None:
     scales = (2.0**14, 2.0**9, 2.0**13, 2.0**-3)
     events = [env_stepped(env=env, loss_scale=scale) for env, scale in enumerate(scales)]

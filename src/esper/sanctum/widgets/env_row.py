@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import median
+from statistics import median, median_high, median_low
 
 from esper.sanctum.population import NUMBERS
-from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, exponent_of, number, percent, plain, power_of_two
+from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, number, percent, plain, power_of_two
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line, Pieces
 from esper.sanctum.widgets.plot import places, sparkline
@@ -186,10 +186,15 @@ def summaries(
         _finite([step.accuracy for step in steps]),
         _finite([step.reward for step in steps]),
         _finite([step.grad_norm for step in steps]),
-        _finite([exponent_of(step.loss_scale) for step in steps]),
+        _finite([step.loss_scale for step in steps]),
     )
     stages = [Counter([step.slots[index].stage for step in steps]) for index in range(len(started.slots))]
     return [_summary(palette, layout, name, numbers, stages) for name in names]
+
+
+def middle_scale(scales: Sequence[float]) -> float:
+    """The median of loss scales, between two of them the power of two whose exponent is half-way."""
+    return math.sqrt(median_low(scales) * median_high(scales))
 
 
 def _finite(values: Iterable[float | None]) -> list[float]:
@@ -201,8 +206,10 @@ def _summary(
     palette: Palette, layout: Layout, name: str, numbers: Iterable[list[float]], stages: Iterable[Counter[str]]
 ) -> Line:
     gap = " " * layout.gap
-    accuracy, reward, grad_norm, exponent = (SUMMARIES[name](values) if values else None for values in numbers)
-    scale = None if exponent is None else 2.0**exponent
+    *measured, scales = numbers
+    accuracy, reward, grad_norm = (SUMMARIES[name](values) if values else None for values in measured)
+    summary = middle_scale if name == "med" else SUMMARIES[name]
+    scale = summary(scales) if scales else None
     line = Line(palette).fit(name.rjust(1 + layout.digits), 2 + layout.digits, "head")
     role = "bright" if name == "med" else "dim"
     line.cell(percent(accuracy), role).add(gap)
