@@ -34,7 +34,7 @@ def save(run: Path, round_number: int, step: int) -> Path:
 def run(tmp_path: Path) -> Path:
     """A run with three checkpoints, written two days, three hours and just now."""
     directory = tmp_path / "telemetry" / "some-run"
-    for moment, age in (((9, 0), 2 * 86400 + 99), ((10, 0), 3 * 3600 + 99), ((10, 1), 0)):
+    for moment, age in (((9, 0), 2 * 86400 + 99), ((10, 0), 3 * 3600 + 99), ((10, 7), 0)):
         manifest = save(directory, *moment) / MANIFEST
         written = time.time() - age
         os.utime(manifest, (written, written))
@@ -62,7 +62,7 @@ def test_a_line_for_each_the_oldest_first(run: Path, capsys: pytest.CaptureFixtu
 
 def test_json_has_what_the_lines_have(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = listed(capsys, run)
-    assert [(each["round"], each["step"]) for each in found] == [(9, 0), (10, 0), (10, 1)]
+    assert [(each["round"], each["step"]) for each in found] == [(9, 0), (10, 0), (10, 7)]
     for each, path in zip(found, list_checkpoints(run), strict=True):
         assert each["path"] == str(path)
         assert each["bytes"] == sum(file.stat().st_size for file in path.iterdir())

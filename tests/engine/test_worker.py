@@ -36,10 +36,10 @@ WAIT = Action(Op.WAIT)
 
 
 def workers() -> list[psutil.Process]:
-    commands = {child: child.cmdline() for child in psutil.Process().children()}
-    while not all(commands.values()):  # in the instant of its start, a process has none yet
+    while True:
         commands = {child: child.cmdline() for child in psutil.Process().children()}
-    return [child for child, command in commands.items() if "esper.engine.worker" in " ".join(command)]
+        if all(commands.values()):  # in the instant of its start, a process has none yet
+            return [child for child, command in commands.items() if "esper.engine.worker" in " ".join(command)]
 
 
 def gone(process: psutil.Process) -> bool:

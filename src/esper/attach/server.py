@@ -69,7 +69,7 @@ class ControlServer:
                 for end in (self._listener, self._awake):
                     end.setblocking(False)
                     self._selector.register(end, selectors.EVENT_READ)
-                opened.pop_all()
+                self._opened = opened.pop_all()
         except OSError as error:
             raise ControlError(f"{self.path}: {error.strerror}") from error
         self._viewers: dict[socket.socket, _Viewer] = {}
@@ -94,9 +94,9 @@ class ControlServer:
         with suppress(OSError):  # the run has released its lock: the next one's socket may be there
             if os.path.samestat(self.path.stat(), self._made):
                 self.path.unlink()
-        for end in (self._listener, self._awake, *self._viewers):
-            end.close()
-        self._selector.close()
+        for viewer in self._viewers:
+            viewer.close()
+        self._opened.close()
 
     def _accept(self) -> None:
         try:

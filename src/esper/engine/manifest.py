@@ -183,8 +183,7 @@ def _in_order(folder: Path) -> list[Path]:
 
 def _was_to_be_replaced(path: Path) -> bool:
     """Whether this is a checkpoint that gave its name to another, which did not come to have it: a kill was between."""
-    name = path.name.removesuffix(REPLACED)
-    return name != path.name and _NAME.fullmatch(name) is not None and not path.with_name(name).exists()
+    return path.suffix == REPLACED and _NAME.fullmatch(path.stem) is not None and not path.with_suffix("").exists()
 
 
 def find_checkpoint(path: Path) -> Path:

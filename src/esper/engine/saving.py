@@ -125,8 +125,7 @@ class Saver:
                 then.
         """
         ranks = trainer.ranks
-        ranks.first(lambda: self._check_own(path))
-        saved = ranks.first(lambda: read_checkpoint(path))
+        saved = ranks.first(lambda: self._read_own(path))
         with _or_tell(f"{path} cannot be read"):
             size, written = ranks.first(lambda: size_and_time(path))
         check_compatible(saved.config, trainer.config, path)
@@ -145,14 +144,15 @@ class Saver:
         self._sound = None  # it may be of a future that will not be
         return Restored(saved, keyframe, size, written)
 
-    def _check_own(self, path: Path) -> None:
-        """Refuse what is not of this run: a viewer may ask for any path. Raises CheckpointError."""
+    def _read_own(self, path: Path) -> Checkpoint:
+        """Read what is of this run: a viewer may ask for any path. Raises CheckpointError."""
         try:
             run = run_of(path)
         except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a character that no path has
             raise CheckpointError(f"{str(path)!r} is no checkpoint: {error}") from None
         if run != self.directory.resolve():
             raise CheckpointError(f"{path} is not of this run, but of {run}")
+        return read_checkpoint(path)
 
 
 @contextmanager
