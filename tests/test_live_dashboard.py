@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from esper.config import resolve
+from esper.control import Kind
 from esper.engine.checkpoint import read_checkpoint
 from esper.engine.env import Env
 from esper.launch import EngineThread
@@ -83,3 +84,14 @@ async def test_a_fault_holds_the_run_with_its_reason_and_r_goes_on(
         await until(pilot, lambda: source.state.status == "stopped")
     engine.join()
     assert engine.crash is None
+
+
+@pytest.mark.parametrize("kind", [Kind.STOP, Kind.ABANDON])
+def test_a_run_that_is_left_before_it_is_set_up_leaves_nothing_behind(kind: Kind, tmp_path: Path) -> None:
+    engine = EngineThread(resolve(None, tiny(tmp_path)), None)
+    engine.control.ask(kind, "test")
+    engine.start()
+    engine.join()
+    assert (engine.crash, engine.failure, engine.directory) == (None, None, None)
+    assert engine.records.empty()
+    assert not list(tmp_path.iterdir())

@@ -42,9 +42,12 @@ class Control:
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self.leaving = False
+        """Whether the end of the run was ever asked for."""
 
     def ask(self, kind: Kind, origin: str, path: str | None = None) -> None:
         """Queue a request."""
+        self.leaving |= kind in {Kind.STOP, Kind.ABANDON}
         self._inbox.put(Request(kind, origin, path))
 
     def take(self, timeout: float = 0.0) -> Request | None:

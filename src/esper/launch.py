@@ -80,6 +80,8 @@ class EngineThread:
         from esper.tasks import TaskError
         from esper.telemetry.recorder import RecordingError
 
+        if self.control.leaving and Place.current().world_size == 1:  # other ranks would wait for this one
+            return
         try:
             run = Run(self._config, self.control, self.records, self._resume, attended=self._attended)
         except (ConfigError, TaskError, CheckpointError, RecordingError) as error:
