@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import io
 import re
+import signal
+import threading
+import time
 from queue import SimpleQueue
 
 import pytest
 
 from esper.telemetry import events as ev
-from esper.telemetry.console import Console, as_they_come, summary
+from esper.telemetry.console import IDLE, Console, as_they_come, summary
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import example_run, run_started, stamp
 from tests.telemetry.recordings import fold
@@ -126,6 +129,21 @@ def test_it_goes_on_until_the_run_is_over_and_the_queue_empty() -> None:
         return looks < 3
 
     assert list(as_they_come(waiting, alive)) == RUN
+
+
+def test_a_signal_whose_handler_takes_long_does_not_keep_it_from_ending() -> None:
+    waiting: SimpleQueue[Record] = SimpleQueue()
+    rescue = threading.Timer(20 * IDLE, waiting.put, [RUN[0]])
+    ending = time.monotonic() + 2 * IDLE
+    before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(2 * IDLE))
+    try:
+        rescue.start()
+        signal.setitimer(signal.ITIMER_REAL, IDLE / 2)
+        assert not list(as_they_come(waiting, lambda: time.monotonic() < ending))
+    finally:
+        rescue.cancel()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_the_summary_of_a_run() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import queue
 import statistics
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
 from queue import SimpleQueue
 from typing import TextIO
@@ -32,11 +33,12 @@ def as_they_come(records: SimpleQueue[Record], alive: Callable[[], bool]) -> Ite
     """
     while True:
         over = not alive()
-        try:
-            yield records.get(timeout=None if over else IDLE, block=not over)
-        except queue.Empty:
-            if over:
-                return
+        with suppress(queue.Empty):
+            while True:
+                yield records.get_nowait()
+        if over:
+            return
+        time.sleep(IDLE)  # `get(timeout=…)` waits for ever after a signal whose handler outlasts it (CPython 3.11)
 
 
 class Console:
