@@ -104,7 +104,7 @@ def test_a_signal_before_the_first_frame_is_heeded_too(tmp_path: Path) -> None:
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.leave() == 0
         terminal.assert_restored()
-    assert read_checkpoint(list_checkpoints(only_run(tmp_path))[-1])
+    assert not list(tmp_path.iterdir())  # nothing was set up yet, so there is nothing to save
 
 
 @pytest.mark.slow
