@@ -107,7 +107,7 @@ class NonFiniteList(Panel):
         """The newest first; what has no room for all of it ends in an ellipsis, and each has a line."""
         bad = self.state.vitals.bad
         if not bad:
-            return [self.line().add(" every value was finite", "dim")] if self.state.started else []
+            return [self.line().add(" every recorded value was finite", "dim")] if self.state.started else []
         self.note = counted(len(bad), "quantity", "quantities")
         lines = [self.line().add("   NaN   inf  first at", "head")]
         together: dict[tuple[object, ...], list[str]] = {}
