@@ -1,8 +1,8 @@
 """The screens by number: keys, tabs, palette."""
 
 from esper.sanctum.bindings import PLACES
+from esper.sanctum.screens import SCREEN_CLASSES
 from esper.sanctum.screens.env_detail import EnvDetail
-from esper.sanctum.screens.registry import SCREENS
 from esper.sanctum.widgets.anomalies import AnomalyStrip
 from esper.sanctum.widgets.tabs import Tabs
 from tests.sanctum.driving import live, settle, shown
@@ -12,7 +12,7 @@ RUN = population(envs=4, rounds=3, stop=5)
 
 
 def test_every_place_has_its_screen() -> None:
-    assert list(PLACES) == list(SCREENS)
+    assert list(PLACES) == list(SCREEN_CLASSES)
     keys = [place.key for place in PLACES.values()]
     assert keys == sorted(set(keys))
 
@@ -31,7 +31,7 @@ async def test_a_number_key_opens_a_screen_and_the_tabs_say_so() -> None:
         for name, place in PLACES.items():
             await pilot.press(place.key)
             await settle(pilot)
-            assert type(app.screen).__name__ == SCREENS[name]
+            assert type(app.screen).__name__ == SCREEN_CLASSES[name]
             assert f"{place.key} {name}" in shown(app, Tabs)
 
 

@@ -24,10 +24,10 @@ from esper.sanctum.bindings import APP, KEYS, bindings, shown
 from esper.sanctum.charset import CharsetFilter, chosen
 from esper.sanctum.diagnosis import Diagnosis
 from esper.sanctum.driver import LastingDriver, PageDriver
+from esper.sanctum.screens import SCREEN_CLASSES, open_screen
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.screens.help import Help
-from esper.sanctum.screens.registry import SCREENS, open_screen
 from esper.sanctum.sharing import Sharing
 from esper.sanctum.source import Source
 from esper.sanctum.steering import Steering
@@ -84,7 +84,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, Steering, App[None]):
             self.register_theme(known.theme)
         self.view = View(source, palette, env, charset=symbols)
         self._place = place
-        for place in SCREENS:
+        for place in SCREEN_CLASSES:
             self.add_mode(place, partial(open_screen, place, self.view))
         self._ticked = 0.0
         self._warned = 0

@@ -77,7 +77,7 @@ PLACES: dict[str, Place] = {
     "devices": Place("5", "memory and whose it is, lanes, where the time goes"),
     "log": Place("6", "everything notable, to filter and to search"),
 }
-"""By name, in the order of the tabs; `screens.registry` says what each is."""
+"""By name, in the order of the tabs; `screens.SCREEN_CLASSES` names the class of each."""
 
 KEYS: tuple[Key, ...] = (
     *(

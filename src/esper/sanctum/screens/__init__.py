@@ -1,0 +1,23 @@
+"""The table of screens; each is imported when first opened."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from esper.sanctum.screens.base import RunScreen
+from esper.sanctum.widgets.panel import View
+
+SCREEN_CLASSES = {
+    "overview": "Overview",
+    "policy": "Policy",
+    "growth": "Growth",
+    "numerics": "Numerics",
+    "devices": "DevicesScreen",
+    "log": "LogScreen",
+}
+"""Class name of each screen with a number key. Keyed by the names of `bindings.PLACES`, which are also module names."""
+
+
+def open_screen(name: str, view: View) -> RunScreen:
+    """Build a screen. Its module is imported here, so that the first frame waits for its own screen only."""
+    return getattr(import_module(f"{__name__}.{name}"), SCREEN_CLASSES[name])(view, name)

@@ -1,0 +1,1 @@
+"""Panels and lines used on several screens, and their base classes."""
