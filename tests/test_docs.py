@@ -1,0 +1,137 @@
+"""README, CONTRIBUTING, CHANGELOG and docs/: their commands run, their options and links exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from tests.doc_tables import COMMAND, PAGE, render
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+}
+BLOCKS = [block for page in PAGES.values() for block in re.findall(r"(?ms)^```\w*\n(.*?)^```", page)]
+LINES = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
+DUCKDB = [line.removeprefix('duckdb -c "').removesuffix('"') for line in LINES if line.startswith('duckdb -c "')]
+JQ = [line.partition(" | ") for line in LINES if " | jq " in line]
+PROGRAM = re.compile(r"(?:^|\s)(?:esper-sanctum|-m esper)(?:\s|$)(.*)")
+CALLS = sorted({found[1].strip() for line in LINES if (found := PROGRAM.search(line))})
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+
+
+def test_readme_has_at_most_120_lines() -> None:
+    assert len(README.splitlines()) <= 120
+
+
+def test_readme_begins_with_the_two_commands() -> None:
+    opening = README.partition("```\n")[2].splitlines()[:2]
+    last_of_ci = (ROOT / ".ci" / "run").read_text().splitlines()[-1].replace(" --quiet", "")
+
+    assert [line.partition("#")[0].strip() for line in opening] == [
+        "pip install uv && uv run esper-sanctum",
+        "pip install uv && uv run pytest -n 2",
+    ]
+    assert opening[1].startswith(last_of_ci)
+
+
+def test_dashboard_page_has_the_keys_and_symbols_of_the_code() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+
+    assert page == render(page), f"{PAGE.name} is out of date: {COMMAND}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_of_a_page_resolve(name: str) -> None:
+    broken = []
+    for link in LINK.findall(PAGES[name]):
+        file, _, anchor = link.partition("#")
+        if file.startswith(("http:", "https:")):
+            continue
+        target = (ROOT / name).parent / file if file else ROOT / name
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+            broken.append(link)
+    assert broken == []
+
+
+def anchors(page: str) -> set[str]:
+    """Fragments by which GitHub links to the headings of a page."""
+    headings = re.findall(r"(?m)^#+ (.+)$", re.sub(r"(?ms)^```.*?^```", "", page))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_scripts_in_commands_exist() -> None:
+    scripts = {
+        word for line in LINES for word in line.split() if re.fullmatch(r"(benchmarks|tests)/[\w/]+(\.py)?", word)
+    }
+
+    assert scripts
+    assert [script for script in sorted(scripts) if not (ROOT / script).exists()] == []
+
+
+def test_commands_are_documented() -> None:
+    assert len(CALLS) > 25
+    assert len(DUCKDB) == len(JQ) == 2
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_call_uses_known_commands_and_options(call: str) -> None:
+    words = shlex.split(call.partition(" | ")[0], comments=True)
+    command = words[:1] if words and not words[0].startswith("-") else []
+    options = {word for word in words if word.startswith("--")}
+
+    assert options <= known_options(*command)
+
+
+@cache
+def known_options(*command: str) -> set[str]:
+    called = [sys.executable, "-m", "esper", *command, "--help"]
+    done = subprocess.run(called, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return set(re.findall(r"--[\w.-]+", done.stdout))
+
+
+@pytest.mark.parametrize("query", DUCKDB)
+def test_duckdb_query_reads_a_recording(query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    monkeypatch.chdir(ROOT)
+
+    rows = duckdb.sql(query).fetchall()
+
+    assert len(rows) > 3
+    assert all(value is not None for row in rows for value in row)
+
+
+def test_duckdb_reads_non_finite_numbers(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    words = ('"NaN"', "0.5", '"Infinity"', '"-Infinity"')
+    lines = "".join(f'{{"type":"EpisodeEnded","round":1,"accuracy":{word}}}\n' for word in words)
+    (tmp_path / "events-00001.jsonl").write_text(lines)
+
+    query = DUCKDB[-1].replace("telemetry/demo", str(tmp_path)).replace("median(accuracy)", "list(accuracy)")
+
+    [(_, values, _)] = duckdb.sql(query).fetchall()
+    assert repr(values) == "[nan, 0.5, inf, -inf]"
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+@pytest.mark.parametrize(("source", "filtering"), [(source, filtering) for source, _, filtering in JQ])
+def test_jq_filter_reads_a_recording(source: str, filtering: str) -> None:
+    assert source.split()[0] in ("tail", "zstdcat")
+    [file] = (ROOT / "telemetry" / "demo").glob("*.zst")
+    plain = zstandard.ZstdDecompressor().stream_reader(file.read_bytes(), read_across_frames=True).read()
+
+    done = subprocess.run(["bash", "-c", filtering], input=plain, capture_output=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.count(b"\n") > 3
