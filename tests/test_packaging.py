@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tarfile
 import zipfile
 from email import message_from_string
 from pathlib import Path
@@ -64,6 +65,16 @@ def test_the_wheel_holds_what_is_not_code(wheel: Path) -> None:
     code = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}
     assert code <= files
     assert not [file for file in files if file.startswith(("tests/", "benchmarks/")) or file.endswith(".pyc")]
+
+
+def test_sdist_holds_documentation_and_its_tests(tmp_path: Path) -> None:
+    uv("build", "--sdist", "--out-dir", tmp_path)
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        files = {name.partition("/")[2] for name in archive.getnames()}
+    pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").iterdir()]}
+    assert "docs/overview.svg" in pages
+    assert {*pages, "tests/test_docs.py", "benchmarks/engine.py", ".ci/run"} <= files
 
 
 def test_the_wheel_says_what_it_is(wheel: Path) -> None:
