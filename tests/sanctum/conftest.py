@@ -31,7 +31,7 @@ def _all_colours(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its figures are the machine's, and differ from run to run."""
-    monkeypatch.setattr("esper.sanctum.pulse.PERIOD", float("inf"))
+    monkeypatch.setattr("esper.sanctum.view.UPDATE_INTERVAL_S", float("inf"))
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,10 @@ from textual.widgets import Static
 
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.charset import CHARSETS, chosen, translate
-from esper.sanctum.pulse import Pulse
 from esper.sanctum.source import LiveSource
 from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, STATUSES
 from esper.sanctum.theme import DEFAULT
+from esper.sanctum.view import FrameStats
 from tests.sanctum.driving import settle
 from tests.sanctum.population import population
 from tests.sanctum.sessions import FakeSession
@@ -85,12 +85,12 @@ def test_auto_is_by_term_and_locale(term: str, encoding: str, expected: str, mon
 
 
 def test_the_pulse_tells_age_rate_and_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.sanctum.pulse.PERIOD", 1.0)
-    pulse = Pulse()
+    monkeypatch.setattr("esper.sanctum.view.UPDATE_INTERVAL_S", 1.0)
+    stats = FrameStats()
     for tick in range(6):
-        pulse.beat(tick / 5, tick * 100, tick * 0.004)
-    assert pulse.text == "data 0.0s old  500 events/s  4 ms/frame"
+        stats.record_frame(tick / 5, tick * 100, tick * 0.004)
+    assert stats.text == "data 0.0s old  500 events/s  4 ms/frame"
     for tick in range(6, 16):
-        pulse.beat(tick / 5, 500, 0.02)
-    assert pulse.age == pytest.approx(2.0)
-    assert pulse.text == "data 2s old  0 events/s  0 ms/frame"
+        stats.record_frame(tick / 5, 500, 0.02)
+    assert stats.age == pytest.approx(2.0)
+    assert stats.text == "data 2s old  0 events/s  0 ms/frame"

@@ -63,7 +63,7 @@ async def test_the_whole_population_can_be_reached(size: tuple[int, int]) -> Non
         await pilot.press("home", "pagedown", "enter")
         await settle(pilot)
         assert isinstance(app.screen, EnvDetail)
-        assert app.view.env > 5
+        assert app.view.selected_env > 5
 
 
 async def test_the_league() -> None:

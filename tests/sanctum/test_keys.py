@@ -301,7 +301,7 @@ async def test_the_cursor_of_the_table() -> None:
         moves += [("pageup", 63 - page), ("home", 0)]
         for key, env in moves:
             await pilot.press(key)
-            assert app.view.env == env, key
+            assert app.view.selected_env == env, key
             assert f"▸{env:02d}" in table.text
             assert table.text.splitlines()[-1].startswith("med")
 
@@ -320,7 +320,7 @@ async def test_enter_opens_an_env_and_escape_comes_back() -> None:
         assert "env 00 on cpu:0" in screen_text(app)
         await pilot.press("escape")
         assert isinstance(app.screen, Overview)
-        assert app.view.env == 0
+        assert app.view.selected_env == 0
 
 
 async def test_the_mouse() -> None:
@@ -328,13 +328,13 @@ async def test_the_mouse() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.click(EnvTable, offset=(10, 5))
-        assert app.view.env == 3
+        assert app.view.selected_env == 3
         await pilot.click(Footer, offset=(2, 0))
         assert kinds(session) == [Kind.PAUSE]
         await pilot.double_click(EnvTable, offset=(10, 6))
         await pilot.pause()
         assert isinstance(app.screen, EnvDetail)
-        assert app.view.env == 4
+        assert app.view.selected_env == 4
 
 
 async def test_help_names_every_key_and_symbol() -> None:
@@ -475,11 +475,11 @@ async def test_home_and_end_belong_to_what_has_the_focus(tmp_path: Path) -> None
         await settle(pilot)
         at = playback.position
         await pilot.press("end")
-        assert (app.view.env, playback.position) == (7, at)
+        assert (app.view.selected_env, playback.position) == (7, at)
         await pilot.press("tab", "end")
-        assert (app.view.env, playback.position) == (7, playback.length)
+        assert (app.view.selected_env, playback.position) == (7, playback.length)
         await pilot.press("home")
-        assert (app.view.env, playback.position) == (7, 1)
+        assert (app.view.selected_env, playback.position) == (7, 1)
 
 
 async def test_the_scrubber_shows_the_time_and_what_was_passed(tmp_path: Path) -> None:

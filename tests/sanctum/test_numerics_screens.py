@@ -258,7 +258,7 @@ async def test_the_log_is_filtered_searched_and_a_way_to_the_env() -> None:
         await pilot.press("escape", "slash", "escape")
         await pilot.press("home", "down", "down", "enter")
         assert isinstance(app.screen, EnvDetail)
-        assert app.view.env == 2
+        assert app.view.selected_env == 2
 
 
 async def test_enter_on_a_line_of_the_log_goes_to_its_moment(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ async def test_enter_on_a_line_of_the_log_goes_to_its_moment(tmp_path: Path) -> 
         await pilot.press("f", "f", "f", "home", "enter")
         [line] = [line for line in app.source.state.log if line.kind == "AnomalyFound"]
         assert playback.position == line.seq
-        assert app.view.env == 1
+        assert app.view.selected_env == 1
 
 
 async def test_anomalies_are_listed_and_enter_goes_there() -> None:
@@ -286,12 +286,12 @@ async def test_anomalies_are_listed_and_enter_goes_there() -> None:
         await pilot.press("down", "enter")
         await settle(pilot)
         assert isinstance(app.screen, EnvDetail)
-        assert app.view.env == 12
+        assert app.view.selected_env == 12
         await pilot.press("escape", "a", "escape")
         assert not isinstance(app.screen, Choices)
         app.screen.query_one(AnomalyStrip).focus()
         await pilot.press("enter")
-        assert app.view.env == 9
+        assert app.view.selected_env == 9
 
 
 async def test_what_ended_is_over() -> None:

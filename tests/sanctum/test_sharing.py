@@ -72,7 +72,7 @@ async def test_an_address_opens_at_exactly_that_view(
     again = opened(address, monkeypatch)
     async with again.run_test(size=SIZE) as pilot:
         await settle(pilot)
-        assert again.view.env == app.view.env
+        assert again.view.selected_env == app.view.selected_env
         assert screen_text(again) == there
 
 

@@ -309,7 +309,7 @@ async def test_arrows_steer_the_map_and_enter_opens() -> None:
         seen = []
         for key in ("right", "l", "down", "j", "left", "h", "up", "k", "k"):
             await pilot.press(key)
-            seen.append(app.view.env)
+            seen.append(app.view.selected_env)
         assert seen[:2] == [1, 2]
         row = seen[2] - 2
         assert row >= columns
@@ -348,5 +348,5 @@ async def test_a_click_on_the_map_selects() -> None:
         lines = panel.text.splitlines()
         y, line = next((y, line) for y, line in enumerate(lines) if " 42 " in line)
         await pilot.click(EnvMap, offset=(line.index(" 42 ") + 2, y + 1))
-        assert app.view.env == 42
+        assert app.view.selected_env == 42
         assert "env 42" in screen_text(app)

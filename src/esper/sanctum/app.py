@@ -33,7 +33,7 @@ from esper.sanctum.source import Source
 from esper.sanctum.steering import Steering
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.time_travel import TimeTravel
-from esper.sanctum.widgets.panel import View
+from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.too_small import HEIGHT, WIDTH
 from esper.telemetry.segments import ReadError
 
@@ -82,7 +82,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, Steering, App[None]):
             self.unregister_theme(name)  # Textual's own have no colours for stages
         for known in self.palettes.values():
             self.register_theme(known.theme)
-        self.view = View(source, palette, env, charset=symbols)
+        self.view = ViewState(source, palette, env, charset=symbols)
         self._place = place
         for place in SCREEN_CLASSES:
             self.add_mode(place, partial(open_screen, place, self.view))
@@ -161,7 +161,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, Steering, App[None]):
         """Let the screens in sight show what is true now."""
         if self.source.state is not self._state:
             self._state = self.source.state
-            self.view.generation += 1
+            self.view.state_version += 1
         for screen in reversed(self.screen_stack):
             if isinstance(screen, RunScreen):
                 screen.update()

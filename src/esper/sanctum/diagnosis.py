@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from esper.sanctum.alerts import Alerts, notification
 from esper.sanctum.screens.choices import anomaly_list, why
 from esper.sanctum.screens.explain import Explain
-from esper.sanctum.widgets.panel import Panel, View, Visit
+from esper.sanctum.view import GoToMoment, ViewState
+from esper.sanctum.widgets.panel import Panel
 from esper.telemetry.anomalies import stale_telemetry
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ class Diagnosis(_Base):
     """Actions of the app."""
 
     source: Source
-    view: View
+    view: ViewState
     look: Callable[[], None]
-    go_to_event: Callable[[Visit], None]
+    go_to_event: Callable[[GoToMoment], None]
     action_open_env: Callable[[], None]
     action_go: Callable[[str], None]
     action_help: Callable[[], None]
@@ -43,11 +44,11 @@ class Diagnosis(_Base):
 
     def measure(self, now: float) -> None:
         """Take the dashboard's own pulse, and look whether the engine has fallen silent."""
-        state, pulse = self.source.state, self.view.pulse
-        pulse.beat(now, state.seq, time.thread_time())
+        state, stats = self.source.state, self.view.frame_stats
+        stats.record_frame(now, state.seq, time.thread_time())
         waits = self.source.live and self.source.alive and state.status == "running"
         cadence = median(state.walls[-50:]) if waits and state.walls else None
-        stale = stale_telemetry(cadence, pulse.age)
+        stale = stale_telemetry(cadence, stats.age)
         self._alert(now, stale if self.view.stale is None else None)
         if (stale is None) != (self.view.stale is None):
             self.view.stale = stale
@@ -64,14 +65,14 @@ class Diagnosis(_Base):
             # In one piece, and between two frames: those are written in one piece too, by this thread.
             self._driver.write(notification(self.notify_by, title, text, tmux="TMUX" in os.environ))
 
-    def on_visit(self, visit: Visit) -> None:
+    def on_go_to_moment(self, target: GoToMoment) -> None:
         """Show the moment of an event, where there is a recording, and the env or screen that it is about."""
-        self.go_to_event(visit)
-        if visit.env is not None:
-            self.view.env = visit.env
+        self.go_to_event(target)
+        if target.env is not None:
+            self.view.selected_env = target.env
             self.action_open_env()
-        elif visit.screen is not None:
-            self.action_go(visit.screen)
+        elif target.screen is not None:
+            self.action_go(target.screen)
         self.look()
 
     def action_anomalies(self) -> None:
@@ -80,12 +81,12 @@ class Diagnosis(_Base):
 
     def action_why(self) -> None:
         """What led to the trouble of the env under the cursor."""
-        if self.view.env < len(self.source.state.envs):
-            self.push_screen(why(self.view.palette, self.source.state, self.view.env), self._visit)
+        if self.view.selected_env < len(self.source.state.envs):
+            self.push_screen(why(self.view.palette, self.source.state, self.view.selected_env), self._visit)
 
-    def _visit(self, visit: Visit | None) -> None:
-        if visit is not None:
-            self.on_visit(visit)
+    def _visit(self, target: GoToMoment | None) -> None:
+        if target is not None:
+            self.on_go_to_moment(target)
 
     def action_explain(self) -> None:
         """What the figures of the focused panel mean, then those of the other panels in sight."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from textual.app import App
 
     from esper.sanctum.source import Source
-    from esper.sanctum.widgets.panel import View
+    from esper.sanctum.view import ViewState
 
     _Base = App[None]
 else:
@@ -41,7 +41,7 @@ class Sharing(_Base):
     """Actions of the app."""
 
     source: Source
-    view: View
+    view: ViewState
 
     def open_view(self, name: str) -> None:
         """Show a view by its name in `VIEWS`."""
@@ -54,7 +54,7 @@ class Sharing(_Base):
             return
         name = shortest_name(self.source.directory, Path(Config().telemetry_dir))
         opened = any(isinstance(screen, EnvDetail) for screen in self.screen_stack)
-        address = str(Address(name, self._moment(), self.view.env, ENV if opened else self.current_mode))
+        address = str(Address(name, self._moment(), self.view.selected_env, ENV if opened else self.current_mode))
         self.copy_to_clipboard(address)
         told = f"Copied. To open it: esper-sanctum replay {shlex.quote(address)}"
         self.notify(told, timeout=TOAST_SECONDS, markup=False)
@@ -72,7 +72,7 @@ class Sharing(_Base):
         if not envs:
             self.notify("There is no env yet.", severity="warning")
             return
-        env = envs[self.view.env]
+        env = envs[self.view.selected_env]
         row = {"env": env.env, "lane": env.lane, "episode_return": env.episode_return, "stepped": env.stepped}
         text = encode(row).decode()
         self.copy_to_clipboard(text)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from esper.sanctum.screens.go_to import GoTo
-from esper.sanctum.widgets.panel import Visit
+from esper.sanctum.view import GoToMoment
 from esper.telemetry.playback import Playback
 from esper.telemetry.segments import ReadError
 
@@ -138,12 +138,12 @@ class TimeTravel(_Base):
             self.notify("Bookmark set." if there else "Bookmark taken away.", timeout=2)
             self.look()
 
-    def go_to_event(self, visit: Visit) -> None:
+    def go_to_event(self, target: GoToMoment) -> None:
         """Hold, at the moment of an event; the present of a live run is left for it only if it is over."""
-        enter = partial(self.go_to_event, visit) if visit.over else None
-        if visit.seq is not None and (playback := self._past(enter)) is not None:
+        enter = partial(self.go_to_event, target) if target.over else None
+        if target.seq is not None and (playback := self._past(enter)) is not None:
             playback.playing = False
-            playback.seek(visit.seq)
+            playback.seek(target.seq)
 
     def action_go_to(self) -> None:
         """Ask for a moment, and go there."""

@@ -7,11 +7,12 @@ from textual.containers import Container, Horizontal
 from textual.screen import Screen
 
 from esper.sanctum.bindings import Category
+from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.anomalies import AnomalyStrip
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.header import Header
 from esper.sanctum.widgets.held import Held
-from esper.sanctum.widgets.panel import Panel, View
+from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.scrubber import Scrubber
 from esper.sanctum.widgets.tabs import Tabs
 from esper.sanctum.widgets.too_small import TooSmall
@@ -27,7 +28,7 @@ class RunScreen(Screen[None]):
 
     CATEGORIES: tuple[Category, ...]
 
-    def __init__(self, view: View, name: str | None = None) -> None:
+    def __init__(self, view: ViewState, name: str | None = None) -> None:
         super().__init__(name)
         self.view = view
 

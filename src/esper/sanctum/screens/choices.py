@@ -16,8 +16,8 @@ from textual.widgets.option_list import Option
 
 from esper.sanctum.symbols import SEVERITIES, brief, plain, time_of_day
 from esper.sanctum.theme import Palette
+from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.anomalies import destination
-from esper.sanctum.widgets.panel import Visit
 from esper.telemetry.state import Anomaly, RunState
 from esper.telemetry.why import Moment, trace_back
 
@@ -28,7 +28,7 @@ _STAMP = 11
 """Columns of round, step and glyph before a moment."""
 
 
-class Choices(ModalScreen[Visit | None]):
+class Choices(ModalScreen[GoToMoment | None]):
     """Gives where to go, or None.
 
     Args:
@@ -39,7 +39,7 @@ class Choices(ModalScreen[Visit | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,a,W", "cancel", "back")]
 
-    def __init__(self, question: str, choices: list[tuple[Text, Visit]], *, indent: int = 0) -> None:
+    def __init__(self, question: str, choices: list[tuple[Text, GoToMoment]], *, indent: int = 0) -> None:
         super().__init__()
         self._question = question
         self._choices = choices
@@ -111,7 +111,7 @@ def why(palette: Palette, state: RunState, env: int) -> Choices:
     if symptom is None:
         return Choices(f"Why, env {env:02d}: nothing is wrong with it in the steps that are known", [])
     heading = f"Why, env {env:02d}: " + ("what led to it" if chain else "no cause found")
-    choices = [(_moment(palette, moment), Visit(moment.seq, env=env)) for moment in (*chain, symptom)]
+    choices = [(_moment(palette, moment), GoToMoment(moment.seq, env=env)) for moment in (*chain, symptom)]
     return Choices(heading, choices, indent=_STAMP)
 
 

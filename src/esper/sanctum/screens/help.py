@@ -16,7 +16,7 @@ from esper.sanctum.bindings import KEYS, Category, shown
 from esper.sanctum.charset import key_name
 from esper.sanctum.holds import HOLDS
 from esper.sanctum.symbols import HEADS, OPS, SEVERITIES, SIGNS, STAGES, STATUSES, Symbol, number, power_of_two
-from esper.sanctum.widgets.panel import View
+from esper.sanctum.view import ViewState
 
 _INDENT, _WIDTH = 11, 52
 _NUMBERS = (
@@ -56,7 +56,7 @@ class Help(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,f1", "dismiss_help", "back")]
 
-    def __init__(self, view: View, *, live: bool) -> None:
+    def __init__(self, view: ViewState, *, live: bool) -> None:
         super().__init__()
         self._palette = view.palette
         self._charset = view.charset

@@ -10,19 +10,20 @@ from textual.geometry import Size
 
 from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.symbols import SEVERITIES, plain, shorten
-from esper.sanctum.widgets.panel import Line, Panel, Visit
+from esper.sanctum.view import GoToMoment
+from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.narrate import place_of
 from esper.telemetry.state import Anomaly, key_of
 
 
-def destination(anomaly: Anomaly) -> Visit:
+def destination(anomaly: Anomaly) -> GoToMoment:
     """Where to look at an anomaly."""
     found, over = anomaly.found, anomaly.ended is not None
     if found.env is not None:
-        return Visit(found.seq, env=found.env, over=over)
+        return GoToMoment(found.seq, env=found.env, over=over)
     lane = ":" in found.where
     scales = found.rule in {"loss scales diverge", "loss scale below 1"}
-    return Visit(found.seq, screen="numerics" if scales else "devices" if lane else "policy", over=over)
+    return GoToMoment(found.seq, screen="numerics" if scales else "devices" if lane else "policy", over=over)
 
 
 class AnomalyStrip(Panel, can_focus=True):

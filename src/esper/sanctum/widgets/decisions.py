@@ -29,7 +29,7 @@ class Decisions(EnvPanel):
 
     def key(self) -> Hashable:
         """Changes with every step."""
-        return self.state.seq, self.view.env
+        return self.state.seq, self.view.selected_env
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """Ops, then heads."""

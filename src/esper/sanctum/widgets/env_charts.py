@@ -21,14 +21,14 @@ class EnvPanel(Panel):
     def env(self) -> EnvState | None:
         """That env; None before the run has started."""
         envs = self.state.envs
-        return envs[self.view.env] if self.view.env < len(envs) else None
+        return envs[self.view.selected_env] if self.view.selected_env < len(envs) else None
 
     @property
     def ghost(self) -> EnvState | None:
         """The same env of the run that goes along, in the same round; None where there is none."""
         ghost = self.view.ghost
-        here = ghost is not None and ghost.round == self.state.round and self.view.env < len(ghost.envs)
-        return ghost.envs[self.view.env] if ghost is not None and here else None
+        here = ghost is not None and ghost.round == self.state.round and self.view.selected_env < len(ghost.envs)
+        return ghost.envs[self.view.selected_env] if ghost is not None and here else None
 
     def key(self) -> Hashable:
         """Which env, and its revision; and that of its ghost."""

@@ -14,7 +14,8 @@ from textual.geometry import Size
 from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.population import NUMBERS, severities_of
 from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, brief
-from esper.sanctum.widgets.panel import Line, Panel, View
+from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.narrate import counted
 from esper.telemetry.state import EnvState
 
@@ -112,7 +113,7 @@ class EnvMap(Panel, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.MAP)]
     METRICS = ("accuracy", "stage")
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: ViewState) -> None:
         super().__init__(view)
         self._metric = 0
         self._columns = 1
@@ -122,7 +123,7 @@ class EnvMap(Panel, can_focus=True):
 
     def key(self) -> Hashable:
         """The state, the cursor and the metric."""
-        return self.state.seq, self.view.env, self._metric
+        return self.state.seq, self.view.selected_env, self._metric
 
     def wanted_height(self) -> int:
         """As the table, in whose place it stands."""
@@ -143,7 +144,7 @@ class EnvMap(Panel, can_focus=True):
         room = max(size.height - 2, 1)
         self._height = 3 if 3 * rows <= room else 1
         room //= self._height
-        here = self.view.env // self._columns
+        here = self.view.selected_env // self._columns
         self._top = min(max(self._top, here - room + 1), here, max(rows - room, 0))
         self.heading = f"envs ─ coloured by rank in {metric.name}, {'low' if metric.low_is_bad else 'high'} is bad"
         self.note = f"{counted(sum(weather.outlier for weather in found), 'outlier')} of {len(envs)}"
@@ -160,7 +161,7 @@ class EnvMap(Panel, can_focus=True):
         return [*lines, self._legend(found, metric)]
 
     def _draw_cell(self, env: EnvState, found: Weather, digits: int, slots: int, severity: str | None) -> Line:
-        at = env.env == self.view.env
+        at = env.env == self.view.selected_env
         line = Line(self.view.palette, here=at).add("▸" if at else " ", "key")
         line.add(f"{env.env:0{digits}d}", found.role).add(" ")
         stages = [slot.stage for slot in env.stepped.slots] if env.stepped else []
@@ -182,7 +183,7 @@ class EnvMap(Panel, can_focus=True):
 
     def _legend(self, found: Sequence[Weather], metric: Metric) -> Line:
         """About the env under the cursor, and what the colours say."""
-        env = self.state.envs[self.view.env]
+        env = self.state.envs[self.view.selected_env]
         weather = found[env.env]
         value = metric.show(metric.value(env))
         line = self.line().add(f" env {env.env:02d} ", "dim").add(f"{metric.name} ", "dim").cell(value, "bright")
@@ -198,9 +199,9 @@ class EnvMap(Panel, can_focus=True):
     def action_steer(self, columns: int, rows: int) -> None:
         """Move the cursor over the map."""
         count = len(self.state.envs)
-        at = self.view.env + columns + rows * self._columns
+        at = self.view.selected_env + columns + rows * self._columns
         if 0 <= at < count:
-            self.view.env = at
+            self.view.selected_env = at
         self.update()
 
     def action_metric(self) -> None:
@@ -215,7 +216,7 @@ class EnvMap(Panel, can_focus=True):
             return
         env = (self._top + offset.y // self._height) * self._columns + offset.x // self._cell
         if env < len(self.state.envs):
-            self.view.env = env
+            self.view.selected_env = env
             self.update()
             if event.chain == 2:
                 self.app.simulate_key("enter")

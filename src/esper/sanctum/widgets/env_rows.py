@@ -10,16 +10,17 @@ from textual.binding import BindingType
 from textual.events import Click
 
 from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.widgets.panel import Line, Panel, Row, View
+from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.panel import Line, Panel, Row
 from esper.telemetry.state import EnvState
 
 
 class EnvRows(Panel, can_focus=True):
-    """Rows of envs below one line of headings. The cursor is `view.env`."""
+    """Rows of envs below one line of headings. The cursor is `view.selected_env`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.ROWS)]
 
-    def __init__(self, view: View, *, id: str | None = None) -> None:
+    def __init__(self, view: ViewState, *, id: str | None = None) -> None:
         super().__init__(view, id=id)
         self._top = 0
         self._order: Sequence[int] = ()
@@ -31,16 +32,16 @@ class EnvRows(Panel, can_focus=True):
         """The envs in sight when there is room for so many of `order`, the one under the cursor among them."""
         self._order = order
         count = len(order)
-        if count and self.view.env not in order:
-            self.view.env = order[0]
-        at = order.index(self.view.env) if count else 0
+        if count and self.view.selected_env not in order:
+            self.view.selected_env = order[0]
+        at = order.index(self.view.selected_env) if count else 0
         self._top = min(max(self._top, at - room + 1), at, max(count - room, 0))
         self._shown = order[self._top : self._top + room]
         return self._shown
 
     def row_of(self, env: EnvState, width: int, draw: Callable[[], Line], *depends: Hashable) -> Row:
         """The row of an env, drawn anew where it has changed, or the theme, or what else it depends on."""
-        key = env.revision, width, self.view.palette.name, self.view.generation, depends
+        key = env.revision, width, self.view.palette.name, self.view.state_version, depends
         kept = self._kept.get(env.env)
         if kept is None or kept[0] != key:
             kept = self._kept[env.env] = key, draw().row(width)
@@ -58,7 +59,7 @@ class EnvRows(Panel, can_focus=True):
 
     def select(self, env: int) -> None:
         """Put the cursor on an env; other panels may be about it."""
-        self.view.env = env
+        self.view.selected_env = env
         for panel in self.screen.query(Panel):
             panel.update()
 
@@ -66,7 +67,7 @@ class EnvRows(Panel, can_focus=True):
         """Move the cursor by rows."""
         order = self._order
         if order:
-            at = order.index(self.view.env) if self.view.env in order else 0
+            at = order.index(self.view.selected_env) if self.view.selected_env in order else 0
             self.select(order[min(max(at + rows, 0), len(order) - 1)])
 
     def action_page(self, pages: int) -> None:

@@ -12,9 +12,10 @@ from textual.geometry import Size
 
 from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.population import Term, ordered, parse_filter, severities_of, worst_of
+from esper.sanctum.view import ViewState
 from esper.sanctum.widgets import env_row
 from esper.sanctum.widgets.env_rows import EnvRows
-from esper.sanctum.widgets.panel import Line, Row, View
+from esper.sanctum.widgets.panel import Line, Row
 from esper.telemetry.state import EnvState
 
 _UPWARDS = frozenset({"env", "lane"})
@@ -27,7 +28,7 @@ class EnvTable(EnvRows):
     METRICS = ("accuracy", "reward", "stage", "gradient norm", "loss scale")
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.TABLE)]
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: ViewState) -> None:
         super().__init__(view)
         self._by, self._descending = "env", False
         self._spans: list[tuple[range, str]] = []
@@ -38,7 +39,7 @@ class EnvTable(EnvRows):
     def key(self) -> Hashable:
         """The state, and what the user has chosen."""
         chosen = (self._by, self._descending, self.filter, self._pinned, self._following)
-        return self.state.seq, self.view.env, chosen
+        return self.state.seq, self.view.selected_env, chosen
 
     def wanted_height(self) -> int:
         """Every env, the heading, a rule and the summaries."""
@@ -61,7 +62,7 @@ class EnvTable(EnvRows):
         heading, self._spans = env_row.heading(palette, layout, started.slots, self._by, arrow)
         rows = [heading.row(width)]
         for index in shown:
-            env, severity, here = self.state.envs[index], severities.get(index), index == self.view.env
+            env, severity, here = self.state.envs[index], severities.get(index), index == self.view.selected_env
             pinned = index in self._pinned
             draw = partial(env_row.row, palette, layout, started, env, severity=severity, here=here, pinned=pinned)
             rows.append(self.row_of(env, width, draw, layout, severity, here, pinned))
@@ -79,7 +80,7 @@ class EnvTable(EnvRows):
             passes = self._filter[1]
             envs = [env for env in envs if env.env in self._pinned or passes(env, severities.get(env.env))]
         if self._following and (worst := worst_of(envs, severities)) is not None:
-            self.view.env = worst
+            self.view.selected_env = worst
         value = env_row.value_of(self._by, self.state.started)
         order = ordered(envs, value, descending=self._descending, first=self._pinned)
         return [self.state.envs[index] for index in order]
@@ -145,7 +146,7 @@ class EnvTable(EnvRows):
 
     def action_pin(self) -> None:
         """Pin the env under the cursor to the top, or let it go."""
-        self._pinned ^= {self.view.env}
+        self._pinned ^= {self.view.selected_env}
         self.update()
 
     def select(self, env: int) -> None:

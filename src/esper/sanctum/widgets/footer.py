@@ -12,7 +12,8 @@ from esper.sanctum.bindings import APP, KEYS, Category, Key, shown
 from esper.sanctum.charset import key_name
 from esper.sanctum.holds import hold_of
 from esper.sanctum.source import is_over
-from esper.sanctum.widgets.panel import Line, Panel, View
+from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.panel import Line, Panel
 
 _WHILE_PAUSED = {"pause": "go on"}
 """Other names of keys while the run is paused."""
@@ -27,7 +28,7 @@ class Footer(Panel):
     Footer { height: 1; padding: 0 1; }
     """
 
-    def __init__(self, view: View, *categories: Category) -> None:
+    def __init__(self, view: ViewState, *categories: Category) -> None:
         super().__init__(view)
         self._categories = categories
         self._places: list[tuple[range, Key]] = []
@@ -35,7 +36,7 @@ class Footer(Panel):
     def key(self) -> Hashable:
         """Whether the run is paused, whether its past is shown, and the dashboard's own figures."""
         source = self.view.source
-        return is_over(source), source.present.status, source.present.cause, self._past, self.view.pulse.text
+        return is_over(source), source.present.status, source.present.cause, self._past, self.view.frame_stats.text
 
     def draw(self, size: Size) -> list[Line]:
         """As many keys as fit; help and quit always."""
@@ -52,9 +53,9 @@ class Footer(Panel):
             line.add(labels[key], "key").add(f" {self._caption(key)}", "dim")
             self._places.append((range(start, line.width), key))
             line.add("  ")
-        pulse = self.view.pulse.text
-        if pulse and line.width + len(pulse) <= size.width:
-            line.to(size.width - len(pulse)).add(pulse, "faint")
+        stats = self.view.frame_stats.text
+        if stats and line.width + len(stats) <= size.width:
+            line.to(size.width - len(stats)).add(stats, "faint")
         return [line]
 
     def _wanted(self, key: Key, *, live: bool) -> bool:

@@ -31,7 +31,7 @@ class GrowthTimeline(EnvRows):
 
     def key(self) -> Hashable:
         """The state, and where the cursor is."""
-        return self.state.seq, self.view.env
+        return self.state.seq, self.view.selected_env
 
     def wanted_height(self) -> int:
         """The heading and every env."""
@@ -54,7 +54,7 @@ class GrowthTimeline(EnvRows):
         rows = [self._heading(started, lane, name).row(width)]
         for index in shown:
             env = self.state.envs[index]
-            here, severity = index == self.view.env, worst.get(index)
+            here, severity = index == self.view.selected_env, worst.get(index)
             draw = partial(self._row, env, started, lane, name, severity, here=here)
             rows.append(self.row_of(env, width, draw, lane, name, severity, here))
         self.mark_more(rows, width)

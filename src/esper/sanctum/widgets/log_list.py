@@ -12,7 +12,8 @@ from textual.geometry import Size
 
 from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.symbols import SEVERITIES, plain, shorten, time_of_day
-from esper.sanctum.widgets.panel import Line, Panel, View, Visit
+from esper.sanctum.view import GoToMoment, ViewState
+from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.state import LOG_LINES, LogLine
 
 KINDS = {
@@ -61,7 +62,7 @@ class LogList(Panel, can_focus=True):
     METRICS = ("log",)
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.LOG)]
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: ViewState) -> None:
         super().__init__(view)
         self.filter = LogFilter()
         self._at: int | None = None
@@ -135,7 +136,7 @@ class LogList(Panel, can_focus=True):
 
     def action_env(self) -> None:
         """Only the env under the cursor of the tables, or every one."""
-        self.filter.env = self.view.env if self.filter.env is None else None
+        self.filter.env = self.view.selected_env if self.filter.env is None else None
         self.update()
 
     def action_clear(self) -> None:
@@ -153,7 +154,7 @@ class LogList(Panel, can_focus=True):
         wanted = [line for line in self.state.log if self.filter(line)]
         if wanted:
             line = wanted[self._place(wanted)]
-            self.post_message(Visit(line.seq, line.env))
+            self.post_message(GoToMoment(line.seq, line.env))
 
     def on_click(self, event: Click) -> None:
         """A click selects a line, a double click goes there."""

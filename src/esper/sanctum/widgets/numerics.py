@@ -31,12 +31,12 @@ class ScaleChart(Panel):
 
     def key(self) -> Hashable:
         """The state, and which env."""
-        return self.state.seq, self.view.env
+        return self.state.seq, self.view.selected_env
 
     def draw(self, size: Size) -> list[Line]:
         """The chart, a line of ticks and the axis."""
-        self.heading = f"env {self.view.env:02d} ─ loss scale"
-        vitals = self.state.vitals.envs.get(self.view.env)
+        self.heading = f"env {self.view.selected_env:02d} ─ loss scale"
+        vitals = self.state.vitals.envs.get(self.view.selected_env)
         if vitals is None or not vitals.scales:
             self.note = None
             return [self.line().add(" no loss scaling", "dim")] if self.state.started else []

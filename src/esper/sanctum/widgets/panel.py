@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Self, TypeAlias
 
 from rich.cells import cell_len, set_cell_size
@@ -14,57 +13,14 @@ from textual.color import Color
 from textual.content import Content
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
-from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from esper.sanctum.pulse import Pulse
-from esper.sanctum.source import Source
 from esper.sanctum.symbols import Cell
 from esper.sanctum.theme import Palette
-from esper.telemetry.events import AnomalyFound
+from esper.sanctum.view import ViewState
 from esper.telemetry.explanations import EXPLANATIONS
 from esper.telemetry.state import RunState
-
-
-@dataclass
-class View:
-    """What all panels look at."""
-
-    source: Source
-    palette: Palette
-    env: int = 0
-    """The env under the cursor."""
-    charset: str = "braille"
-    """What the terminal can draw."""
-    pulse: Pulse = field(default_factory=Pulse)
-    stale: AnomalyFound | None = None
-    """Set while the engine is silent for longer than it should be."""
-    generation: int = 0
-    """Counts the times that the state was replaced, by a seek or a restore: nothing drawn before still holds."""
-
-    @property
-    def ghost(self) -> RunState | None:
-        """What was true, at the same step, of the run that goes along; None where none does."""
-        return self.source.rival.state if self.source.rival else None
-
-    def move(self, envs: int) -> None:
-        """Put the cursor so many envs further, or on the last there is."""
-        self.env = min(max(self.env + envs, 0), max(len(self.source.state.envs) - 1, 0))
-
-
-@dataclass
-class Visit(Message):
-    """Someone wants to see what happened: at an event, in an env, on a screen. The app goes there."""
-
-    seq: int | None = None
-    """Of the event; where there is a recording, it is shown as of then."""
-    env: int | None = None
-    screen: str | None = None
-    """Name of the screen, where it is not about an env."""
-    over: bool = True
-    """Whether the present no longer shows it."""
-
 
 Row: TypeAlias = list[Segment]
 """A line in its colours, as wide as there is room."""
@@ -174,7 +130,7 @@ class Panel(Widget):
     METRICS: ClassVar[tuple[str, ...]] = ()
     """What it shows, by the names of `telemetry.explanations`."""
 
-    def __init__(self, view: View, *, id: str | None = None) -> None:
+    def __init__(self, view: ViewState, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.view = view
         self.heading: str | None = self.HEADING or None
@@ -218,7 +174,7 @@ class Panel(Widget):
         """Draw again if anything changed; repaint the lines that differ."""
         if not self.size:
             return
-        drawn = (self.size, self.view.palette.name, self.view.generation, self.key())
+        drawn = (self.size, self.view.palette.name, self.view.state_version, self.key())
         if drawn == self._drawn:
             return
         self._drawn = drawn

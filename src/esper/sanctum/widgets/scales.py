@@ -63,7 +63,7 @@ class Scales(EnvRows):
 
     def key(self) -> Hashable:
         """The state, and where the cursor is."""
-        return self.state.seq, self.view.env
+        return self.state.seq, self.view.selected_env
 
     def draw(self, size: Size) -> list[Line] | list[Row]:
         """The heading, and the rows in sight."""
@@ -83,7 +83,7 @@ class Scales(EnvRows):
         worst = severities_of(self.state)
         rows = [self._heading(owners, layout).row(width)]
         for index in shown:
-            env, here, severity = self.state.envs[index], index == self.view.env, worst.get(index)
+            env, here, severity = self.state.envs[index], index == self.view.selected_env, worst.get(index)
             draw = partial(self._row, env, started, layout, severity, here=here)
             rows.append(self.row_of(env, width, draw, layout, severity, here))
         self.mark_more(rows, width)

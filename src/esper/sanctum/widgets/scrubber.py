@@ -11,7 +11,8 @@ from textual.geometry import Size
 
 from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.symbols import SIGNS, clock
-from esper.sanctum.widgets.panel import Line, Panel, View
+from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.marks import ANOMALIES, Mark
 from esper.telemetry.playback import Playback
 from esper.telemetry.segments import ReadError
@@ -33,7 +34,7 @@ class Scrubber(Panel, can_focus=True):
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.SCRUBBER)]
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: ViewState) -> None:
         super().__init__(view)
         self._track = range(0)
         self._dragged = False

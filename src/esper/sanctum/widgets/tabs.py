@@ -8,7 +8,8 @@ from textual.events import Click
 from textual.geometry import Size
 
 from esper.sanctum.bindings import PLACES
-from esper.sanctum.widgets.panel import Line, Panel, View
+from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.panel import Line, Panel
 
 
 class Tabs(Panel):
@@ -18,7 +19,7 @@ class Tabs(Panel):
     Tabs { height: 1; width: auto; padding: 0 1; }
     """
 
-    def __init__(self, view: View, here: str | None) -> None:
+    def __init__(self, view: ViewState, here: str | None) -> None:
         super().__init__(view)
         self._here = here
         """Name of the open screen; None on one without a tab."""

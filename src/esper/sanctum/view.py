@@ -1,0 +1,90 @@
+"""ViewState: what all panels share (source, palette, selected env), and statistics of the dashboard's frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from textual.message import Message
+
+from esper.sanctum.source import Source
+from esper.sanctum.symbols import brief, span
+from esper.sanctum.theme import Palette
+from esper.telemetry.events import AnomalyFound
+from esper.telemetry.state import RunState
+
+UPDATE_INTERVAL_S = 1.0
+"""Seconds for which one text of `FrameStats` stays on the screen, so that it can be read."""
+
+
+class FrameStats:
+    """Dashboard statistics: age of the data, events per second, CPU time per frame."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        """Age of the data, events per second and CPU milliseconds per frame; empty in the first interval."""
+        self.age = 0.0
+        """Seconds since the last new event."""
+        self._seq = 0
+        self._last_change: float | None = None
+        self._interval_start: tuple[float, int, float] | None = None
+        """Time, event number and CPU time at the start of the interval."""
+        self._frames = 0
+
+    def record_frame(self, now: float, seq: int, cpu: float) -> None:
+        """Count a frame, and update the text when the interval has ended.
+
+        Args:
+            now: Monotonic time, seconds.
+            seq: Number of the last event.
+            cpu: CPU time of the dashboard's thread, seconds.
+        """
+        if seq != self._seq or self._last_change is None:
+            self._seq, self._last_change = seq, now
+        self.age = now - self._last_change
+        self._frames += 1
+        if self._interval_start is None:
+            self._interval_start, self._frames = (now, seq, cpu), 0
+        elif now - self._interval_start[0] >= UPDATE_INTERVAL_S:
+            start, first, spent = self._interval_start
+            rate, cost = (seq - first) / (now - start), (cpu - spent) / self._frames * 1000
+            age = span(self.age) if self.age >= 1 else f"{self.age:.1f}s"
+            self.text = f"data {age} old  {brief(max(rate, 0.0)).text} events/s  {brief(cost, 2).text} ms/frame"
+            self._interval_start, self._frames = (now, seq, cpu), 0
+
+
+@dataclass
+class ViewState:
+    """State that the app and all panels share."""
+
+    source: Source
+    palette: Palette
+    selected_env: int = 0
+    charset: str = "braille"
+    """Characters that the terminal can draw, one of `charset.CHARSETS`."""
+    frame_stats: FrameStats = field(default_factory=FrameStats)
+    stale: AnomalyFound | None = None
+    """Set while the engine has reported nothing for longer than it should."""
+    state_version: int = 0
+    """Incremented when a seek or a restore replaces the run state: panels then draw everything again."""
+
+    @property
+    def ghost(self) -> RunState | None:
+        """State of the ghost run at the same step; None if there is no ghost run."""
+        return self.source.rival.state if self.source.rival else None
+
+    def move(self, envs: int) -> None:
+        """Move the selection by this many envs, at most to the first or last env."""
+        self.selected_env = min(max(self.selected_env + envs, 0), max(len(self.source.state.envs) - 1, 0))
+
+
+@dataclass
+class GoToMoment(Message):
+    """Request to the app: show the moment of an event, and its env or screen."""
+
+    seq: int | None = None
+    """Number of the event; None to stay at the current moment."""
+    env: int | None = None
+    screen: str | None = None
+    """Name of the screen to open if the event is not about an env."""
+    over: bool = True
+    """True if the present no longer shows it."""
