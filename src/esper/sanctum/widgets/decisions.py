@@ -9,7 +9,7 @@ from textual.geometry import Size
 
 from esper.sanctum.symbols import OPS, brief, head_label, number, percent, plain
 from esper.sanctum.theme import Palette
-from esper.sanctum.widgets.env_charts import EnvPanel
+from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
 from esper.sanctum.widgets.plot import sparkline
 from esper.telemetry.state import EnvState

@@ -1,54 +1,16 @@
-"""The courses of one env over its episode: accuracy and reward."""
+"""Charts of one env over its episode: accuracy and reward."""
 
 from __future__ import annotations
-
-from collections.abc import Hashable
 
 from textual.geometry import Size
 
 from esper.sanctum.symbols import number, percent, plain
 from esper.sanctum.widgets.accuracy import percent_ticks
 from esper.sanctum.widgets.chart import Chart
-from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.env_panel import EnvPanel
+from esper.sanctum.widgets.panel import Line
 from esper.sanctum.widgets.plot import round_up, span_of
-from esper.telemetry.state import HISTORY, EnvState
-
-
-class EnvPanel(Panel):
-    """A panel about the env under the cursor."""
-
-    @property
-    def env(self) -> EnvState | None:
-        """That env; None before the run has started."""
-        envs = self.state.envs
-        return envs[self.view.selected_env] if self.view.selected_env < len(envs) else None
-
-    @property
-    def ghost(self) -> EnvState | None:
-        """The same env of the run that goes along, in the same round; None where there is none."""
-        ghost = self.view.ghost
-        here = ghost is not None and ghost.round == self.state.round and self.view.selected_env < len(ghost.envs)
-        return ghost.envs[self.view.selected_env] if ghost is not None and here else None
-
-    def key(self) -> Hashable:
-        """Which env, and its revision; and that of its ghost."""
-        env, ghost = self.env, self.ghost
-        return None if env is None else (env.env, env.revision, ghost and ghost.revision)
-
-    def draw(self, size: Size) -> list[Line]:
-        """Nothing before the run has started."""
-        return [] if self.env is None else self.draw_env(self.env, size)
-
-    def draw_env(self, env: EnvState, size: Size) -> list[Line]:
-        """The lines for an env."""
-        raise NotImplementedError
-
-    def axis(self, values: list[float]) -> tuple[int, int]:
-        """Length of the axis of steps, and the number of its first step. Of a long episode the last steps are kept."""
-        assert self.state.started is not None
-        steps = self.state.started.steps
-        done = self.env.stepped.step if self.env and self.env.stepped else len(values)
-        return min(steps, HISTORY), max(done - HISTORY, 0) + 1
+from esper.telemetry.state import EnvState
 
 
 class EnvAccuracy(EnvPanel):

@@ -7,7 +7,7 @@ from textwrap import wrap
 from textual.geometry import Size
 
 from esper.sanctum.symbols import SEVERITIES, STAGES, brief, plain, shorten
-from esper.sanctum.widgets.env_charts import EnvPanel
+from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
 from esper.telemetry.events import GateCheck, GateRefused, SeedMoved
 from esper.telemetry.state import EnvState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.geometry import Size
 
 from esper.sanctum.symbols import STAGES, number, plain
-from esper.sanctum.widgets.env_charts import EnvPanel
+from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
 from esper.telemetry.events import SlotReading
 from esper.telemetry.state import EnvState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.geometry import Size
 
 from esper.sanctum.symbols import Cell, number, plain, power_of_two
-from esper.sanctum.widgets.env_charts import EnvPanel
+from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
 from esper.telemetry.events import EnvStepped
 from esper.telemetry.state import EnvState

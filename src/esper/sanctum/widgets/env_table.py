@@ -14,7 +14,7 @@ from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.population import Term, ordered, parse_filter, severities_of, worst_of
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets import env_row
-from esper.sanctum.widgets.env_rows import EnvRows
+from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import Line, Row
 from esper.telemetry.state import EnvState
 
@@ -22,7 +22,7 @@ _UPWARDS = frozenset({"env", "lane"})
 """Columns that are read from the least to the greatest."""
 
 
-class EnvTable(EnvRows):
+class EnvTable(EnvRowsPanel):
     """A heading, the envs that pass the filter in the chosen order, and their medians and extremes."""
 
     METRICS = ("accuracy", "reward", "stage", "gradient norm", "loss scale")
@@ -56,7 +56,7 @@ class EnvTable(EnvRows):
         severities = severities_of(self.state)
         envs = self._choose(severities)
         names = list(env_row.SUMMARIES)[: 3 if height >= min(len(envs) + 5, 30) else 1]
-        shown = self.page([env.env for env in envs], max(height - 1 - len(names), 1))
+        shown = self.visible_rows([env.env for env in envs], max(height - 1 - len(names), 1))
         self._label(len(envs))
         arrow = "↓" if self._descending else "↑"
         heading, self._spans = env_row.heading(palette, layout, started.slots, self._by, arrow)
@@ -65,9 +65,9 @@ class EnvTable(EnvRows):
             env, severity, here = self.state.envs[index], severities.get(index), index == self.view.selected_env
             pinned = index in self._pinned
             draw = partial(env_row.row, palette, layout, started, env, severity=severity, here=here, pinned=pinned)
-            rows.append(self.row_of(env, width, draw, layout, severity, here, pinned))
+            rows.append(self.cached_row(env, width, draw, layout, severity, here, pinned))
         if len(shown) < len(envs):
-            self.mark_more(rows, width)
+            self.draw_scroll_arrows(rows, width)
         elif height > len(rows) + len(names):
             rows.append(self.line().add("─" * (width - 1), "faint").row(width))
         return rows + [line.row(width) for line in env_row.summaries(palette, layout, started, envs, names)]

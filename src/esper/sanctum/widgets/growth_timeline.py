@@ -10,7 +10,7 @@ from textual.geometry import Size
 
 from esper.sanctum.population import severities_of
 from esper.sanctum.symbols import SEVERITIES, STAGES, percent, plain, shorten
-from esper.sanctum.widgets.env_rows import EnvRows
+from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import Line, Row
 from esper.sanctum.widgets.plot import places
 from esper.telemetry.events import RunStarted
@@ -22,7 +22,7 @@ _LEAST_NAME, _NAME = 6, 11
 _ACCURACY = 6
 
 
-class GrowthTimeline(EnvRows):
+class GrowthTimeline(EnvRowsPanel):
     """Each step is the letter of its stage, in its colour. What the seed is stands beside its lane, where it fits."""
 
     METRICS = ("growth timeline", "accuracy")
@@ -48,7 +48,7 @@ class GrowthTimeline(EnvRows):
         spare = lane - min(steps, 40)
         name = min(spare, _NAME) if spare >= _LEAST_NAME else 0
         lane = min(lane - name, steps)
-        shown = self.page(range(len(self.state.envs)), room)
+        shown = self.visible_rows(range(len(self.state.envs)), room)
         self.note = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
         worst = severities_of(self.state)
         rows = [self._heading(started, lane, name).row(width)]
@@ -56,8 +56,8 @@ class GrowthTimeline(EnvRows):
             env = self.state.envs[index]
             here, severity = index == self.view.selected_env, worst.get(index)
             draw = partial(self._row, env, started, lane, name, severity, here=here)
-            rows.append(self.row_of(env, width, draw, lane, name, severity, here))
-        self.mark_more(rows, width)
+            rows.append(self.cached_row(env, width, draw, lane, name, severity, here))
+        self.draw_scroll_arrows(rows, width)
         return rows
 
     def _heading(self, started: RunStarted, lane: int, name: int) -> Line:

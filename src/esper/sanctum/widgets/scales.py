@@ -13,7 +13,7 @@ from textual.geometry import Size
 
 from esper.sanctum.population import severities_of
 from esper.sanctum.symbols import SEVERITIES, exponent_of, number, percent, plain, power_of_two
-from esper.sanctum.widgets.env_rows import EnvRows
+from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import Line, Row
 from esper.sanctum.widgets.plot import places, sparkline
 from esper.telemetry.anomalies import PING_PONG
@@ -55,7 +55,7 @@ def until_growth(started: RunStarted, env: EnvState) -> float | None:
     return math.ceil((started.growth_interval - step.growth_tracker) / (started.batches * sharing))
 
 
-class Scales(EnvRows):
+class Scales(EnvRowsPanel):
     """A row per env."""
 
     HEADING = "numerics by env"
@@ -77,7 +77,7 @@ class Scales(EnvRows):
         heat = max((spare * 3 // 5 if scaled else spare) // len(owners) - 1, 0)
         heat = min(heat, started.steps, STEPS)
         stairs = min(spare - (heat + 1) * len(owners), 80) if scaled else 0
-        shown = self.page(range(len(self.state.envs)), max(size.height - 1, 1))
+        shown = self.visible_rows(range(len(self.state.envs)), max(size.height - 1, 1))
         self.note = "|g|  " + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in SHADES) + f"  {_MORE} more"
         layout = _Layout(len(owners), stairs, heat, *_extent(list(vitals.values())))
         worst = severities_of(self.state)
@@ -85,8 +85,8 @@ class Scales(EnvRows):
         for index in shown:
             env, here, severity = self.state.envs[index], index == self.view.selected_env, worst.get(index)
             draw = partial(self._row, env, started, layout, severity, here=here)
-            rows.append(self.row_of(env, width, draw, layout, severity, here))
-        self.mark_more(rows, width)
+            rows.append(self.cached_row(env, width, draw, layout, severity, here))
+        self.draw_scroll_arrows(rows, width)
         return rows
 
     def _heading(self, owners: Sequence[str], layout: _Layout) -> Line:

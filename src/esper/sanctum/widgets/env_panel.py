@@ -1,0 +1,138 @@
+"""Base classes: a panel about one env, a panel with one row per env."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual.binding import BindingType
+from textual.events import Click
+from textual.geometry import Size
+
+from esper.sanctum.bindings import Category, bindings
+from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.panel import Line, Panel, Row
+from esper.telemetry.state import HISTORY, EnvState
+
+
+class EnvPanel(Panel):
+    """Base class of a panel about the selected env."""
+
+    @property
+    def env(self) -> EnvState | None:
+        """The selected env; None before the run has started."""
+        envs = self.state.envs
+        return envs[self.view.selected_env] if self.view.selected_env < len(envs) else None
+
+    @property
+    def ghost(self) -> EnvState | None:
+        """The same env of the ghost run in the same round; None if there is none."""
+        ghost = self.view.ghost
+        if ghost is None or ghost.round != self.state.round or self.view.selected_env >= len(ghost.envs):
+            return None
+        return ghost.envs[self.view.selected_env]
+
+    def key(self) -> Hashable:
+        """The env, its revision, and the revision of its ghost."""
+        env, ghost = self.env, self.ghost
+        return None if env is None else (env.env, env.revision, ghost and ghost.revision)
+
+    def draw(self, size: Size) -> list[Line]:
+        """Draw the lines of the selected env; none before the run has started."""
+        return [] if self.env is None else self.draw_env(self.env, size)
+
+    def draw_env(self, env: EnvState, size: Size) -> list[Line]:
+        """Draw the lines of an env."""
+        raise NotImplementedError
+
+    def axis(self, values: list[float]) -> tuple[int, int]:
+        """Return the length of the step axis and its first step number. A long episode shows its last steps only."""
+        assert self.state.started is not None
+        steps = self.state.started.steps
+        done = self.env.stepped.step if self.env and self.env.stepped else len(values)
+        return min(steps, HISTORY), max(done - HISTORY, 0) + 1
+
+
+class EnvRowsPanel(Panel, can_focus=True):
+    """Base class of a panel with one row per env below a line of headings; `view.selected_env` is the cursor."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.ROWS)]
+
+    def __init__(self, view: ViewState, *, id: str | None = None) -> None:
+        super().__init__(view, id=id)
+        self._top = 0
+        self._order: Sequence[int] = ()
+        self._shown: Sequence[int] = ()
+        self._row_cache: dict[int, tuple[Hashable, Row]] = {}
+        """Cached rows, each with the values that it depends on. Keyed by env index."""
+
+    def visible_rows(self, order: Sequence[int], room: int) -> Sequence[int]:
+        """Return the envs of `order` that fit into `room` rows, scrolled so that the selected env is one of them."""
+        self._order = order
+        count = len(order)
+        if count and self.view.selected_env not in order:
+            self.view.selected_env = order[0]
+        at = order.index(self.view.selected_env) if count else 0
+        self._top = min(max(self._top, at - room + 1), at, max(count - room, 0))
+        self._shown = order[self._top : self._top + room]
+        return self._shown
+
+    def cached_row(self, env: EnvState, width: int, draw: Callable[[], Line], *depends: Hashable) -> Row:
+        """Return the row of an env, drawn again if the env, the width, the theme or `depends` has changed."""
+        key = env.revision, width, self.view.palette.name, self.view.state_version, depends
+        cached = self._row_cache.get(env.env)
+        if cached is None or cached[0] != key:
+            cached = self._row_cache[env.env] = key, draw().row(width)
+        return cached[1]
+
+    def draw_scroll_arrows(self, rows: list[Row], width: int) -> None:
+        """Draw an arrow at the right edge of the first and last visible row if further envs lie above or below."""
+        if self._top > 0:
+            rows[1] = self._marked(rows[1], "↑", width)
+        if self._top + len(self._shown) < len(self._order):
+            rows[len(self._shown)] = self._marked(rows[len(self._shown)], "↓", width)
+
+    def _marked(self, row: Row, arrow: str, width: int) -> Row:
+        return [*Segment.adjust_line_length(row, width - 1), *self.line().add(arrow, "dim").row(1)]
+
+    def select(self, env: int) -> None:
+        """Select an env and update all panels, because some show the selected env."""
+        self.view.selected_env = env
+        for panel in self.screen.query(Panel):
+            panel.update()
+
+    def action_move(self, rows: int) -> None:
+        """Move the cursor by rows."""
+        order = self._order
+        if order:
+            at = order.index(self.view.selected_env) if self.view.selected_env in order else 0
+            self.select(order[min(max(at + rows, 0), len(order) - 1)])
+
+    def action_page(self, pages: int) -> None:
+        """Move the cursor by pages."""
+        self.action_move(pages * max(len(self._shown) - 1, 1))
+
+    def action_first(self) -> None:
+        """Go to the first row."""
+        self.action_move(-len(self.state.envs))
+
+    def action_last(self) -> None:
+        """Go to the last row."""
+        self.action_move(len(self.state.envs))
+
+    def on_click(self, event: Click) -> None:
+        """Select the clicked row; open its env on a double click."""
+        offset = event.get_content_offset(self)
+        if offset is not None and 1 <= offset.y <= len(self._shown):
+            self.select(self._shown[offset.y - 1])
+            if event.chain == 2:
+                self.app.simulate_key("enter")
+
+    def on_mouse_scroll_down(self) -> None:
+        """Move the cursor down."""
+        self.action_move(3)
+
+    def on_mouse_scroll_up(self) -> None:
+        """Move the cursor up."""
+        self.action_move(-3)
