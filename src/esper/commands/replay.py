@@ -160,11 +160,11 @@ def _status(playback: Playback) -> str | None:
 
 def _view(address: Address, history: History) -> tuple[int, str]:
     """The env and the view that an address names, or those that one begins with. Raises ConfigError."""
-    from esper.sanctum.sharing import VIEWS
+    from esper.sanctum.bindings import VIEW_NAMES
 
-    place = address.view or VIEWS[0]
-    if place not in VIEWS:
-        raise ConfigError(f"there is no view {place!r}: {nearest(place, VIEWS)}")
+    place = address.view or VIEW_NAMES[0]
+    if place not in VIEW_NAMES:
+        raise ConfigError(f"there is no view {place!r}: {nearest(place, VIEW_NAMES)}")
     env, envs = address.env or 0, len(history.state_at(min(history.length, 1)).envs)
     if env >= envs and address.env is not None:
         raise ConfigError(f"there is no env {env} in {address.run}: it has {envs}, counted from 0")

@@ -251,7 +251,7 @@ def run_dashboard(
         bell: ring the terminal's bell when an anomaly begins.
         notify: how the terminal is asked for notifications of the desktop, one of `alerts.SEQUENCES`; None: not at all.
         env: the one under the cursor.
-        place: the view to begin with, one of `sharing.VIEWS`.
+        place: the view to begin with, one of `bindings.VIEW_NAMES`.
 
     Returns:
         An exit code: 0; 128 + n if signal n said to leave at once; 1 if the dashboard broke down.

@@ -79,6 +79,11 @@ PLACES: dict[str, Place] = {
 }
 """By name, in the order of the tabs; `screens.SCREEN_CLASSES` names the class of each."""
 
+ENV_VIEW = "env"
+"""Name of the view of one env."""
+VIEW_NAMES = (*PLACES, ENV_VIEW)
+"""View names that an address may contain: the screens with a number key, and one env."""
+
 KEYS: tuple[Key, ...] = (
     *(
         Key(Category.SCREENS, place.key, place.key, name, place.description, f"go('{name}')")

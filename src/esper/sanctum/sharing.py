@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from esper.config import Config
-from esper.sanctum.bindings import PLACES
+from esper.sanctum.bindings import ENV_VIEW
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.symbols import plain, span
 from esper.telemetry.address import Address
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
-ENV = "env"
-"""The view of one env; the others are the screens with a number key."""
-VIEWS = (*PLACES, ENV)
-"""What an address can name."""
 TOAST_SECONDS = 10.0
 NOT_FROM_A_PAGE = (
     "Nothing is written from a page: its files would land on the server. replay or attach RUN there writes."
@@ -44,8 +40,8 @@ class Sharing(_Base):
     view: ViewState
 
     def open_view(self, name: str) -> None:
-        """Show a view by its name in `VIEWS`."""
-        self.call_next(self.run_action, "open_env" if name == ENV else f"go({name!r})")
+        """Show a view by its name in `bindings.VIEW_NAMES`."""
+        self.call_next(self.run_action, "open_env" if name == ENV_VIEW else f"go({name!r})")
 
     def action_copy_address(self) -> None:
         """Put the address of what is on the screen into the clipboard, by way of the terminal."""
@@ -54,7 +50,7 @@ class Sharing(_Base):
             return
         name = shortest_name(self.source.directory, Path(Config().telemetry_dir))
         opened = any(isinstance(screen, EnvDetail) for screen in self.screen_stack)
-        address = str(Address(name, self._moment(), self.view.selected_env, ENV if opened else self.current_mode))
+        address = str(Address(name, self._moment(), self.view.selected_env, ENV_VIEW if opened else self.current_mode))
         self.copy_to_clipboard(address)
         told = f"Copied. To open it: esper-sanctum replay {shlex.quote(address)}"
         self.notify(told, timeout=TOAST_SECONDS, markup=False)
