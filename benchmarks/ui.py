@@ -57,8 +57,8 @@ class FedSource(LiveSource):
 class MeasuredApp(SanctumApp):
     """Leaves when the source has its figure."""
 
-    def look(self) -> None:
-        super().look()
+    def refresh_view(self) -> None:
+        super().refresh_view()
         if isinstance(self.source, FedSource) and self.source.per_refresh is not None:
             self.exit()
 

@@ -56,7 +56,7 @@ async def settle(pilot: Pilot[Any]) -> None:
     app = pilot.app
     assert isinstance(app, SanctumApp)
     app.source.tick(0.0)
-    app.look()
+    app.refresh_view()
     await pilot.pause()
 
 

@@ -306,7 +306,7 @@ async def test_only_changed_lines_are_painted_again(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(table, "refresh", note)
         session.say(*stamp([env_stepped(5, accuracy=0.9)], first=len(run) + 1))
         app.source.tick(0.0)
-        app.look()
+        app.refresh_view()
         assert painted == [6, 12]  # row of env 5, and the greatest; medians and least stay as they are
 
 

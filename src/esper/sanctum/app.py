@@ -1,4 +1,4 @@
-"""The dashboard: its ticks and views. screens/ and widgets/ have what is drawn, steering.py how a run is asked."""
+"""The Textual app: ticks, screens, and the controller that handles each action."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from esper.garbage import spare_what_is_loaded
 from esper.sanctum.alerts import Alerts
 from esper.sanctum.bindings import APP, KEYS, bindings, shown
 from esper.sanctum.charset import CharsetFilter, chosen
+from esper.sanctum.controllers.run_actions import RunActions
 from esper.sanctum.diagnosis import Diagnosis
 from esper.sanctum.driver import LastingDriver, PageDriver
 from esper.sanctum.screens import SCREEN_CLASSES, open_screen
@@ -30,7 +31,6 @@ from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.screens.help import Help
 from esper.sanctum.sharing import Sharing
 from esper.sanctum.source import Source
-from esper.sanctum.steering import Steering
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.time_travel import TimeTravel
 from esper.sanctum.view import ViewState
@@ -47,7 +47,7 @@ _HEIGHTS = [(0, "-flat"), (HEIGHT, "-short"), (34, "-medium"), (50, "-tall")]
 """From which size on a screen has a class; sanctum.tcss says what follows from it."""
 
 
-class SanctumApp(Diagnosis, TimeTravel, Sharing, Steering, App[None]):
+class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
     """Shows a source until the user leaves, or the run that the user ended is over.
 
     Raises:
@@ -83,6 +83,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, Steering, App[None]):
         for known in self.palettes.values():
             self.register_theme(known.theme)
         self.view = ViewState(source, palette, env, charset=symbols)
+        self.run_actions = RunActions(source, self)
         self._place = place
         for place in SCREEN_CLASSES:
             self.add_mode(place, partial(open_screen, place, self.view))
@@ -93,8 +94,12 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, Steering, App[None]):
         self.stylesheet.set_variables(self.get_css_variables())  # the first frame is in these colours already
 
     def on_load(self) -> None:
-        """Before the terminal is taken over: then there is no moment at which a signal would leave it as it is."""
-        self.hear_signals()
+        """Handle signals before the terminal is taken over, so that every signal finds it restored."""
+        self.run_actions.install_signal_handlers()
+
+    def on_unmount(self) -> None:
+        """Restore the signal handlers of the caller."""
+        self.run_actions.restore_signal_handlers()
 
     def on_ready(self) -> None:
         """The first frame comes before the engine, whose imports take seconds."""
@@ -118,10 +123,10 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, Steering, App[None]):
         elapsed, self._ticked = now - self._ticked, now
         changed = self.source.tick(elapsed)
         self.arrive()
-        if self.source.failure is not None or self.left:
+        if self.source.failure is not None or self.run_actions.has_finished_leaving:
             self.exit()
         elif changed or not self.source.alive:
-            self.look()
+            self.refresh_view()
         self.measure(now)
         self._warn()
         if self.source.rival is not None and (news := self.source.rival.news()) is not None:
@@ -157,8 +162,8 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, Steering, App[None]):
         if self.screen_stack:
             super().clear_selection()
 
-    def look(self) -> None:
-        """Let the screens in sight show what is true now."""
+    def refresh_view(self) -> None:
+        """Update the visible screens from the state of the source."""
         if self.source.state is not self._state:
             self._state = self.source.state
             self.view.state_version += 1
@@ -170,7 +175,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, Steering, App[None]):
     def watch_theme(self, name: str) -> None:
         """Draw everything in the colours of another theme."""
         self.view.palette = self.palettes[name]
-        self.look()
+        self.refresh_view()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that go back to the present are for those who are in the past; those that end a run, for a live one."""
@@ -230,6 +235,36 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, Steering, App[None]):
         names = list(self.palettes)
         self.theme = names[(names.index(self.theme) + 1) % len(names)]
         self.notify(f"theme {self.theme}", timeout=2)
+
+    # Run
+
+    def action_pause(self) -> None:
+        """Pause the run, or resume it."""
+        self.run_actions.toggle_pause()
+
+    def action_step(self) -> None:
+        """Play one step of a paused run."""
+        self.run_actions.step()
+
+    def action_checkpoint(self) -> None:
+        """Write a checkpoint."""
+        self.run_actions.checkpoint()
+
+    def action_restore(self) -> None:
+        """Choose a checkpoint to restore."""
+        self.run_actions.restore()
+
+    async def action_quit(self) -> None:
+        """Leave the dashboard; ask first if that ends the run."""
+        self.run_actions.quit()
+
+    def action_stop(self) -> None:
+        """End the run; ask first."""
+        self.run_actions.stop()
+
+    def action_detach(self) -> None:
+        """Leave a run that trains in another process."""
+        self.run_actions.detach()
 
 
 def run_dashboard(

@@ -31,7 +31,7 @@ class Diagnosis(_Base):
 
     source: Source
     view: ViewState
-    look: Callable[[], None]
+    refresh_view: Callable[[], None]
     go_to_event: Callable[[GoToMoment], None]
     action_open_env: Callable[[], None]
     action_go: Callable[[str], None]
@@ -52,7 +52,7 @@ class Diagnosis(_Base):
         self._alert(now, stale if self.view.stale is None else None)
         if (stale is None) != (self.view.stale is None):
             self.view.stale = stale
-            self.look()
+            self.refresh_view()
 
     def _alert(self, now: float, stale: AnomalyFound | None) -> None:
         """Ring, and notify, of what is new."""
@@ -73,7 +73,7 @@ class Diagnosis(_Base):
             self.action_open_env()
         elif target.screen is not None:
             self.action_go(target.screen)
-        self.look()
+        self.refresh_view()
 
     def action_anomalies(self) -> None:
         """All anomalies, to choose one."""

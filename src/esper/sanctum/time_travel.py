@@ -28,7 +28,7 @@ class TimeTravel(_Base):
     """Actions of the app. In a live run, the first of them that goes anywhere leaves its present."""
 
     source: Source
-    look: Callable[[], None]
+    refresh_view: Callable[[], None]
     _wanted: Callable[[], None] | None = None
     """What was asked for while there was no play head yet."""
 
@@ -68,7 +68,7 @@ class TimeTravel(_Base):
             if not playback.playing and playback.position >= playback.length:
                 playback.to_start()
             playback.playing = not playback.playing
-            self.look()
+            self.refresh_view()
 
     def action_replay_step(self, delta: int) -> None:
         """Hold, one step away."""
@@ -76,7 +76,7 @@ class TimeTravel(_Base):
         if (playback := self._past(enter)) is not None:
             playback.playing = False
             playback.step(delta)
-            self.look()
+            self.refresh_view()
 
     def action_replay_round(self, delta: int) -> None:
         """Hold, one round away."""
@@ -84,7 +84,7 @@ class TimeTravel(_Base):
         if (playback := self._past(enter)) is not None:
             playback.playing = False
             playback.step_round(delta)
-            self.look()
+            self.refresh_view()
 
     def action_replay_speed(self, delta: int) -> None:
         """The next slower or faster speed."""
@@ -92,13 +92,13 @@ class TimeTravel(_Base):
             slower = [speed for speed in SPEEDS if speed < playback.speed]
             faster = [speed for speed in SPEEDS if speed > playback.speed]
             playback.speed = (faster or [SPEEDS[-1]])[0] if delta > 0 else (slower or [SPEEDS[0]])[-1]
-            self.look()
+            self.refresh_view()
 
     def action_replay_start(self) -> None:
         """To the start."""
         if (playback := self._past(self.action_replay_start)) is not None:
             playback.to_start()
-            self.look()
+            self.refresh_view()
 
     def action_replay_end(self) -> None:
         """To the end; that of a live run is its present."""
@@ -106,13 +106,13 @@ class TimeTravel(_Base):
             self.action_rejoin()
         elif (playback := self._past()) is not None:
             playback.to_end()
-        self.look()
+        self.refresh_view()
 
     def action_rejoin(self) -> None:
         """Back to the present of a live run, or stay in it."""
         self._wanted = None
         self.source.rejoin()
-        self.look()
+        self.refresh_view()
 
     def action_mark(self, delta: int) -> None:
         """Hold, at the next bookmark or the one before."""
@@ -121,7 +121,7 @@ class TimeTravel(_Base):
             playback.playing = False
             if not playback.step_mark(delta):
                 self.notify(f"There is no bookmark {'after' if delta > 0 else 'before'} this.", timeout=3)
-            self.look()
+            self.refresh_view()
 
     def action_bookmark(self) -> None:
         """Set a bookmark at the moment shown, or take it away; in the present, one stays there."""
@@ -136,7 +136,7 @@ class TimeTravel(_Base):
             if present is not None:
                 self.source.rejoin()
             self.notify("Bookmark set." if there else "Bookmark taken away.", timeout=2)
-            self.look()
+            self.refresh_view()
 
     def go_to_event(self, target: GoToMoment) -> None:
         """Hold, at the moment of an event; the present of a live run is left for it only if it is over."""
@@ -161,6 +161,6 @@ class TimeTravel(_Base):
                 playback.seek(position)
             elif stay:
                 self.source.rejoin()
-            self.look()
+            self.refresh_view()
 
         self.push_screen(GoTo(playback.history), go)

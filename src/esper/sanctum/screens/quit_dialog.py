@@ -56,6 +56,6 @@ class QuitDialog(ModalScreen[Kind | None]):
         """Close with an answer."""
         self.dismiss(None if answer == "cancel" else Kind(answer))
 
-    def choose_first(self) -> None:
-        """Close as who is in a hurry would: with a checkpoint, if there is one to write."""
+    def confirm(self) -> None:
+        """Close with the first answer: end the run, with a checkpoint if one can be written."""
         self.action_choose("abandon" if self._saved else "stop")

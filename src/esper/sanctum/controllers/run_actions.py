@@ -1,0 +1,166 @@
+"""Run actions: pause, step, checkpoint, restore and quit, by keys and by signals."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Protocol, TypeAlias
+
+from esper.control import Kind
+from esper.sanctum.controllers import AppServices
+from esper.sanctum.holds import hold_of
+from esper.sanctum.requests import Requests
+from esper.sanctum.screens.quit_dialog import QuitDialog
+from esper.sanctum.source import Source, is_over
+
+SignalHandler: TypeAlias = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class RunServices(AppServices, Protocol):
+    """Services of the app that `RunActions` uses."""
+
+    def exit(self, *, return_code: int = 0) -> None:
+        """Leave the dashboard with an exit code."""
+        ...
+
+
+class RunActions:
+    """Send requests to the engine, and leave the dashboard.
+
+    Args:
+        source: Source of the run.
+        app: Services of the app.
+    """
+
+    def __init__(self, source: Source, app: RunServices) -> None:
+        self._source = source
+        self._app = app
+        self._handlers: dict[signal.Signals, SignalHandler] = {}
+        """Signal handlers to restore. Keyed by signal."""
+
+    @property
+    def has_finished_leaving(self) -> bool:
+        """True if the run has ended after a stop request, or ended before it was set up."""
+        source = self._source
+        stop_requested = source.requests is not None and source.requests.leaving
+        return (stop_requested and is_over(source)) or not (source.alive or source.directory)
+
+    def toggle_pause(self) -> None:
+        """Request a pause, or resume a paused run."""
+        self._request(Kind.RESUME if self._source.present.status == "paused" else Kind.PAUSE)
+
+    def step(self) -> None:
+        """Request one step of a paused run."""
+        if self._require_engine() is None:
+            return
+        if self._source.present.status != "paused":
+            self._app.notify("Single steps need a paused run: p pauses.", severity="warning")
+        else:
+            self._request(Kind.STEP)
+
+    def checkpoint(self) -> None:
+        """Request a checkpoint."""
+        self._request(Kind.CHECKPOINT)
+
+    def restore(self) -> None:
+        """Let the user choose a checkpoint, and request its restore."""
+        if self._require_engine() is None:
+            return
+        from esper.sanctum.screens.checkpoints import CheckpointPicker, still_there  # its table takes longest to load
+
+        checkpoints = still_there(self._source.present.checkpoints, self._source.directory)
+        if not checkpoints:
+            self._app.notify("There is no checkpoint yet: c writes one.", severity="warning")
+            return
+
+        def request_restore(path: str | None) -> None:
+            if path is not None:
+                self._request(Kind.RESTORE, path)
+
+        self._app.push_screen(CheckpointPicker(checkpoints), request_restore)
+
+    def quit(self) -> None:
+        """Leave at once if that does not end a run with progress; else ask first."""
+        if self._source.requests is None or self._source.attached or is_over(self._source):
+            self._app.exit()
+        elif self._source.present.status == "starting":
+            self._request(Kind.ABANDON)
+        else:
+            self.stop()
+
+    def stop(self) -> None:
+        """Ask whether to end the run; a second call while the dialog is open confirms it."""
+        screen = self._app.screen
+        if isinstance(screen, QuitDialog):
+            screen.confirm()
+        elif self._require_engine() is not None:
+            dialog = QuitDialog(attached=self._source.attached, cause=self._source.present.cause)
+            self._app.push_screen(dialog, self._request_end)
+
+    def detach(self) -> None:
+        """Leave the dashboard if the run trains in another process."""
+        if self._source.attached:
+            self._app.exit()
+        else:
+            sentence = "This run trains in this process and ends with it: one that was started with --detach does not."
+            self._app.notify(sentence, severity="warning")
+
+    def install_signal_handlers(self) -> None:
+        """Handle TERM, INT and HUP in the event loop: the first stops the run, a second TERM or INT abandons it."""
+        if threading.current_thread() is threading.main_thread():
+            loop = asyncio.get_running_loop()
+            handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+            self._handlers |= {number: old for number, old in handlers.items() if old is not signal.SIG_IGN}
+            for number in self._handlers:
+                loop.add_signal_handler(number, self._on_signal, number)
+
+    def restore_signal_handlers(self) -> None:
+        """Restore the handlers that `install_signal_handlers` replaced."""
+        for number, handler in self._handlers.items():
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, handler)
+
+    def _require_engine(self) -> Requests | None:
+        """Return the requests to the engine; None, with a notification, if it accepts none."""
+        requests = self._source.requests
+        if requests is None:
+            self._app.notify("This is a recording: it cannot be controlled.", severity="warning")
+        elif requests.barred:
+            self._app.notify(requests.barred, severity="warning")
+        elif is_over(self._source):
+            self._app.notify("The run has ended: there is nothing to control.", severity="warning")
+        else:
+            return requests
+        return None
+
+    def _request(self, kind: Kind, path: str | None = None) -> None:
+        """Send a request, unless the run is paused by a cause that would ignore it."""
+        requests, cause = self._require_engine(), self._source.present.cause
+        if requests and cause and kind in hold_of(cause).vain:
+            self._app.notify(hold_of(cause).way, severity="warning")
+        elif requests:
+            requests.ask(kind, path)
+            self._app.refresh_view()
+
+    def _request_end(self, kind: Kind | None) -> None:
+        if kind is not None:
+            self._request(kind)
+
+    def _on_signal(self, number: int) -> None:
+        requests = self._source.requests
+        closed = number == signal.SIGHUP  # a terminal that is closed sends several: a second one is no second signal
+        if requests is None or self._source.attached or is_over(self._source):
+            self._app.exit()
+        elif requests.leaving and not closed:
+            requests.ask(Kind.ABANDON, origin="signal")
+            self._app.exit(return_code=128 + number)
+        else:
+            if not requests.leaving:
+                requests.ask(Kind.STOP, origin="signal")
+            if closed:  # the engine writes its checkpoint, but no terminal is left to show the progress
+                self._app.exit()
+            self._app.refresh_view()
