@@ -234,7 +234,7 @@ def arrived(app: SanctumApp) -> None:
     """As many looks as it takes to read a recording and go there."""
     for _ in range(10):
         app.source.tick(0.0)
-        app.arrive()
+        app.playback_actions.run_deferred_action()
 
 
 async def test_a_bookmark_set_in_the_present_is_found_from_there(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from esper.sanctum.alerts import Alerts
 from esper.sanctum.bindings import APP, KEYS, bindings, shown
 from esper.sanctum.charset import CharsetFilter, chosen
 from esper.sanctum.controllers.run_actions import RunActions
+from esper.sanctum.controllers.time_travel import PlaybackActions
 from esper.sanctum.diagnosis import Diagnosis
 from esper.sanctum.driver import LastingDriver, PageDriver
 from esper.sanctum.screens import SCREEN_CLASSES, open_screen
@@ -32,7 +33,6 @@ from esper.sanctum.screens.help import Help
 from esper.sanctum.sharing import Sharing
 from esper.sanctum.source import Source
 from esper.sanctum.theme import find_theme, load_themes
-from esper.sanctum.time_travel import TimeTravel
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.too_small import HEIGHT, WIDTH
 from esper.telemetry.segments import ReadError
@@ -47,7 +47,7 @@ _HEIGHTS = [(0, "-flat"), (HEIGHT, "-short"), (34, "-medium"), (50, "-tall")]
 """From which size on a screen has a class; sanctum.tcss says what follows from it."""
 
 
-class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
+class SanctumApp(Diagnosis, Sharing, App[None]):
     """Shows a source until the user leaves, or the run that the user ended is over.
 
     Raises:
@@ -84,6 +84,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
             self.register_theme(known.theme)
         self.view = ViewState(source, palette, env, charset=symbols)
         self.run_actions = RunActions(source, self)
+        self.playback_actions = PlaybackActions(source, self)
         self._place = place
         for place in SCREEN_CLASSES:
             self.add_mode(place, partial(open_screen, place, self.view))
@@ -122,7 +123,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
         now = time.monotonic()
         elapsed, self._ticked = now - self._ticked, now
         changed = self.source.tick(elapsed)
-        self.arrive()
+        self.playback_actions.run_deferred_action()
         if self.source.failure is not None or self.run_actions.has_finished_leaving:
             self.exit()
         elif changed or not self.source.alive:
@@ -180,7 +181,7 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that go back to the present are for those who are in the past; those that end a run, for a live one."""
         if action == "rejoin":
-            return self.source.live and (self.source.playback is not None or self.reading)
+            return self.source.live and (self.source.playback is not None or self.playback_actions.is_loading_history)
         if action in {"stop", "detach"}:
             return self.source.live
         return super().check_action(action, parameters)
@@ -265,6 +266,48 @@ class SanctumApp(Diagnosis, TimeTravel, Sharing, App[None]):
     def action_detach(self) -> None:
         """Leave a run that trains in another process."""
         self.run_actions.detach()
+
+    # Time
+
+    def action_play(self) -> None:
+        """Play or hold."""
+        self.playback_actions.toggle_play()
+
+    def action_replay_step(self, delta: int) -> None:
+        """Move the playhead by steps."""
+        self.playback_actions.step(delta)
+
+    def action_replay_round(self, delta: int) -> None:
+        """Move the playhead by rounds."""
+        self.playback_actions.step_round(delta)
+
+    def action_replay_speed(self, delta: int) -> None:
+        """Play faster or slower."""
+        self.playback_actions.change_speed(delta)
+
+    def action_replay_start(self) -> None:
+        """Move the playhead to the start."""
+        self.playback_actions.seek_start()
+
+    def action_replay_end(self) -> None:
+        """Move the playhead to the end; in a live run, to its present."""
+        self.playback_actions.seek_end()
+
+    def action_rejoin(self) -> None:
+        """Return to the present of a live run."""
+        self.playback_actions.return_to_live()
+
+    def action_mark(self, delta: int) -> None:
+        """Move the playhead to the next or previous mark."""
+        self.playback_actions.seek_mark(delta)
+
+    def action_bookmark(self) -> None:
+        """Set or remove a bookmark."""
+        self.playback_actions.toggle_bookmark()
+
+    def action_go_to(self) -> None:
+        """Choose a moment to go to."""
+        self.playback_actions.choose_moment()
 
 
 def run_dashboard(

@@ -18,6 +18,7 @@ from esper.telemetry.anomalies import stale_telemetry
 if TYPE_CHECKING:
     from textual.app import App
 
+    from esper.sanctum.controllers.time_travel import PlaybackActions
     from esper.sanctum.source import Source
     from esper.telemetry.events import AnomalyFound
 
@@ -32,7 +33,7 @@ class Diagnosis(_Base):
     source: Source
     view: ViewState
     refresh_view: Callable[[], None]
-    go_to_event: Callable[[GoToMoment], None]
+    playback_actions: PlaybackActions
     action_open_env: Callable[[], None]
     action_go: Callable[[str], None]
     action_help: Callable[[], None]
@@ -67,7 +68,7 @@ class Diagnosis(_Base):
 
     def on_go_to_moment(self, target: GoToMoment) -> None:
         """Show the moment of an event, where there is a recording, and the env or screen that it is about."""
-        self.go_to_event(target)
+        self.playback_actions.go_to_event(target)
         if target.env is not None:
             self.view.selected_env = target.env
             self.action_open_env()

@@ -1,0 +1,167 @@
+"""Playback actions: move the playhead over a recording, or over the past of a live run while it continues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from esper.sanctum.controllers import AppServices
+from esper.sanctum.screens.go_to import GoTo
+from esper.sanctum.source import Source
+from esper.sanctum.view import GoToMoment
+from esper.telemetry.playback import Playback
+from esper.telemetry.segments import ReadError
+
+PLAYBACK_SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, float("inf"))
+"""Recorded seconds per second of playing; infinity is as fast as possible."""
+
+
+class PlaybackActions:
+    """Move the playhead. The first action that seeks in a live run opens its past, and leaves the present.
+
+    Every method that moves the playhead raises `ReadError` if the recording cannot be read.
+
+    Args:
+        source: Source of the recording.
+        app: Services of the app.
+    """
+
+    def __init__(self, source: Source, app: AppServices) -> None:
+        self._source = source
+        self._app = app
+        self._deferred_action: Callable[[], None] | None = None
+        """Action to run as soon as there is a playhead."""
+
+    @property
+    def is_loading_history(self) -> bool:
+        """True while an action waits until the past of a live run has been read."""
+        return self._deferred_action is not None
+
+    def run_deferred_action(self) -> None:
+        """Run the action that waits for a playhead, once there is one. Called at every tick."""
+        if self._deferred_action is not None and self._source.playback is not None:
+            action, self._deferred_action = self._deferred_action, None
+            try:
+                action()
+            except ReadError as error:
+                self._app.notify(str(error), severity="error", markup=False)
+
+    def toggle_play(self) -> None:
+        """Play or hold; at the end, play from the start."""
+        if (playback := self._require_playback()) is not None:
+            if not playback.playing and playback.position >= playback.length:
+                playback.to_start()
+            playback.playing = not playback.playing
+            self._app.refresh_view()
+
+    def step(self, delta: int) -> None:
+        """Hold, and move by `delta` steps."""
+        entry = partial(self.step, delta) if delta < 0 else None
+        if (playback := self._require_playback(entry)) is not None:
+            playback.playing = False
+            playback.step(delta)
+            self._app.refresh_view()
+
+    def step_round(self, delta: int) -> None:
+        """Hold, and move by `delta` rounds."""
+        entry = partial(self.step_round, delta) if delta < 0 else None
+        if (playback := self._require_playback(entry)) is not None:
+            playback.playing = False
+            playback.step_round(delta)
+            self._app.refresh_view()
+
+    def change_speed(self, delta: int) -> None:
+        """Set the next faster speed if `delta` is positive, else the next slower one."""
+        if (playback := self._require_playback()) is not None:
+            slower = [speed for speed in PLAYBACK_SPEEDS if speed < playback.speed]
+            faster = [speed for speed in PLAYBACK_SPEEDS if speed > playback.speed]
+            playback.speed = (faster or [PLAYBACK_SPEEDS[-1]])[0] if delta > 0 else (slower or [PLAYBACK_SPEEDS[0]])[-1]
+            self._app.refresh_view()
+
+    def seek_start(self) -> None:
+        """Move to the start."""
+        if (playback := self._require_playback(self.seek_start)) is not None:
+            playback.to_start()
+            self._app.refresh_view()
+
+    def seek_end(self) -> None:
+        """Move to the end; in a live run, return to its present."""
+        if self._source.live:
+            self.return_to_live()
+        elif (playback := self._require_playback()) is not None:
+            playback.to_end()
+        self._app.refresh_view()
+
+    def return_to_live(self) -> None:
+        """Return to the present of a live run, and drop the action that waits for its past."""
+        self._deferred_action = None
+        self._source.rejoin()
+        self._app.refresh_view()
+
+    def seek_mark(self, delta: int) -> None:
+        """Hold, and move to the next mark if `delta` is positive, else to the previous one."""
+        entry = partial(self.seek_mark, delta) if delta < 0 else None
+        if (playback := self._require_playback(entry)) is not None:
+            playback.playing = False
+            if not playback.step_mark(delta):
+                self._app.notify(f"There is no bookmark {'after' if delta > 0 else 'before'} this.", timeout=3)
+            self._app.refresh_view()
+
+    def toggle_bookmark(self) -> None:
+        """Set or remove a bookmark at the moment on the screen; the present of a live run is not left."""
+        self._toggle_bookmark(self._source.present.seq if self._source.playback is None else None)
+
+    def go_to_event(self, target: GoToMoment) -> None:
+        """Hold, and move to the event of `target`. Leave the present of a live run only if it no longer shows it."""
+        entry = partial(self.go_to_event, target) if target.over else None
+        if target.seq is not None and (playback := self._require_playback(entry)) is not None:
+            playback.playing = False
+            playback.seek(target.seq)
+
+    def choose_moment(self) -> None:
+        """Let the user type a moment, and move there."""
+        self._choose_moment(stay=self._source.live and self._source.playback is None)
+
+    def _require_playback(self, entry: Callable[[], None] | None = None) -> Playback | None:
+        """Return the playhead. If there is none, open the past of a live run for `entry`.
+
+        Args:
+            entry: Action to run in the past; `run_deferred_action` runs it once a long recording is read. None if the
+                action has no effect in the present.
+        """
+        if self._source.playback is None and entry is not None:
+            refusal = self._source.look_back()
+            reading = self._source.playback is None and not refusal
+            self._deferred_action = entry if reading else None
+            if refusal:
+                self._app.notify(refusal, severity="warning", markup=False)
+            elif reading:
+                self._app.notify("The past of this run is read first; End stays in its present.", timeout=3)
+        return self._source.playback
+
+    def _toggle_bookmark(self, present: int | None) -> None:
+        """Set or remove a bookmark at event number `present`; at the playhead if `present` is None."""
+        if (playback := self._require_playback(partial(self._toggle_bookmark, present))) is not None:
+            if present is not None:
+                playback.seek(present)
+            is_set = playback.toggle_bookmark()
+            if present is not None:
+                self._source.rejoin()
+            self._app.notify("Bookmark set." if is_set else "Bookmark taken away.", timeout=2)
+            self._app.refresh_view()
+
+    def _choose_moment(self, *, stay: bool) -> None:
+        """Open the dialog; if the user cancels and `stay` is true, return to the present."""
+        playback = self._require_playback(partial(self._choose_moment, stay=stay))
+        if playback is None or isinstance(self._app.screen, GoTo):
+            return
+
+        def go(position: int | None) -> None:
+            if position is not None:
+                playback.playing = False
+                playback.seek(position)
+            elif stay:
+                self._source.rejoin()
+            self._app.refresh_view()
+
+        self._app.push_screen(GoTo(playback.history), go)
