@@ -11,8 +11,8 @@ from textual.pilot import Pilot
 from esper.cli import main
 from esper.commands import replay as command
 from esper.commands.screen import Look
-from esper.sanctum import sharing
 from esper.sanctum.app import SanctumApp
+from esper.sanctum.controllers import sharing
 from esper.sanctum.source import LiveSource, ReplaySource, Source
 from esper.sanctum.theme import DEFAULT
 from esper.telemetry import events as ev
@@ -196,5 +196,5 @@ async def test_a_visitor_of_the_page_leaves_no_files_on_its_server(run: Path, mo
         monkeypatch.setattr(type(app._driver), "is_web", True)
         await pilot.press("S", "X")
         await app.workers.wait_for_complete()
-        assert [toast.message for toast in app._notifications] == [sharing.NOT_FROM_A_PAGE] * 2
+        assert [toast.message for toast in app._notifications] == [sharing.BROWSER_MESSAGE] * 2
     assert sorted(run.parent.parent.rglob("*")) == before

@@ -20,9 +20,10 @@ from textual.screen import Screen
 
 from esper.garbage import spare_what_is_loaded
 from esper.sanctum.alerts import Alerts
-from esper.sanctum.bindings import APP, KEYS, bindings, shown
+from esper.sanctum.bindings import APP, ENV_VIEW, KEYS, bindings, shown
 from esper.sanctum.charset import CharsetFilter, chosen
 from esper.sanctum.controllers.run_actions import RunActions
+from esper.sanctum.controllers.sharing import SharingActions
 from esper.sanctum.controllers.time_travel import PlaybackActions
 from esper.sanctum.diagnosis import Diagnosis
 from esper.sanctum.driver import LastingDriver, PageDriver
@@ -30,7 +31,6 @@ from esper.sanctum.screens import SCREEN_CLASSES, open_screen
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.screens.help import Help
-from esper.sanctum.sharing import Sharing
 from esper.sanctum.source import Source
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.view import ViewState
@@ -47,7 +47,7 @@ _HEIGHTS = [(0, "-flat"), (HEIGHT, "-short"), (34, "-medium"), (50, "-tall")]
 """From which size on a screen has a class; sanctum.tcss says what follows from it."""
 
 
-class SanctumApp(Diagnosis, Sharing, App[None]):
+class SanctumApp(Diagnosis, App[None]):
     """Shows a source until the user leaves, or the run that the user ended is over.
 
     Raises:
@@ -85,6 +85,7 @@ class SanctumApp(Diagnosis, Sharing, App[None]):
         self.view = ViewState(source, palette, env, charset=symbols)
         self.run_actions = RunActions(source, self)
         self.playback_actions = PlaybackActions(source, self)
+        self.sharing_actions = SharingActions(source, self.view, self)
         self._place = place
         for place in SCREEN_CLASSES:
             self.add_mode(place, partial(open_screen, place, self.view))
@@ -105,7 +106,7 @@ class SanctumApp(Diagnosis, Sharing, App[None]):
     def on_ready(self) -> None:
         """The first frame comes before the engine, whose imports take seconds."""
         if self._place != self.DEFAULT_MODE:
-            self.open_view(self._place)
+            self.call_next(self.run_action, "open_env" if self._place == ENV_VIEW else f"go({self._place!r})")
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
@@ -308,6 +309,24 @@ class SanctumApp(Diagnosis, Sharing, App[None]):
     def action_go_to(self) -> None:
         """Choose a moment to go to."""
         self.playback_actions.choose_moment()
+
+    # Sharing
+
+    def action_copy_address(self) -> None:
+        """Copy the address of the current view."""
+        self.sharing_actions.copy_address()
+
+    def action_copy_env(self) -> None:
+        """Copy the selected env as JSON."""
+        self.sharing_actions.copy_env()
+
+    def action_save_svg(self) -> None:
+        """Save a screenshot."""
+        self.sharing_actions.save_screenshot()
+
+    def action_cut(self) -> None:
+        """Save an excerpt of the recording."""
+        self.sharing_actions.save_excerpt()
 
 
 def run_dashboard(

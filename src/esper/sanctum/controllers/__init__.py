@@ -12,13 +12,8 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class AppServices(Protocol):
-    """Services of the app that several controllers use."""
-
-    @property
-    def screen(self) -> Screen[Any]:
-        """Front screen."""
-        ...
+class Notifier(Protocol):
+    """Shows notifications."""
 
     def notify(
         self,
@@ -29,6 +24,15 @@ class AppServices(Protocol):
         markup: bool = True,
     ) -> None:
         """Show a message for `timeout` seconds; None is Textual's default."""
+        ...
+
+
+class AppServices(Notifier, Protocol):
+    """Services of the app that several controllers use."""
+
+    @property
+    def screen(self) -> Screen[Any]:
+        """Front screen."""
         ...
 
     def push_screen(self, screen: Screen[_Result], callback: Callable[[_Result | None], None] | None = None) -> object:

@@ -1,0 +1,165 @@
+"""Sharing actions: copy the address of the current view or the data of an env, save a screenshot or an excerpt."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from esper.config import Config
+from esper.sanctum.bindings import ENV_VIEW
+from esper.sanctum.controllers import Notifier
+from esper.sanctum.screens.env_detail import EnvDetail
+from esper.sanctum.source import Source
+from esper.sanctum.symbols import plain, span
+from esper.sanctum.view import ViewState
+from esper.telemetry.address import Address
+from esper.telemetry.codec import encode
+from esper.telemetry.excerpt import AROUND, write_excerpt
+from esper.telemetry.reader import ReadError, open_history
+from esper.telemetry.runs import shortest_name
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+TOAST_SECONDS = 10.0
+BROWSER_MESSAGE = (
+    "Nothing is written from a page: its files would land on the server. replay or attach RUN there writes."
+)
+
+
+class SharingServices(Notifier, Protocol):
+    """Services of the app that `SharingActions` uses."""
+
+    @property
+    def current_mode(self) -> str:
+        """Name of the open screen with a number key."""
+        ...
+
+    @property
+    def is_web(self) -> bool:
+        """True if the dashboard is shown in a browser."""
+        ...
+
+    @property
+    def screen_stack(self) -> Sequence[Screen[Any]]:
+        """Open screens, the front screen last."""
+        ...
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy a text to the clipboard of the terminal."""
+        ...
+
+    def run_worker(self, work: Coroutine[Any, Any, None], *, group: str) -> object:
+        """Run a coroutine in the background."""
+        ...
+
+    def save_screenshot(self, filename: str, path: str) -> str:
+        """Write the screen as SVG to a file in the folder `path`, and return the path of the file."""
+        ...
+
+
+class SharingActions:
+    """Copy and save parts of what the dashboard shows.
+
+    Args:
+        source: Source of the run.
+        view: State that all panels share.
+        app: Services of the app.
+    """
+
+    def __init__(self, source: Source, view: ViewState, app: SharingServices) -> None:
+        self._source = source
+        self._view = view
+        self._app = app
+
+    def copy_address(self) -> None:
+        """Copy the address of the current view to the clipboard of the terminal."""
+        if self._source.directory is None:
+            self._app.notify("Nothing is recorded yet.", severity="warning")
+            return
+        name = shortest_name(self._source.directory, Path(Config().telemetry_dir))
+        env_is_open = any(isinstance(screen, EnvDetail) for screen in self._app.screen_stack)
+        view = ENV_VIEW if env_is_open else self._app.current_mode
+        address = str(Address(name, self._moment(), self._view.selected_env, view))
+        self._app.copy_to_clipboard(address)
+        message = f"Copied. To open it: esper-sanctum replay {shlex.quote(address)}"
+        self._app.notify(message, timeout=TOAST_SECONDS, markup=False)
+
+    def copy_env(self) -> None:
+        """Copy the last step of the selected env as JSON to the clipboard of the terminal."""
+        envs = self._source.state.envs
+        if not envs:
+            self._app.notify("There is no env yet.", severity="warning")
+            return
+        env = envs[self._view.selected_env]
+        row = {"env": env.env, "lane": env.lane, "episode_return": env.episode_return, "stepped": env.stepped}
+        text = encode(row).decode()
+        self._app.copy_to_clipboard(text)
+        self._app.notify(f"Env {env.env:02d} is copied as JSON: {len(text)} characters.", timeout=TOAST_SECONDS)
+
+    def save_screenshot(self) -> None:
+        """Write the screen as SVG: beside the recording of a live run, else to the working directory."""
+        if self._reject_in_browser():
+            return
+        state, recording = self._source.state, self._source.directory
+        name = plain(state.started.run) if state.started else "sanctum"
+        folder = recording if self._source.live and recording is not None else Path()
+        try:
+            path = self._app.save_screenshot(f"{name}-round{state.round:03d}-step{state.step:03d}.svg", str(folder))
+        except OSError as error:
+            self._app.notify(f"The screenshot cannot be written: {error}", severity="error", markup=False)
+        else:
+            self._app.notify(f"Written: {Path(path).resolve()}", timeout=TOAST_SECONDS, markup=False)
+
+    def save_excerpt(self) -> None:
+        """Write the recorded minutes around the moment on the screen to a separate recording.
+
+        It is written beside the directory of a live run, else to the working directory.
+        """
+        if self._reject_in_browser():
+            return
+        recording, playback = self._source.directory, self._source.playback
+        if recording is None:
+            self._app.notify("Nothing is recorded yet.", severity="warning")
+            return
+        position = playback.position if playback is not None else None
+        folder = recording.parent if self._source.live else Path()
+        self._app.run_worker(self._save_excerpt(recording, position, folder), group="excerpt")
+
+    def _moment(self) -> str | None:
+        """Return the current moment as `find_moment` reads it: a step right after its end, else an event.
+
+        None before the first event.
+        """
+        state = self._source.state
+        if state.timing is not None and state.timing.seq == state.seq:
+            return f"step:{state.steps_done}"
+        return f"event:{state.seq}" if state.seq else None
+
+    def _reject_in_browser(self) -> bool:
+        """Return True, with a notification, if the dashboard is shown in a browser: no files are written then."""
+        if self._app.is_web:
+            self._app.notify(BROWSER_MESSAGE, severity="warning")
+        return self._app.is_web
+
+    async def _save_excerpt(self, recording: Path, position: int | None, folder: Path) -> None:
+        try:
+            path = await asyncio.to_thread(_write_excerpt, recording, position, folder)
+        except (OSError, ReadError) as error:
+            self._app.notify(f"The minutes around this cannot be cut out: {error}", severity="error", markup=False)
+        else:
+            command = f"esper-sanctum replay {shlex.quote(str(path))}"
+            message = f"Written, {span(AROUND)} before and after. To open it: {command}"
+            self._app.notify(message, timeout=TOAST_SECONDS, markup=False)
+
+
+def _write_excerpt(recording: Path, position: int | None, folder: Path) -> Path:
+    """Write an excerpt around a position, or around the end if `position` is None.
+
+    Runs in a thread, and therefore reads the recording with a history that the screen does not use.
+    """
+    history = open_history(recording)
+    return write_excerpt(history, history.length if position is None else position, folder)
