@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from esper.sanctum.alerts import LENGTH, PERIOD, SEQUENCES, Alerts, notification
+from esper.sanctum.controllers.diagnosis import (
+    MAX_NOTIFICATION_CHARS,
+    NOTIFY_INTERVAL_S,
+    NOTIFY_PROTOCOLS,
+    Alerts,
+    notification_escape,
+)
 from esper.sanctum.source import LiveSource
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe
@@ -34,8 +40,8 @@ class Ear:
         self.session.say(*stamp(events, first=self.seq + 1))
         self.seq += len(events)
         self.source.tick(0.0)
-        self.begun = self.alerts.look(stale)
-        return self.alerts.due(now)
+        self.begun = self.alerts.scan_new(stale)
+        return self.alerts.pop_due(now)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,7 @@ def test_what_is_worth_a_notification(event: ev.AnyEvent, told: str | None) -> N
     assert ear.hear() is None
     assert ear.hear(event) == told
     assert ear.begun == isinstance(event, ev.AnomalyFound)
-    assert ear.hear(now=2 * PERIOD) is None
+    assert ear.hear(now=2 * NOTIFY_INTERVAL_S) is None
 
 
 def test_what_comes_soon_after_is_told_together_the_newest_first() -> None:
@@ -67,7 +73,7 @@ def test_what_comes_soon_after_is_told_together_the_newest_first() -> None:
     assert ear.hear(BROKEN, now=100.2) is None
     assert ear.begun
     assert ear.hear(ev.RunEnded(outcome="stopped"), now=100.4) is None
-    assert ear.hear(now=100.0 + PERIOD) == "run stopped · env 02 is broken"
+    assert ear.hear(now=100.0 + NOTIFY_INTERVAL_S) == "run stopped · env 02 is broken"
 
 
 def test_a_silent_engine_is_told_of_once() -> None:
@@ -98,16 +104,16 @@ def test_what_was_before_is_no_news() -> None:
     ],
 )
 def test_the_bytes_of_a_notification(sequence: str, tmux: bool, expected: str) -> None:
-    assert notification(sequence, "run 1", "env 02; broken", tmux=tmux) == expected
+    assert notification_escape(sequence, "run 1", "env 02; broken", tmux=tmux) == expected
 
 
-@pytest.mark.parametrize("sequence", SEQUENCES)
+@pytest.mark.parametrize("sequence", NOTIFY_PROTOCOLS)
 def test_no_text_ends_the_sequence_or_begins_another(sequence: str) -> None:
     evil = "a\x07b\x1b]0;c\x1b\\\x9cd\n\r\x00\u202e" + 1000 * "e"
-    sent = notification(sequence, evil, evil, tmux=False)
+    sent = notification_escape(sequence, evil, evil, tmux=False)
     assert re.fullmatch(r"\x1b\][^\x00-\x1f\x7f-\x9f\u202e]*\x07", sent)
     assert sent.count(";") == {"osc9": 1, "osc777": 3}[sequence]
-    assert len(sent) < 2 * LENGTH + 20
+    assert len(sent) < 2 * MAX_NOTIFICATION_CHARS + 20
 
 
 @pytest.mark.parametrize(("options", "sends"), [(("--notify", "osc777"), True), ((), False)])

@@ -11,6 +11,8 @@ from esper.sanctum.screens.choices import Choices
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.screens.explain import Explain
 from esper.sanctum.screens.help import Help
+from esper.sanctum.source import LiveSource
+from esper.sanctum.theme import DEFAULT
 from esper.sanctum.widgets.anomalies import AnomalyStrip
 from esper.sanctum.widgets.devices import Devices
 from esper.sanctum.widgets.env_table import EnvTable
@@ -26,6 +28,7 @@ from esper.telemetry.vitals import POINTS
 from tests.factory import device_sampled, env_stepped, example_run, run_started, stamp
 from tests.sanctum.driving import ROOMY, live, replay, screen_text, settle, shown
 from tests.sanctum.population import population
+from tests.sanctum.sessions import FakeSession
 
 MIB = 2**20
 SCALES = (65536.0, 32768.0, 65536.0, 32768.0, 65536.0, 32768.0)
@@ -350,16 +353,16 @@ async def test_every_panel_explains_itself(key: str) -> None:
 
 async def test_the_bell_rings_when_an_anomaly_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     for wanted in (True, False):
-        app, session = live(stamp([run_started(3), ev.RoundStarted(round=1)]))
-        app.bell_wanted = wanted
+        session = FakeSession(stamp([run_started(3), ev.RoundStarted(round=1)]))
+        app = SanctumApp(LiveSource(session), theme=DEFAULT, bell=wanted)
         rung: list[int] = []
         monkeypatch.setattr(SanctumApp, "bell", lambda self, rung=rung: rung.append(1))
         async with app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
-            app.measure(0.0)
+            app.diagnosis_actions.update_stats(0.0)
             found = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="broken")
             session.say(*stamp([found, env_stepped()], first=100))
             await settle(pilot)
-            app.measure(0.2)
-            app.measure(0.4)
+            app.diagnosis_actions.update_stats(0.2)
+            app.diagnosis_actions.update_stats(0.4)
             assert len(rung) == wanted

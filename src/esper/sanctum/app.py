@@ -19,13 +19,12 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 
 from esper.garbage import spare_what_is_loaded
-from esper.sanctum.alerts import Alerts
 from esper.sanctum.bindings import APP, ENV_VIEW, KEYS, bindings, shown
 from esper.sanctum.charset import CharsetFilter, chosen
+from esper.sanctum.controllers.diagnosis import DiagnosisActions
 from esper.sanctum.controllers.run_actions import RunActions
 from esper.sanctum.controllers.sharing import SharingActions
 from esper.sanctum.controllers.time_travel import PlaybackActions
-from esper.sanctum.diagnosis import Diagnosis
 from esper.sanctum.driver import LastingDriver, PageDriver
 from esper.sanctum.screens import SCREEN_CLASSES, open_screen
 from esper.sanctum.screens.base import RunScreen
@@ -33,7 +32,7 @@ from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.screens.help import Help
 from esper.sanctum.source import Source
 from esper.sanctum.theme import find_theme, load_themes
-from esper.sanctum.view import ViewState
+from esper.sanctum.view import GoToMoment, ViewState
 from esper.sanctum.widgets.too_small import HEIGHT, WIDTH
 from esper.telemetry.segments import ReadError
 
@@ -47,7 +46,7 @@ _HEIGHTS = [(0, "-flat"), (HEIGHT, "-short"), (34, "-medium"), (50, "-tall")]
 """From which size on a screen has a class; sanctum.tcss says what follows from it."""
 
 
-class SanctumApp(Diagnosis, App[None]):
+class SanctumApp(App[None]):
     """Shows a source until the user leaves, or the run that the user ended is over.
 
     Raises:
@@ -74,7 +73,6 @@ class SanctumApp(Diagnosis, App[None]):
     ) -> None:
         super().__init__()
         self.source = source
-        self.bell_wanted, self.notify_by = bell, notify
         self._charset = CharsetFilter(symbols)
         self.palettes = load_themes(sixteen=self.console.color_system == "standard")
         palette = find_theme(theme, self.palettes)
@@ -86,6 +84,7 @@ class SanctumApp(Diagnosis, App[None]):
         self.run_actions = RunActions(source, self)
         self.playback_actions = PlaybackActions(source, self)
         self.sharing_actions = SharingActions(source, self.view, self)
+        self.diagnosis_actions = DiagnosisActions(source, self.view, self, bell=bell, notify_protocol=notify)
         self._place = place
         for place in SCREEN_CLASSES:
             self.add_mode(place, partial(open_screen, place, self.view))
@@ -111,7 +110,7 @@ class SanctumApp(Diagnosis, App[None]):
 
     def _begin(self) -> None:
         self.source.start()
-        self.alerts = Alerts(self.source)
+        self.diagnosis_actions.start()
         self._ticked = time.monotonic()
         self.set_interval(TICK, self._tick)
 
@@ -129,7 +128,7 @@ class SanctumApp(Diagnosis, App[None]):
             self.exit()
         elif changed or not self.source.alive:
             self.refresh_view()
-        self.measure(now)
+        self.diagnosis_actions.update_stats(now)
         self._warn()
         if self.source.rival is not None and (news := self.source.rival.news()) is not None:
             self.notify(news, timeout=NOTICE_SECONDS, markup=False)
@@ -174,6 +173,11 @@ class SanctumApp(Diagnosis, App[None]):
                 screen.update()
                 break  # it hides those below; a dialog does not
 
+    def write_to_terminal(self, sequence: str) -> None:
+        """Write an escape sequence to the terminal, between two frames."""
+        if self._driver is not None:
+            self._driver.write(sequence)  # in one call: this thread writes each frame in one call, too
+
     def watch_theme(self, name: str) -> None:
         """Draw everything in the colours of another theme."""
         self.view.palette = self.palettes[name]
@@ -216,6 +220,16 @@ class SanctumApp(Diagnosis, App[None]):
             yield SystemCommand(f"Theme {name}", "change the colours", partial(setattr, self, "theme", name))
 
     # View
+
+    def on_go_to_moment(self, target: GoToMoment) -> None:
+        """Show the moment of an event if there is a recording, and the env or screen that it is about."""
+        self.playback_actions.go_to_event(target)
+        if target.env is not None:
+            self.view.selected_env = target.env
+            self.action_open_env()
+        elif target.screen is not None:
+            self.action_go(target.screen)
+        self.refresh_view()
 
     def action_open_env(self) -> None:
         """Open the env under the cursor."""
@@ -328,6 +342,20 @@ class SanctumApp(Diagnosis, App[None]):
         """Save an excerpt of the recording."""
         self.sharing_actions.save_excerpt()
 
+    # Diagnosis
+
+    def action_anomalies(self) -> None:
+        """Choose one of all anomalies."""
+        self.diagnosis_actions.show_anomalies()
+
+    def action_why(self) -> None:
+        """Show the root cause of the trouble of the selected env."""
+        self.diagnosis_actions.show_root_cause()
+
+    def action_explain(self) -> None:
+        """Explain the metrics of the visible panels."""
+        self.diagnosis_actions.explain()
+
 
 def run_dashboard(
     source: Source,
@@ -346,7 +374,7 @@ def run_dashboard(
         theme: name of the colours.
         symbols: what it is drawn with, one of `charset.CHARSETS`.
         bell: ring the terminal's bell when an anomaly begins.
-        notify: how the terminal is asked for notifications of the desktop, one of `alerts.SEQUENCES`; None: not at all.
+        notify: how the terminal is asked for notifications of the desktop, one of `NOTIFY_PROTOCOLS`; None: not at all.
         env: the one under the cursor.
         place: the view to begin with, one of `bindings.VIEW_NAMES`.
 

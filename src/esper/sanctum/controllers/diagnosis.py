@@ -1,0 +1,193 @@
+"""Diagnosis actions: anomalies, root cause, explanations; and the watch over a silent engine, with notifications."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from itertools import takewhile
+from statistics import median
+from typing import Protocol
+
+from esper.sanctum.controllers import AppServices
+from esper.sanctum.screens.choices import anomaly_list, why
+from esper.sanctum.screens.explain import Explain
+from esper.sanctum.source import ENDED, Source
+from esper.sanctum.symbols import plain, shorten
+from esper.sanctum.view import GoToMoment, ViewState
+from esper.sanctum.widgets.panel import Panel
+from esper.telemetry import events as ev
+from esper.telemetry.anomalies import stale_telemetry
+from esper.telemetry.state import LogLine
+
+NOTIFY_PROTOCOLS = ("osc9", "osc777")
+"""Escape sequences for desktop notifications: iTerm2 introduced the first, rxvt the second."""
+NOTIFY_INTERVAL_S = 10.0
+"""Minimum seconds between two notifications; messages in between are sent together."""
+MAX_NOTIFICATION_CHARS = 200
+
+
+class DiagnosisServices(AppServices, Protocol):
+    """Services of the app that `DiagnosisActions` uses."""
+
+    def action_help(self) -> None:
+        """Open the help screen."""
+        ...
+
+    def bell(self) -> None:
+        """Ring the bell of the terminal."""
+        ...
+
+    def on_go_to_moment(self, target: GoToMoment) -> None:
+        """Show a moment, and its env or screen."""
+        ...
+
+    def write_to_terminal(self, sequence: str) -> None:
+        """Write an escape sequence to the terminal."""
+        ...
+
+
+class DiagnosisActions:
+    """Show what is wrong with a run, and alert the user to it.
+
+    Args:
+        source: Source of the run.
+        view: State that all panels share.
+        app: Services of the app.
+        bell: Ring the bell when an anomaly begins.
+        notify_protocol: Escape sequence for desktop notifications, one of `NOTIFY_PROTOCOLS`; None to send none.
+    """
+
+    def __init__(
+        self, source: Source, view: ViewState, app: DiagnosisServices, *, bell: bool, notify_protocol: str | None
+    ) -> None:
+        self._source = source
+        self._view = view
+        self._app = app
+        self._bell_enabled = bell
+        self._notify_protocol = notify_protocol
+        self._alerts = Alerts(source)
+
+    def start(self) -> None:
+        """Begin to watch the source, once it has started; events that it has read by then cause no alert."""
+        self._alerts = Alerts(self._source)
+
+    def update_stats(self, now: float) -> None:
+        """Record a frame, and check whether the engine has stopped reporting.
+
+        Args:
+            now: Monotonic time, seconds.
+        """
+        state, stats = self._source.state, self._view.frame_stats
+        stats.record_frame(now, state.seq, time.thread_time())
+        is_running = self._source.live and self._source.alive and state.status == "running"
+        cadence = median(state.walls[-50:]) if is_running and state.walls else None
+        stale = stale_telemetry(cadence, stats.age)
+        self._notify(now, stale if self._view.stale is None else None)
+        if (stale is None) != (self._view.stale is None):
+            self._view.stale = stale
+            self._app.refresh_view()
+
+    def show_anomalies(self) -> None:
+        """Open the list of all anomalies."""
+        self._app.push_screen(anomaly_list(self._view.palette, self._source.state), self._go_to)
+
+    def show_root_cause(self) -> None:
+        """Open the root cause of the trouble of the selected env."""
+        if self._view.selected_env < len(self._source.state.envs):
+            causes = why(self._view.palette, self._source.state, self._view.selected_env)
+            self._app.push_screen(causes, self._go_to)
+
+    def explain(self) -> None:
+        """Explain the metrics of the focused panel, then those of the other visible panels."""
+        panels = [panel for panel in self._app.screen.query(Panel) if panel.METRICS and panel.display]
+        panels.sort(key=lambda panel: not panel.has_focus)
+        metrics = list(dict.fromkeys(name for panel in panels for name in panel.METRICS))
+        if metrics:
+            explanation = Explain(self._view.palette, metrics)
+            self._app.push_screen(explanation, lambda more: self._app.action_help() if more else None)
+        else:
+            self._app.action_help()
+
+    def _notify(self, now: float, stale: ev.AnomalyFound | None) -> None:
+        """Ring the bell and send a desktop notification for news."""
+        if self._alerts.scan_new(stale) and self._bell_enabled:
+            self._app.bell()
+        text = self._alerts.pop_due(now)
+        if text is not None and self._notify_protocol is not None:
+            started = self._source.present.started
+            title = f"esper-sanctum {started.run}" if started else "esper-sanctum"
+            tmux = "TMUX" in os.environ
+            self._app.write_to_terminal(notification_escape(self._notify_protocol, title, text, tmux=tmux))
+
+    def _go_to(self, target: GoToMoment | None) -> None:
+        if target is not None:
+            self._app.on_go_to_moment(target)
+
+
+class Alerts:
+    """Messages that are worth a notification, collected from the log of a run.
+
+    Args:
+        source: Source of the run. Only its present is scanned: moments of its past are not news.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._state = source.present
+        self._last_seq = self._state.seq
+        """Number of the last event that was scanned."""
+        self._engine_lost = False
+        """True if the engine ended without an event."""
+        self._waiting: list[str] = []
+        self._sent = -math.inf
+
+    def scan_new(self, stale: ev.AnomalyFound | None) -> bool:
+        """Collect the messages since the last scan, and return True if an anomaly has begun.
+
+        Args:
+            stale: Anomaly of a silent engine, which no event reports, if it has just begun.
+        """
+        source, state = self._source, self._source.present
+        if state is not self._state:  # a keyframe or a seek replaced the state: its events are not news
+            self._state, self._last_seq = state, state.seq
+        lines = list(takewhile(lambda line: line.seq > self._last_seq, reversed(state.log)))
+        self._last_seq = state.seq
+        lost = source.live and not source.alive and state.status not in ENDED
+        texts = ["the engine ended without a word"] if lost and not self._engine_lost else []
+        self._engine_lost = lost
+        texts += [stale.text] if stale is not None else []
+        self._waiting[:0] = texts + [line.text for line in lines if _is_notable(line)]
+        return stale is not None or any(line.kind == ev.AnomalyFound.__name__ for line in lines)
+
+    def pop_due(self, now: float) -> str | None:
+        """Return the collected messages, the newest first; None if there are none, or the last were sent just now.
+
+        Args:
+            now: Monotonic time, seconds.
+        """
+        if not self._waiting or now - self._sent < NOTIFY_INTERVAL_S:
+            return None
+        text, self._waiting, self._sent = " · ".join(self._waiting), [], now
+        return text
+
+
+def notification_escape(protocol: str, title: str, text: str, *, tmux: bool) -> str:
+    """Return the escape sequence that makes a terminal show a desktop notification.
+
+    Args:
+        protocol: One of `NOTIFY_PROTOCOLS`.
+        title: Title of the notification; "osc9" has none, and puts it before the text.
+        text: Text of the notification.
+        tmux: Wrap it for the terminal around tmux, which passes it on if `allow-passthrough` is on.
+    """
+    title, text = (shorten(plain(part).replace(";", ","), MAX_NOTIFICATION_CHARS) for part in (title, text))
+    body = f"9;{title}: {text}" if protocol == "osc9" else f"777;notify;{title};{text}"  # a ; would end a field
+    escaped = f"\x1b]{body}\x07"
+    return f"\x1bPtmux;{escaped.replace(chr(27), 2 * chr(27))}\x1b\\" if tmux else escaped
+
+
+def _is_notable(line: LogLine) -> bool:
+    """True for an anomaly, a run paused by a fault, and the end of a run; False for a pause on request."""
+    held = line.kind == ev.Paused.__name__ and line.severity == "error"
+    return held or line.kind in {ev.AnomalyFound.__name__, ev.RunEnded.__name__}
