@@ -81,6 +81,6 @@ def test_a_policy_moves_between_devices_by_a_checkpoint(tmp_path: Path) -> None:
     first = LiveRun(tmp_path, rounds=1, policy_device="cuda:0", **options)
     assert first.start().finish().status == "done"
     again = LiveRun(tmp_path, rounds=2, policy_device="cpu", resume=find_checkpoint(first.run.directory), **options)
-    for name, tensor in again.run.trainer.agent.tensors().items():
-        assert torch.equal(tensor, first.run.trainer.agent.tensors()[name].cpu()), name
+    for name, tensor in again.run.trainer.state.agent.tensors().items():
+        assert torch.equal(tensor, first.run.trainer.state.agent.tensors()[name].cpu()), name
     assert again.start().finish().status == "done"

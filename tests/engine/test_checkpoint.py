@@ -121,7 +121,7 @@ def test_what_a_trainer_takes_from_a_checkpoint_is_all_that_is_in_it(
     assert any(name.startswith("env.0.momentum.slot") for name in before.tensors)  # or it would show less
 
     second = LiveRun(tmp_path, resume=path, **options)
-    again, _, _ = second.run.trainer.attendant.saver.save(second.run.trainer)
+    again, _, _ = second.run.trainer.attendant.saver.save(second.run.trainer.state)
     second.control.ask(Kind.ABANDON, "test")
     second.start().finish()
     after = read_checkpoint(again)
@@ -534,16 +534,16 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_trainer_as_it_was(
     live = LiveRun(tmp_path).start_paused(3)
     trainer = live.run.trainer
     saver = trainer.attendant.saver
-    path, _, _ = saver.save(trainer)
+    path, _, _ = saver.save(trainer.state)
     live.control.ask(Kind.STEP, "test")
     live.wait_for(ev.Paused)
-    now, _, _ = saver.save(trainer)
+    now, _, _ = saver.save(trainer.state)
     expected = read_checkpoint(now)
     forge(path)
     sign(path, config=read_manifest(now).config)
     with pytest.raises(CheckpointError, match="does not fit this version"):
-        saver.restore(trainer, path)
-    again, _, _ = saver.save(trainer)
+        saver.restore(trainer.state, path)
+    again, _, _ = saver.save(trainer.state)
     assert again == now
     found = read_checkpoint(again)
     live.control.ask(Kind.ABANDON, "test")

@@ -155,7 +155,7 @@ def test_the_policy_learns_from_the_others_and_of_the_breakdown(
     fatal = next(e for e in live.heard if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, AT + 1))
     assert fatal.reward_parts["penalty"] == -back.penalty == -1.0
     assert fatal.reward == pytest.approx(sum(fatal.reward_parts.values()))
-    agent = live.run.trainer.agent
+    agent = live.run.trainer.state.agent
     assert all(bool(value.isfinite().all()) for value in agent.tensors().values() if value.is_floating_point())
     second = [e for e in live.heard if isinstance(e, ev.EnvStepped) and e.round == 2 and e.env == ILL]
     assert len(second) == 5  # it takes part again
@@ -210,7 +210,7 @@ def test_steps_that_are_sat_out_count_for_nothing(tmp_path: Path, monkeypatch: p
     live = LiveRun(tmp_path, rounds=1, steps=5, envs=3)
     live.start().finish()
 
-    rollout = live.run.trainer.agent.rollout  # pyright: ignore[reportAttributeAccessIssue]
+    rollout = live.run.trainer.state.agent.rollout  # pyright: ignore[reportAttributeAccessIssue]
     assert rollout.counts_ET[ILL].tolist() == [True, True, True, False, False]
     assert rollout.terminal_ET[ILL].tolist() == [False, False, True, False, False]
     assert rollout.counts_ET[[0, 2]].all()

@@ -22,7 +22,7 @@ def test_every_owner_is_told_on_the_lane_that_has_it(tmp_path: Path) -> None:
     assert set(first) == {"hosts", "seeds", "optimizers", "policy", "data"}
     assert set(second) == {"hosts", "seeds", "optimizers"}
     assert first["hosts"] == 2 * second["hosts"]
-    pool, agent = live.run.pool, live.run.trainer.agent
+    pool, agent = live.run.pool, live.run.trainer.state.agent
     assert first["data"] == sum(tensor.nbytes for tensor in vars(pool.lanes[0].splits).values())
     assert first["policy"] == sum(tensor.nbytes for tensor in agent.tensors().values())
     untrained = dict(owners(live)[:2])["cpu:0"]["policy"]

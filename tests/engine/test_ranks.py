@@ -143,7 +143,7 @@ def test_requests_at_the_first_rank_hold_and_take_back_all(
 ) -> None:
     live = RankedRun(monkeypatch, tmp_path).start(Kind.PAUSE)
     live.first.wait_for(ev.Paused)
-    assert [(each.run.trainer.round, each.run.trainer.step) for each in live.ranks] == [(0, 1)] * 2
+    assert [(each.run.trainer.state.round, each.run.trainer.state.step) for each in live.ranks] == [(0, 1)] * 2
     live.ask(Kind.CHECKPOINT)
     saved = live.first.wait_for(ev.CheckpointSaved)
     live.ask(Kind.STEP)

@@ -253,7 +253,7 @@ def test_a_gate_is_said_to_hold_a_seed_back_for_as_long_as_it_does(tmp_path: Pat
     """G2 opens with a seed's age, and the seed then waits for the policy; most others open as it moves on."""
     live = LiveRun(tmp_path, policy="random", envs=4, rounds=1, steps=12, seed=3).start_paused()
     while live.state.step < 11:
-        for told, episode in zip(live.state.envs, live.run.trainer.episodes, strict=True):
+        for told, episode in zip(live.state.envs, live.run.trainer.state.episodes, strict=True):
             holding = {slot.name: gate for slot in episode.env.network.slots if (gate := slot.waiting_gate())}
             assert {name: refusal.gate for name, refusal in told.refusals.items()} == {
                 name: gate.gate for name, gate in holding.items()

@@ -54,7 +54,7 @@ def test_nothing_moves_while_paused(paused: LiveRun) -> None:
         ask(paused, Kind.CHECKPOINT)
         paused.wait_for(ev.CheckpointSaved)
     assert steps(paused.heard[before:]) == []
-    assert (paused.run.trainer.round, paused.run.trainer.step) == (0, 2)
+    assert (paused.run.trainer.state.round, paused.run.trainer.state.step) == (0, 2)
     assert (paused.state.status, paused.state.round, paused.state.step) == ("paused", 1, 2)
     end(paused)
 

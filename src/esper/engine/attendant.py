@@ -1,11 +1,10 @@
-"""Attends to a run between its steps: does what is asked of it, writes checkpoints, holds it when it has failed."""
+"""Run control: handles requests between steps, writes checkpoints, and holds the run after a failed step."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,31 +14,29 @@ from esper.engine.checkpoint import Checkpoint
 from esper.engine.faults import HALF_DONE, FaultError, RunFailedError
 from esper.engine.manifest import CheckpointError
 from esper.engine.saving import Saver
+from esper.engine.training_state import TrainingState
 from esper.telemetry import events as ev
-
-if TYPE_CHECKING:
-    from esper.engine.trainer import Trainer
 
 NOBODY = frozenset({"end", "signal", "dashboard"})
 """Origins of the end of a run at which nobody is there who could try again."""
 
 
 class Attendant:
-    """Attends to a trainer, which calls it where nothing is half done but what has failed.
+    """Handles requests, checkpoints and faults for a trainer. Called between steps, or right after a step has failed.
 
     Args:
-        trainer: that is attended to.
-        control: where requests come from.
-        saver: writes and reads checkpoints.
-        attended: whether somebody sees a fault and can say what to do; a fault ends any other run.
+        training: State of the run, shared with the trainer.
+        control: Queue of requests.
+        saver: Writes and reads checkpoints.
+        attended: Hold the run on a fault and wait for the user. If False, a fault ends the run.
     """
 
-    def __init__(self, trainer: Trainer, control: Control, saver: Saver, *, attended: bool) -> None:
-        self._trainer = trainer
+    def __init__(self, training: TrainingState, control: Control, saver: Saver, *, attended: bool) -> None:
+        self._training = training
         self._control = control
         self.saver = saver
         self._attended = attended
-        self._hub = trainer.hub
+        self._hub = training.hub
         self._single_step: str | None = None
         """Who asked for one step and no more; None while nobody did."""
 
@@ -87,11 +84,11 @@ class Attendant:
         rescued = self.saver.rescue()
         if rescued is not None:
             self._tell_checkpoint(*rescued, time.perf_counter() - start, origin)
-            self._attempt(lambda: self.saver.keep_newest(self._trainer.ranks))
+            self._attempt(lambda: self.saver.keep_newest(self._training.ranks))
 
     def _hold_unrecorded(self) -> str | None:
         """Why the run cannot go on being recorded, if it cannot. One of several ranks goes on until memory is full."""
-        failure = self._hub.failure if self._trainer.ranks.alone else None
+        failure = self._hub.failure if self._training.ranks.alone else None
         if failure is not None:
             self._tell_paused("engine", f"{failure}; the run goes on when it can be recorded again", "recording")
         return failure
@@ -134,7 +131,7 @@ class Attendant:
                     self._tell_paused(origin)
                 case Request(Kind.STEP, origin) if paused and not unrecorded:
                     self._single_step = origin
-                    self._trainer.times.restart()
+                    self._training.times.restart()
                     return True
                 case Request(Kind.RESUME, origin) if paused and not unrecorded:
                     self._tell_resumed(origin)
@@ -148,21 +145,21 @@ class Attendant:
         )
 
     def _tell_paused(self, origin: str, reason: str | None = None, cause: str | None = None) -> None:
-        at = self._trainer.at
+        at = self._training.step_number
         self._hub.announce(ev.Paused(round=at.round, step=at.step, origin=origin, reason=reason, cause=cause))
         self._hub.flush()
 
     def _tell_resumed(self, origin: str, checkpoint: str | None = None) -> None:
-        at = self._trainer.at
+        at = self._training.step_number
         self._hub.announce(ev.Resumed(round=at.round, step=at.step, origin=origin, checkpoint=checkpoint))
-        self._trainer.times.restart()
+        self._training.times.restart()
 
     # Checkpoints
 
     def remember(self) -> None:
         """A round begins: keep what a checkpoint of now would hold, for when a step of it fails."""
-        if self._trainer.ranks.alone:
-            self.saver.remember(self._trainer)
+        if self._training.ranks.alone:
+            self.saver.remember(self._training)
 
     def checkpoint_round(self) -> None:
         """A round is over: write a checkpoint, if one is due.
@@ -170,7 +167,7 @@ class Attendant:
         Raises:
             RunFailedError: it is the last round, and the checkpoint cannot be written.
         """
-        config, rounds = self._trainer.config, self._trainer.round
+        config, rounds = self._training.config, self._training.round
         if rounds == config.rounds:
             self._checkpoint_to_leave("end")
         elif config.checkpoint_every and rounds % config.checkpoint_every == 0:
@@ -188,10 +185,10 @@ class Attendant:
     def _checkpoint(self, origin: str) -> None:
         """Raises CheckpointError if it cannot be written."""
         start = time.perf_counter()
-        with self._trainer.times("checkpoint"):
-            saved = self.saver.save(self._trainer)
+        with self._training.times("checkpoint"):
+            saved = self.saver.save(self._training)
         self._tell_checkpoint(*saved, time.perf_counter() - start, origin)
-        self._attempt(lambda: self.saver.keep_newest(self._trainer.ranks))
+        self._attempt(lambda: self.saver.keep_newest(self._training.ranks))
         self._hub.flush()
 
     def _checkpoint_to_leave(self, origin: str) -> bool:
@@ -217,12 +214,12 @@ class Attendant:
         Raises:
             CheckpointError: it is damaged, or of another run.
         """
-        restored = self.saver.restore(self._trainer, path)
+        restored = self.saver.restore(self._training, path)
         self._single_step = None
         self._hub.restore(restored.telemetry)
         self._tell_checkpoint(path, restored.bytes, restored.checkpoint, None, "restore", restored.written)
         self._tell_resumed(origin, str(path))
-        self._attempt(lambda: self.saver.undo_later(self._trainer))
+        self._attempt(lambda: self.saver.undo_later(self._training))
 
     def _tell_checkpoint(
         self, path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, written: float | None = None

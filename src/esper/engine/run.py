@@ -21,6 +21,7 @@ from esper.engine.pool import Pool
 from esper.engine.saving import Saver
 from esper.engine.shared_control import SharedControl
 from esper.engine.trainer import Trainer
+from esper.engine.training_state import TrainingState
 from esper.nearest import nearest
 from esper.place import Place
 from esper.ranks import RankLostError, join_ranks, leave_ranks
@@ -83,13 +84,9 @@ class Run:
             self.hub = Hub(self.recorder) if ranks.alone else SharedHub(self.recorder, ranks)
             self.hub.subscribe(records)
             self.trainer = Trainer(
-                config=config,
-                pool=self.pool,
-                agent=agent,
-                hub=self.hub,
+                TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks),
                 control=control if ranks.alone else SharedControl(control, ranks),
                 saver=Saver(self.directory, config.keep),
-                ranks=ranks,
                 attended=attended and ranks.alone,
             )
             if resume:
@@ -187,7 +184,7 @@ class Run:
             newest = read_manifest(checkpoints[-1])
         except (OSError, CheckpointError) as error:
             return f"`esper-sanctum checkpoints {self.directory}` tells what there is to go on from: {error}"
-        at = f"step {newest.step + 1}" if newest.step < self.trainer.config.steps else "its end"
+        at = f"step {newest.step + 1}" if newest.step < self.trainer.state.config.steps else "its end"
         return f"--resume {self.directory} goes on at round {newest.round + 1}, {at}"
 
 

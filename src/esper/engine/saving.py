@@ -1,11 +1,11 @@
-"""What of a running trainer goes into a checkpoint, and how it comes out again."""
+"""Capture the training state in a checkpoint, and restore it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -23,17 +23,15 @@ from esper.engine.manifest import (
     size_and_time,
     undo_later,
 )
+from esper.engine.training_state import TrainingState
 from esper.named_tensors import below
 from esper.ranks import Ranks
 from esper.telemetry.codec import decoder, encode
 from esper.telemetry.state import Keyframe
 
-if TYPE_CHECKING:
-    from esper.engine.trainer import Trainer
-
 
 class Restored(NamedTuple):
-    """What a trainer went back to."""
+    """The checkpoint that a run was restored to."""
 
     checkpoint: Checkpoint
     telemetry: Keyframe
@@ -56,7 +54,7 @@ class Saver:
         self._keep = keep
         self._sound: Checkpoint | None = None
 
-    def save(self, trainer: Trainer) -> tuple[Path, int, Checkpoint]:
+    def save(self, training: TrainingState) -> tuple[Path, int, Checkpoint]:
         """Write everything that the run needs to go on from here; its place, its size in bytes, and what it holds.
 
         Rank 0 writes, for all ranks: a checkpoint does not tell how many there were.
@@ -64,17 +62,17 @@ class Saver:
         Raises:
             CheckpointError: it cannot be written.
         """
-        checkpoint = _checkpoint(trainer, _gather(_capture(trainer), trainer.ranks))
-        return self._path(checkpoint), trainer.ranks.first(lambda: self._write(checkpoint)), checkpoint
+        checkpoint = _checkpoint(training, _gather(_capture(training), training.ranks))
+        return self._path(checkpoint), training.ranks.first(lambda: self._write(checkpoint)), checkpoint
 
-    def remember(self, trainer: Trainer) -> None:
+    def remember(self, training: TrainingState) -> None:
         """Keep in memory what a checkpoint of now would hold: a fault leaves a state that is not worth saving.
 
         For a rank that is alone: what it has is all that there is.
         """
-        now = _capture(trainer)
+        now = _capture(training)
         kept = {name: value.to("cpu", copy=True) for name, value in now.tensors.items()}
-        self._sound = _checkpoint(trainer, now._replace(tensors=kept))
+        self._sound = _checkpoint(training, now._replace(tensors=kept))
 
     def rescue(self) -> tuple[Path, int, Checkpoint] | None:
         """Write what was remembered, unless nothing was or a checkpoint as late is there.
@@ -107,39 +105,39 @@ class Saver:
         with _or_tell(f"older checkpoints cannot be removed from {self.directory}"):
             ranks.first(lambda: keep_newest(self.directory, self._keep))
 
-    def undo_later(self, trainer: Trainer) -> None:
-        """Set those checkpoints aside that are later than where the trainer is.
+    def undo_later(self, training: TrainingState) -> None:
+        """Move the checkpoints that are later than the current step to `undone/`.
 
         Raises:
             CheckpointError: they cannot be moved.
         """
-        now = trainer.at
+        now = training.step_number
         with _or_tell(f"later checkpoints cannot be set aside in {self.directory}"):
-            trainer.ranks.first(lambda: undo_later(self.directory, now, self._keep))
+            training.ranks.first(lambda: undo_later(self.directory, now, self._keep))
 
-    def restore(self, trainer: Trainer, path: Path) -> Restored:
-        """Put a trainer into the state that a checkpoint holds.
+    def restore(self, training: TrainingState, path: Path) -> Restored:
+        """Restore the training state from a checkpoint.
 
         Raises:
-            CheckpointError: the checkpoint is damaged, of another run, or does not fit the trainer, which is as it was
-                then.
+            CheckpointError: the checkpoint is damaged, of another run, or does not fit this version of the program; the
+                training state is then unchanged.
         """
-        ranks = trainer.ranks
+        ranks = training.ranks
         saved = ranks.first(lambda: self._read_own(path))
         with _or_tell(f"{path} cannot be read"):
             size, written = ranks.first(lambda: size_and_time(path))
-        check_compatible(saved.config, trainer.config, path)
-        before = _capture(trainer)
+        check_compatible(saved.config, training.config, path)
+        before = _capture(training)
         before = before._replace(tensors={name: value.clone() for name, value in before.tensors.items()})
         keyframe: Keyframe | None = None
         misfit: str | None = None
         try:
-            keyframe = _enter(trainer, saved)
+            keyframe = _enter(training, saved)
         except (LookupError, AttributeError, TypeError, ValueError, RuntimeError) as error:
             misfit = repr(error)
         misfits = [found for found in ranks.collect(misfit) if found]
         if keyframe is None or misfits:
-            _install(trainer, before)
+            _install(training, before)
             raise CheckpointError(f"{path} does not fit this version of the program: {misfits[0]}")
         self._sound = None  # it may be of a future that will not be
         return Restored(saved, keyframe, size, written)
@@ -164,20 +162,20 @@ def _or_tell(what: str) -> Iterator[None]:
         raise CheckpointError(f"{what}: {error.strerror or error}") from error
 
 
-def _checkpoint(trainer: Trainer, now: _Position) -> Checkpoint:
+def _checkpoint(training: TrainingState, now: _Position) -> Checkpoint:
     """Of all ranks, which are at `now`; with its tensors, not copies of them."""
     return Checkpoint(
-        config=trainer.config,
+        config=training.config,
         round=now.round,
         step=now.step,
         state=now.state,
         tensors=now.tensors,
-        telemetry=encode(trainer.hub.snapshot()),
+        telemetry=encode(training.hub.snapshot()),
     )
 
 
 class _Position(NamedTuple):
-    """Where a trainer stands, and all that its next step depends on."""
+    """Position of a run, and everything that its next step depends on."""
 
     round: int
     step: int
@@ -185,27 +183,27 @@ class _Position(NamedTuple):
     tensors: Mapping[str, Tensor]
 
 
-def _capture(trainer: Trainer) -> _Position:
+def _capture(training: TrainingState) -> _Position:
     """The tensors are the live ones: the next step changes them."""
-    tensors = {f"agent.{name}": value for name, value in trainer.agent.tensors(trainer.ranks).items()}
-    for episode in trainer.episodes:
+    tensors = {f"agent.{name}": value for name, value in training.agent.tensors(training.ranks).items()}
+    for episode in training.episodes:
         prefix = f"env.{episode.env.index}."
         tensors |= {prefix + name: value for name, value in env_tensors(episode.env).items()}
         if episode.ill:
             tensors |= {f"{prefix}good.{name}": value for name, value in episode.last_good.tensors.items()}
     state = {
-        "agent": trainer.agent.snapshot(),
-        "episodes": [episode.snapshot() for episode in trainer.episodes],
-        "scalers": {str(env.index): env.scaler.snapshot() for env in trainer.pool.envs if env.scaler},
+        "agent": training.agent.snapshot(),
+        "episodes": [episode.snapshot() for episode in training.episodes],
+        "scalers": {str(env.index): env.scaler.snapshot() for env in training.pool.envs if env.scaler},
     }
-    return _Position(trainer.round, trainer.step, state, tensors)
+    return _Position(training.round, training.step, state, tensors)
 
 
-def _enter(trainer: Trainer, saved: Checkpoint) -> Keyframe:
-    """Put a rank's trainer where a checkpoint is; the telemetry as of then."""
+def _enter(training: TrainingState, saved: Checkpoint) -> Keyframe:
+    """Set the state of this rank from a checkpoint. Return the telemetry state of that time."""
     keyframe = decoder(Keyframe).decode(saved.telemetry)
     keyframe.open()
-    _install(trainer, _Position(saved.round, saved.step, _share(saved.state, trainer.ranks), saved.tensors))
+    _install(training, _Position(saved.round, saved.step, _share(saved.state, training.ranks), saved.tensors))
     return keyframe
 
 
@@ -237,10 +235,10 @@ def _share(state: Mapping[str, Any], ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def _install(trainer: Trainer, position: _Position) -> None:
-    trainer.round, trainer.step = position.round, position.step
-    trainer.agent.restore(position.state["agent"], below("agent.", position.tensors), trainer.noise())
-    for episode, state in zip(trainer.episodes, position.state["episodes"], strict=True):
+def _install(training: TrainingState, position: _Position) -> None:
+    training.round, training.step = position.round, position.step
+    training.agent.restore(position.state["agent"], below("agent.", position.tensors), training.decision_uniforms())
+    for episode, state in zip(training.episodes, position.state["episodes"], strict=True):
         episode.restore(state)
         tensors = below(f"env.{episode.env.index}.", position.tensors)
         load_env(episode.env, tensors)

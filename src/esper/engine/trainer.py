@@ -6,71 +6,40 @@ import statistics
 from collections.abc import Sequence
 from itertools import compress
 
-from torch import Tensor
-
-from esper.config import Config
 from esper.control import Control
 from esper.engine import report
-from esper.engine.agents import Agent
 from esper.engine.attendant import Attendant
 from esper.engine.env import Measurement
-from esper.engine.episode import Episode, Outcome, measure_again
+from esper.engine.episode import Outcome, measure_again
 from esper.engine.faults import FaultError, RunFailedError
 from esper.engine.gauges import read_gauges
 from esper.engine.memory import Ledger
-from esper.engine.moment import Moment
-from esper.engine.pool import Epoch, Pool
+from esper.engine.pool import Epoch
 from esper.engine.saving import Saver
-from esper.engine.seeding import decision_noise, generator
-from esper.engine.stopwatch import StepTimes
+from esper.engine.seeding import generator
+from esper.engine.training_state import TrainingState
 from esper.growth.slot import Move
 from esper.growth.stages import Stage
 from esper.policy.actions import Choice
-from esper.ranks import ALONE, RankLostError, Ranks
+from esper.ranks import RankLostError
 from esper.telemetry import events as ev
-from esper.telemetry.hub import Hub
 from esper.telemetry.recorder import RecordingError
 
 
 class Trainer:
-    """Trains a population, and the policy that grows it.
+    """Trains a population of envs, and the policy that grows them.
 
     Args:
-        config: of the run.
-        pool: the envs.
-        agent: who decides.
-        hub: where events go.
-        control: where requests come from.
-        saver: writes and reads checkpoints.
-        ranks: that train together, each the envs of its own pool.
-        attended: whether somebody sees a fault and can say what to do; a fault ends any other run.
+        state: State of the run at its first step.
+        control: Queue of requests.
+        saver: Writes and reads checkpoints.
+        attended: Hold the run on a fault and wait for the user. If False, a fault ends the run.
     """
 
-    def __init__(
-        self,
-        *,
-        config: Config,
-        pool: Pool,
-        agent: Agent,
-        hub: Hub,
-        control: Control,
-        saver: Saver,
-        ranks: Ranks = ALONE,
-        attended: bool = False,
-    ) -> None:
-        self.config = config
-        self.ranks = ranks
-        self.pool = pool
-        self.agent = agent
-        self.hub = hub
-        self.attendant = Attendant(self, control, saver, attended=attended)
-        self.episodes = [Episode(env, config) for env in pool.envs]
-        self.round = 0
-        """Rounds completed; the index of the one in progress."""
-        self.step = 0
-        """Steps completed of the round in progress."""
-        self.times = StepTimes([lane.stopwatch for lane in pool.lanes])
-        self._ledger = Ledger(pool.lanes, pool.envs, agent)
+    def __init__(self, state: TrainingState, *, control: Control, saver: Saver, attended: bool = False) -> None:
+        self.state = state
+        self.attendant = Attendant(state, control, saver, attended=attended)
+        self._ledger = Ledger(state.pool.lanes, state.pool.envs, state.agent)
 
     def run(self) -> str:
         """Train to the end, or until told to stop. Returns done or stopped.
@@ -79,21 +48,23 @@ class Trainer:
             FaultError: a step failed, and nobody has gone back to a checkpoint.
             RunFailedError: the checkpoint of the end cannot be written.
         """
-        while self.round < self.config.rounds:
+        state = self.state
+        while state.round < state.config.rounds:
             fault = self._advance()
             if fault is not None:
                 self.attendant.hold_failed(fault)
-            elif self.step and not self.attendant.honour_requests():
+            elif state.step and not self.attendant.honour_requests():
                 return "stopped"
         return "done"
 
     def _advance(self) -> FaultError | None:
         """The next step, or the end of a round; what made it fail."""
+        state = self.state
         try:
-            if self.step == self.config.steps:
+            if state.step == state.config.steps:
                 self._end_round()
             else:
-                if self.step == 0:
+                if state.step == 0:
                     self._begin_round()
                 self._step()
         except (RankLostError, RecordingError, RunFailedError):
@@ -105,60 +76,53 @@ class Trainer:
         return None
 
     def _step(self) -> None:
-        with self.times("act"):
-            choices = self.agent.act(self.step, [episode.view for episode in self.episodes])
+        state = self.state
+        with state.times("act"):
+            choices = state.agent.act(state.step, [episode.view for episode in state.episodes])
         actions = [
-            None if episode.out else choice.action for episode, choice in zip(self.episodes, choices, strict=True)
+            None if episode.out else choice.action for episode, choice in zip(state.episodes, choices, strict=True)
         ]
-        epochs = self.pool.step(actions, self.round, self.step)
-        with self.times("reward"):
+        epochs = state.pool.step(actions, state.round, state.step)
+        with state.times("reward"):
             outcomes = [
                 episode.record(choice.action, epoch) if epoch else None
-                for episode, choice, epoch in zip(self.episodes, choices, epochs, strict=True)
+                for episode, choice, epoch in zip(state.episodes, choices, epochs, strict=True)
             ]
             rewards = [sum(outcome.parts.values()) if outcome else None for outcome in outcomes]
             broken = [bool(outcome and outcome.panic) for outcome in outcomes]
-            self.agent.reward(self.step, rewards, broken)
-            measure_again(self.pool, list(compress(self.episodes, broken)))
-            ticked = self.pool.tick()
-            for episode in self.episodes:
+            state.agent.reward(state.step, rewards, broken)
+            measure_again(state.pool, list(compress(state.episodes, broken)))
+            ticked = state.pool.tick()
+            for episode in state.episodes:
                 episode.resize()
-        self.step += 1
-        with self.times("telemetry"):
+        state.step += 1
+        with state.times("telemetry"):
             self._emit_step(choices, epochs, outcomes, ticked)
         self._emit_timing([epoch and epoch.measured for epoch in epochs])
 
     def _begin_round(self) -> None:
-        for episode, (loss, accuracy) in zip(self.episodes, self.pool.reset(self.round), strict=True):
+        state = self.state
+        for episode, (loss, accuracy) in zip(state.episodes, state.pool.reset(state.round), strict=True):
             episode.begin(loss, accuracy)
         self.attendant.remember()
-        self.agent.begin_round(self.noise())
-        self.hub.announce(ev.RoundStarted(round=self.round + 1))
-
-    def noise(self) -> Tensor:
-        """All the random numbers of this round's decisions, [E, T, H]."""
-        envs = [env.index for env in self.pool.envs]
-        return decision_noise(self.config.seed, envs, self.config.steps, self.round)
+        state.agent.begin_round(state.decision_uniforms())
+        state.hub.announce(ev.RoundStarted(round=state.round + 1))
 
     def _end_round(self) -> None:
-        for episode in self.episodes:
-            self.hub.emit(report.episode_ended(episode, self.round + 1))
-        with self.times("update"):
-            order = generator(self.config.seed, "minibatches", self.round)
-            learned = self.agent.learn([episode.view for episode in self.episodes], self.round, order)
+        state = self.state
+        for episode in state.episodes:
+            state.hub.emit(report.episode_ended(episode, state.round + 1))
+        with state.times("update"):
+            order = generator(state.config.seed, "minibatches", state.round)
+            learned = state.agent.learn([episode.view for episode in state.episodes], state.round, order)
         if learned is not None:
-            returns = self.ranks.collect([episode.episode_return for episode in self.episodes])
+            returns = state.ranks.collect([episode.episode_return for episode in state.episodes])
             mean_return = statistics.fmean(value for share in returns for value in share)
-            self.hub.announce(report.policy_updated(learned, mean_return, self.round + 1))
-        self.round, self.step = self.round + 1, 0
+            state.hub.announce(report.policy_updated(learned, mean_return, state.round + 1))
+        state.round, state.step = state.round + 1, 0
         self.attendant.checkpoint_round()
 
     # Telemetry
-
-    @property
-    def at(self) -> Moment:
-        """Round and step as people count them, of the last step completed."""
-        return Moment.after(self.round, self.step, self.config.steps)
 
     def _emit_step(
         self,
@@ -167,8 +131,9 @@ class Trainer:
         outcomes: Sequence[Outcome | None],
         ticked: Sequence[list[Move]],
     ) -> None:
-        at, emit = self.at, self.hub.emit
-        for index, episode in enumerate(self.episodes):
+        state = self.state
+        at, emit = state.step_number, state.hub.emit
+        for index, episode in enumerate(state.episodes):
             epoch, outcome = epochs[index], outcomes[index]
             if epoch is None or outcome is None:
                 continue
@@ -185,15 +150,16 @@ class Trainer:
                     emit(report.gate(news, slot.name, env, at))
 
     def _emit_timing(self, measured: Sequence[Measurement | None]) -> None:
-        wall, phases, busy = self.times.lap()
-        with self.times("telemetry"):
-            lanes = len(self.pool.lanes)
-            owners = self._ledger.by_lane(self.round)
-            processes = {lane.process for lane in self.pool.lanes}
-            readings = {lane.device: read_gauges(lane.device, processes) for lane in self.pool.lanes}
-            for index, lane in enumerate(self.pool.lanes):
-                reading, its, shares = readings[lane.device], measured[index::lanes], lane in self.pool.sharing
+        state = self.state
+        wall, phases, busy = state.times.lap()
+        with state.times("telemetry"):
+            lanes = len(state.pool.lanes)
+            owners = self._ledger.by_lane(state.round)
+            processes = {lane.process for lane in state.pool.lanes}
+            readings = {lane.device: read_gauges(lane.device, processes) for lane in state.pool.lanes}
+            for index, lane in enumerate(state.pool.lanes):
+                reading, its, shares = readings[lane.device], measured[index::lanes], lane in state.pool.sharing
                 told = report.device_sampled(lane, reading, busy[index], its, owners[index], shares=shares)
-                self.hub.emit(told)
-            at = self.at
-            self.hub.announce(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))
+                state.hub.emit(told)
+            at = state.step_number
+            state.hub.announce(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))

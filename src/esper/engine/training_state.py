@@ -1,0 +1,54 @@
+"""TrainingState: the state of a run while it trains, shared by the trainer, run control and the checkpoint writer."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from esper.config import Config
+from esper.engine.agents import Agent
+from esper.engine.episode import Episode
+from esper.engine.moment import Moment
+from esper.engine.pool import Pool
+from esper.engine.seeding import decision_noise
+from esper.engine.stopwatch import StepTimes
+from esper.ranks import ALONE, Ranks
+from esper.telemetry.hub import Hub
+
+
+class TrainingState:
+    """Envs, episodes, agent and progress of the run on this rank.
+
+    Args:
+        config: Configuration of the run.
+        pool: Envs of this rank.
+        agent: Policy that decides for the envs.
+        hub: Receives the events of this rank.
+        ranks: Ranks that train together, each with its own pool.
+
+    Attributes:
+        episodes: The current episode of each env, in the order of `pool.envs`.
+        round: Number of completed rounds, which is also the 0-based index of the round in progress.
+        step: Number of completed steps of the round in progress.
+        times: Measures the phases of a step.
+    """
+
+    def __init__(self, *, config: Config, pool: Pool, agent: Agent, hub: Hub, ranks: Ranks = ALONE) -> None:
+        self.config = config
+        self.ranks = ranks
+        self.pool = pool
+        self.agent = agent
+        self.hub = hub
+        self.episodes = [Episode(env, config) for env in pool.envs]
+        self.round = 0
+        self.step = 0
+        self.times = StepTimes([lane.stopwatch for lane in pool.lanes])
+
+    @property
+    def step_number(self) -> Moment:
+        """1-based round and step of the last completed step."""
+        return Moment.after(self.round, self.step, self.config.steps)
+
+    def decision_uniforms(self) -> Tensor:
+        """Return the uniform random numbers in [0, 1) for all decisions of the current round, [E, T, H]."""
+        envs = [env.index for env in self.pool.envs]
+        return decision_noise(self.config.seed, envs, self.config.steps, self.round)
