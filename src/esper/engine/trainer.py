@@ -1,26 +1,23 @@
-"""The loop: observe, act, apply, train, validate, reward, tick, emit; then honour requests."""
+"""The loop: rounds of steps, an update after each round, requests between steps."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from itertools import compress
 
 from esper.control import Control
 from esper.engine import report
 from esper.engine.attendant import Attendant
 from esper.engine.env import Measurement
-from esper.engine.episode import Outcome, measure_again
 from esper.engine.faults import FaultError, RunFailedError
 from esper.engine.gauges import read_gauges
 from esper.engine.memory import Ledger
-from esper.engine.pool import Epoch
 from esper.engine.saving import Saver
 from esper.engine.seeding import generator
+from esper.engine.step import StepResult, play_step, tick_slots
 from esper.engine.training_state import TrainingState
 from esper.growth.slot import Move
 from esper.growth.stages import Stage
-from esper.policy.actions import Choice
 from esper.ranks import RankLostError
 from esper.telemetry import events as ev
 from esper.telemetry.recorder import RecordingError
@@ -77,28 +74,14 @@ class Trainer:
 
     def _step(self) -> None:
         state = self.state
-        with state.times("act"):
-            choices = state.agent.act(state.step, [episode.view for episode in state.episodes])
-        actions = [
-            None if episode.out else choice.action for episode, choice in zip(state.episodes, choices, strict=True)
-        ]
-        epochs = state.pool.step(actions, state.round, state.step)
+        result = play_step(state.pool, state.episodes, state.agent, state.round, state.step, state.times)
         with state.times("reward"):
-            outcomes = [
-                episode.record(choice.action, epoch) if epoch else None
-                for episode, choice, epoch in zip(state.episodes, choices, epochs, strict=True)
-            ]
-            rewards = [sum(outcome.parts.values()) if outcome else None for outcome in outcomes]
-            broken = [bool(outcome and outcome.panic) for outcome in outcomes]
-            state.agent.reward(state.step, rewards, broken)
-            measure_again(state.pool, list(compress(state.episodes, broken)))
-            ticked = state.pool.tick()
-            for episode in state.episodes:
-                episode.resize()
+            state.agent.reward(state.step, result.rewards, result.broken)
+            ticked = tick_slots(state.pool, state.episodes)
         state.step += 1
         with state.times("telemetry"):
-            self._emit_step(choices, epochs, outcomes, ticked)
-        self._emit_timing([epoch and epoch.measured for epoch in epochs])
+            self._emit_step(result, ticked)
+        self._emit_timing([epoch and epoch.measured for epoch in result.epochs])
 
     def _begin_round(self) -> None:
         state = self.state
@@ -124,21 +107,15 @@ class Trainer:
 
     # Telemetry
 
-    def _emit_step(
-        self,
-        choices: Sequence[Choice],
-        epochs: Sequence[Epoch | None],
-        outcomes: Sequence[Outcome | None],
-        ticked: Sequence[list[Move]],
-    ) -> None:
+    def _emit_step(self, result: StepResult, ticked: Sequence[list[Move]]) -> None:
         state = self.state
         at, emit = state.step_number, state.hub.emit
         for index, episode in enumerate(state.episodes):
-            epoch, outcome = epochs[index], outcomes[index]
+            epoch, outcome = result.epochs[index], result.outcomes[index]
             if epoch is None or outcome is None:
                 continue
             env = episode.env.index
-            emit(report.env_stepped(episode, choices[index], epoch.measured, outcome.parts, at))
+            emit(report.env_stepped(episode, result.choices[index], epoch.measured, outcome.parts, at))
             if outcome.panic:
                 emit(report.rolled_back(outcome, env, at))
             for move in [*epoch.moves, *outcome.removed, *ticked[index]]:

@@ -16,10 +16,12 @@ from esper.config import Config, PolicyName
 from esper.engine.agents import Agent, build_agent, build_ppo
 from esper.engine.checkpoint import read_checkpoint
 from esper.engine.devices import resolve_devices
-from esper.engine.episode import Episode, measure_again
+from esper.engine.episode import Episode
 from esper.engine.manifest import CheckpointError
 from esper.engine.pool import Pool
 from esper.engine.seeding import decision_noise, evaluation_seed
+from esper.engine.step import play_step, tick_slots
+from esper.engine.stopwatch import Stopwatch
 from esper.named_tensors import below
 from esper.tasks import get_task
 
@@ -118,21 +120,11 @@ def play(pool: Pool, agent: Agent, config: Config, on_step: Callable[[], None]) 
     for episode, (loss, accuracy) in zip(episodes, pool.reset(0), strict=True):
         episode.begin(loss, accuracy)
     agent.begin_round(decision_noise(config.seed, range(len(episodes)), config.steps, 0))
+    stopwatch = Stopwatch()  # its readings are not reported
     for step in range(config.steps):
         if step > 0:
-            pool.tick()
-            for episode in episodes:
-                episode.resize()
-        choices = agent.act(step, [episode.view for episode in episodes])
-        actions = [None if episode.out else choice.action for episode, choice in zip(episodes, choices, strict=True)]
-        epochs = pool.step(actions, 0, step)
-        outcomes = [
-            episode.record(choice.action, epoch) if epoch else None
-            for episode, choice, epoch in zip(episodes, choices, epochs, strict=True)
-        ]
-        measure_again(
-            pool, [episode for episode, outcome in zip(episodes, outcomes, strict=True) if outcome and outcome.panic]
-        )
+            tick_slots(pool, episodes)
+        play_step(pool, episodes, agent, 0, step, stopwatch)
         on_step()
     # No tick after the last step: the test is to see the alphas that the last validation saw.
     return [

@@ -1,0 +1,81 @@
+"""One step of all envs, the same in training and in evaluation: act, apply, train, validate, record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from esper.engine.agents import Agent
+from esper.engine.episode import Episode, Outcome, measure_again
+from esper.engine.pool import Epoch, Pool
+from esper.engine.stopwatch import Stopwatch
+from esper.growth.slot import Move
+from esper.policy.actions import Choice
+
+
+class StepResult(NamedTuple):
+    """Result of one step, one entry per env."""
+
+    choices: list[Choice]
+    epochs: list[Epoch | None]
+    """None for an env that is inactive after a rollback."""
+    outcomes: list[Outcome | None]
+    """None for the same envs."""
+
+    @property
+    def rewards(self) -> list[float | None]:
+        """Reward of each env; None for an inactive one."""
+        return [sum(outcome.parts.values()) if outcome else None for outcome in self.outcomes]
+
+    @property
+    def broken(self) -> list[bool]:
+        """True for each env that broke down in this step and was rolled back."""
+        return [bool(outcome and outcome.panic) for outcome in self.outcomes]
+
+
+def play_step(
+    pool: Pool, episodes: Sequence[Episode], agent: Agent, round_index: int, step: int, stopwatch: Stopwatch
+) -> StepResult:
+    """Let the agent decide for every env, then apply its decisions, train, validate and record the results.
+
+    Envs that break down are rolled back and validated again.
+
+    The slots do not tick here; the caller ends the step with `tick_slots`. Training ticks right after the step, so that
+    its transitions are reported with it. Evaluation ticks only before the next step: after the last one, the test split
+    must be measured with the alphas of the last validation.
+
+    Args:
+        pool: Envs of this process.
+        episodes: Their episodes, in the order of `pool.envs`.
+        agent: Decides for all of them.
+        round_index: Index of the round, from 0.
+        step: Index of the step in the round, from 0.
+        stopwatch: Measures the phases `act` and `reward`.
+
+    Raises:
+        FaultError: A lane failed; the envs are then in an inconsistent state.
+    """
+    with stopwatch("act"):
+        choices = agent.act(step, [episode.view for episode in episodes])
+    actions = [None if episode.out else choice.action for episode, choice in zip(episodes, choices, strict=True)]
+    epochs = pool.step(actions, round_index, step)
+    with stopwatch("reward"):
+        outcomes = [
+            episode.record(choice.action, epoch) if epoch else None
+            for episode, choice, epoch in zip(episodes, choices, epochs, strict=True)
+        ]
+        result = StepResult(choices, epochs, outcomes)
+        measure_again(pool, [episode for episode, broken in zip(episodes, result.broken, strict=True) if broken])
+    return result
+
+
+def tick_slots(pool: Pool, episodes: Sequence[Episode]) -> list[list[Move]]:
+    """Tick the slots of every env, which may remove seeds, and update the parameter ratios that policies see.
+
+    Returns:
+        The transitions of each env.
+    """
+    moves = pool.tick()
+    for episode in episodes:
+        episode.resize()
+    return moves
