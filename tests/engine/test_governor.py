@@ -17,7 +17,7 @@ from esper.engine.governor import SUSTAINED, LastGood, Panic, fatal, symptom
 from esper.engine.manifest import list_checkpoints
 from esper.growth.slot import Move
 from esper.policy.actions import Action
-from esper.policy.view import EnvView
+from esper.policy.agent import EnvView
 from esper.ppo.advantages import gae
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, recorded

@@ -12,7 +12,7 @@ from esper.engine.env import Env
 from esper.growth.slot import Move
 from esper.growth.stages import Stage
 from esper.policy.actions import HEADS, Action
-from esper.policy.view import EnvView
+from esper.policy.agent import EnvView
 from esper.tasks import get_task
 
 TASK = get_task("digits_impaired")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from esper.engine.agents import Agent
 from esper.growth.stages import Stage
 from esper.policy.actions import Action, Op
+from esper.policy.agent import Agent
 from esper.policy.baselines import PERIOD, STRONG, Periodic, Static
 from esper.policy.heuristic import PATIENCE, ROTATION, TIME_TO_PAY, Heuristic
 from tests.policy.scripted import NOISE, TASK, ScriptedEnv

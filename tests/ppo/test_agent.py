@@ -5,7 +5,7 @@ import torch
 from esper.config import HorizonName, PPOConfig
 from esper.growth.host import GrowingNetwork
 from esper.policy.actions import HEADS
-from esper.policy.view import EnvView
+from esper.policy.agent import EnvView
 from esper.ppo.agent import PPOAgent
 from tests.growth.hosts import network
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from esper.config import PPOConfig
 from esper.policy.actions import Op
+from esper.policy.agent import Learned
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size
-from esper.ppo.learner import Learned, Learner
+from esper.ppo.learner import Learner
 from esper.ppo.normalise import RunningMeanStd
 from esper.ppo.rollout import Rollout
 from esper.ranks import Ranks

@@ -15,7 +15,7 @@ from esper.config import PPOConfig
 from esper.growth.host import GrowingNetwork
 from esper.policy import distributions
 from esper.policy.actions import HEADS, Op
-from esper.policy.view import EnvView
+from esper.policy.agent import EnvView
 from esper.ppo.agent import CPU, PPOAgent
 from esper.ppo.staging import Situation, Staging
 from tests.growth.hosts import network

@@ -12,7 +12,7 @@ from torch import (
 
 from esper.engine.env import Env
 from esper.engine.sgd import SGD
-from esper.named_tensors import below
+from esper.policy.agent import below
 
 
 def env_tensors(env: Env) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from esper.engine.pool import Epoch, Pool
 from esper.growth.gates import GateResult
 from esper.growth.slot import Move
 from esper.policy.actions import Action, Op
-from esper.policy.view import EnvView
+from esper.policy.agent import EnvView
 from esper.ppo.rewards import Reward, potential, rent
 
 _VIEW_FIELDS = (

@@ -12,7 +12,7 @@ from esper.engine.env import Env, Measurement
 from esper.engine.env_tensors import copy_tensors, env_tensors
 from esper.growth.slot import Move
 from esper.growth.stages import TRANSITIONS, Stage
-from esper.policy.view import EnvView
+from esper.policy.agent import EnvView
 
 TRAINED = 0.3
 """Validation accuracy above that of guessing from which a network counts as trained."""

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from esper.engine.agents import Agent
 from esper.engine.env import Env
 from esper.engine.lanes import Lane
+from esper.policy.agent import Agent
 
 
 class Ledger:

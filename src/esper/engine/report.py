@@ -20,7 +20,7 @@ from esper.growth.gates import GateResult
 from esper.growth.slot import Move, Slot
 from esper.growth.stages import Stage
 from esper.policy.actions import HEADS, RELEVANT, Choice, Op, in_words
-from esper.ppo.learner import Learned
+from esper.policy.agent import Learned
 from esper.telemetry import events as ev
 
 DIGITS = 4

@@ -24,7 +24,7 @@ from esper.engine.manifest import (
     undo_later,
 )
 from esper.engine.training_state import TrainingState
-from esper.named_tensors import below
+from esper.policy.agent import below
 from esper.ranks import Ranks
 from esper.telemetry.codec import decoder, encode
 from esper.telemetry.state import Keyframe

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from esper.engine.agents import Agent
 from esper.engine.episode import Episode, Outcome, measure_again
 from esper.engine.pool import Epoch, Pool
 from esper.engine.stopwatch import Stopwatch
 from esper.growth.slot import Move
 from esper.policy.actions import Choice
+from esper.policy.agent import Agent
 
 
 class StepResult(NamedTuple):

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from esper.config import Config, PolicyName
-from esper.engine.agents import Agent, build_agent, build_ppo
+from esper.engine.agents import build_agent, build_ppo
 from esper.engine.checkpoint import read_checkpoint
 from esper.engine.devices import resolve_devices
 from esper.engine.episode import Episode
@@ -22,7 +22,7 @@ from esper.engine.pool import Pool
 from esper.engine.seeding import decision_noise, evaluation_seed
 from esper.engine.step import play_step, tick_slots
 from esper.engine.stopwatch import Stopwatch
-from esper.named_tensors import below
+from esper.policy.agent import Agent, below
 from esper.tasks import get_task
 
 

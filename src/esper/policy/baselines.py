@@ -12,8 +12,8 @@ from torch import Tensor
 from esper.growth.alpha import TARGETS, TEMPOS, Curve
 from esper.growth.blend import STYLES, Blend
 from esper.policy.actions import HEADS, RELEVANT, WAIT, Action, Choice, Op, head_sizes
+from esper.policy.agent import EnvView
 from esper.policy.masks import legal_ops, legal_styles
-from esper.policy.view import EnvView
 from esper.ranks import ALONE, Ranks
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from esper.growth.alpha import SPEEDS
 from esper.growth.slot import Slot
 from esper.growth.stages import Stage
 from esper.policy.actions import WAIT, Action, Choice, Op
+from esper.policy.agent import EnvView
 from esper.policy.baselines import Baseline, planting
-from esper.policy.view import EnvView
 
 ROTATION = ("conv_light", "conv_heavy")
 """Blueprints that it plants, in turn."""

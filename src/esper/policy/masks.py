@@ -14,7 +14,7 @@ from torch import Tensor
 from esper.growth.blend import STYLES, Blend
 from esper.growth.slot import Slot
 from esper.policy.actions import Op
-from esper.policy.view import EnvView
+from esper.policy.agent import EnvView
 
 
 class Masks(NamedTuple):

@@ -19,7 +19,7 @@ from esper.growth.alpha import SPEEDS
 from esper.growth.slot import Slot
 from esper.growth.stages import Stage
 from esper.policy.actions import Op
-from esper.policy.view import EnvView
+from esper.policy.agent import EnvView
 
 HISTORY = 3
 """Steps of loss and accuracy that are seen."""

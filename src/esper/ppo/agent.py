@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from esper.config import PPOConfig
-from esper.named_tensors import below
 from esper.policy.actions import HEADS, Action, Choice, Op
+from esper.policy.agent import EnvView, Learned, below
 from esper.policy.masks import write_masks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size, write_observation
-from esper.policy.view import EnvView
-from esper.ppo.learner import Learned, Learner
+from esper.ppo.learner import Learner
 from esper.ppo.normalise import RunningMeanStd
 from esper.ppo.rollout import Rollout
 from esper.ppo.staging import Situation, Staging

@@ -6,7 +6,6 @@ Shapes: E envs, T steps, H heads, M minibatch updates.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from esper.config import PPOConfig
 from esper.policy.actions import HEADS
+from esper.policy.agent import Learned
 from esper.policy.network import PolicyNetwork
 from esper.ppo.advantages import gae, less_common_luck, ordinary, standardise
 from esper.ppo.averaging import average
@@ -24,25 +24,6 @@ from esper.ranks import ALONE, Ranks
 
 FINAL_SHARE = 0.1
 """Share of the learning rate that is left in the last round."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Learned:
-    """What one update did; means over its minibatches."""
-
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    kl: float
-    """Of the last epoch."""
-    clip_fraction: float
-    explained_variance: float | None
-    grad_norm: float
-    learning_rate: float
-    minibatches: int
-    stopped_early: bool
-    head_grad_norms: dict[str, float | None]
-    head_entropies: dict[str, float | None]
 
 
 class Learner:

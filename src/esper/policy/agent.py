@@ -1,0 +1,140 @@
+"""The protocol that every policy implements, the view of an env that it reads, and the report of an update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from esper.growth.slot import Slot
+from esper.policy.actions import Choice
+from esper.ranks import ALONE, Ranks
+
+
+class Agent(Protocol):
+    """Decides for a population of envs, one round at a time, and learns from the round if it can.
+
+    Shapes: E envs, T steps, H heads.
+    """
+
+    def begin_round(self, uniform_ETH: Tensor) -> None:
+        """Begin a round, after every env was reset.
+
+        Args:
+            uniform_ETH: Uniform random numbers in [0, 1), the only randomness that decisions of the round may use.
+        """
+        ...
+
+    def act(self, step: int, views: Sequence[EnvView]) -> list[Choice]:
+        """Return a decision for every env. The decision for an inactive env is ignored.
+
+        Args:
+            step: Index of the step, from 0.
+            views: One view per env.
+        """
+        ...
+
+    def reward(self, step: int, rewards: Sequence[float | None], ended: Sequence[bool]) -> None:
+        """Receive the results of the decisions of a step.
+
+        Args:
+            step: Index of the step, from 0.
+            rewards: Reward of each env; None if it was inactive.
+            ended: True for each env whose episode ended early in this step.
+        """
+        ...
+
+    def learn(self, views: Sequence[EnvView], round_index: int, generator: torch.Generator) -> Learned | None:
+        """Learn from the round. Return None if this policy does not learn."""
+        ...
+
+    def tensors(self, ranks: Ranks = ALONE) -> dict[str, Tensor]:
+        """Return the tensors that a checkpoint keeps, by name.
+
+        Args:
+            ranks: Ranks whose envs are included. With several ranks, all of them must call this together.
+        """
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the rest of the state that a checkpoint keeps, keyed by env index, as JSON can hold it."""
+        ...
+
+    def restore(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniform_ETH: Tensor) -> None:
+        """Resume from a checkpoint.
+
+        Args:
+            state: Return value of `snapshot`.
+            tensors: Return value of `tensors`.
+            uniform_ETH: Random numbers of the round in progress.
+        """
+        ...
+
+
+@dataclass(kw_only=True, slots=True)
+class EnvView:
+    """State of one env before a decision, identical for PPO and all baselines. Written by the engine, read by policies.
+
+    Attributes:
+        env: Index of the env.
+        slots: Slots of the live network, in the order of the forward pass; read-only.
+        step: Number of completed steps of the episode.
+        steps: Number of steps of an episode.
+        chance_loss: Cross-entropy of guessing, ln(classes): the scale of losses.
+        losses: Validation losses: before the first step, then after each step.
+        accuracies: Validation accuracies, fractions, at the same times.
+        train_loss: Training loss of the last step; None before the first.
+        train_accuracy: Training accuracy of the last step; None before the first.
+        parameter_ratio: Parameters of host and seeds over those of the bare host.
+        rent: Rent of the last step, in units of accuracy.
+        last_op: Op of the last step.
+        last_moved: True if the last op changed the stage of a seed; False if it changed only its alpha, or nothing.
+    """
+
+    env: int
+    slots: Sequence[Slot]
+    step: int = 0
+    steps: int
+    chance_loss: float
+    losses: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
+    train_loss: float | None = None
+    train_accuracy: float | None = None
+    parameter_ratio: float = 1.0
+    rent: float = 0.0
+    last_op: int = 0
+    last_moved: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """Statistics of one policy update, means over its minibatches.
+
+    Attributes:
+        kl: Mean KL divergence of the last epoch.
+        explained_variance: None if the returns do not vary.
+        stopped_early: True if the KL limit ended the update before its last epoch.
+        head_grad_norms: Keyed by head; None for a head without a gradient.
+        head_entropies: Keyed by head, in nats; None for a head that never had a choice.
+    """
+
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    kl: float
+    clip_fraction: float
+    explained_variance: float | None
+    grad_norm: float
+    learning_rate: float
+    minibatches: int
+    stopped_early: bool
+    head_grad_norms: dict[str, float | None]
+    head_entropies: dict[str, float | None]
+
+
+def below(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose name starts with `prefix`, keyed by the rest of the name."""
+    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}

@@ -1,0 +1,26 @@
+"""The factory builds the policy that the configuration names, and no other."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from esper.config import Config, PolicyName
+from esper.engine.agents import build_agent
+from esper.ppo.agent import PPOAgent
+
+BLUEPRINTS = ("conv_light", "conv_heavy")
+
+
+@pytest.mark.parametrize("policy", get_args(PolicyName))
+def test_build_agent_returns_ppo_for_ppo_only(policy: PolicyName) -> None:
+    agent = build_agent(Config(policy=policy, envs=2), 3, BLUEPRINTS)
+    assert isinstance(agent, PPOAgent) == (policy == "ppo")
+
+
+def test_build_agent_refuses_an_unlisted_policy() -> None:
+    config = msgspec.structs.replace(Config(), policy="unlisted")
+    with pytest.raises(AssertionError, match="unlisted"):
+        build_agent(config, 3, BLUEPRINTS)
