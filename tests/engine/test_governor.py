@@ -12,7 +12,7 @@ import torch
 
 from esper.control import Kind
 from esper.engine.env import Env, Measurement
-from esper.engine.env_tensors import env_tensors
+from esper.engine.env_state import env_tensors
 from esper.engine.governor import SUSTAINED, LastGood, Panic, fatal, symptom
 from esper.engine.manifest import list_checkpoints
 from esper.growth.slot import Move

@@ -21,10 +21,10 @@ from esper.config import Config, ConfigError
 from esper.control import Kind
 from esper.engine import worker
 from esper.engine.env import Env
-from esper.engine.env_tensors import env_tensors
+from esper.engine.env_state import State, env_tensors
 from esper.engine.faults import FaultError
 from esper.engine.pool import Pool
-from esper.engine.worker import Contract, Order, State, share
+from esper.engine.worker import Contract, Order, share
 from esper.growth.stages import Stage
 from esper.policy.actions import Action, Op
 from esper.telemetry import events as ev

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from esper.engine.env import Env, Measurement
-from esper.engine.env_tensors import copy_tensors, env_tensors
+from esper.engine.env_state import copy_tensors, env_tensors
 from esper.growth.slot import Move
 from esper.growth.stages import TRANSITIONS, Stage
 from esper.policy.agent import EnvView

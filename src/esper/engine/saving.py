@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from esper.engine.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from esper.engine.env_tensors import env_tensors, load_env
+from esper.engine.env_state import env_tensors, load_env
 from esper.engine.manifest import (
     CheckpointError,
     check_compatible,

@@ -17,14 +17,13 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
-import numpy as np
 import torch
 
 from esper.config import Config
 from esper.engine.env import Env
-from esper.engine.env_tensors import copy_tensors, env_tensors
+from esper.engine.env_state import State
 from esper.engine.faults import FaultError
 from esper.engine.precision import loss_scalers
 from esper.engine.stopwatch import Stopwatch
@@ -44,34 +43,6 @@ class Contract(NamedTuple):
     config: Config
     data: int
     """Descriptor of the file of splits."""
-
-
-class State(NamedTuple):
-    """Of an env, all that its next epoch depends on, and all of it that an epoch changes."""
-
-    slots: list[dict[str, Any]]
-    arrays: dict[str, np.ndarray[Any, Any]]
-    scaler: dict[str, Any] | None
-
-    @classmethod
-    def of(cls, env: Env) -> State:
-        """With the live tensors: to be sent before the env goes on."""
-        arrays = {name: value.numpy() for name, value in env_tensors(env).items()}
-        scaler = env.scaler.snapshot() if env.scaler else None
-        return cls([slot.snapshot() for slot in env.network.slots], arrays, scaler)
-
-    def enter(self, env: Env) -> None:
-        """Put an env of the same host into this state."""
-        for slot, saved in zip(env.network.slots, self.slots, strict=True):
-            slot.restore(saved)
-        env.match_optimizers()
-        self.enter_numbers(env)
-
-    def enter_numbers(self, env: Env) -> None:
-        """The same where the slots are as they were."""
-        copy_tensors(env_tensors(env), {name: torch.from_numpy(array) for name, array in self.arrays.items()})
-        if env.scaler and self.scaler:
-            env.scaler.restore(self.scaler)
 
 
 class Order(NamedTuple):

@@ -1,0 +1,82 @@
+"""The state of an env as named tensors, for checkpoints, rollback and worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import (
+    Tensor,
+    _foreach_copy_,  # pyright: ignore[reportPrivateImportUsage]  (what optimizers and clipping are made of)
+)
+
+from esper.engine.env import Env
+from esper.engine.sgd import SGD
+from esper.policy.agent import below
+
+
+class State(NamedTuple):
+    """State of an env for a worker process: everything that the next epoch depends on, and everything it changes."""
+
+    slots: list[dict[str, Any]]
+    """Stage and ramp of each slot."""
+    arrays: dict[str, np.ndarray[Any, Any]]
+    """Weights, buffers and momenta by name, as in `env_tensors`."""
+    scaler: dict[str, Any] | None
+    """None without loss scaling."""
+
+    @classmethod
+    def of(cls, env: Env) -> State:
+        """Return the state of an env on a CPU. The arrays share the env's memory: send them before its next epoch."""
+        arrays = {name: value.numpy() for name, value in env_tensors(env).items()}
+        scaler = env.scaler.snapshot() if env.scaler else None
+        return cls([slot.snapshot() for slot in env.network.slots], arrays, scaler)
+
+    def enter(self, env: Env) -> None:
+        """Put an env of the same host into this state."""
+        for slot, saved in zip(env.network.slots, self.slots, strict=True):
+            slot.restore(saved)
+        env.match_optimizers()
+        self.enter_numbers(env)
+
+    def enter_numbers(self, env: Env) -> None:
+        """Put an env whose slots are already in this state into the rest of it."""
+        copy_tensors(env_tensors(env), {name: torch.from_numpy(array) for name, array in self.arrays.items()})
+        if env.scaler and self.scaler:
+            env.scaler.restore(self.scaler)
+
+
+def env_tensors(env: Env) -> dict[str, Tensor]:
+    """Return the live weights, buffers and momenta of an env, by name."""
+    named = {f"network.{name}": value for name, value in env.network.state_dict().items()}
+    for owner, optimizer in _optimizers(env).items():
+        named |= {f"momentum.{owner}.{index}": momentum for index, momentum in enumerate(optimizer.momenta)}
+    return named
+
+
+def load_env(env: Env, named: Mapping[str, Tensor]) -> None:
+    """Copy the tensors of `env_tensors` into an env, whose slots must have been restored before.
+
+    Raises:
+        RuntimeError: A tensor is missing, or has another shape.
+    """
+    env.network.load_state_dict(below("network.", named))
+    for owner, optimizer in _optimizers(env).items():
+        for index, momentum in below(f"momentum.{owner}.", named).items():
+            optimizer.momenta[int(index)].copy_(momentum)
+
+
+@torch.no_grad()
+def copy_tensors(to: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    """Overwrite tensors with values of the same names and shapes, in one pass per dtype."""
+    for dtype in {value.dtype for value in values.values()}:
+        names = [name for name, value in values.items() if value.dtype is dtype]
+        _foreach_copy_([to[name] for name in names], [values[name] for name in names])
+
+
+def _optimizers(env: Env) -> dict[str, SGD]:
+    return {"host": env.host_optimizer} | {
+        f"slot{index}": optimizer for index, optimizer in env.slot_optimizers.items()
+    }
