@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from esper.growth.convolution import LONGEST_ROW, WIDE, Convolution, _RowConvolution, _strip
-from esper.growth.layers import halved, halved_convolution
+from esper.growth.convolution import LONGEST_ROW, WIDE, Convolution, _RowConvolution
 
 
 def pair(
@@ -86,86 +85,6 @@ def test_two_pixels_at_a_time_are_a_convolution_in_any_layout_and_precision(layo
     x = x.double()
     torch.testing.assert_close(layer(x), F.conv2d(x, layer.weight, padding=1), rtol=1e-12, atol=1e-12)
     assert layer(x).is_contiguous(memory_format=torch.channels_last)
-
-
-@pytest.fixture
-def amx(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU that multiplies matrices; on others the same comes out, and takes longer."""
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
-
-
-@pytest.mark.usefixtures("amx")
-@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-@pytest.mark.parametrize(("channels", "out", "width"), [(3, 8, WIDE), (1, 8, 40), (2, 4, 2 * WIDE), (3, 2, WIDE)])
-def test_strips_of_windows_are_pytorchs_convolution_and_pool_to_the_bit(
-    channels: int, out: int, width: int, layout: torch.memory_format
-) -> None:
-    """Of small whole numbers, which bfloat16 holds exactly, and many of which are equal."""
-    _strip.cache_clear()
-    layer, x, _ = pair(2, channels, out, 6, width)
-    x = x.round().to(memory_format=layout)
-    with torch.no_grad():
-        layer.weight.round_()
-    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
-        halved_convolution(layer, x)  # what inference leaves behind is not to stop a gradient
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert layer.takes_strips(x)
-        ours, theirs = halved_convolution(layer, x), F.max_pool2d(F.conv2d(x, layer.weight, padding=1), 2)
-    gradient = torch.randn(ours.shape, generator=torch.Generator().manual_seed(0)).bfloat16().round()
-    assert ours.dtype is torch.bfloat16
-    assert ours.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(ours, theirs)
-    (mine,), (pytorchs,) = (torch.autograd.grad(each, layer.weight, gradient) for each in (ours, theirs))
-    assert pytorchs.abs().max() < 256  # or it would be rounded
-    assert torch.equal(mine, pytorchs)
-
-
-@pytest.mark.usefixtures("amx")
-def test_strips_of_windows_are_as_exact_as_pytorchs() -> None:
-    layer, x, _ = pair(16, 3, 8, WIDE, WIDE)
-    exact = F.max_pool2d(F.conv2d(x, layer.weight, padding=1), 2)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert layer.takes_strips(x)
-        ours, theirs = halved_convolution(layer, x), F.max_pool2d(F.conv2d(x, layer.weight, padding=1), 2)
-    gradient = torch.randn(exact.shape, generator=torch.Generator().manual_seed(0))
-    wanted, mine, pytorchs = (
-        torch.autograd.grad(each, layer.weight, gradient.to(each.dtype))[0] for each in (exact, ours, theirs)
-    )
-    assert (ours - exact).norm() < 1.5 * (theirs - exact).norm()
-    assert (mine - wanted).norm() < 1.5 * (pytorchs - wanted).norm()
-
-
-@pytest.mark.usefixtures("amx")
-@pytest.mark.parametrize(
-    ("dtype", "channels", "out", "height", "width"),
-    [
-        (torch.float32, 3, 8, 4, WIDE),
-        (torch.float16, 3, 8, 4, WIDE),
-        (torch.bfloat16, 3, 8, 5, WIDE),
-        (torch.bfloat16, 3, 8, 4, WIDE + 4),
-        (torch.bfloat16, 3, 7, 4, WIDE),
-        (torch.bfloat16, 3, 8, 4, WIDE // 2),
-        (torch.bfloat16, 4, 8, 4, WIDE),
-        (torch.bfloat16, 3, 16, 4, WIDE),
-    ],
-)
-def test_what_does_not_come_in_strips_is_convolved_and_halved(
-    dtype: torch.dtype, channels: int, out: int, height: int, width: int
-) -> None:
-    layer, x, _ = pair(2, channels, out, height, width)
-    with torch.autocast("cpu", dtype=dtype, enabled=dtype is not torch.float32):
-        assert not layer.takes_strips(x)
-        assert torch.equal(halved_convolution(layer, x), halved(layer(x)))
-
-
-@pytest.mark.parametrize("capabilities", [{}, {"amx_bf16": False, "avx512_bf16": True}])
-def test_a_cpu_that_does_not_multiply_matrices_takes_no_strips(
-    capabilities: dict[str, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    layer, x, _ = pair(2, 3, 8, 4, WIDE)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert not layer.takes_strips(x)
 
 
 def test_other_precisions_are_left_to_pytorch() -> None:

@@ -8,10 +8,6 @@ With few channels a convolution library is busy filling its vectors up (3×3 ker
   "a convolution of rows").
 - Large pictures in colour are convolved two pixels at a time: in channels_last two neighbours of the output are one
   pixel of twice the channels, and their kernels one kernel of four columns (the same, "two pixels at a time").
-- In bfloat16, with a max pool behind it, such a convolution is one matrix product again: of what some windows of the
-  pool side by side see, and a band for all their pixels. The pool then has the channels of all these windows to take
-  maxima of at once, where PyTorch's goes number by number for a few. For CPUs that multiply matrices (AMX): on others
-  twice the multiplications take longer than the pool saves ("a strip of windows").
 
 In float16 a CPU takes a hundred times as long for the gradient of a kernel as in float32: there the numbers are
 float16's, and what is computed from them is computed in float32, in which a GPU adds them up as well.
@@ -21,7 +17,6 @@ Shapes: B samples, C channels in, O channels out, H × W pixels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -38,8 +33,6 @@ HALF_A_VECTOR = 8
 """The same of the output."""
 WIDE = 32
 """Least pixels in a row for that."""
-VECTOR = 32
-"""How many 16-bit numbers a vector register holds."""
 
 
 class Convolution(nn.Conv2d):
@@ -76,36 +69,6 @@ class Convolution(nn.Conv2d):
         if self._of_pictures(x_BCHW) and width % 2 == 0:
             return _two_at_a_time(x_BCHW, kernel)
         return F.conv2d(x_BCHW, kernel, padding=self.padding, groups=self.groups)
-
-    def takes_strips(self, input: Tensor) -> bool:
-        """Whether `halved_in_strips` is the fastest way."""
-        if input.device.type != "cpu" or _computed_in(input) is not torch.bfloat16 or not self._of_pictures(input):
-            return False
-        if not torch.cpu.get_capabilities().get("amx_bf16", False):
-            return False
-        height, width = input.shape[-2:]
-        windows, left = divmod(VECTOR, self.out_channels)
-        return left == 0 and height % 2 == 0 and width % (2 * windows) == 0
-
-    def halved_in_strips(self, input: Tensor) -> Tensor:
-        """A 2×2 max pool of the convolution: from [B, C, H, W] to [B, O, H/2, W/2] in channels_last.
-
-        A strip is as many windows of the pool side by side as fill a vector. It sees S numbers.
-        """
-        (batch, channels, height, width), out = input.shape, self.out_channels
-        windows = VECTOR // out
-        row, part = (width + 2) * channels, (2 * windows + 2) * channels
-        padded = F.pad(input.permute(0, 2, 3, 1).reshape(batch, height, -1), (channels, channels, 1, 1))
-        overlapping = padded.as_strided(
-            (batch, height // 2, width // 2 // windows, 4, part),
-            ((height + 2) * row, 2 * row, 2 * windows * channels, row, 1),
-        )
-        seen_NS = overlapping.reshape(-1, 4 * part)
-        band = _flat(self.weight).index_select(0, _strip(windows, channels, out)).view(4 * part, -1)
-        h_NV22 = (seen_NS @ band).view(-1, 2, 2, VECTOR).permute(0, 3, 1, 2)
-        # The pool's backward pass takes four times as long where a gradient's last strides are 1, as those of a view.
-        h_N11V = F.max_pool2d(h_NV22, 2).permute(0, 2, 3, 1)
-        return h_N11V.reshape(batch, height // 2, width // 2, out).permute(0, 3, 1, 2)
 
     def _of_pictures(self, input: Tensor) -> bool:
         few = self.in_channels <= PICTURE and self.out_channels <= HALF_A_VECTOR
@@ -175,29 +138,15 @@ def _bands(width: int, channels: int, out: int) -> tuple[Tensor, Tensor]:
     Returns:
         For the convolution, [3 · W · C · W · O]; for its transpose, which takes gradients back, [3 · W · O · W · C].
     """
-    entry_O33C = _entries(channels, out)
-    corners = [(0, column - 1) for column in range(width)]
-    return _band(entry_O33C, 3, width, corners), _band(entry_O33C.flip(1, 2).transpose(0, 3), 3, width, corners)
+    entry_O33C = torch.arange(9 * channels * out).view(out, 3, 3, channels)
+    return _band(entry_O33C, width), _band(entry_O33C.flip(1, 2).transpose(0, 3), width)
 
 
-@lru_cache
-@torch.inference_mode(False)  # or no gradient would pass what is first asked for in inference
-def _strip(windows: int, channels: int, out: int) -> Tensor:
-    """The same for `windows` windows of 2×2 pixels side by side: [4 · (2 · windows + 2) · C · 4 · windows · O]."""
-    corners = [(row, 2 * window + column) for row in range(2) for column in range(2) for window in range(windows)]
-    return _band(_entries(channels, out), 4, 2 * windows + 2, corners)
-
-
-def _entries(channels: int, out: int) -> Tensor:
-    """Where each entry of the kernel stands in the flat one: [O, 3, 3, C]."""
-    return torch.arange(9 * channels * out).view(out, 3, 3, channels)
-
-
-def _band(entry_O33C: Tensor, rows: int, columns: int, corners: Sequence[tuple[int, int]]) -> Tensor:
-    """For P pixels, which are convolved from these corners on: [rows · columns · C · P · O]."""
+def _band(entry_O33C: Tensor, width: int) -> Tensor:
+    """For the pixels of a row of the output, from the three rows of the input around it: [3 · W · C · W · O]."""
     out, channels = len(entry_O33C), entry_O33C.shape[-1]
-    there = torch.full((rows, columns, channels, len(corners), out), entry_O33C.numel())
-    for pixel, (top, left) in enumerate(corners):
-        for column in range(max(left, 0), min(left + 3, columns)):
-            there[top : top + 3, column, :, pixel] = entry_O33C[:, :, column - left].permute(1, 2, 0)
+    there = torch.full((3, width, channels, width, out), entry_O33C.numel())
+    for pixel in range(width):
+        for column in range(max(pixel - 1, 0), min(pixel + 2, width)):
+            there[:, column, :, pixel] = entry_O33C[:, :, column - pixel + 1].permute(1, 2, 0)
     return there.flatten()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from esper.growth.gates import GateConfig
 from esper.growth.initialise import initialise
-from esper.growth.layers import BatchNorm, convolution, halved, halved_convolution, pixel_mean
+from esper.growth.layers import BatchNorm, convolution, halved, pixel_mean
 from esper.growth.slot import Slot
 from esper.nearest import nearest
 
@@ -60,7 +60,9 @@ class ConvBlock(nn.Module):
         """From [B, C_in, H, W] to [B, C_out, H, W], halved if pooled."""
         if self.pool_before == "conv":
             x_BCHW = halved(x_BCHW)
-        h_BCHW = halved_convolution(self.conv, x_BCHW) if self.pool_before == "norm" else self.conv(x_BCHW)
+        h_BCHW = self.conv(x_BCHW)
+        if self.pool_before == "norm":
+            h_BCHW = halved(h_BCHW)
         return F.relu(self.norm(h_BCHW), inplace=True)
 
 

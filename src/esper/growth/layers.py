@@ -78,13 +78,6 @@ def halved(x_BCHW: Tensor) -> Tensor:
     return torch.maximum(rows[..., 0:width:2], rows[..., 1:width:2])
 
 
-def halved_convolution(layer: nn.Conv2d, x_BCHW: Tensor) -> Tensor:
-    """A convolution, halved: [B, O, H/2, W/2], rounded down."""
-    if isinstance(layer, Convolution) and layer.takes_strips(x_BCHW):
-        return layer.halved_in_strips(x_BCHW)
-    return halved(layer(x_BCHW))
-
-
 class NarrowGroupNorm(nn.GroupNorm):
     """GroupNorm that computes in float32 where 16 bits come in.
 
