@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.growth.host import ConvBlock
 from esper.tasks import get_task
+from esper.tasks.conv_host import ConvBlock
 from esper.tasks.task import Task
 
 WARM_UP, COUNTED = 2.0, 4.0

@@ -7,9 +7,10 @@ import torch
 from esper.growth.alpha import Curve
 from esper.growth.blend import Blend
 from esper.growth.gates import GateConfig
-from esper.growth.host import ConvHost, GrowingNetwork
+from esper.growth.network import GrowingNetwork
 from esper.growth.slot import Slot
 from esper.growth.stages import Stage
+from esper.tasks.conv_host import ConvHost
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -3,7 +3,7 @@
 import torch
 
 from esper.config import HorizonName, PPOConfig
-from esper.growth.host import GrowingNetwork
+from esper.growth.network import GrowingNetwork
 from esper.policy.actions import HEADS
 from esper.policy.agent import EnvView
 from esper.ppo.agent import PPOAgent

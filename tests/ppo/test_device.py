@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from esper.config import PPOConfig
-from esper.growth.host import GrowingNetwork
+from esper.growth.network import GrowingNetwork
 from esper.policy import distributions
 from esper.policy.actions import HEADS, Op
 from esper.policy.agent import EnvView

@@ -9,7 +9,7 @@ import torch
 
 from esper.growth.blueprints import BLUEPRINTS
 from esper.growth.gates import GateConfig
-from esper.growth.host import GrowingNetwork
+from esper.growth.network import GrowingNetwork
 from esper.tasks import TASK_NAMES, TaskError, digits, get_task
 from esper.tasks.registry import TASKS
 

@@ -26,7 +26,7 @@ from esper.engine.stopwatch import Stopwatch
 from esper.growth.alpha import SPEEDS, TARGETS, TEMPOS
 from esper.growth.blend import STYLES
 from esper.growth.gates import GateConfig
-from esper.growth.host import GrowingNetwork
+from esper.growth.network import GrowingNetwork
 from esper.growth.slot import Move
 from esper.growth.stages import Stage
 from esper.policy.actions import CURVES, Action, Op

@@ -15,7 +15,7 @@ import platformdirs
 import torch
 from torch import Tensor
 
-from esper.growth.host import ConvHost
+from esper.tasks.conv_host import ConvHost
 from esper.tasks.names import TaskError
 from esper.tasks.task import Splits, Task, standardised
 

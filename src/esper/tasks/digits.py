@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from esper.growth.host import ConvHost
+from esper.tasks.conv_host import ConvHost
 from esper.tasks.names import TaskError
 from esper.tasks.task import Splits, Task, standardised
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from esper.growth.host import ConvHost
+from esper.tasks.conv_host import ConvHost
 from esper.tasks.task import Splits, Task, standardised
 
 CLASSES = 10

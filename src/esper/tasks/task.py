@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from esper.growth.host import Host
+from esper.growth.network import Host
 
 
 @dataclass(frozen=True, kw_only=True)

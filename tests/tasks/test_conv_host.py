@@ -1,0 +1,27 @@
+"""The convolutional host of the built-in tasks."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from esper.tasks.conv_host import ConvBlock, ConvHost, Pooled
+from tests.growth.hosts import pictures
+
+
+@pytest.mark.parametrize(("pool_before", "sizes"), [("conv", [8, 4, 2, 2]), ("norm", [4, 2, 2, 2])])
+def test_pools_halve_the_picture_as_often_as_asked(pool_before: Pooled, sizes: list[int]) -> None:
+    widths = (4, 4, 4, 4)
+    host = ConvHost(
+        in_channels=1, widths=widths, kernel_size=3, pools=2, pool_before=pool_before, classes=10, slots="abcd"
+    )
+    h = pictures()
+    for segment, size in zip(host.segments, sizes, strict=True):
+        h = segment(h)
+        assert h.shape[2:] == (size, size)
+
+
+def test_a_pool_before_the_norm_is_one_behind_the_block_while_the_norm_does_not_turn_the_sign() -> None:
+    pooled, whole = ConvBlock(1, 4, 3, pool_before="norm"), ConvBlock(1, 4, 3, pool_before=None)
+    whole.load_state_dict(pooled.state_dict())
+    x = pictures()
+    torch.testing.assert_close(pooled.eval()(x), F.max_pool2d(whole.eval()(x), 2))
