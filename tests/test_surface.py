@@ -17,8 +17,7 @@ from esper import cli
 from esper.config import AmpName, Config, CounterfactualName, PolicyName, RewardName, ScalerName
 from esper.control import Kind
 from esper.engine.manifest import FORMAT
-from esper.growth.alpha import SPEEDS, TARGETS, TEMPOS, Curve
-from esper.growth.blend import STYLES, Blend
+from esper.growth.blend import SPEEDS, STYLES, TARGETS, TEMPOS, Blend, Curve
 from esper.growth.stages import Stage
 from esper.policy.actions import HEADS, Op
 from esper.tasks import TASK_NAMES

@@ -12,7 +12,7 @@ import msgspec
 from esper.config import Config
 from esper.engine.env import Measurement
 from esper.engine.pool import Pool
-from esper.growth.alpha import SPEEDS, TEMPOS
+from esper.growth.blend import SPEEDS, TEMPOS
 from esper.growth.slot import Slot
 from esper.growth.stages import Stage
 from esper.policy.actions import Action, Op

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from esper.growth.alpha import Curve
-from esper.growth.blend import Blend
-from esper.growth.gates import GateConfig
+from esper.growth.blend import Blend, Curve
+from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.growth.slot import Slot
 from esper.growth.stages import Stage

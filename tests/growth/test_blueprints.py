@@ -5,7 +5,7 @@ from torch import nn
 
 from esper.growth.blueprints import BLUEPRINTS, blueprint, build
 from esper.growth.blueprints.cnn import Bottleneck
-from esper.growth.initialise import initialise
+from esper.growth.layers import initialise
 from tests.growth.hosts import generator
 
 WIDTHS = [1, 2, 4, 16, 48, 64]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from esper.growth.blend import Blend
-from esper.growth.gates import GateConfig
+from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.growth.stages import Stage
 from esper.tasks.conv_host import ConvHost

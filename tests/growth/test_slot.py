@@ -7,12 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.growth.alpha import SPEEDS, TARGETS, TEMPOS, Curve
-from esper.growth.blend import Blend
+from esper.growth.blend import SPEEDS, TARGETS, TEMPOS, Blend, Curve
 from esper.growth.blueprints import BLUEPRINTS
-from esper.growth.gates import GateConfig
+from esper.growth.lifecycle import TRANSITIONS, GateConfig, IllegalTransition
 from esper.growth.slot import Move, Slot
-from esper.growth.stages import TRANSITIONS, IllegalTransition, Stage
+from esper.growth.stages import Stage
 from tests.growth.hosts import generator, grow, network, pictures
 
 

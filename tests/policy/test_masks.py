@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.growth.stages import IllegalTransition, Stage
+from esper.growth.lifecycle import IllegalTransition
+from esper.growth.stages import Stage
 from esper.policy.actions import Action, Op, head_sizes
 from esper.policy.baselines import Random
 from esper.policy.masks import Masks, write_masks

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from esper.growth.alpha import Curve
+from esper.growth.blend import Curve
 from esper.policy.actions import Action, Op
 from esper.policy.observation import BASE_FEATURES, SLOT_FEATURES, observation_size, write_observation
 from tests.policy.scripted import SLOTS, TASK, ScriptedEnv

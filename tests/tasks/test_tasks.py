@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from esper.growth.blueprints import BLUEPRINTS
-from esper.growth.gates import GateConfig
+from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.tasks import TASK_NAMES, TaskError, digits, get_task
 from esper.tasks.registry import TASKS

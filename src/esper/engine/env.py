@@ -23,9 +23,8 @@ from esper.engine.precision import LossScaler, autocast, resolve_amp
 from esper.engine.seeding import generator as seeded
 from esper.engine.sgd import SGD
 from esper.engine.stopwatch import Stopwatch
-from esper.growth.alpha import SPEEDS, TARGETS, TEMPOS
-from esper.growth.blend import STYLES
-from esper.growth.gates import GateConfig
+from esper.growth.blend import SPEEDS, STYLES, TARGETS, TEMPOS
+from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.growth.slot import Move
 from esper.growth.stages import Stage

@@ -11,7 +11,7 @@ from esper.config import Config
 from esper.engine.env import Env
 from esper.engine.governor import SUSTAINED, LastGood, Panic, fatal, symptom
 from esper.engine.pool import Epoch, Pool
-from esper.growth.gates import GateResult
+from esper.growth.lifecycle import GateResult
 from esper.growth.slot import Move
 from esper.policy.actions import Action, Op
 from esper.policy.agent import EnvView

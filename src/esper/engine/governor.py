@@ -10,8 +10,9 @@ from torch import Tensor
 
 from esper.engine.env import Env, Measurement
 from esper.engine.env_state import copy_tensors, env_tensors
+from esper.growth.lifecycle import TRANSITIONS
 from esper.growth.slot import Move
-from esper.growth.stages import TRANSITIONS, Stage
+from esper.growth.stages import Stage
 from esper.policy.agent import EnvView
 
 TRAINED = 0.3

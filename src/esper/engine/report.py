@@ -16,7 +16,7 @@ from esper.engine.episode import Episode, Outcome
 from esper.engine.gauges import Reading
 from esper.engine.lanes import Lane
 from esper.engine.moment import Moment
-from esper.growth.gates import GateResult
+from esper.growth.lifecycle import GateResult
 from esper.growth.slot import Move, Slot
 from esper.growth.stages import Stage
 from esper.policy.actions import HEADS, RELEVANT, Choice, Op, in_words

@@ -1,14 +1,17 @@
-"""The layers that hosts and seeds share."""
+"""The layers that hosts and seeds share, and their initial values."""
 
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.growth.convolution import Convolution
+from esper.growth.cpu_convolution import Convolution
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class Pointwise(nn.Conv2d):
@@ -99,3 +102,49 @@ def group_norm(channels: int) -> nn.GroupNorm:
     """GroupNorm with about 16 channels to a group; one group where there are fewer."""
     kind = NarrowGroupNorm if channels < _VECTOR else nn.GroupNorm
     return kind(math.gcd(channels, max(1, channels // 16)), channels)
+
+
+_ZERO_START = "starts_at_zero"
+
+
+def zero_start(module: ModuleT) -> ModuleT:
+    """Mark a layer whose weight and bias `initialise` sets to zero, so that what follows it starts as nothing."""
+    setattr(module, _ZERO_START, True)
+    return module
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, generator: torch.Generator) -> None:
+    """Set every parameter and buffer of `module` anew, in place.
+
+    PyTorch's layers draw their initial values from the global random stream, so that the values depend on the order in
+    which modules are built, and on the thread. `initialise` draws from `generator` only, in the order of
+    `module.modules()`, on the CPU, so that a module starts from the same values on every device.
+
+    Convolutions and linear layers: Kaiming-uniform for ReLU, biases zero. Norms: ones and zeros, fresh statistics.
+    Layers marked by `zero_start`: zeros.
+
+    Raises:
+        TypeError: a layer owns parameters or buffers and is of none of these kinds.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            _kaiming_uniform(layer.weight, generator)
+            if layer.bias is not None:
+                layer.bias.zero_()
+        elif isinstance(layer, nn.BatchNorm2d | nn.GroupNorm):
+            layer.weight.fill_(1.0)
+            layer.bias.zero_()
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.reset_running_stats()
+        elif [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]:
+            raise TypeError(f"no initialisation is defined for layer type {type(layer).__name__}; add one in layers.py")
+        if getattr(layer, _ZERO_START, False):
+            for parameter in layer.parameters(recurse=False):
+                parameter.zero_()
+
+
+def _kaiming_uniform(weight: Tensor, generator: torch.Generator) -> None:
+    fan_in = weight[0].numel()
+    bound = math.sqrt(6.0 / fan_in)
+    weight.copy_(torch.empty(weight.shape).uniform_(-bound, bound, generator=generator), non_blocking=True)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from esper.growth.gates import GateConfig
-from esper.growth.initialise import initialise
+from esper.growth.layers import initialise
+from esper.growth.lifecycle import GateConfig
 from esper.growth.slot import Slot
 from esper.nearest import nearest
 

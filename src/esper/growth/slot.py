@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from esper.growth.alpha import AlphaSchedule, Curve
-from esper.growth.blend import Blend, Gate, blend, straight_through
+from esper.growth.blend import AlphaSchedule, Blend, Curve, Gate, blend, straight_through
 from esper.growth.blueprints import build
-from esper.growth.gates import GateConfig, GateResult, g1, g2, g3, g5
-from esper.growth.initialise import initialise
-from esper.growth.stages import TRANSITIONS, IllegalTransition, Stage
+from esper.growth.layers import initialise
+from esper.growth.lifecycle import TRANSITIONS, GateConfig, GateResult, IllegalTransition, g1, g2, g3, g5
+from esper.growth.stages import Stage
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 

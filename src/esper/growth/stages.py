@@ -1,10 +1,8 @@
-"""The stages of a seed's life, and the only moves there are between them."""
+"""The stages of a seed's life."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from types import MappingProxyType
 
 
 class Stage(enum.IntEnum):
@@ -36,22 +34,3 @@ class Stage(enum.IntEnum):
     def blended(self) -> bool:
         """Whether a seed of this stage takes part in the value of the forward pass."""
         return self in (Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED)
-
-
-TRANSITIONS: Mapping[Stage, frozenset[Stage]] = MappingProxyType(
-    {
-        Stage.DORMANT: frozenset({Stage.GERMINATED}),
-        Stage.GERMINATED: frozenset({Stage.TRAINING, Stage.CULLED}),
-        Stage.TRAINING: frozenset({Stage.BLENDING, Stage.CULLED}),
-        Stage.BLENDING: frozenset({Stage.PROBATIONARY, Stage.CULLED}),
-        Stage.PROBATIONARY: frozenset({Stage.FOSSILIZED, Stage.BLENDING, Stage.CULLED}),
-        Stage.FOSSILIZED: frozenset(),
-        Stage.CULLED: frozenset({Stage.EMBARGOED}),
-        Stage.EMBARGOED: frozenset({Stage.DORMANT}),
-    }
-)
-"""The single source of truth: the stages that each stage may move to."""
-
-
-class IllegalTransition(RuntimeError):  # noqa: N818 (it names what happened)
-    """An operation was asked of a slot that its stage, or a gate, does not allow."""

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from esper.growth.alpha import SPEEDS, TARGETS, TEMPOS, Curve
-from esper.growth.blend import STYLES
+from esper.growth.blend import SPEEDS, STYLES, TARGETS, TEMPOS, Curve
 
 
 class Op(IntEnum):

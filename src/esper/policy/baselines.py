@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from esper.growth.alpha import TARGETS, TEMPOS, Curve
-from esper.growth.blend import STYLES, Blend
+from esper.growth.blend import STYLES, TARGETS, TEMPOS, Blend, Curve
 from esper.policy.actions import HEADS, RELEVANT, WAIT, Action, Choice, Op, head_sizes
 from esper.policy.agent import EnvView
 from esper.policy.masks import legal_ops, legal_styles

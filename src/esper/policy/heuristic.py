@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from esper.growth.alpha import SPEEDS
+from esper.growth.blend import SPEEDS
 from esper.growth.slot import Slot
 from esper.growth.stages import Stage
 from esper.policy.actions import WAIT, Action, Choice, Op

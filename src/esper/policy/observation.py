@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from esper.growth.alpha import SPEEDS
+from esper.growth.blend import SPEEDS
 from esper.growth.slot import Slot
 from esper.growth.stages import Stage
 from esper.policy.actions import Op

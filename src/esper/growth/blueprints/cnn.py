@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.growth.blueprints.registry import blueprint
-from esper.growth.initialise import zero_start
-from esper.growth.layers import Pointwise, convolution, group_norm, pixel_mean
+from esper.growth.layers import Pointwise, convolution, group_norm, pixel_mean, zero_start
 
 
 @blueprint("norm")

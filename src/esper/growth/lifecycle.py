@@ -1,9 +1,31 @@
-"""The gates between stages: what must hold before a seed may pass, each condition with its measured value."""
+"""The legal transitions between stages, and the gates that guard them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+
+from esper.growth.stages import Stage
+
+TRANSITIONS: Mapping[Stage, frozenset[Stage]] = MappingProxyType(
+    {
+        Stage.DORMANT: frozenset({Stage.GERMINATED}),
+        Stage.GERMINATED: frozenset({Stage.TRAINING, Stage.CULLED}),
+        Stage.TRAINING: frozenset({Stage.BLENDING, Stage.CULLED}),
+        Stage.BLENDING: frozenset({Stage.PROBATIONARY, Stage.CULLED}),
+        Stage.PROBATIONARY: frozenset({Stage.FOSSILIZED, Stage.BLENDING, Stage.CULLED}),
+        Stage.FOSSILIZED: frozenset(),
+        Stage.CULLED: frozenset({Stage.EMBARGOED}),
+        Stage.EMBARGOED: frozenset({Stage.DORMANT}),
+    }
+)
+"""The single source of truth: the stages that each stage may move to."""
+
+
+class IllegalTransition(RuntimeError):  # noqa: N818 (it names what happened)
+    """An operation was asked of a slot that its stage, or a gate, does not allow."""
 
 
 @dataclass(frozen=True, kw_only=True)

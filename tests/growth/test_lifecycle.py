@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from esper.growth.gates import GateConfig, GateResult, g1, g2, g3, g5
+from esper.growth.lifecycle import GateConfig, GateResult, g1, g2, g3, g5
 
 CONFIG = GateConfig(training_epochs=2, max_grad_norm=10.0)
 

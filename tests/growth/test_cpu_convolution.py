@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from esper.growth.convolution import LONGEST_ROW, WIDE, Convolution, _RowConvolution
+from esper.growth.cpu_convolution import LONGEST_ROW, WIDE, Convolution, _RowConvolution
 
 
 def pair(
