@@ -1,14 +1,23 @@
-"""Shortcuts to a dashboard under a Pilot."""
+"""Drive a dashboard under a Pilot, and read its screen.
+
+The only module of these tests that uses private names of the dashboard or of Textual.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from rich.segment import Segment
+from textual._context import active_app
+from textual.app import App
 from textual.pilot import Pilot
+from textual.strip import Strip
 
+from esper.control import Request
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource, ReplaySource
 from esper.sanctum.theme import DEFAULT
@@ -23,13 +32,15 @@ from tests.sanctum.sessions import FakeSession
 
 ROOMY = (200, 60)
 THEMES = Path(__file__).resolve().parents[2] / "themes"
-"""Those that are shipped."""
-PATIENCE = 60.0
-"""Seconds: far more than anything takes; what never comes fails the test."""
+"""Directory of the shipped theme files."""
+TIMEOUT_S = 60.0
+"""Limit for `until`, far above the duration of any awaited change."""
+_QUIET_CPU_S = 1.0
+"""CPU time after which `until_quiet` gives up. Textual's own function has the same limit in wall time."""
 
 
 def copy_of_default(folder: Path, name: str, old: str = "", new: str = "") -> Path:
-    """A theme file like the shipped default, but for one text in it."""
+    """Write a copy of the default theme file in which one text is replaced."""
     path, text = folder / f"{name}.toml", (THEMES / f"{DEFAULT}.toml").read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
@@ -37,22 +48,22 @@ def copy_of_default(folder: Path, name: str, old: str = "", new: str = "") -> Pa
 
 
 def live(records: Iterable[Record], *, theme: str = DEFAULT) -> tuple[SanctumApp, FakeSession]:
-    """A dashboard over a session that has said these records."""
+    """Return a live dashboard, and its session with these records."""
     session = FakeSession(records)
     return SanctumApp(LiveSource(session), theme=theme), session
 
 
 def replay(events: Iterable[AnyEvent], folder: Path) -> tuple[SanctumApp, Playback]:
-    """A dashboard over a recording, held at its start."""
+    """Return a dashboard over a recording, paused at its start."""
     file = folder / "events-00001.jsonl"
     file.write_bytes(b"".join(encode(event) + b"\n" for event in events))
     source = ReplaySource(Playback(open_history(file)))
-    source.start = lambda: None  # a test plays when it wants to
+    source.start = lambda: None  # playback must not start by itself
     return SanctumApp(source, theme=DEFAULT), source.playback
 
 
 async def settle(pilot: Pilot[Any]) -> None:
-    """One look at the source, without waiting for the timer; then all messages."""
+    """Read the source once without waiting for the timer, and process all messages."""
     app = pilot.app
     assert isinstance(app, SanctumApp)
     app.source.tick(0.0)
@@ -61,22 +72,87 @@ async def settle(pilot: Pilot[Any]) -> None:
 
 
 async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
-    """Wait for what a timer, a thread or another process brings."""
-    async with asyncio.timeout(PATIENCE):
+    """Wait for a change made by a timer, a thread or another process."""
+    async with asyncio.timeout(TIMEOUT_S):
         while not condition():
             await pilot.pause(0.02)
 
 
 def shown(app: SanctumApp, panel: type[Panel]) -> str:
-    """What stands in a panel of the front screen, with runs of spaces made one."""
+    """Text of a panel of the open screen, with runs of spaces collapsed."""
     return " ".join(app.screen.query_one(panel).text.split())
 
 
 def header(app: SanctumApp) -> str:
-    """The first line."""
+    """Text of the header."""
     return shown(app, Header)
 
 
 def screen_text(app: SanctumApp) -> str:
-    """The whole screen, borders too, as a terminal would show it."""
-    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+    """Text of the whole screen with its borders, one line per terminal row."""
+    return "\n".join(strip.text for strip in screen_strips(app))
+
+
+def screen_strips(app: App[Any]) -> list[Strip]:
+    """Styled rows of the whole screen, before the line filters."""
+    return app.screen._compositor.render_strips()
+
+
+def terminal_rows(app: App[Any]) -> list[list[Segment]]:
+    """Segments of every row as they are sent to the terminal, after the line filters."""
+    rows: list[list[Segment]] = []
+    for strip in screen_strips(app):
+        segments = list(strip)
+        for line_filter in app.get_line_filters():
+            segments = line_filter.apply(segments, app.screen.background_colors[1])
+        rows.append(segments)
+    return rows
+
+
+def notices(app: App[Any]) -> list[str]:
+    """Messages of all notifications that have not expired, oldest first."""
+    return [notification.message for notification in app._notifications]
+
+
+def has_left(app: App[Any]) -> bool:
+    """True if the app has been told to exit."""
+    return app.return_code is not None
+
+
+def tick(app: SanctumApp) -> None:
+    """Run the callback of the app's timer once."""
+    app._tick()
+
+
+async def next_requests(pilot: Pilot[Any], session: FakeSession) -> list[Request]:
+    """Wait until the session has received requests, and return them."""
+    requests: list[Request] = []
+
+    def received() -> bool:
+        requests.extend(session.asked())
+        return bool(requests)
+
+    await until(pilot, received)
+    return requests
+
+
+async def until_quiet(*_: float) -> None:
+    """Wait until the event loop has nothing ready and the screen is painted. Replaces Textual's `wait_for_idle`."""
+    ready = vars(asyncio.get_running_loop())["_ready"]
+    app = active_app.get()
+    give_up = time.process_time() + _QUIET_CPU_S
+    while not app._exit and time.process_time() < give_up:
+        await asyncio.sleep(0)
+        if ready:
+            continue
+        if app._resize_timer is not None:
+            app._check_resize()
+            continue
+        screen = app.screen
+        unpainted = screen._layout_required or screen._scroll_required or screen._repaint_required
+        if not (unpainted or screen._recompose_required or screen._dirty_widgets or screen._callbacks):
+            return
+        if app._batch_count:
+            await asyncio.sleep(0.001)
+        else:
+            screen._on_timer_update()

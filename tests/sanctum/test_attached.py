@@ -27,8 +27,7 @@ from esper.telemetry.recorder import Recorder
 from tests.attach.viewers import asked, well
 from tests.factory import example_run
 from tests.runs import recorded, tiny
-from tests.sanctum.driving import header, live, screen_text, shown, until
-from tests.sanctum.test_keys import notices
+from tests.sanctum.driving import has_left, header, live, notices, screen_text, shown, until
 
 SIZE = (120, 40)
 PATIENCE = 20.0
@@ -71,14 +70,14 @@ async def test_asked_acknowledged_done(run: StubRun) -> None:
     """Each is shown when it is so, and not before."""
     app, source = attach(run.directory)
     answering = threading.Event()
-    take = ControlServer._take
+    accept = run.control.ask
 
-    def hesitant(server: ControlServer, *args: object) -> object:
+    def hesitate(kind: Kind, origin: str, path: str | None = None) -> None:
         assert answering.wait(PATIENCE)
-        return take(server, *args)  # pyright: ignore[reportArgumentType]
+        accept(kind, origin, path)
 
     with pytest.MonkeyPatch.context() as patch, closing(ControlServer(run.directory, run.control, well)):
-        patch.setattr(ControlServer, "_take", hesitant)
+        patch.setattr(run.control, "ask", hesitate)
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: "RUNNING" in header(app))
             await until(pilot, lambda: source.session.control.origin is not None)
@@ -130,10 +129,10 @@ async def test_what_comes_to_nothing_is_crossed_off(run: StubRun) -> None:
 async def test_a_run_that_does_not_listen_is_shown_and_says_why_it_cannot_be_asked(run: StubRun) -> None:
     app, source = attach(run.directory)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: "This run cannot be controlled: the run does not listen" in notices(app))
+        await until(pilot, lambda: "This run cannot be controlled: the run does not listen" in " ".join(notices(app)))
         assert "RUNNING" in header(app)
         await pilot.press("c")
-        await until(pilot, lambda: "No checkpoint: the run does not listen" in notices(app))
+        await until(pilot, lambda: "No checkpoint: the run does not listen" in " ".join(notices(app)))
         await until(pilot, lambda: "checkpoint" not in header(app))
         with closing(ControlServer(run.directory, run.control, well)):
             await pilot.press("c")
@@ -144,20 +143,20 @@ async def test_a_run_that_does_not_listen_is_shown_and_says_why_it_cannot_be_ask
 
 @pytest.mark.parametrize("key", ["p", "c", "s", "r", "Q"])
 async def test_read_only_refuses_with_a_sentence(key: str, run: StubRun) -> None:
-    app, _ = attach(run.directory, read_only=True)
-    with closing(ControlServer(run.directory, run.control, well)) as server:
+    app, source = attach(run.directory, read_only=True)
+    with closing(ControlServer(run.directory, run.control, well)):
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: "RUNNING read-only" in header(app))
             await pilot.press(key)
-            assert "This view is read-only: attach without --read-only to control the run." in notices(app)
+            assert "This view is read-only: attach without --read-only to control the run." in " ".join(notices(app))
             assert not isinstance(app.screen, QuitDialog)
             footer = screen_text(app).splitlines()[-1]
             assert "↵ env" in footer
             assert not any(name in footer for name in ("pause", "checkpoint", "restore", "stop"))
             await pilot.press("q")
-            assert app._exit
+            assert has_left(app)
         assert asked(run.control) == []
-        assert not server._viewers
+        assert source.session.control.origin is None  # it has not connected
 
 
 @pytest.mark.parametrize("key", ["q", "d", "ctrl+c"])
@@ -169,7 +168,7 @@ async def test_leaving_leaves_the_run(key: str, run: StubRun) -> None:
             assert "Q stop" in shown(app, Footer)
             assert shown(app, Footer).endswith("q detach")
             await pilot.press(key)
-            assert app._exit
+            assert has_left(app)
         assert asked(run.control) == []
 
 
@@ -181,12 +180,12 @@ async def test_the_end_of_the_run_is_asked_for_and_waited_for(run: StubRun) -> N
             await pilot.press("Q")
             assert all(text in screen_text(app) for text in ("The run is live. End it?", "q only detaches."))
             await pilot.press("escape")
-            assert not app._exit
+            assert not has_left(app)
             await pilot.press("Q", "c")
             await until(pilot, lambda: "checkpointing, then l" in header(app))
             assert [request.kind for request in asked(run.control)] == [Kind.STOP]
             run.say(ev.RunEnded(outcome="stopped"))
-            await until(pilot, lambda: app._exit)
+            await until(pilot, lambda: has_left(app))
 
 
 async def test_a_run_whose_process_is_gone_is_said_to_have_failed(tmp_path: Path) -> None:
@@ -198,16 +197,16 @@ async def test_a_run_whose_process_is_gone_is_said_to_have_failed(tmp_path: Path
         await until(pilot, lambda: "FAILED the engine ended without a word" in header(app))
         assert not source.alive
         await pilot.press("p")
-        assert "The run has ended: there is nothing to control." in notices(app)
+        assert "The run has ended: there is nothing to control." in " ".join(notices(app))
 
 
 async def test_a_run_of_this_process_cannot_be_detached_from() -> None:
     app, session = live(example_run()[:30])
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("d")
-        assert "This run trains in this process and ends with it" in notices(app)
-        assert "--detach" in notices(app)
-        assert not app._exit
+        assert "This run trains in this process and ends with it" in " ".join(notices(app))
+        assert "--detach" in " ".join(notices(app))
+        assert not has_left(app)
         await pilot.press("Q", "c")
         assert [request.kind for request in session.asked()] == [Kind.STOP]
 
@@ -240,7 +239,7 @@ async def test_an_engine_is_controlled_and_left_and_ended(tmp_path: Path) -> Non
     async with second.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: watching.state.steps_done > held + 2)
         await pilot.press("Q", "w")
-        await until(pilot, lambda: second._exit)
+        await until(pilot, lambda: has_left(second))
     engine.join()
     assert engine.crash is None
     *_, requested, ended = recorded(engine.directory)

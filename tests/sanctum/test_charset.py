@@ -11,20 +11,14 @@ from esper.sanctum.source import LiveSource
 from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, STATUSES
 from esper.sanctum.theme import DEFAULT
 from esper.sanctum.view import FrameStats
-from tests.sanctum.driving import settle
+from tests.sanctum.driving import settle, terminal_rows
 from tests.sanctum.population import population
 from tests.sanctum.sessions import FakeSession
 
 
 def drawn(app: SanctumApp) -> str:
     """The screen as it goes to the terminal."""
-    lines = []
-    for strip in app.screen._compositor.render_strips():
-        segments = list(strip)
-        for each in app.get_line_filters():
-            segments = each.apply(segments, app.screen.background_colors[1])
-        lines.append("".join(segment.text for segment in segments))
-    return "\n".join(lines)
+    return "\n".join("".join(segment.text for segment in row) for row in terminal_rows(app))
 
 
 @pytest.mark.parametrize(("symbols", "size"), [("ascii", (80, 24)), ("ascii", (200, 60)), ("block", (120, 40))])

@@ -12,7 +12,7 @@ from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.held import Held
 from esper.telemetry import events as ev
 from tests.factory import example_run
-from tests.sanctum.driving import header, live, replay, settle, shown
+from tests.sanctum.driving import header, live, notices, replay, settle, shown
 
 RUN = example_run()[:-1]
 REASON = "env 01 on cpu:0 failed: RuntimeError: " + " ".join(["mat1 and mat2 shapes cannot be multiplied"] * 3)
@@ -80,7 +80,7 @@ async def test_what_the_engine_would_refuse_is_not_asked(tmp_path: Path) -> None
         await settle(pilot)
         await pilot.press("p", "s", "c")
         assert session.asked() == []
-        assert "half done" in str([notice.message for notice in app._notifications])
+        assert "half done" in " ".join(notices(app))
         await pilot.press("r", "enter")
         assert [request.kind for request in session.asked()] == [Kind.RESTORE]
         await settle(pilot)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from textual.app import App
 from textual.widgets import DataTable, OptionList
 
 from esper.control import Kind
@@ -23,7 +22,19 @@ from esper.sanctum.widgets.scrubber import Scrubber
 from esper.telemetry import events as ev
 from esper.telemetry.marks import Sign
 from tests.factory import example_run, stamp
-from tests.sanctum.driving import header, live, replay, screen_text, settle, shown, until
+from tests.sanctum.driving import (
+    has_left,
+    header,
+    live,
+    next_requests,
+    notices,
+    replay,
+    screen_text,
+    settle,
+    shown,
+    tick,
+    until,
+)
 from tests.sanctum.population import population
 from tests.sanctum.sessions import FakeSession
 
@@ -39,17 +50,13 @@ def kinds(session: FakeSession) -> list[Kind]:
     return [request.kind for request in session.asked()]
 
 
-def notices(app: App[None]) -> str:
-    return " ".join(notification.message for notification in app._notifications)
-
-
 async def test_pause_step_and_resume_show_what_is_true() -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("s")
         assert kinds(session) == []
-        assert "need a paused run" in notices(app)
+        assert "need a paused run" in " ".join(notices(app))
         await pilot.press("p")
         assert kinds(session) == [Kind.PAUSE]
         await settle(pilot)
@@ -125,7 +132,7 @@ async def test_restore_offers_each_checkpoint_that_is_there_once(tmp_path: Path)
         await pilot.press("escape")
         newest.rmdir()
         await pilot.press("r")
-        assert "no checkpoint yet" in notices(app)
+        assert "no checkpoint yet" in " ".join(notices(app))
 
 
 async def test_what_cannot_be_restored_is_said() -> None:
@@ -136,7 +143,7 @@ async def test_what_cannot_be_restored_is_said() -> None:
         app.source.requests.ask(Kind.RESTORE, "gone")
         session.say(ev.Logged(severity="error", text="gone is not a checkpoint"))
         await settle(pilot)
-        await until(pilot, lambda: "gone is not a checkpoint" in notices(app))
+        await until(pilot, lambda: "gone is not a checkpoint" in " ".join(notices(app)))
 
 
 async def test_restore_without_checkpoints_says_how_to_make_one() -> None:
@@ -145,7 +152,7 @@ async def test_restore_without_checkpoints_says_how_to_make_one() -> None:
         await settle(pilot)
         await pilot.press("r")
         assert isinstance(app.screen, Overview)
-        assert "no checkpoint yet" in notices(app)
+        assert "no checkpoint yet" in " ".join(notices(app))
 
 
 @pytest.mark.parametrize(
@@ -159,11 +166,11 @@ async def test_quit_waits_for_the_end(keys: tuple[str, ...], kind: Kind) -> None
         await pilot.press("q", *keys)
         assert kinds(session) == [kind]
         assert "leaving…" in header(app)
-        app._tick()
-        assert not app._exit
+        tick(app)
+        assert not has_left(app)
         say(session, ev.RunEnded(outcome="stopped", reason="asked to"))
-        app._tick()
-        assert app._exit
+        tick(app)
+        assert has_left(app)
 
 
 async def test_quit_leaves_when_the_engine_is_gone() -> None:
@@ -172,8 +179,8 @@ async def test_quit_leaves_when_the_engine_is_gone() -> None:
         await settle(pilot)
         await pilot.press("q", "w")
         session.alive = False
-        app._tick()
-        assert app._exit
+        tick(app)
+        assert has_left(app)
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
@@ -186,7 +193,7 @@ async def test_quit_can_be_taken_back(key: str) -> None:
         await pilot.press("escape")
         assert isinstance(app.screen, Overview)
         assert kinds(session) == []
-        assert not app._exit
+        assert not has_left(app)
 
 
 async def test_ctrl_c_twice_leaves_with_a_checkpoint() -> None:
@@ -234,18 +241,18 @@ async def test_the_end_stays_on_the_screen_until_q(outcome: str, says: str) -> N
         await settle(pilot)
         say(session, ev.RunEnded(outcome=outcome, reason="the lane cpu:0 died" if outcome == "failed" else None))
         session.alive, session.directory = False, Path("run")
-        app._tick()
+        tick(app)
         await pilot.pause()
         assert says in header(app)
-        assert not app._exit
+        assert not has_left(app)
         footer = app.screen.query_one(Footer).text
         assert "quit" in footer
         assert not any(name in footer for name in ("pause", "checkpoint", "restore"))
         await pilot.press("p")
         assert kinds(session) == []
-        assert "has ended" in notices(app)
+        assert "has ended" in " ".join(notices(app))
         await pilot.press("q")
-        assert app._exit
+        assert has_left(app)
 
 
 async def test_an_engine_that_dies_without_a_word_is_a_failure() -> None:
@@ -253,7 +260,7 @@ async def test_an_engine_that_dies_without_a_word_is_a_failure() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         session.alive, session.directory = False, Path("run")
-        app._tick()
+        tick(app)
         await pilot.pause()
         assert "✖ FAILED the engine ended without a word" in header(app)
 
@@ -262,10 +269,10 @@ async def test_an_engine_that_dies_before_the_run_is_set_up_ends_the_app() -> No
     app, session = live([])
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause()
-        assert not app._exit
+        assert not has_left(app)
         session.alive = False
-        app._tick()
-        assert app._exit
+        tick(app)
+        assert has_left(app)
 
 
 async def test_a_failed_set_up_ends_the_app() -> None:
@@ -274,8 +281,8 @@ async def test_a_failed_set_up_ends_the_app() -> None:
         await pilot.pause()
         assert session.started
         session.failure = "there is no device cuda:7"
-        app._tick()
-        assert app._exit
+        tick(app)
+        assert has_left(app)
 
 
 async def test_signals_checkpoint_and_leave_and_a_second_one_leaves_now() -> None:
@@ -283,11 +290,11 @@ async def test_signals_checkpoint_and_leave_and_a_second_one_leaves_now() -> Non
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         signal.raise_signal(signal.SIGTERM)
-        await until(pilot, lambda: not session.control._inbox.empty())
-        assert [(r.kind, r.origin) for r in session.asked()] == [(Kind.STOP, "signal")]
-        assert not app._exit
+        requests = await next_requests(pilot, session)
+        assert [(r.kind, r.origin) for r in requests] == [(Kind.STOP, "signal")]
+        assert not has_left(app)
         signal.raise_signal(signal.SIGTERM)
-        await until(pilot, lambda: app._exit)
+        await until(pilot, lambda: has_left(app))
         assert kinds(session) == [Kind.ABANDON]
 
 
@@ -365,7 +372,7 @@ async def test_themes_go_round() -> None:
             await pilot.press("t")
             names.append(app.theme)
             await pilot.pause()
-            style = app.screen.query_one(EnvTable).render_line(3)._segments[0].style
+            style = next(iter(app.screen.query_one(EnvTable).render_line(3))).style
             assert style is not None
             assert style.bgcolor == app.palettes[app.theme].styles["normal"].bgcolor
         assert names == [*app.palettes, names[0]]
@@ -379,8 +386,7 @@ async def test_the_palette_has_the_actions_and_the_themes() -> None:
         assert {"Pause", "Checkpoint", "Restore", "Quit", "Theme high-contrast"} <= set(commands)
         assert "Play" not in commands
         await pilot.press("ctrl+p", *"checkp", "down", "enter")
-        await until(pilot, lambda: not session.control._inbox.empty())
-        assert kinds(session) == [Kind.CHECKPOINT]
+        assert [request.kind for request in await next_requests(pilot, session)] == [Kind.CHECKPOINT]
 
 
 async def test_the_palette_has_what_the_screen_can_do() -> None:
@@ -417,7 +423,7 @@ async def test_a_recording_cannot_be_controlled(key: str, tmp_path: Path) -> Non
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press(key)
-        assert "cannot be controlled" in notices(app)
+        assert "cannot be controlled" in " ".join(notices(app))
         assert isinstance(app.screen, Overview)
 
 
@@ -497,7 +503,7 @@ async def test_leaving_a_replay_asks_nothing(tmp_path: Path) -> None:
     app, _ = replay(example_run(), tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("q")
-        assert app._exit
+        assert has_left(app)
 
 
 def test_no_key_means_two_things() -> None:

@@ -8,7 +8,7 @@ from rich.color import ColorType
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.widgets.env_table import EnvTable
 from tests.factory import example_run
-from tests.sanctum.driving import live, replay, screen_text, settle
+from tests.sanctum.driving import live, replay, screen_text, settle, terminal_rows
 from tests.sanctum.population import population
 
 SIZES = [(80, 24), (120, 40), (200, 60), (80, 60), (200, 24), (110, 34)]
@@ -120,8 +120,8 @@ async def test_the_first_frame_says_what_is_being_waited_for() -> None:
 def colours(app: SanctumApp) -> set[tuple[int, ...]]:
     """All colours on the screen that are no greys."""
     found: set[tuple[int, ...]] = set()
-    for strip in app.screen._compositor.render_strips():
-        for segment in strip.apply_filter(app._filters[-1], app.screen.background_colors[1]):
+    for row in terminal_rows(app):
+        for segment in row:
             for colour in (segment.style.color, segment.style.bgcolor) if segment.style else ():
                 if colour is not None and colour.type is ColorType.TRUECOLOR and len(set(colour.get_truecolor())) > 1:
                     found.add(tuple(colour.get_truecolor()))

@@ -8,7 +8,7 @@ from esper.sanctum.theme import DEFAULT
 from esper.telemetry.playback import Playback
 from esper.telemetry.reader import open_history
 from tests.factory import example_run
-from tests.sanctum.driving import ROOMY
+from tests.sanctum.driving import ROOMY, notices, tick
 from tests.telemetry.recordings import recording, write_segment
 
 
@@ -20,18 +20,18 @@ async def test_what_could_not_be_read_is_told_once_and_a_flood_in_short(tmp_path
     app = SanctumApp(ReplaySource(playback), theme=DEFAULT)
     async with app.run_test(size=ROOMY, notifications=True) as pilot:
         await pilot.pause()
-        app._tick()
-        app._tick()
+        tick(app)
+        tick(app)
         await pilot.pause()
-        [told] = [notification.message for notification in app._notifications]
+        [told] = notices(app)
         assert told.startswith(f"{path}, line {lines} is damaged and was skipped")
 
         with path.open("ab") as file:
             file.write(b"{[damage]}\n" * 9)
         playback.poll()
-        app._tick()
-        app._tick()
+        tick(app)
+        tick(app)
         await pilot.pause()
-        told = [notification.message for notification in app._notifications]
+        told = notices(app)
         assert len(told) == MOST_NOTICES + 1
         assert told[-1] == f"{10 - MOST_NOTICES} more notices: --no-tui prints all."

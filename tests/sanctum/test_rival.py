@@ -19,7 +19,7 @@ from esper.telemetry.playback import Playback
 from esper.telemetry.reader import open_history
 from esper.telemetry.rival import Rival
 from tests.factory import example_run
-from tests.sanctum.driving import header, settle, shown, until
+from tests.sanctum.driving import header, notices, settle, shown, until
 from tests.telemetry.recordings import recording, write_segment
 
 RUN = example_run(rounds=4)
@@ -76,8 +76,8 @@ async def test_where_they_part_is_told_once_and_stays_in_the_header(tmp_path: Pa
     app, playback = beside(tmp_path, [better(event) for event in RUN])
     async with app.run_test(size=(200, 60)) as pilot:
         await go(pilot, playback, 1, 1)
-        await until(pilot, lambda: bool(app._notifications))
-        told = [notification.message for notification in app._notifications]
+        await until(pilot, lambda: bool(notices(app)))
+        told = notices(app)
         assert len(told) == 1
         assert told[0].startswith("night and day diverge at round 2 step 3, env 00: accuracy ")
         assert "REPLAY ≠ from round 2 step 3: day" in header(app)

@@ -19,7 +19,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.playback import Playback
 from esper.telemetry.reader import open_history
 from tests.factory import example_run
-from tests.sanctum.driving import screen_text, settle
+from tests.sanctum.driving import notices, screen_text, settle
 from tests.sanctum.sessions import FakeSession
 from tests.telemetry.recordings import recording, write_segment
 
@@ -68,7 +68,7 @@ async def test_an_address_opens_at_exactly_that_view(
         there = screen_text(app)
         await pilot.press("Y")
         assert app.clipboard == address
-        assert f"esper-sanctum replay '{address}'" in next(note.message for note in app._notifications)
+        assert f"esper-sanctum replay '{address}'" in notices(app)[0]
     again = opened(address, monkeypatch)
     async with again.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -115,7 +115,7 @@ async def test_a_cut_opens_by_itself_with_what_was_on_the_screen(run: Path, monk
         await pilot.press("X")
         await written(pilot)
         assert [path.name for path in Path.cwd().glob("*.zst")] == ["night-step5.jsonl.zst"]
-        assert "To open it: esper-sanctum replay night-step5.jsonl.zst" in next(n.message for n in app._notifications)
+        assert "To open it: esper-sanctum replay night-step5.jsonl.zst" in notices(app)[0]
     again = opened("night-step5.jsonl.zst#step=5", monkeypatch)
     assert repr(again.source.state) == repr(source.state)
     async with again.run_test(size=SIZE) as pilot:
@@ -148,7 +148,7 @@ async def test_a_cut_that_cannot_be_written_says_why(run: Path, monkeypatch: pyt
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("X")
         await written(pilot)
-        assert "No space left on device" in next(note.message for note in app._notifications)
+        assert "No space left on device" in notices(app)[0]
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,8 @@ async def test_a_visitor_of_the_page_leaves_no_files_on_its_server(run: Path, mo
     app = opened("night", monkeypatch)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
-        assert app._driver is not None
-        monkeypatch.setattr(type(app._driver), "is_web", True)
+        monkeypatch.setattr(SanctumApp, "is_web", True)
         await pilot.press("S", "X")
         await app.workers.wait_for_complete()
-        assert [toast.message for toast in app._notifications] == [sharing.BROWSER_MESSAGE] * 2
+        assert notices(app) == [sharing.BROWSER_MESSAGE] * 2
     assert sorted(run.parent.parent.rglob("*")) == before

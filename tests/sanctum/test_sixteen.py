@@ -14,7 +14,7 @@ from esper.sanctum import sixteen
 from esper.sanctum.theme import Palette, load_themes
 from esper.telemetry import events as ev
 from tests.factory import example_run
-from tests.sanctum.driving import live, settle
+from tests.sanctum.driving import live, screen_strips, settle
 from tests.sanctum.test_theme import contrast
 
 COLOURS = (
@@ -79,7 +79,7 @@ async def pictures(pilot: Pilot[None]) -> list[tuple[str, Style]]:
     for key in "13":
         await pilot.press(key)
         await settle(pilot)
-        for strip in pilot.app.screen._compositor.render_strips():
+        for strip in screen_strips(pilot.app):
             found += [(segment.text, segment.style) for segment in strip if segment.text.strip() and segment.style]
     return found
 
@@ -94,7 +94,7 @@ async def test_whatever_is_drawn_can_be_read(system: str, no_color: bool, monkey
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         drawn = await pictures(pilot)
-        strips = app.screen._compositor.render_strips()
+        strips = screen_strips(app)
         sent = "".join(strip.render(app.console) for strip in strips)
 
     assert len(drawn) > 100

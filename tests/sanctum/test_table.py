@@ -15,7 +15,7 @@ from esper.sanctum.widgets.filter_box import FilterBox
 from esper.telemetry import events as ev
 from esper.telemetry.state import EnvState
 from tests.factory import env_stepped, run_started, stamp
-from tests.sanctum.driving import live, replay, screen_text, settle
+from tests.sanctum.driving import live, notices, replay, screen_text, settle
 from tests.sanctum.population import population
 
 SIZE = (120, 40)
@@ -247,7 +247,7 @@ async def test_a_screenshot_goes_beside_a_live_run_and_here_in_a_replay(
         await settle(pilot)
         await pilot.press("S")
         (svg,) = (tmp_path / "run").glob("*.svg")
-        assert any(str(svg) in notice.message for notice in app._notifications)
+        assert any(str(svg) in notice for notice in notices(app))
     app, _ = replay(small(), tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)

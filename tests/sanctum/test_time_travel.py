@@ -16,7 +16,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.marks import Sign
 from esper.telemetry.reader import History
 from tests.factory import example_run, stamp
-from tests.sanctum.driving import header, live, replay, screen_text, settle, shown
+from tests.sanctum.driving import header, live, notices, replay, screen_text, settle, shown, tick
 from tests.telemetry.recordings import recording, write_segment
 
 SIZE = (120, 40)
@@ -163,7 +163,7 @@ async def test_without_a_recording_there_is_no_past() -> None:
         await settle(pilot)
         assert session.asked() == []
         assert header(app) == before
-        assert [toast.message for toast in app._notifications] == ["Nothing is recorded yet."] * 2
+        assert notices(app) == ["Nothing is recorded yet."] * 2
 
 
 class Gate:
@@ -171,12 +171,12 @@ class Gate:
 
     def __init__(self) -> None:
         self.open = False
-        self._poll = History.poll
+        self.poll_history = History.poll
 
     def poll(self, history: History, within: float = math.inf) -> int:
         assert within < math.inf
         if self.open:
-            return self._poll(history, within)
+            return self.poll_history(history, within)
         history.loaded = False
         return history.length
 
@@ -278,9 +278,9 @@ async def test_a_past_that_vanishes_leaves_the_run_in_sight(tmp_path: Path, monk
         await pilot.press("left")
         file.unlink()
         await pilot.press("shift+left")
-        assert "No such file" in next(toast.message for toast in app._notifications)
-        app._tick()
+        assert "No such file" in notices(app)[0]
+        tick(app)
         await settle(pilot)
         assert app.source.playback is None
         assert "RUNNING" in header(app)
-        assert "The past cannot be shown any more" in list(app._notifications)[-1].message
+        assert "The past cannot be shown any more" in notices(app)[-1]
