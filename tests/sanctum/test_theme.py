@@ -1,29 +1,102 @@
+"""Theme files, and the palettes of the shipped themes."""
+
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from rich.style import Style
 from textual.color import Color
 
-from esper.sanctum.theme import DEFAULT, ThemeError, find_theme, load_themes
-from tests.sanctum.driving import copy_of_default
+from esper.sanctum.symbols import STAGES
+from esper.sanctum.theme import DEFAULT, Palette, ThemeError, find_theme, load_themes
+from tests.sanctum.driving import copy_of_default, live, screen_strips, screen_text, settle
+from tests.sanctum.population import population
+
+THEMES = ["sanctum-dark", "sanctum-light", "high-contrast", "colour-blind"]
+MIN_CONTRAST = {
+    "bright": 7.0,
+    "title": 7.0,
+    "normal": 4.5,
+    "warning": 4.5,
+    "outlier": 4.5,
+    "error": 4.5,
+    "bad": 4.5,
+    "embargoed": 2.5,
+    "spark": 1.7,
+    "area": 1.8,
+    "band": 1.4,
+    "dormant": 1.7,
+    "faint": 1.3,
+    "absent": 1.3,
+}
+"""Minimum contrast ratios; 3 for all other roles, WCAG's minimum for graphics.
+
+Those below 3 are fills, rules and placeholders, whose glyphs have the same meaning without colour.
+"""
+GROUPS = (
+    ("bright", "normal", "dim", "faint"),
+    ("info", "warning", "error"),
+    tuple(STAGES),
+    tuple(f"rank{rank}" for rank in range(5)),
+    tuple(f"series{curve}" for curve in range(8)),
+    tuple(f"area{curve}" for curve in range(8)),
+)
+"""Roles that are drawn beside each other."""
 
 
-def test_the_default_stands_first() -> None:
+def test_themes_are_listed_default_first() -> None:
     assert list(load_themes()) == [DEFAULT, "colour-blind", "high-contrast", "sanctum-light"]
 
 
-@pytest.mark.parametrize("name", ["sanctum-dark", "sanctum-light", "high-contrast", "colour-blind"])
-def test_text_can_be_read(name: str) -> None:
+@pytest.mark.parametrize("name", THEMES)
+def test_palette_every_role_meets_its_minimum_contrast(name: str) -> None:
     palette = load_themes()[name]
-    for role, least in (("bright", 7.0), ("normal", 4.5), ("dim", 3.0), ("warning", 4.5), ("error", 4.5)):
-        for style in (palette.styles[role], palette.here[role]):
-            assert style.color is not None
-            assert style.bgcolor is not None
-            ratio = contrast(Color.from_rich_color(style.color), Color.from_rich_color(style.bgcolor))
-            assert ratio >= least, role
+    for role, style in (*palette.styles.items(), *palette.here.items()):
+        assert style.color is not None
+        assert style.bgcolor is not None
+        ratio = contrast(Color.from_rich_color(style.color), Color.from_rich_color(style.bgcolor))
+        assert ratio >= MIN_CONTRAST.get(role.rstrip("0123456789"), 3.0), role
+
+
+@pytest.mark.parametrize("name", THEMES)
+def test_palette_roles_of_one_group_have_distinct_colours(name: str) -> None:
+    palette = load_themes()[name]
+    for group in GROUPS:
+        for styles in (palette.styles, palette.here):
+            assert len({styles[role].color for role in group}) == len(group), group
+
+
+async def test_themes_change_only_colours_and_use_only_their_palette() -> None:
+    app, _ = live(population())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        for keys in (("1",), ("w",), ("w", "enter"), ("2",), ("3",), ("4",), ("5",), ("6",)):
+            await pilot.press(*keys)
+            texts: set[str] = set()
+            drawn: list[set[Style]] = []
+            for name in THEMES:
+                app.theme = name
+                await settle(pilot)
+                texts.add(screen_text(app))
+                drawn.append({cell.style for strip in screen_strips(app) for cell in strip if cell.style})
+                assert colours(drawn[-1]) <= palette_colours(app.palettes[name]), (name, keys)
+            assert len(texts) == 1, keys
+            assert len({frozenset(styles) for styles in drawn}) == len(THEMES), keys
+
+
+def colours(styles: Iterable[Style]) -> set[str]:
+    """Text and background colours of styles."""
+    return {colour.name for style in styles for colour in (style.color, style.bgcolor) if colour is not None}
+
+
+def palette_colours(palette: Palette) -> set[str]:
+    """Colours of all roles, and of the rules between panels."""
+    styles = [*palette.styles.values(), *palette.here.values()]
+    return {*colours(styles), palette.theme.variables["rule"]}
 
 
 def contrast(one: Color, other: Color) -> float:
-    """WCAG's ratio."""
+    """Contrast ratio of two colours by WCAG 2, from 1 to 21."""
 
     def luminance(colour: Color) -> float:
         channels = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in colour.normalized]
@@ -33,7 +106,7 @@ def contrast(one: Color, other: Color) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_the_users_file_wins_and_adds(user_themes: Path) -> None:
+def test_user_theme_overrides_shipped_and_adds_new(user_themes: Path) -> None:
     copy_of_default(user_themes, "mine", "#0f1317", "#010203")
     copy_of_default(user_themes, DEFAULT, "#0f1317", "#040506")
     themes = load_themes()
@@ -55,7 +128,7 @@ def test_the_users_file_wins_and_adds(user_themes: Path) -> None:
         ("[text]", "[text", "cannot be read"),
     ],
 )
-def test_a_broken_file_is_refused_in_one_sentence(user_themes: Path, old: str, new: str, says: str) -> None:
+def test_invalid_theme_file_is_refused_in_one_sentence(user_themes: Path, old: str, new: str, says: str) -> None:
     path = copy_of_default(user_themes, "mine", old, new)
     with pytest.raises(ThemeError) as refused:
         load_themes()
@@ -65,7 +138,7 @@ def test_a_broken_file_is_refused_in_one_sentence(user_themes: Path, old: str, n
     assert "\n" not in message
 
 
-def test_an_unknown_name_offers_the_nearest() -> None:
+def test_unknown_theme_suggests_the_nearest_name() -> None:
     with pytest.raises(ThemeError, match=r"unknown theme 'sanctum-drak': did you mean sanctum-dark\?"):
         find_theme("sanctum-drak", load_themes())
     with pytest.raises(ThemeError, match="valid: sanctum-dark, colour-blind"):
