@@ -1,4 +1,4 @@
-"""A population that grows, as events: every stage, a NaN, a diverged scale, an empty head. Always the same."""
+"""Deterministic events of a growing population: every stage, a NaN, a diverged scale, a head without choices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_spe
 
 
 def population(envs: int = 16, rounds: int = 14, steps: int = 25, stop: int = 17) -> list[ev.AnyEvent]:
-    """A run in step `stop` of round `rounds`, of 100 rounds. All rounds but the last are sketched."""
+    """Events of a run of 100 rounds up to step `stop` of round `rounds`. Only that round has step events."""
     started = run_started(envs, 100, steps)
     run: list[ev.AnyEvent] = [started]
     for round_ in range(1, rounds):
@@ -49,7 +49,7 @@ def population(envs: int = 16, rounds: int = 14, steps: int = 25, stop: int = 17
 
 
 def step_events(envs: int, round_: int, step: int) -> list[ev.AnyEvent]:
-    """One step of every env."""
+    """Events of one step of every env."""
     events: list[ev.AnyEvent] = []
     for env in range(envs):
         events.append(stepped(env, round_, step))
@@ -67,7 +67,7 @@ def step_events(envs: int, round_: int, step: int) -> list[ev.AnyEvent]:
 
 
 def stage_of(env: int, slot: int, step: int) -> tuple[str, int]:
-    """Where the seed of a slot is in its life, and its age. Later slots begin later, and some never do."""
+    """Stage and age of a slot's seed at a step. Later slots germinate later; some stay dormant."""
     delay = env % 4 + slot * (5 + env % 3)
     if (env + 2 * slot) % 5 == 4:
         return "dormant", 0
@@ -83,7 +83,7 @@ def stage_of(env: int, slot: int, step: int) -> tuple[str, int]:
 
 
 def stepped(env: int, round_: int, step: int) -> ev.EnvStepped:
-    """One step of one env."""
+    """Event of one step of one env."""
     slots = [_reading(env, slot, step) for slot in range(3)]
     grown = sum((reading.alpha or 0.0) for reading in slots)
     ceiling = 0.38 + 0.2 * grown - (env % 5) * 0.01
@@ -105,7 +105,7 @@ def stepped(env: int, round_: int, step: int) -> ev.EnvStepped:
 
 
 def anomalies() -> list[ev.AnyEvent]:
-    """One error, two warnings."""
+    """Events of one error and two warnings."""
     return [
         ev.AnomalyFound(
             rule="scale_diverged", severity="warning", where="env 7", env=7, value=512.0, threshold=4.0,

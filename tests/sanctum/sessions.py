@@ -1,4 +1,4 @@
-"""A session without an engine: a test puts the records in, and reads what was asked."""
+"""A session without an engine: a test emits the records and reads the requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from esper.telemetry.state import Record
 
 
 class FakeSession:
-    """Stands in for the engine's thread."""
+    """Stub of the engine thread."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self.records: queue.SimpleQueue[Record] = queue.SimpleQueue()
@@ -24,11 +24,11 @@ class FakeSession:
         self.say(*records)
 
     def start(self) -> None:
-        """Note that it was called."""
+        """Record the call."""
         self.started = True
 
     def keep(self, folder: Path, events: Iterable[Record]) -> list[Path]:
-        """Have the checkpoints that these events tell of, in the directory of the run; where they are."""
+        """Create the checkpoint directories that the events name, and return their paths."""
         self.directory = folder
         saved = [Path(event.path) for event in events if isinstance(event, ev.CheckpointSaved)]
         there = [folder.joinpath(*path.parts[-2:]) for path in saved]
@@ -37,12 +37,12 @@ class FakeSession:
         return there
 
     def say(self, *records: Record) -> None:
-        """Let the engine emit."""
+        """Emit records."""
         for record in records:
             self.records.put(record)
 
     def asked(self) -> list[Request]:
-        """What was asked since the last look."""
+        """Requests received since the last call."""
         requests: list[Request] = []
         while (request := self.control.take()) is not None:
             requests.append(request)

@@ -1,4 +1,4 @@
-"""What calls people to a run, and in what bytes."""
+"""Alerts, and the escape sequences of their notifications."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BROKEN = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value
 
 
 class Ear:
-    """Alerts over a run that says what a test puts in."""
+    """Alerts of a run whose events a test supplies."""
 
     def __init__(self, *events: ev.AnyEvent) -> None:
         self.session = FakeSession(stamp([*START, *events]))
@@ -59,7 +59,7 @@ class Ear:
         (env_stepped(), None),
     ],
 )
-def test_what_is_worth_a_notification(event: ev.AnyEvent, told: str | None) -> None:
+def test_alerts_notify_of_important_events_only(event: ev.AnyEvent, told: str | None) -> None:
     ear = Ear()
     assert ear.hear() is None
     assert ear.hear(event) == told
@@ -67,7 +67,7 @@ def test_what_is_worth_a_notification(event: ev.AnyEvent, told: str | None) -> N
     assert ear.hear(now=2 * NOTIFY_INTERVAL_S) is None
 
 
-def test_what_comes_soon_after_is_told_together_the_newest_first() -> None:
+def test_alerts_in_quick_succession_are_merged_newest_first() -> None:
     ear = Ear()
     assert ear.hear(BROKEN, now=100.0) == "env 02 is broken"
     assert ear.hear(BROKEN, now=100.2) is None
@@ -76,7 +76,7 @@ def test_what_comes_soon_after_is_told_together_the_newest_first() -> None:
     assert ear.hear(now=100.0 + NOTIFY_INTERVAL_S) == "run stopped · env 02 is broken"
 
 
-def test_a_silent_engine_is_told_of_once() -> None:
+def test_alerts_report_a_silent_engine_once() -> None:
     ear = Ear()
     assert ear.hear(stale=BROKEN) == "env 02 is broken"
     assert ear.begun
@@ -85,8 +85,8 @@ def test_a_silent_engine_is_told_of_once() -> None:
     assert ear.hear(now=40.0) is None
 
 
-def test_what_was_before_is_no_news() -> None:
-    """To whom comes later, and where a run goes back to a checkpoint."""
+def test_alerts_skip_events_before_the_start() -> None:
+    """A keyframe starts a late viewer or follows a restore: its anomalies are not new."""
     ear = Ear(BROKEN)
     ear.session.say(Keyframe.of(fold(stamp([*START, BROKEN, BROKEN]))))
     assert ear.hear() is None
@@ -103,12 +103,12 @@ def test_what_was_before_is_no_news() -> None:
         ("osc9", True, "\x1bPtmux;\x1b\x1b]9;run 1: env 02, broken\x07\x1b\\"),
     ],
 )
-def test_the_bytes_of_a_notification(sequence: str, tmux: bool, expected: str) -> None:
+def test_notification_escape_sequences_are_exact(sequence: str, tmux: bool, expected: str) -> None:
     assert notification_escape(sequence, "run 1", "env 02; broken", tmux=tmux) == expected
 
 
 @pytest.mark.parametrize("sequence", NOTIFY_PROTOCOLS)
-def test_no_text_ends_the_sequence_or_begins_another(sequence: str) -> None:
+def test_notification_text_cannot_inject_sequences(sequence: str) -> None:
     evil = "a\x07b\x1b]0;c\x1b\\\x9cd\n\r\x00\u202e" + 1000 * "e"
     sent = notification_escape(sequence, evil, evil, tmux=False)
     assert re.fullmatch(r"\x1b\][^\x00-\x1f\x7f-\x9f\u202e]*\x07", sent)
@@ -117,10 +117,10 @@ def test_no_text_ends_the_sequence_or_begins_another(sequence: str) -> None:
 
 
 @pytest.mark.parametrize(("options", "sends"), [(("--notify", "osc777"), True), ((), False)])
-def test_a_terminal_is_asked_only_where_it_is_wanted(options: tuple[str, ...], sends: bool, tmp_path: Path) -> None:
+def test_notifications_are_sent_only_when_enabled(options: tuple[str, ...], sends: bool, tmp_path: Path) -> None:
     write_segment(tmp_path / "run", 1, recording(example_run()))
     with Terminal("replay", "run", "--speed", "inf", "--telemetry-dir", ".", *options, cwd=tmp_path) as terminal:
-        terminal.wait_for("head tempo had choices")  # what the notification told, too
+        terminal.wait_for("head tempo had choices")  # the notification has the same text
         terminal.type("q")
         assert terminal.leave() == 0
         terminal.assert_restored()

@@ -1,4 +1,4 @@
-"""The dashboard over a run that trains elsewhere: q leaves it, Q ends it, and nothing is shown done before it is."""
+"""The dashboard attached to a run of another process: q detaches, Q stops the run, only confirmed state is shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PATIENCE = 20.0
 
 
 class StubRun:
-    """Records what a test wants said; its inbox can be looked into, and is served when it is told to."""
+    """A run without an engine: it records the events that a test supplies; the test reads its requests."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -66,8 +66,8 @@ def attach(directory: Path, *, read_only: bool = False) -> tuple[SanctumApp, Att
     return SanctumApp(source, theme=DEFAULT), source
 
 
-async def test_asked_acknowledged_done(run: StubRun) -> None:
-    """Each is shown when it is so, and not before."""
+async def test_request_progress_shows_sent_accepted_and_done(run: StubRun) -> None:
+    """Each state is shown only once it is true."""
     app, source = attach(run.directory)
     answering = threading.Event()
     accept = run.control.ask
@@ -92,7 +92,7 @@ async def test_asked_acknowledged_done(run: StubRun) -> None:
             await until(pilot, lambda: "PAUSED round" in header(app))
 
 
-async def test_what_others_do_is_seen_and_answers_only_what_it_answers(run: StubRun) -> None:
+async def test_checkpoint_of_others_does_not_answer_own_request(run: StubRun) -> None:
     app, source = attach(run.directory)
     with closing(ControlServer(run.directory, run.control, well)):
         async with app.run_test(size=SIZE) as pilot:
@@ -110,8 +110,8 @@ async def test_what_others_do_is_seen_and_answers_only_what_it_answers(run: Stub
             await until(pilot, lambda: "checkpointing…" not in header(app))
 
 
-async def test_what_comes_to_nothing_is_crossed_off(run: StubRun) -> None:
-    """Another viewer was faster."""
+async def test_ignored_request_is_removed(run: StubRun) -> None:
+    """Another viewer has paused the run first."""
     app, source = attach(run.directory)
     with closing(ControlServer(run.directory, run.control, well)):
         async with app.run_test(size=SIZE) as pilot:
@@ -126,7 +126,7 @@ async def test_what_comes_to_nothing_is_crossed_off(run: StubRun) -> None:
             assert source.state.log[-1].text == f"pause requested ({origin}), in vain: {ignored}"
 
 
-async def test_a_run_that_does_not_listen_is_shown_and_says_why_it_cannot_be_asked(run: StubRun) -> None:
+async def test_run_without_socket_is_shown_but_not_controllable(run: StubRun) -> None:
     app, source = attach(run.directory)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "This run cannot be controlled: the run does not listen" in " ".join(notices(app)))
@@ -142,7 +142,7 @@ async def test_a_run_that_does_not_listen_is_shown_and_says_why_it_cannot_be_ask
 
 
 @pytest.mark.parametrize("key", ["p", "c", "s", "r", "Q"])
-async def test_read_only_refuses_with_a_sentence(key: str, run: StubRun) -> None:
+async def test_read_only_viewer_refuses_control_keys(key: str, run: StubRun) -> None:
     app, source = attach(run.directory, read_only=True)
     with closing(ControlServer(run.directory, run.control, well)):
         async with app.run_test(size=SIZE) as pilot:
@@ -160,7 +160,7 @@ async def test_read_only_refuses_with_a_sentence(key: str, run: StubRun) -> None
 
 
 @pytest.mark.parametrize("key", ["q", "d", "ctrl+c"])
-async def test_leaving_leaves_the_run(key: str, run: StubRun) -> None:
+async def test_detaching_sends_no_request(key: str, run: StubRun) -> None:
     app, _ = attach(run.directory)
     with closing(ControlServer(run.directory, run.control, well)):
         async with app.run_test(size=SIZE) as pilot:
@@ -172,7 +172,7 @@ async def test_leaving_leaves_the_run(key: str, run: StubRun) -> None:
         assert asked(run.control) == []
 
 
-async def test_the_end_of_the_run_is_asked_for_and_waited_for(run: StubRun) -> None:
+async def test_stop_asks_to_confirm_and_waits_for_the_end(run: StubRun) -> None:
     app, _ = attach(run.directory)
     with closing(ControlServer(run.directory, run.control, well)):
         async with app.run_test(size=(80, 24)) as pilot:
@@ -188,7 +188,7 @@ async def test_the_end_of_the_run_is_asked_for_and_waited_for(run: StubRun) -> N
             await until(pilot, lambda: has_left(app))
 
 
-async def test_a_run_whose_process_is_gone_is_said_to_have_failed(tmp_path: Path) -> None:
+async def test_attached_run_whose_process_died_is_shown_as_failed(tmp_path: Path) -> None:
     run = StubRun(tmp_path / "run")
     app, source = attach(run.directory)
     async with app.run_test(size=SIZE) as pilot:
@@ -200,7 +200,7 @@ async def test_a_run_whose_process_is_gone_is_said_to_have_failed(tmp_path: Path
         assert "The run has ended: there is nothing to control." in " ".join(notices(app))
 
 
-async def test_a_run_of_this_process_cannot_be_detached_from() -> None:
+async def test_run_in_same_process_cannot_be_detached() -> None:
     app, session = live(example_run()[:30])
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("d")
@@ -212,8 +212,8 @@ async def test_a_run_of_this_process_cannot_be_detached_from() -> None:
 
 
 @pytest.mark.slow
-async def test_an_engine_is_controlled_and_left_and_ended(tmp_path: Path) -> None:
-    """A real one; what was asked, and by whom, stands in its recording."""
+async def test_attached_dashboard_controls_a_real_engine(tmp_path: Path) -> None:
+    """The recording has the requests with their origins."""
     engine = EngineThread(resolve(None, tiny(tmp_path, envs=2, rounds=500, checkpoint_every=0)), None)
     engine.start()
     while engine.directory is None or not (engine.directory / "control.sock").exists():

@@ -1,4 +1,4 @@
-"""What is drawn where a terminal has no braille, or nothing but ASCII."""
+"""Rendering in terminals without braille, or with ASCII only."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ from tests.sanctum.sessions import FakeSession
 
 
 def drawn(app: SanctumApp) -> str:
-    """The screen as it goes to the terminal."""
+    """Text of the screen as it is sent to the terminal."""
     return "\n".join("".join(segment.text for segment in row) for row in terminal_rows(app))
 
 
 @pytest.mark.parametrize(("symbols", "size"), [("ascii", (80, 24)), ("ascii", (200, 60)), ("block", (120, 40))])
-async def test_the_whole_screen_keeps_to_its_characters_and_its_columns(symbols: str, size: tuple[int, int]) -> None:
+async def test_screens_keep_to_the_charset_and_column_count(symbols: str, size: tuple[int, int]) -> None:
     app = SanctumApp(LiveSource(FakeSession(population())), theme=DEFAULT, symbols=symbols)
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -37,7 +37,7 @@ async def test_the_whole_screen_keeps_to_its_characters_and_its_columns(symbols:
             assert {len(line) for line in text.splitlines()} == {size[0]}
 
 
-async def test_no_key_is_called_by_the_sign_of_another() -> None:
+async def test_ascii_key_names_are_unambiguous() -> None:
     app = SanctumApp(LiveSource(FakeSession(population())), theme=DEFAULT, symbols="ascii")
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -49,14 +49,14 @@ async def test_no_key_is_called_by_the_sign_of_another() -> None:
 
 
 @pytest.mark.parametrize("symbols", [SIGNS, SEVERITIES, STAGES, STATUSES])
-def test_every_symbol_has_a_sign_of_its_own_in_ascii(symbols: dict[Any, Any]) -> None:
+def test_symbols_have_distinct_ascii_characters(symbols: dict[Any, Any]) -> None:
     glyphs = [(each[0] if isinstance(each, tuple) else each).glyph for each in symbols.values()]
     drawn = [translate(glyph, "ascii") for glyph in glyphs]
     assert "?" not in drawn
     assert len(set(drawn)) == len(set(glyphs))
 
 
-def test_braille_becomes_quarters_and_dots() -> None:
+def test_braille_is_translated_to_blocks_and_ascii() -> None:
     assert translate("⠁⠈⡀⢀⣿⠉⣀⡇", "block") == "▘▝▖▗█▀▄▌"
     assert translate("⠁⣀⣿ a─▲", "ascii") == "'.: a-!"
     assert translate("⣿", "braille") == "⣿"
@@ -71,14 +71,16 @@ def test_braille_becomes_quarters_and_dots() -> None:
         ("xterm", "ANSI_X3.4-1968", "ascii"),
     ],
 )
-def test_auto_is_by_term_and_locale(term: str, encoding: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_charset_depends_on_term_and_locale(
+    term: str, encoding: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr("locale.getpreferredencoding", lambda do_setlocale=True: encoding)
     assert chosen("auto") == expected
     assert [chosen(charset) for charset in CHARSETS[1:]] == list(CHARSETS[1:])
 
 
-def test_the_pulse_tells_age_rate_and_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pulse_shows_data_age_event_rate_and_frame_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper.sanctum.view.UPDATE_INTERVAL_S", 1.0)
     stats = FrameStats()
     for tick in range(6):

@@ -1,4 +1,4 @@
-"""What is written to a terminal that is read slowly, not at all, or no longer there."""
+"""Output to a terminal that reads slowly, not at all, or has been closed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pipe() -> Iterator[tuple[int, int]]:
     reading, writing = os.pipe()
     yield reading, writing
     for each in (reading, writing):
-        with suppress(OSError):  # the test has closed it
+        with suppress(OSError):  # a test may have closed it
             os.close(each)
 
 
@@ -30,7 +30,7 @@ def read(descriptor: int, size: int) -> bytes:
     return data
 
 
-def test_what_is_written_comes_whole_and_in_order(pipe: tuple[int, int]) -> None:
+def test_driver_writes_output_in_full_and_in_order(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     output = Output(writing, "utf-8")
     pieces = [f"⠿{number} " for number in range(1000)]
@@ -43,19 +43,17 @@ def test_what_is_written_comes_whole_and_in_order(pipe: tuple[int, int]) -> None
     assert not output.closed
 
 
-def test_a_frozen_terminal_holds_nobody_up_and_is_redrawn_when_it_thaws(
-    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_driver_skips_frozen_terminal_and_redraws_later(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "MOST", 1000)
     reading, writing = pipe
     output = Output(writing, "ascii")
-    first = "a" * (1 << 20)  # more than a pipe holds
+    first = "a" * (1 << 20)  # larger than the buffer of a pipe
     output.write(first)
-    read(reading, 1)  # it is being written
+    read(reading, 1)  # the writer has started
     for number in range(100):
         output.write(f"<{number:98}>")
-    output.drain(0.0)  # does not wait
-    assert not output.take_loss()  # not now: it would be dropped as well
+    output.drain(0.0)  # returns at once
+    assert not output.take_loss()  # a redraw now would be dropped too
 
     assert read(reading, len(first) - 1) == first[1:].encode()
     output.drain(PATIENCE)
@@ -64,7 +62,7 @@ def test_a_frozen_terminal_holds_nobody_up_and_is_redrawn_when_it_thaws(
     assert not output.take_loss()
 
 
-def test_a_closed_terminal_is_noticed_and_takes_no_time(pipe: tuple[int, int]) -> None:
+def test_driver_detects_a_closed_terminal_at_once(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     os.close(reading)
     output = Output(writing, "utf-8")

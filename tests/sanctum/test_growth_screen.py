@@ -1,4 +1,4 @@
-"""The screen of growth: from the steps and moves of seeds to the time lines and the league."""
+"""The growth screen: step and transition events to growth chart and blueprint table."""
 
 import pytest
 
@@ -22,11 +22,11 @@ def grown(env: int, step: int, early: str, late: str) -> ev.EnvStepped:
     return env_stepped(env, step=step, slots=slots)
 
 
-def test_every_stage_has_its_own_letter() -> None:
+def test_stages_have_distinct_letters() -> None:
     assert [STAGE_OF[stage[0]] for stage in LIFE] == list(LIFE)
 
 
-async def test_a_place_per_step_and_slot() -> None:
+async def test_growth_chart_has_one_cell_per_step_and_slot() -> None:
     run = [run_started(2, 3, 10), ev.RoundStarted(round=1)]
     run += [grown(1, step, stage, "dormant") for step, stage in enumerate(LIFE, 1)]
     app, session = live(stamp(run))
@@ -44,7 +44,7 @@ async def test_a_place_per_step_and_slot() -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-async def test_the_whole_population_can_be_reached(size: tuple[int, int]) -> None:
+async def test_growth_chart_scrolls_to_every_env(size: tuple[int, int]) -> None:
     app, _ = live(population(envs=64, rounds=2, stop=25))
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -57,7 +57,7 @@ async def test_the_whole_population_can_be_reached(size: tuple[int, int]) -> Non
             here = [row for row in rows if row.startswith("▸")]
             assert len(here) == 1
             seen.add(here[0].split()[0].strip("▸✖▲"))
-            assert len(here[0].split()[1]) >= 21  # of 25 steps at 80 columns
+            assert len(here[0].split()[1]) >= 21  # at least 21 of 25 steps fit 80 columns
             await pilot.press("j")
         assert seen == {f"{env:02d}" for env in range(64)}
         await pilot.press("home", "pagedown", "enter")
@@ -66,7 +66,7 @@ async def test_the_whole_population_can_be_reached(size: tuple[int, int]) -> Non
         assert app.view.selected_env > 5
 
 
-async def test_the_league() -> None:
+async def test_blueprint_table_lists_results_by_blueprint() -> None:
     def move(env: int, after: str, blueprint: str) -> ev.SeedMoved:
         return ev.SeedMoved(
             round=1, step=1, env=env, slot="mid", before="x", after=after, blueprint=blueprint, reason="op"

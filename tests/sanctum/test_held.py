@@ -1,4 +1,4 @@
-"""A run that a fault holds: the reason is on the screen in full, in the colour of an error, with what leads on."""
+"""A run held by a fault: the screen shows the full reason in the error colour, and the usable keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def paused(cause: str, reason: str = REASON) -> ev.Paused:
 
 
 def in_error(app: SanctumApp) -> str:
-    """What of the panel is in the colour of an error, on one line."""
+    """Text of the panel in the error style, on one line."""
     held = app.screen.query_one(Held)
     style = app.view.palette["error"]
     strips = [held.render_line(y) for y in range(held.size.height)]
@@ -32,7 +32,7 @@ def in_error(app: SanctumApp) -> str:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (83, 30), (200, 60)])
-async def test_a_reason_of_wide_characters_is_there_in_full(size: tuple[int, int]) -> None:
+async def test_pause_reason_in_wide_characters_is_shown_in_full(size: tuple[int, int]) -> None:
     reason = "env 01 failed: RuntimeError: 漢字 something with a very long message that goes on " + "容量不足" * 20
     app, _ = live([*RUN, paused("fault", reason)])
     async with app.run_test(size=size) as pilot:
@@ -51,7 +51,7 @@ async def test_a_reason_of_wide_characters_is_there_in_full(size: tuple[int, int
         ("checkpoint", "q tries again, or leaves without one; p goes on.", ["p go on", "c checkpoint"], []),
     ],
 )
-async def test_the_reason_is_there_in_full_and_so_is_what_leads_on(
+async def test_held_run_shows_full_reason_and_usable_keys(
     cause: str, way: str, keys: list[str], no_keys: list[str], size: tuple[int, int]
 ) -> None:
     app, session = live([*RUN, paused(cause)])
@@ -73,7 +73,7 @@ async def test_the_reason_is_there_in_full_and_so_is_what_leads_on(
         assert not app.screen.query_one(Held).region
 
 
-async def test_what_the_engine_would_refuse_is_not_asked(tmp_path: Path) -> None:
+async def test_held_run_sends_no_request_that_would_be_refused(tmp_path: Path) -> None:
     app, session = live([*RUN, paused("fault")])
     session.keep(tmp_path, RUN)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -87,7 +87,7 @@ async def test_what_the_engine_would_refuse_is_not_asked(tmp_path: Path) -> None
         assert "✖ HELD restoring…" in header(app)
 
 
-async def test_a_library_that_writes_pages_does_not_take_the_screen() -> None:
+async def test_very_long_pause_reason_is_truncated() -> None:
     app, _ = live([*RUN, paused("fault", "no such kernel " * 500)])
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
@@ -96,7 +96,7 @@ async def test_a_library_that_writes_pages_does_not_take_the_screen() -> None:
         assert in_error(app).endswith("…")
 
 
-async def test_a_recording_shows_the_reason_and_no_keys(tmp_path: Path) -> None:
+async def test_replay_of_held_run_shows_reason_without_keys(tmp_path: Path) -> None:
     app, playback = replay([*RUN, paused("fault")], tmp_path)
     async with app.run_test(size=(80, 24)) as pilot:
         playback.to_end()

@@ -50,7 +50,7 @@ def kinds(session: FakeSession) -> list[Kind]:
     return [request.kind for request in session.asked()]
 
 
-async def test_pause_step_and_resume_show_what_is_true() -> None:
+async def test_pause_step_resume_show_confirmed_state() -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -85,7 +85,7 @@ async def test_pause_step_and_resume_show_what_is_true() -> None:
         assert "● RUNNING round" in header(app)
 
 
-async def test_checkpoint() -> None:
+async def test_checkpoint_key_requests_and_shows_progress() -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -98,7 +98,7 @@ async def test_checkpoint() -> None:
         assert "checkpointing…" not in header(app)
 
 
-async def test_restore_picks_a_checkpoint(tmp_path: Path) -> None:
+async def test_restore_requests_the_picked_checkpoint(tmp_path: Path) -> None:
     app, session = live(RUN)
     session.keep(tmp_path, RUN)
     async with app.run_test(size=SIZE) as pilot:
@@ -118,12 +118,12 @@ async def test_restore_picks_a_checkpoint(tmp_path: Path) -> None:
         assert "restoring…" in header(app)
 
 
-async def test_restore_offers_each_checkpoint_that_is_there_once(tmp_path: Path) -> None:
+async def test_restore_lists_each_existing_checkpoint_once(tmp_path: Path) -> None:
     app, session = live(RUN)
     oldest, newest = session.keep(tmp_path, RUN)
     saved = [event for event in RUN if isinstance(event, ev.CheckpointSaved)]
     session.say(msgspec.structs.replace(saved[-1], seq=RUN[-1].seq + 1, origin="keyboard"))
-    oldest.rmdir()  # only so many are kept
+    oldest.rmdir()  # as when old checkpoints are deleted
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("r")
@@ -135,7 +135,7 @@ async def test_restore_offers_each_checkpoint_that_is_there_once(tmp_path: Path)
         assert "no checkpoint yet" in " ".join(notices(app))
 
 
-async def test_what_cannot_be_restored_is_said() -> None:
+async def test_refused_restore_is_notified() -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -146,7 +146,7 @@ async def test_what_cannot_be_restored_is_said() -> None:
         await until(pilot, lambda: "gone is not a checkpoint" in " ".join(notices(app)))
 
 
-async def test_restore_without_checkpoints_says_how_to_make_one() -> None:
+async def test_restore_without_checkpoints_explains_why() -> None:
     app, _ = live(example_run()[:5])
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -159,7 +159,7 @@ async def test_restore_without_checkpoints_says_how_to_make_one() -> None:
     ("keys", "kind"),
     [(("c",), Kind.STOP), (("enter",), Kind.STOP), (("w",), Kind.ABANDON), (("down", "enter"), Kind.ABANDON)],
 )
-async def test_quit_waits_for_the_end(keys: tuple[str, ...], kind: Kind) -> None:
+async def test_quit_waits_until_the_run_has_ended(keys: tuple[str, ...], kind: Kind) -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -173,7 +173,7 @@ async def test_quit_waits_for_the_end(keys: tuple[str, ...], kind: Kind) -> None
         assert has_left(app)
 
 
-async def test_quit_leaves_when_the_engine_is_gone() -> None:
+async def test_quit_exits_when_the_engine_is_gone() -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -184,7 +184,7 @@ async def test_quit_leaves_when_the_engine_is_gone() -> None:
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
-async def test_quit_can_be_taken_back(key: str) -> None:
+async def test_quit_dialog_can_be_cancelled(key: str) -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -196,7 +196,7 @@ async def test_quit_can_be_taken_back(key: str) -> None:
         assert not has_left(app)
 
 
-async def test_ctrl_c_twice_leaves_with_a_checkpoint() -> None:
+async def test_ctrl_c_twice_stops_with_checkpoint() -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -212,7 +212,7 @@ HELD = {
 
 
 @pytest.mark.parametrize("cause", HELD)
-async def test_quit_offers_what_can_be_done(cause: str | None) -> None:
+async def test_quit_dialog_offers_possible_actions(cause: str | None) -> None:
     held = ev.Paused(seq=len(RUN) + 1, time=1e3, round=1, step=1, origin="engine", reason="a fault", cause=cause)
     app, session = live([*RUN, held])
     async with app.run_test(size=SIZE) as pilot:
@@ -224,7 +224,7 @@ async def test_quit_offers_what_can_be_done(cause: str | None) -> None:
         assert kinds(session) == [Kind.ABANDON if cause == "fault" else Kind.STOP]
 
 
-async def test_quit_does_not_ask_before_anything_was_trained() -> None:
+async def test_quit_before_first_step_skips_the_dialog() -> None:
     app, session = live([])
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -235,7 +235,7 @@ async def test_quit_does_not_ask_before_anything_was_trained() -> None:
 
 
 @pytest.mark.parametrize(("outcome", "says"), [("done", "✓ DONE"), ("failed", "✖ FAILED the lane cpu:0 died")])
-async def test_the_end_stays_on_the_screen_until_q(outcome: str, says: str) -> None:
+async def test_ended_run_stays_on_screen_until_quit(outcome: str, says: str) -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -255,7 +255,7 @@ async def test_the_end_stays_on_the_screen_until_q(outcome: str, says: str) -> N
         assert has_left(app)
 
 
-async def test_an_engine_that_dies_without_a_word_is_a_failure() -> None:
+async def test_engine_death_without_message_is_a_failure() -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -265,7 +265,7 @@ async def test_an_engine_that_dies_without_a_word_is_a_failure() -> None:
         assert "✖ FAILED the engine ended without a word" in header(app)
 
 
-async def test_an_engine_that_dies_before_the_run_is_set_up_ends_the_app() -> None:
+async def test_engine_death_during_setup_ends_the_app() -> None:
     app, session = live([])
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause()
@@ -275,7 +275,7 @@ async def test_an_engine_that_dies_before_the_run_is_set_up_ends_the_app() -> No
         assert has_left(app)
 
 
-async def test_a_failed_set_up_ends_the_app() -> None:
+async def test_failed_setup_ends_the_app() -> None:
     app, session = live([])
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause()
@@ -285,7 +285,7 @@ async def test_a_failed_set_up_ends_the_app() -> None:
         assert has_left(app)
 
 
-async def test_signals_checkpoint_and_leave_and_a_second_one_leaves_now() -> None:
+async def test_first_signal_stops_second_signal_abandons() -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -298,7 +298,7 @@ async def test_signals_checkpoint_and_leave_and_a_second_one_leaves_now() -> Non
         assert kinds(session) == [Kind.ABANDON]
 
 
-async def test_the_cursor_of_the_table() -> None:
+async def test_cursor_keys_move_the_selected_env() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
@@ -313,7 +313,7 @@ async def test_the_cursor_of_the_table() -> None:
             assert table.text.splitlines()[-1].startswith("med")
 
 
-async def test_enter_opens_an_env_and_escape_comes_back() -> None:
+async def test_enter_opens_env_and_escape_returns() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -330,7 +330,7 @@ async def test_enter_opens_an_env_and_escape_comes_back() -> None:
         assert app.view.selected_env == 0
 
 
-async def test_the_mouse() -> None:
+async def test_mouse_selects_and_opens_envs_and_presses_keys() -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -344,7 +344,7 @@ async def test_the_mouse() -> None:
         assert app.view.selected_env == 4
 
 
-async def test_help_names_every_key_and_symbol() -> None:
+async def test_help_lists_every_key_and_symbol() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -363,7 +363,7 @@ async def test_help_names_every_key_and_symbol() -> None:
         assert isinstance(app.screen, Overview)
 
 
-async def test_themes_go_round() -> None:
+async def test_theme_key_cycles_through_themes() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -378,7 +378,7 @@ async def test_themes_go_round() -> None:
         assert names == [*app.palettes, names[0]]
 
 
-async def test_the_palette_has_the_actions_and_the_themes() -> None:
+async def test_command_palette_lists_actions_and_themes() -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -389,7 +389,7 @@ async def test_the_palette_has_the_actions_and_the_themes() -> None:
         assert [request.kind for request in await next_requests(pilot, session)] == [Kind.CHECKPOINT]
 
 
-async def test_the_palette_has_what_the_screen_can_do() -> None:
+async def test_command_palette_lists_actions_of_the_screen() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -406,7 +406,9 @@ async def test_the_palette_has_what_the_screen_can_do() -> None:
         ]
 
 
-async def test_screenshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_screenshot_key_writes_an_svg_named_after_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     app, _ = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
@@ -418,7 +420,7 @@ async def test_screenshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("key", ["p", "s", "c", "r"])
-async def test_a_recording_cannot_be_controlled(key: str, tmp_path: Path) -> None:
+async def test_replay_refuses_control_keys(key: str, tmp_path: Path) -> None:
     app, _ = replay(example_run(), tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -427,7 +429,7 @@ async def test_a_recording_cannot_be_controlled(key: str, tmp_path: Path) -> Non
         assert isinstance(app.screen, Overview)
 
 
-async def test_replay_steps_and_rounds(tmp_path: Path) -> None:
+async def test_replay_keys_move_by_step_and_round(tmp_path: Path) -> None:
     app, playback = replay(example_run(rounds=3), tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -448,13 +450,13 @@ async def test_replay_steps_and_rounds(tmp_path: Path) -> None:
             seen.append((app.source.state.round, app.source.state.step))
         assert seen == [(1, 1), (1, 2), (1, 1), (1, 5), (2, 1), (2, 5), (1, 5), (3, 5), (0, 0)]
         assert not playback.playing
-        assert "ppo 4 envs" in header(app)  # what runs is told by the first event
+        assert "ppo 4 envs" in header(app)  # the first event has the configuration
         await pilot.press("right_curly_bracket")
         assert "round 3/3" in header(app)
 
 
-async def test_replay_plays_at_any_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.sanctum.app.TICK", 3600.0)  # or it would play on, even to the end, between two keys
+async def test_replay_speed_keys_change_the_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.sanctum.app.TICK", 3600.0)  # else the timer advances the playback between two keys
     app, playback = replay(example_run(rounds=60), tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -470,11 +472,11 @@ async def test_replay_plays_at_any_speed(tmp_path: Path, monkeypatch: pytest.Mon
         await pilot.press(*["full_stop"] * 12)
         assert "❚❚ max" in shown(app, Scrubber)
         await pilot.press(*["comma"] * 7, "right_curly_bracket", "space")
-        assert playback.position < playback.length  # from the start again
+        assert playback.position < playback.length  # it has restarted
         assert playback.playing
 
 
-async def test_home_and_end_belong_to_what_has_the_focus(tmp_path: Path) -> None:
+async def test_home_and_end_act_on_the_focused_widget(tmp_path: Path) -> None:
     app, playback = replay(example_run(envs=8), tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("right")
@@ -488,7 +490,7 @@ async def test_home_and_end_belong_to_what_has_the_focus(tmp_path: Path) -> None
         assert (app.view.selected_env, playback.position) == (7, 1)
 
 
-async def test_the_scrubber_shows_the_time_and_what_was_passed(tmp_path: Path) -> None:
+async def test_timeline_shows_time_and_marks(tmp_path: Path) -> None:
     app, _ = replay(example_run(), tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -499,20 +501,20 @@ async def test_the_scrubber_shows_the_time_and_what_was_passed(tmp_path: Path) -
             assert SIGNS[sign][0].glyph in text
 
 
-async def test_leaving_a_replay_asks_nothing(tmp_path: Path) -> None:
+async def test_quit_in_replay_skips_the_dialog(tmp_path: Path) -> None:
     app, _ = replay(example_run(), tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("q")
         assert has_left(app)
 
 
-def test_no_key_means_two_things() -> None:
+def test_keys_have_one_meaning_in_each_context() -> None:
     for category in (Category.TABLE, Category.DETAIL, Category.SCRUBBER):
         keys = [
             name
             for key in KEYS
             if key.category in {category, Category.RUN, Category.TIME, Category.VIEW}
-            and key.action != "rejoin"  # in the past of a live run only, and there it comes first
+            and key.action != "rejoin"  # active only in the past of a live run, with priority
             for name in key.keys.split(",")
         ]
         assert len(keys) == len(set(keys))

@@ -1,4 +1,4 @@
-"""What must be on the screen at every size, and what a terminal without colour shows."""
+"""Content required at every terminal size, and output without colour."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ SIZES = [(80, 24), (120, 40), (200, 60), (80, 60), (200, 24), (110, 34)]
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_overview_shows_the_essentials(size: tuple[int, int]) -> None:
+async def test_overview_shows_essentials_at_every_size(size: tuple[int, int]) -> None:
     app, _ = live(population())
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -46,7 +46,7 @@ async def test_overview_shows_the_essentials(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_env_detail_shows_the_essentials(size: tuple[int, int]) -> None:
+async def test_env_screen_shows_essentials_at_every_size(size: tuple[int, int]) -> None:
     app, _ = live(population())
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -70,7 +70,7 @@ async def test_env_detail_shows_the_essentials(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", [(79, 24), (60, 20), (40, 12)])
-async def test_a_replay_in_a_terminal_too_small_shows_nothing_else(size: tuple[int, int], tmp_path: Path) -> None:
+async def test_replay_in_too_small_terminal_has_no_scrollbar(size: tuple[int, int], tmp_path: Path) -> None:
     app, _ = replay(population(), tmp_path)
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -78,7 +78,7 @@ async def test_a_replay_in_a_terminal_too_small_shows_nothing_else(size: tuple[i
 
 
 @pytest.mark.parametrize("size", [(79, 24), (80, 23), (20, 5), (1, 1)])
-async def test_a_terminal_too_small_says_so(size: tuple[int, int]) -> None:
+async def test_too_small_terminal_shows_required_size(size: tuple[int, int]) -> None:
     app, _ = live(population())
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -93,7 +93,7 @@ async def test_a_terminal_too_small_says_so(size: tuple[int, int]) -> None:
         assert "Sanctum needs" not in screen_text(app)
 
 
-async def test_more_envs_than_lines_scroll_and_say_so() -> None:
+async def test_env_table_scrolls_and_marks_hidden_rows() -> None:
     app, _ = live(population(envs=64, rounds=2, stop=2))
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
@@ -106,7 +106,7 @@ async def test_more_envs_than_lines_scroll_and_say_so() -> None:
         assert "▸63" in lines[-2]
 
 
-async def test_the_first_frame_says_what_is_being_waited_for() -> None:
+async def test_first_frame_shows_the_startup_status() -> None:
     app, session = live([])
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
@@ -118,7 +118,7 @@ async def test_the_first_frame_says_what_is_being_waited_for() -> None:
 
 
 def colours(app: SanctumApp) -> set[tuple[int, ...]]:
-    """All colours on the screen that are no greys."""
+    """All colours on the screen except greys."""
     found: set[tuple[int, ...]] = set()
     for row in terminal_rows(app):
         for segment in row:
@@ -129,7 +129,7 @@ def colours(app: SanctumApp) -> set[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-async def test_no_color_is_honoured(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_color_removes_colours_but_not_text(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     app, _ = live(population())
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -140,4 +140,4 @@ async def test_no_color_is_honoured(size: tuple[int, int], monkeypatch: pytest.M
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
         assert colours(app) == set()
-        assert screen_text(app) == text  # glyphs and words say it all
+        assert screen_text(app) == text  # no information depends on colour

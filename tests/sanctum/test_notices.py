@@ -12,7 +12,7 @@ from tests.sanctum.driving import ROOMY, notices, tick
 from tests.telemetry.recordings import recording, write_segment
 
 
-async def test_what_could_not_be_read_is_told_once_and_a_flood_in_short(tmp_path: Path) -> None:
+async def test_notices_of_damage_appear_once_and_are_capped(tmp_path: Path) -> None:
     content = recording(example_run())
     lines = content.count(b"\n") + 1
     path = write_segment(tmp_path, 1, content + b"{[damage]}\n")

@@ -1,4 +1,4 @@
-"""The screens of numerics, devices and the log: from the event to the widget, and every key."""
+"""The numerics, devices and log screens: events to widgets, and every key."""
 
 import math
 from pathlib import Path
@@ -32,7 +32,7 @@ from tests.sanctum.sessions import FakeSession
 
 MIB = 2**20
 SCALES = (65536.0, 32768.0, 65536.0, 32768.0, 65536.0, 32768.0)
-"""It grows only to fall again, twice."""
+"""Loss scales of an env: two relapses after growth."""
 
 
 def scaled_run() -> list[ev.AnyEvent]:
@@ -47,7 +47,7 @@ def scaled_run() -> list[ev.AnyEvent]:
     return stamp(run)
 
 
-async def test_a_scale_that_envs_share_grows_by_the_batches_of_all_of_them() -> None:
+async def test_shared_loss_scale_counts_batches_of_all_envs() -> None:
     run = scaled_run()
     assert isinstance(run[0], ev.RunStarted)
     run[0] = msgspec.structs.replace(run[0], config={**run[0].config, "scaler": "device"})
@@ -57,10 +57,10 @@ async def test_a_scale_that_envs_share_grows_by_the_batches_of_all_of_them() -> 
         await pilot.press("4")
         await settle(pilot)
         first = app.screen.query_one(Scales).text.splitlines()[1]
-        assert first.split()[3:5] == ["2", "steps"]  # 25 clean batches, 10 of each of the two envs on cpu:0
+        assert first.split()[3:5] == ["2", "steps"]  # 25 clean batches; cpu:0 has two envs, 10 batches each
 
 
-async def test_a_scale_that_has_fallen_to_zero_is_the_least() -> None:
+async def test_zero_loss_scale_is_the_minimum() -> None:
     events = [env_stepped(env=env, loss_scale=scale) for env, scale in enumerate((2.0**14, 0.0))]
     app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *events]))
     async with app.run_test(size=(200, 60)) as pilot:
@@ -69,7 +69,7 @@ async def test_a_scale_that_has_fallen_to_zero_is_the_least() -> None:
     assert (rows["min"], rows["max"]) == ("0", "2^14")
 
 
-async def test_the_middle_of_the_scales_is_that_of_their_exponents() -> None:
+async def test_median_loss_scale_is_taken_over_exponents() -> None:
     scales = (2.0**14, 2.0**9, 2.0**13, 2.0**-3)
     events = [env_stepped(env=env, loss_scale=scale) for env, scale in enumerate(scales)]
     app, _ = live(stamp([run_started(4, 10, 25), ev.RoundStarted(round=1), *events]))
@@ -79,7 +79,7 @@ async def test_the_middle_of_the_scales_is_that_of_their_exponents() -> None:
     assert rows == {"med": "2^11", "min": "2^−3", "max": "2^14"}
 
 
-async def test_the_numerics_of_an_env_are_those_of_its_scaler() -> None:
+async def test_env_numerics_show_its_loss_scaler() -> None:
     app, _ = live(scaled_run())
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
@@ -87,7 +87,7 @@ async def test_the_numerics_of_an_env_are_those_of_its_scaler() -> None:
         await settle(pilot)
         rows = app.screen.query_one(Scales).text.splitlines()
         first, second, third = (row.split() for row in rows[1:4])
-        # 3 of 60 batches lost; 25 clean ones to go are 3 steps
+        # 3 of 60 batches were skipped; 25 clean batches to go take 3 steps
         assert first[:5] == ["▸00", "2^15", "5.0", "3", "steps"]
         assert first[5] == PONG
         assert f"█{SKIP}█{SKIP}█{SKIP}" in rows[1]
@@ -108,7 +108,7 @@ async def test_the_numerics_of_an_env_are_those_of_its_scaler() -> None:
         assert isinstance(app.screen, EnvDetail)
 
 
-async def test_what_is_not_finite_at_once_in_an_env_is_told_once() -> None:
+async def test_simultaneous_non_finite_values_are_listed_once() -> None:
     nan = math.nan
     run = [
         run_started(2, 3, 10), ev.RoundStarted(round=1),
@@ -131,7 +131,7 @@ async def test_what_is_not_finite_at_once_in_an_env_is_told_once() -> None:
         assert shown(app, NonFiniteList).endswith("env 01: the training loss, the validation …")
 
 
-async def test_the_devices_show_memory_by_owner_and_when_it_is_full() -> None:
+async def test_devices_screen_shows_memory_by_owner_and_forecast() -> None:
     run: list[ev.AnyEvent] = [run_started(2, 10, 25)]
     owners = {"hosts": 100 * MIB, "seeds": 50 * MIB}
     for round_ in range(1, 8):
@@ -169,7 +169,7 @@ async def test_the_devices_show_memory_by_owner_and_when_it_is_full() -> None:
         assert "memory of cpu" in str(course.border_title)
 
 
-async def test_each_curve_of_the_memory_is_named_and_what_lanes_share_is_told_once() -> None:
+async def test_memory_chart_labels_each_curve_once() -> None:
     samples = [
         device_sampled(
             lane, allocated=2**30, reserved=2**31 if lane == "cuda:0" else None, used=3 * 2**30, total=2**32,
@@ -186,7 +186,7 @@ async def test_each_curve_of_the_memory_is_named_and_what_lanes_share_is_told_on
         course = app.screen.query_one(MemoryCourse)
         ends = [line.split()[-2:] for line in course.text.splitlines() if line[-1:].isdigit()][:-1]
         assert ends == [["total", "4"], ["use", "3"], ["reserved", "2"], ["allocated", "1"]]
-        assert "peak 2 of 4, no trend yet" in screen_text(app)  # there is no border below it for this to stand in
+        assert "peak 2 of 4, no trend yet" in screen_text(app)  # the panel has no bottom border for its subtitle
         await pilot.press("o")
         ends = [line.split()[-2:] for line in course.text.splitlines() if line[-1:].isdigit()][:-1]
         assert ends == [["total", "4"], ["machine", "3"], ["process", "1"]]
@@ -196,7 +196,7 @@ async def test_each_curve_of_the_memory_is_named_and_what_lanes_share_is_told_on
     assert owners["cpu all"] == ["2.00", "–", "–", "–", "–", "1022"]
 
 
-async def test_a_curve_is_labelled_with_what_is_now_though_a_point_is_of_many_samples() -> None:
+async def test_memory_curve_label_shows_the_latest_sample() -> None:
     used = [2] * (POINTS + 1) + [3]
     samples = [device_sampled("cpu:0", allocated=2**30, used=gib * 2**30, total=2**33) for gib in used]
     app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples]))
@@ -208,7 +208,7 @@ async def test_a_curve_is_labelled_with_what_is_now_though_a_point_is_of_many_sa
         assert "machine 3" in app.screen.query_one(MemoryCourse).text
 
 
-async def test_the_memory_of_each_process_is_counted_once() -> None:
+async def test_memory_of_each_process_is_counted_once() -> None:
     samples = [
         device_sampled(lane, allocated=size, used=3 * 2**30, total=2**32, owners={"hosts": MIB})
         for lane, size in (("cpu:0", 2**30), ("cpu:1", 2**30), ("1/cpu:0", 2**29), ("1/cpu:1", 2**29))
@@ -225,7 +225,7 @@ async def test_the_memory_of_each_process_is_counted_once() -> None:
     assert owners["1/cpu all"][5] == "510"
 
 
-async def test_the_log_is_filtered_searched_and_a_way_to_the_env() -> None:
+async def test_log_can_be_filtered_searched_and_opens_the_env() -> None:
     run = stamp(
         [
             run_started(3),
@@ -249,14 +249,14 @@ async def test_the_log_is_filtered_searched_and_a_way_to_the_env() -> None:
         assert log.filter.kind == "anomalies"
         assert "all is well" not in log.text
         await pilot.press("escape", "e")
-        assert "no such line" in log.text  # nothing of env 0
+        assert "no such line" in log.text  # env 0 has no log lines
         await pilot.press("escape", "slash", *"DISK", "enter")
         assert log.text.split() == ["▸14:13:20", "▲", "the", "disk", "is", "slow"]
         await pilot.press("slash", "escape")
         assert "all is well" in log.text
         await pilot.press("slash", *"disk", "enter", "escape")
         assert "all is well" in log.text
-        await pilot.press("slash", "enter")  # the text is still there, and holds again
+        await pilot.press("slash", "enter")  # the box keeps its text, which applies again
         assert "all is well" not in log.text
         await pilot.press("escape", "slash", "escape")
         await pilot.press("home", "down", "down", "enter")
@@ -264,7 +264,7 @@ async def test_the_log_is_filtered_searched_and_a_way_to_the_env() -> None:
         assert app.view.selected_env == 2
 
 
-async def test_enter_on_a_line_of_the_log_goes_to_its_moment(tmp_path: Path) -> None:
+async def test_enter_on_log_line_goes_to_its_moment(tmp_path: Path) -> None:
     app, playback = replay(example_run(), tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
         playback.to_end()
@@ -277,7 +277,7 @@ async def test_enter_on_a_line_of_the_log_goes_to_its_moment(tmp_path: Path) -> 
         assert app.view.selected_env == 1
 
 
-async def test_anomalies_are_listed_and_enter_goes_there() -> None:
+async def test_enter_on_anomaly_goes_to_its_target() -> None:
     app, _ = live(population())
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -297,7 +297,7 @@ async def test_anomalies_are_listed_and_enter_goes_there() -> None:
         assert app.view.selected_env == 9
 
 
-async def test_what_ended_is_over() -> None:
+async def test_ended_anomalies_are_marked_as_ended() -> None:
     found = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="env 02 is broken")
     run = stamp([run_started(3), ev.RoundStarted(round=1), found, ev.AnomalyEnded(rule="r", where="env 2", env=2)])
     app, _ = live(run)
@@ -306,7 +306,7 @@ async def test_what_ended_is_over() -> None:
         assert shown(app, AnomalyStrip) == "✓ no anomalies over: env 02, r"
 
 
-async def test_why_is_a_time_line_of_moments(tmp_path: Path) -> None:
+async def test_root_cause_list_is_in_order_of_time(tmp_path: Path) -> None:
     steps = [env_stepped(0, 1, step) for step in range(1, 6)]
     run = [run_started(2, 5, 25), ev.RoundStarted(round=1), *steps, env_stepped(0, 1, 6, grad_norm=50.0)]
     run.append(env_stepped(0, 1, 7, grad_norm=math.nan))
@@ -326,7 +326,7 @@ async def test_why_is_a_time_line_of_moments(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["1", "2", "3", "4", "5", "6", "enter"])
-async def test_every_panel_explains_itself(key: str) -> None:
+async def test_every_panel_has_a_help_text(key: str) -> None:
     app, _ = live(population())
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -351,7 +351,7 @@ async def test_every_panel_explains_itself(key: str) -> None:
         assert isinstance(app.screen, Help)
 
 
-async def test_the_bell_rings_when_an_anomaly_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bell_rings_when_an_anomaly_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     for wanted in (True, False):
         session = FakeSession(stamp([run_started(3), ev.RoundStarted(round=1)]))
         app = SanctumApp(LiveSource(session), theme=DEFAULT, bell=wanted)

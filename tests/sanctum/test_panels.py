@@ -1,4 +1,4 @@
-"""From the event to the widget: what was measured is what is shown."""
+"""Panels: from events to the rendered text."""
 
 import math
 from pathlib import Path
@@ -46,11 +46,11 @@ def beginning(envs: int = 3) -> list[ev.AnyEvent]:
 
 
 def row(text: str, env: int) -> list[str]:
-    """The words of an env's row."""
+    """Words of an env's row."""
     return next(line for line in text.splitlines() if line.lstrip(" ▸").startswith(f"{env:02d}")).split()
 
 
-async def test_header() -> None:
+async def test_header_shows_run_status_and_counts() -> None:
     run = [
         *beginning(),
         *(env_stepped(env) for env in range(3)),
@@ -62,10 +62,10 @@ async def test_header() -> None:
         text = header(app)
     assert "digits_impaired ppo 3 envs on cpu:0 cpu:1" in text
     assert "● RUNNING round 14/100" in text
-    assert "step 11/25 env-steps 12/s 9m01s left" in text  # 3 envs in a quarter of a second; 2164 such steps to go
+    assert "step 11/25 env-steps 12/s 9m01s left" in text  # 3 envs in 0.25 s; 2164 such steps remain
 
 
-async def test_env_row() -> None:
+async def test_env_row_shows_all_columns() -> None:
     step = env_stepped(1, accuracy=0.8764, reward=-0.1234, grad_norm=4.314, loss_scale=32768.0, slots=SLOTS)
     app, _ = live(stamp([*beginning(), step]))
     async with app.run_test(size=ROOMY) as pilot:
@@ -78,7 +78,7 @@ async def test_env_row() -> None:
     assert "0.25 t conv_light – 4.31 2^15 cpu:1" in line
 
 
-async def test_env_row_tells_missing_zero_and_nan_apart() -> None:
+async def test_env_row_distinguishes_missing_zero_and_nan() -> None:
     run = [
         *beginning(),
         env_stepped(1, grad_norm=0.0, reward=0.0),
@@ -93,7 +93,7 @@ async def test_env_row_tells_missing_zero_and_nan_apart() -> None:
     assert row(text, 2)[-3:] == ["NaN", "NaN", "cpu:0"]
 
 
-async def test_summaries_are_of_what_was_measured() -> None:
+async def test_summary_rows_ignore_missing_values() -> None:
     steps = [env_stepped(0, accuracy=0.2), env_stepped(1, accuracy=0.4, grad_norm=math.nan)]
     app, _ = live(stamp([*beginning(), *steps]))
     async with app.run_test(size=ROOMY) as pilot:
@@ -106,7 +106,7 @@ async def test_summaries_are_of_what_was_measured() -> None:
     ]
 
 
-async def test_rows_are_marked_with_their_worst_anomaly() -> None:
+async def test_env_rows_show_their_worst_anomaly() -> None:
     anomalies = [
         ev.AnomalyFound(rule="a", severity="error", where="env 1", env=1, value=1.0, text="env 01 is broken"),
         ev.AnomalyFound(rule="b", severity="warning", where="env 1", env=1, value=1.0, text="env 01 is odd"),
@@ -124,7 +124,7 @@ async def test_rows_are_marked_with_their_worst_anomaly() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-async def test_what_has_no_room_among_the_anomalies_ends_in_an_ellipsis(width: int) -> None:
+async def test_long_anomaly_text_ends_in_an_ellipsis(width: int) -> None:
     text = "the gradient of the host is 3.33 at round 3 step 20, more than 10 times its median " * 2
     anomalies = [
         ev.AnomalyFound(rule="a", severity="warning", where=f"env {env}", env=env, value=1.0, text=text)
@@ -145,10 +145,10 @@ async def test_what_has_no_room_among_the_anomalies_ends_in_an_ellipsis(width: i
         top = next(number for number, row in enumerate(rows) if "▲ the gradient" in row)
         start = rows[top].index("▲ the")
         assert rows[top + 1][start : start + 2] == "  "
-        assert rows[top + 1][start + 2] != " "  # what is wrapped begins behind the glyph
+        assert rows[top + 1][start + 2] != " "  # wrapped lines are indented past the glyph
 
 
-async def test_a_healthy_run_has_no_anomalies() -> None:
+async def test_anomaly_panel_of_healthy_run_is_empty() -> None:
     app, _ = live(stamp(beginning()))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
@@ -156,7 +156,7 @@ async def test_a_healthy_run_has_no_anomalies() -> None:
 
 
 @pytest.mark.parametrize("slots", [["only"], ["a", "b", "c", "d", "e", "f"]])
-async def test_any_number_of_slots(slots: list[str]) -> None:
+async def test_env_row_fits_any_number_of_slots(slots: list[str]) -> None:
     started = msgspec.structs.replace(run_started(2, 5, 5), slots=slots)
     readings = [ev.SlotReading(stage="blending", blueprint="norm", alpha=0.5) for _ in slots]
     app, _ = live(stamp([started, ev.RoundStarted(round=1), env_stepped(0, slots=readings)]))
@@ -168,7 +168,7 @@ async def test_any_number_of_slots(slots: list[str]) -> None:
     assert row(text, 0).count("b") == len(slots)
 
 
-async def test_heads() -> None:
+async def test_heads_panel_shows_each_head() -> None:
     app, _ = live(stamp([*beginning(), policy_updated(1), policy_updated(2, kl=0.5, explained_variance=None)]))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
@@ -182,7 +182,7 @@ async def test_heads() -> None:
         assert str(panel.border_subtitle) == "KL 0.5  clip 0.08  EV –"
 
 
-async def test_devices() -> None:
+async def test_devices_panel_shows_each_lane() -> None:
     run = [
         *beginning(),
         device_sampled("cpu:0", busy=0.962, allocated=int(1.31 * 2**30), used=6 * 2**30, total=24 * 2**30),
@@ -201,7 +201,7 @@ async def test_devices() -> None:
     assert lines[4] == "process 1.31 machine 6.00 of 24.0 GiB"
 
 
-async def test_log() -> None:
+async def test_log_panel_shows_latest_lines() -> None:
     run = [
         *beginning(),
         ev.Logged(severity="warning", text="the disk is nearly full"),
@@ -215,7 +215,7 @@ async def test_log() -> None:
     assert "\x1b" not in lines[-1]
 
 
-async def test_population_accuracy() -> None:
+async def test_population_accuracy_panel_shows_chart() -> None:
     ended = [
         ev.EpisodeEnded(
             round=round_, env=env, accuracy=0.1 * round_ + env / 10, best_accuracy=1.0, episode_return=0.0,
@@ -236,7 +236,7 @@ async def test_population_accuracy() -> None:
         assert "100 ┤" in panel.text
 
 
-async def test_env_detail() -> None:
+async def test_env_screen_panels_show_the_selected_env() -> None:
     checks = [
         ev.GateCheck(name="age", passed=False, value=1, threshold=3),
         ev.GateCheck(name="gradient measured", passed=True),
@@ -279,7 +279,7 @@ async def test_env_detail() -> None:
         assert "gradient measured" not in moves
 
 
-async def test_what_a_reward_is_made_of_never_hides_its_greatest_part() -> None:
+async def test_reward_components_always_show_the_largest() -> None:
     parts = {"accuracy": 0.003, "rent": -0.005, "op": -0.001, "contribution": 0.0, "penalty": -1.0}
     step = env_stepped(0, reward=-1.003, reward_parts=parts)
     app, _ = live(stamp([*beginning(), step]))
@@ -290,7 +290,7 @@ async def test_what_a_reward_is_made_of_never_hides_its_greatest_part() -> None:
         assert shown(app, EnvReward) == "accuracy +0.003 rent −0.005 op −0.001 penalty −1.00 sum −1.00"
 
 
-async def test_only_changed_lines_are_painted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_panel_repaints_only_changed_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     run = stamp([*beginning(8), *(env_stepped(env) for env in range(8))])
     app, session = live(run)
     async with app.run_test(size=ROOMY) as pilot:
@@ -307,11 +307,11 @@ async def test_only_changed_lines_are_painted_again(monkeypatch: pytest.MonkeyPa
         session.say(*stamp([env_stepped(5, accuracy=0.9)], first=len(run) + 1))
         app.source.tick(0.0)
         app.refresh_view()
-        assert painted == [6, 12]  # row of env 5, and the greatest; medians and least stay as they are
+        assert painted == [6, 12]  # row of env 5 and the maximum; median and minimum are unchanged
 
 
 def cells(strips: list[Strip]) -> list[list[tuple[str, str, str]]]:
-    """Character, colour and ground of each cell; a blank has no colour."""
+    """Character, text colour and background of each cell; blanks have no text colour."""
 
     def cell(character: str, style: Style) -> tuple[str, str, str]:
         blank = character == " " and not style.reverse
@@ -322,9 +322,7 @@ def cells(strips: list[Strip]) -> list[list[tuple[str, str, str]]]:
 
 @pytest.mark.parametrize("size", [(80, 24), ROOMY])
 @pytest.mark.parametrize("place", PLACES)
-async def test_rows_are_painted_as_textual_would_paint_them(
-    size: tuple[int, int], place: str, user_themes: Path
-) -> None:
+async def test_env_rows_render_like_textual(size: tuple[int, int], place: str, user_themes: Path) -> None:
     copy_of_default(user_themes, "other-rules", "[severities]", '[variables]\nrule = "#4d4954"\n\n[severities]')
     app, session = live(population())
     async with app.run_test(size=size) as pilot:
@@ -343,7 +341,7 @@ async def test_rows_are_painted_as_textual_would_paint_them(
                         assert cells(panel.render_lines(crop)) == cells(Widget.render_lines(panel, crop)), panel
 
 
-async def test_rows_fill_a_new_size_before_they_are_drawn_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_env_rows_fill_a_new_size_before_redraw(monkeypatch: pytest.MonkeyPatch) -> None:
     app, _ = live(population())
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -355,7 +353,7 @@ async def test_rows_fill_a_new_size_before_they_are_drawn_for_it(monkeypatch: py
             assert not panel.display or [cell_len(row.text) for row in rows] == [width] * height, panel
 
 
-async def test_a_restored_state_is_drawn_anew() -> None:
+async def test_panels_redraw_after_restore() -> None:
     run = population(envs=4, stop=3)
     app, session = live(run)
     async with app.run_test(size=ROOMY) as pilot:
@@ -363,7 +361,9 @@ async def test_a_restored_state_is_drawn_anew() -> None:
         before = app.screen.query_one(EnvTable).text
         changed = app.source.state.envs[0].stepped
         assert changed is not None
-        app.source.state.envs[0].stepped = msgspec.structs.replace(changed, accuracy=0.99)  # same seq, another history
+        app.source.state.envs[0].stepped = msgspec.structs.replace(
+            changed, accuracy=0.99
+        )  # the same position in another history
         session.say(Keyframe.of(app.source.state))
         await settle(pilot)
         after = app.screen.query_one(EnvTable).text
@@ -372,7 +372,7 @@ async def test_a_restored_state_is_drawn_anew() -> None:
 
 
 @pytest.mark.parametrize(("variance", "told"), [(-0.0123, "−0.012"), (0.995, "0.99"), (0.98, "0.98"), (0.0, "0")])
-async def test_a_figure_in_the_border_is_there_whole_or_not_at_all(variance: float, told: str) -> None:
+async def test_border_value_is_shown_in_full_or_omitted(variance: float, told: str) -> None:
     update = policy_updated(kl=0.0291, clip_fraction=0.0183, explained_variance=variance)
     app, _ = live(stamp([*beginning(), update]))
     seen: set[str] = set()
@@ -388,7 +388,7 @@ async def test_a_figure_in_the_border_is_there_whole_or_not_at_all(variance: flo
     assert notes <= {"KL 0.029", "KL 0.029  clip 0.018", "KL 0.029 clip 0.018", whole, whole.replace("  ", " ")}
 
 
-async def test_words_of_wide_characters_lose_none_of_them() -> None:
+async def test_wrapping_keeps_all_wide_characters() -> None:
     text = "the disk of 漢字" * 8
     app, _ = live(stamp([*beginning(), ev.Logged(severity="warning", text=text)]))
     async with app.run_test(size=ROOMY) as pilot:

@@ -10,11 +10,11 @@ from esper.sanctum.widgets.labels import apart
 from esper.sanctum.widgets.plot import Axis, curve, fitted, labelled, places, round_up, sparkline
 
 
-def test_a_sparkline_tells_gap_zero_and_nan_apart() -> None:
+def test_sparkline_distinguishes_gap_zero_and_nan() -> None:
     assert sparkline([0.0, None, math.nan, 0.5, 1.0, 7.0], 0.0, 1.0) == "▁ ×▅██"
 
 
-def test_places_of_a_timeline_do_not_move() -> None:
+def test_timeline_samples_keep_their_columns() -> None:
     values = [float(value) for value in range(25)]
     whole = places(values, 25, 10)
     for count in range(1, 26):
@@ -25,7 +25,7 @@ def test_places_of_a_timeline_do_not_move() -> None:
     assert places([1.0, 2.0], 4, 8) == [1.0, 1.0, 2.0, 2.0, None, None, None, None]
 
 
-def test_a_curve_rises_from_corner_to_corner() -> None:
+def test_curve_rises_from_corner_to_corner() -> None:
     rows = curve([0.0, 1.0], 2, 0.0, 1.0, width=4, height=2)
     assert rows[0].strip()
     assert rows[1].strip()
@@ -33,7 +33,7 @@ def test_a_curve_rises_from_corner_to_corner() -> None:
     assert rows[1][-1] == " "
 
 
-def test_a_curve_is_broken_where_nothing_was_measured() -> None:
+def test_curve_has_gaps_at_missing_values() -> None:
     whole = "".join(curve([0.5, 0.5, 0.5], 3, 0.0, 1.0, width=9, height=1))
     broken = "".join(curve([0.5, None, 0.5], 3, 0.0, 1.0, width=9, height=1))
     assert " " not in whole
@@ -41,7 +41,7 @@ def test_a_curve_is_broken_where_nothing_was_measured() -> None:
     assert broken[4] == " "
 
 
-def test_a_chart_labels_its_ends() -> None:
+def test_chart_labels_both_ends_of_its_axis() -> None:
     palette = load_themes()[DEFAULT]
     chart = Chart(values=[0.1] * 25, extent=25, low=0.0, high=1.0, ticks=[(0.0, "0"), (1.0, "100")])
     lines = ["".join(segment.text for segment in line.row(60)) for line in chart.lines(palette, 60, 8)]
@@ -51,16 +51,16 @@ def test_a_chart_labels_its_ends() -> None:
     assert lines[7].split() == ["1", "5", "10", "15", "20", "25"]
 
 
-def test_axes_end_at_round_numbers() -> None:
+def test_axis_ends_at_round_numbers() -> None:
     assert [round_up(value) for value in (0.0031, 0.2, 0.21, 3.0)] == [0.005, 0.2, 0.5, 5.0]
 
 
-def test_where_there_is_no_place_nothing_is_shown() -> None:
+def test_plot_without_space_is_empty() -> None:
     assert places([1.0, 2.0], 25, 0) == []
 
 
 @given(st.integers(2, 60), st.integers(1, 12), st.floats(-1e3, 1e3), st.floats(1e-3, 1e6))
-def test_ticks_of_an_axis_are_evenly_spaced(rows: int, steps: int, low: float, step: float) -> None:
+def test_axis_ticks_are_evenly_spaced(rows: int, steps: int, low: float, step: float) -> None:
     axis = Axis(low, low + steps * step, [(low + index * step, str(index)) for index in range(steps + 1)])
     chart = Chart(values=[], extent=2, low=axis.low, high=axis.high, ticks=axis.ticks)
     low_, high, ticks = fitted(axis, rows)
@@ -71,18 +71,18 @@ def test_ticks_of_an_axis_are_evenly_spaced(rows: int, steps: int, low: float, s
     assert (seen[0], seen[-1] >= 0) == (rows - 1, True)
 
 
-def test_an_axis_of_uneven_ticks_stays_as_it_is() -> None:
+def test_axis_with_uneven_ticks_is_unchanged() -> None:
     axis = Axis(0.0, 1.0, [(0.0, "1"), (0.3, "2"), (0.7, "5"), (1.0, "10")])
     assert fitted(axis, 9) == axis
 
 
-def test_labels_of_an_axis_have_a_zero_before_the_point_all_or_none() -> None:
+def test_axis_labels_agree_on_leading_zero() -> None:
     assert [label for _, label in labelled([0.0, 0.25, 0.5, 1.0])] == ["0", "0.25", "0.5", "1"]
     assert [label for _, label in labelled([-0.025, 0.0, 0.5, 1.5])] == ["−.025", "0", ".5", "1.5"]
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(21, 30))
-def test_labels_keep_their_order_and_their_rows(wanted: list[int], rows: int) -> None:
+def test_labels_keep_order_and_rows(wanted: list[int], rows: int) -> None:
     wanted = sorted(wanted)
     placed = apart(wanted, rows)
     assert all(before < after for before, after in pairwise(placed))

@@ -1,4 +1,4 @@
-"""The screen of the policy: from its updates and decisions to the panels."""
+"""The policy screen: update and decision events to panels."""
 
 import math
 
@@ -19,13 +19,13 @@ def updated(round_: int, **norms: float | None) -> ev.PolicyUpdated:
     return policy_updated(round_, heads=heads)
 
 
-def test_shares_are_of_what_was_measured() -> None:
+def test_head_fractions_ignore_missing_values() -> None:
     assert shares([3.0, None, 1.0]) == [0.75, 0.0, 0.25]
     assert shares([None, 0.0]) is None
     assert shares([1.0, math.nan]) == []
 
 
-async def test_the_shares_of_the_last_update_stand_beside_their_bands() -> None:
+async def test_latest_fractions_are_beside_their_bands() -> None:
     app, _ = live(stamp([*STARTED, updated(1, op=0.3), updated(2, op=0.7, slot=0.0, tempo=None)]))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
@@ -36,7 +36,7 @@ async def test_the_shares_of_the_last_update_stand_beside_their_bands() -> None:
     assert beside == {head_label(name, short=True): "8%" for name in HEADS} | {"op": "58%", "slot": "0%", "tempo": "0%"}
 
 
-async def test_the_names_of_thin_bands_stand_in_the_order_of_the_bands() -> None:
+async def test_labels_of_thin_bands_keep_the_band_order() -> None:
     thin = dict.fromkeys(HEADS, 0.001)
     app, _ = live(stamp([*STARTED, updated(1, **thin), updated(2, **thin | {"op": 0.5})]))
     async with app.run_test(size=ROOMY) as pilot:
@@ -48,7 +48,7 @@ async def test_the_names_of_thin_bands_stand_in_the_order_of_the_bands() -> None
     assert order == [head_label(name, short=True) for name in reversed(HEADS)]
 
 
-async def test_norms_have_an_axis_of_decades_and_a_name_at_each_end() -> None:
+async def test_norm_chart_has_log_axis_and_labels_at_both_ends() -> None:
     app, _ = live(stamp([*STARTED, updated(1, op=0.004), updated(2, op=3.0, slot=0.0, tempo=None)]))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
@@ -62,7 +62,7 @@ async def test_norms_have_an_axis_of_decades_and_a_name_at_each_end() -> None:
     assert rows["op"] < rows["bp"] < rows["slot"]  # 3, 0.1 and 0
 
 
-async def test_where_there_is_no_border_below_what_stands_in_it_stands_beside_the_heading() -> None:
+async def test_subtitle_moves_to_heading_without_bottom_border() -> None:
     app, _ = live(stamp([*STARTED, updated(1, op=0.004), updated(2, op=3.0)]))
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
@@ -71,7 +71,7 @@ async def test_where_there_is_no_border_below_what_stands_in_it_stands_beside_th
         assert "learning ─ by round  1 of 8 ─ o next" in screen_text(app)
 
 
-async def test_no_policy_no_curves() -> None:
+async def test_policy_screen_without_policy_has_no_curves() -> None:
     app, _ = live(stamp(STARTED))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
@@ -81,7 +81,7 @@ async def test_no_policy_no_curves() -> None:
         assert shown(app, Learning) == "no update of the policy yet"
 
 
-async def test_every_figure_of_an_update_is_charted() -> None:
+async def test_every_update_metric_has_a_chart() -> None:
     assert set(FIGURES) == set(LEARNING)
     values = {name: round(0.1 + index / 7, 3) for index, name in enumerate(FIGURES)}
     app, _ = live(stamp([*STARTED, policy_updated(1), policy_updated(2, **values)]))
@@ -94,7 +94,7 @@ async def test_every_figure_of_an_update_is_charted() -> None:
         assert f"{label} {values[name]:.3g}" in text, name
 
 
-async def test_o_brings_the_next_figure_where_not_all_fit() -> None:
+async def test_o_key_shows_next_metric_when_space_is_short() -> None:
     app, _ = live(stamp([*STARTED, policy_updated(1), policy_updated(2, explained_variance=None)]))
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
@@ -110,7 +110,7 @@ async def test_o_brings_the_next_figure_where_not_all_fit() -> None:
         assert shown(app, Learning).startswith("explained variance –")
 
 
-async def test_decisions_tell_chosen_illegal_and_unknown_apart() -> None:
+async def test_decisions_distinguish_chosen_illegal_and_unknown() -> None:
     chosen = env_stepped(
         1, step=1, op="germinate", target="mid", op_probability=0.25,
         op_probabilities={"wait": 0.75, "germinate": 0.25},
@@ -140,6 +140,6 @@ async def test_decisions_tell_chosen_illegal_and_unknown_apart() -> None:
         await settle(pilot)
         assert "0.250" not in panel.text
         await pilot.press("j", "enter")
-        assert app.screen.name is None  # the env lies over the screen of the policy
+        assert app.screen.name is None  # the env screen lies over the policy screen
         await pilot.press("escape")
         assert app.screen.name == "policy"

@@ -1,4 +1,4 @@
-"""Filters and orders, without a screen."""
+"""Filters and sort orders, without a screen."""
 
 import contextlib
 import math
@@ -18,7 +18,7 @@ SEVERITIES = {1: "warning", 2: "error"}
 
 
 def envs() -> list[EnvState]:
-    """The last one has not stepped yet; the second has a NaN, the third no scaler."""
+    """Four envs: the second has a NaN, the third no scaler, the fourth has not stepped."""
     dormant = [ev.SlotReading(stage="dormant")] * 3
     run = [
         run_started(4),
@@ -75,7 +75,7 @@ def passing(text: str) -> list[int]:
         ("nothing", []),
     ],
 )
-def test_what_passes(text: str, expected: list[int]) -> None:
+def test_filter_selects_matching_envs(text: str, expected: list[int]) -> None:
     assert passing(text) == expected
 
 
@@ -97,20 +97,20 @@ def test_what_passes(text: str, expected: list[int]) -> None:
         ("acc<0.5 <3", "there is no number '' to compare"),
     ],
 )
-def test_what_has_no_meaning_is_refused_in_a_sentence(text: str, said: str) -> None:
+def test_invalid_filter_is_refused_in_one_sentence(text: str, said: str) -> None:
     with pytest.raises(FilterError) as refused:
         parse_filter(text, LANES)
     assert said in str(refused.value)
 
 
 @given(st.text(string.ascii_lowercase + string.digits + "<>=!:.%^_- ", max_size=30))
-def test_whatever_is_typed_is_a_filter_or_is_refused(text: str) -> None:
+def test_any_filter_text_parses_or_is_refused(text: str) -> None:
     with contextlib.suppress(FilterError):
         assert {passes(env, None) for passes in [parse_filter(text, LANES)] for env in envs()} <= {True, False}
 
 
 @given(st.sampled_from(sorted(NUMBERS)), st.floats(allow_nan=False), st.sampled_from(["<", ">=", "=", "!="]))
-def test_a_comparison_and_its_opposite_share_out_what_was_measured(name: str, bound: float, symbol: str) -> None:
+def test_comparison_and_its_negation_split_measured_envs(name: str, bound: float, symbol: str) -> None:
     opposite = {"<": ">=", ">=": "<", "=": "!=", "!=": "="}[symbol]
     measured = {env.env for env in envs() if (value := NUMBERS[name](env)) is not None and not math.isnan(value)}
     one, other = set(passing(f"{name}{symbol}{bound}")), set(passing(f"{name}{opposite}{bound}"))
@@ -118,14 +118,14 @@ def test_a_comparison_and_its_opposite_share_out_what_was_measured(name: str, bo
     assert not one & other
 
 
-def test_nan_first_missing_last_pinned_before_all() -> None:
+def test_sort_puts_pinned_first_then_nan_and_missing_last() -> None:
     population = envs()
     assert ordered(population, NUMBERS["grad"], descending=False, first=frozenset()) == [1, 0, 2, 3]
     assert ordered(population, NUMBERS["acc"], descending=True, first=frozenset()) == [1, 2, 0, 3]
     assert ordered(population, NUMBERS["acc"], descending=True, first=frozenset({3, 0})) == [0, 3, 1, 2]
 
 
-def test_the_worst_is_the_one_in_trouble_then_the_least_accurate() -> None:
+def test_worst_env_has_an_anomaly_or_lowest_accuracy() -> None:
     population = envs()
     assert worst_of(population, SEVERITIES) == 2
     assert worst_of(population, {1: "warning"}) == 1

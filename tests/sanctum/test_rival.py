@@ -1,4 +1,4 @@
-"""A replay beside another run: a ghost at the same step, and where the two part."""
+"""A replay with a ghost run: synchronised steps, and the divergence of the two."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIZE = (120, 40)
 
 
 def better(event: ev.AnyEvent) -> ev.AnyEvent:
-    """Another run of the same seed, that is equal until the third step of the second round, and better from there."""
+    """Event of another run, equal until step 3 of round 2 and more accurate from then on."""
     match event:
         case ev.EnvStepped() if (event.round, event.step) >= (2, 3):
             return msgspec.structs.replace(event, accuracy=0.975)
@@ -48,12 +48,12 @@ def beside(folder: Path, other: Sequence[ev.AnyEvent]) -> tuple[SanctumApp, Play
 
 
 async def go(pilot: Pilot[None], playback: Playback, round_: int, step: int) -> None:
-    """To the end of a step."""
+    """Seek to the end of a step."""
     playback.seek(playback.history.steps[(round_ - 1) * 5 + step - 1])
     await settle(pilot)
 
 
-async def test_the_ghost_is_at_the_same_step(tmp_path: Path) -> None:
+async def test_ghost_run_is_at_the_same_step(tmp_path: Path) -> None:
     app, playback = beside(tmp_path, [better(event) for event in RUN])
     async with app.run_test(size=SIZE) as pilot:
         await go(pilot, playback, 1, 4)
@@ -68,11 +68,11 @@ async def test_the_ghost_is_at_the_same_step(tmp_path: Path) -> None:
         await pilot.press("enter")
         await settle(pilot)
         assert "ghost 97.5" in str(app.screen.query_one(EnvAccuracy).border_subtitle)
-        await go(pilot, playback, 2, 2)  # both were equal then: the curve hides the ghost
+        await go(pilot, playback, 2, 2)  # the runs are still equal here: the curve hides the ghost
         assert app.view.ghost.envs[0].accuracy == playback.state.envs[0].accuracy
 
 
-async def test_where_they_part_is_told_once_and_stays_in_the_header(tmp_path: Path) -> None:
+async def test_divergence_is_notified_once_and_stays_in_header(tmp_path: Path) -> None:
     app, playback = beside(tmp_path, [better(event) for event in RUN])
     async with app.run_test(size=(200, 60)) as pilot:
         await go(pilot, playback, 1, 1)
@@ -89,14 +89,14 @@ async def test_where_they_part_is_told_once_and_stays_in_the_header(tmp_path: Pa
         assert RUN[playback.position - 1] != better(RUN[playback.position - 1])
 
 
-async def test_equal_runs_are_said_to_be_equal(tmp_path: Path) -> None:
+async def test_equal_runs_are_marked_as_equal(tmp_path: Path) -> None:
     app, playback = beside(tmp_path, RUN)
     async with app.run_test(size=SIZE) as pilot:
         await go(pilot, playback, 2, 1)
         assert "REPLAY = day" in header(app)
 
 
-async def test_a_ghost_that_ended_earlier_stays_where_it_ended(tmp_path: Path) -> None:
+async def test_shorter_ghost_run_stays_at_its_end(tmp_path: Path) -> None:
     rounds = [index for index, event in enumerate(RUN) if isinstance(event, ev.RoundStarted)]
     app, playback = beside(tmp_path, [better(event) for event in RUN[: rounds[3]]])
     async with app.run_test(size=SIZE) as pilot:

@@ -1,4 +1,4 @@
-"""The screens by number: keys, tabs, palette."""
+"""Screens by number: keys, tabs, command palette."""
 
 from esper.sanctum.bindings import PLACES
 from esper.sanctum.screens import SCREEN_CLASSES
@@ -11,20 +11,20 @@ from tests.sanctum.population import population
 RUN = population(envs=4, rounds=3, stop=5)
 
 
-def test_every_place_has_its_screen() -> None:
+def test_every_view_has_its_screen() -> None:
     assert list(PLACES) == list(SCREEN_CLASSES)
     keys = [place.key for place in PLACES.values()]
     assert keys == sorted(set(keys))
 
 
-def test_a_field_of_the_first_screen_may_come_before_the_screen() -> None:
-    """As it does from Python 3.12 on, where a task begins where it is made: Textual's issue 6444."""
+def test_input_mounted_before_its_screen_is_accepted() -> None:
+    """Reproduces the mount order of Python 3.12, whose tasks may start eagerly: Textual's issue 6444."""
     app, _ = live(RUN)
     assert not app.screen_stack
     app.clear_selection()
 
 
-async def test_a_number_key_opens_a_screen_and_the_tabs_say_so() -> None:
+async def test_number_key_opens_screen_and_marks_its_tab() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -35,7 +35,7 @@ async def test_a_number_key_opens_a_screen_and_the_tabs_say_so() -> None:
             assert f"{place.key} {name}" in shown(app, Tabs)
 
 
-async def test_a_number_key_closes_what_lies_over_the_screen() -> None:
+async def test_number_key_closes_screens_on_top() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -45,7 +45,7 @@ async def test_a_number_key_closes_what_lies_over_the_screen() -> None:
         assert [screen.name for screen in app.screen_stack] == ["overview"]
 
 
-async def test_narrow_tabs_leave_the_line_to_the_anomalies() -> None:
+async def test_narrow_tabs_leave_room_for_anomalies() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
@@ -55,7 +55,7 @@ async def test_narrow_tabs_leave_the_line_to_the_anomalies() -> None:
         assert app.screen.query_one(AnomalyStrip).size.width > 50
 
 
-async def test_a_click_on_a_tab_opens_its_screen() -> None:
+async def test_clicking_tab_opens_its_screen() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -66,7 +66,7 @@ async def test_a_click_on_a_tab_opens_its_screen() -> None:
         assert app.screen.name == "overview"
 
 
-async def test_the_palette_knows_the_screens() -> None:
+async def test_command_palette_lists_screens() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=(120, 40)):
         commands = {command.title for command in app.get_system_commands(app.screen)}

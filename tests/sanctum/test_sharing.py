@@ -1,4 +1,4 @@
-"""A view goes to somebody else: its address opens it again, and a cut opens by itself."""
+"""Sharing: an address opens the same view again, an excerpt opens without the run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def opened(address: str, monkeypatch: pytest.MonkeyPatch) -> SanctumApp:
-    """The dashboard that `replay ADDRESS` would show."""
+    """Return the dashboard that `replay ADDRESS` opens."""
     apps: list[SanctumApp] = []
 
     def show(source: Source, look: Look, *, env: int, place: str) -> int:
@@ -55,7 +55,7 @@ def opened(address: str, monkeypatch: pytest.MonkeyPatch) -> SanctumApp:
         (["j", "enter"], 9, "night#step=9&env=1&view=env"),
     ],
 )
-async def test_an_address_opens_at_exactly_that_view(
+async def test_address_opens_the_same_view(
     run: Path, keys: list[str], step: int, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = ReplaySource(Playback(open_history(run)), hold=True)
@@ -76,7 +76,7 @@ async def test_an_address_opens_at_exactly_that_view(
         assert screen_text(again) == there
 
 
-async def test_between_two_steps_the_event_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_address_between_steps_gives_the_event(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ReplaySource(Playback(open_history(run)), hold=True)
     app = SanctumApp(source, theme=DEFAULT)
     async with app.run_test(size=SIZE) as pilot:
@@ -87,7 +87,7 @@ async def test_between_two_steps_the_event_is_named(run: Path, monkeypatch: pyte
     assert repr(again.source.state) == repr(source.state)
 
 
-async def test_a_live_run_has_an_address_too(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_live_run_has_an_address(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = FakeSession(RUN[:40])
     app = SanctumApp(LiveSource(session), theme=DEFAULT)
     async with app.run_test(size=SIZE) as pilot:
@@ -101,12 +101,12 @@ async def test_a_live_run_has_an_address_too(run: Path, monkeypatch: pytest.Monk
 
 
 async def written(pilot: Pilot[None]) -> None:
-    """Wait for the thread that cuts."""
+    """Wait for the thread that writes the excerpt."""
     await pilot.app.workers.wait_for_complete()
     await pilot.pause()
 
 
-async def test_a_cut_opens_by_itself_with_what_was_on_the_screen(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_excerpt_opens_with_the_same_screen(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ReplaySource(Playback(open_history(run)), hold=True)
     app = SanctumApp(source, theme=DEFAULT)
     async with app.run_test(size=SIZE) as pilot:
@@ -120,11 +120,11 @@ async def test_a_cut_opens_by_itself_with_what_was_on_the_screen(run: Path, monk
     assert repr(again.source.state) == repr(source.state)
     async with again.run_test(size=SIZE) as pilot:
         await settle(pilot)
-        await pilot.press("right", "Y")  # its steps keep their numbers
+        await pilot.press("right", "Y")  # an excerpt keeps the step numbers
         assert again.clipboard == "night-step5.jsonl.zst#step=6&env=0&view=overview"
 
 
-async def test_a_cut_of_a_live_run_leaves_it_in_its_present(run: Path) -> None:
+async def test_excerpt_of_live_run_stays_in_the_present(run: Path) -> None:
     session = FakeSession(RUN)
     session.directory = run
     app = SanctumApp(LiveSource(session), theme=DEFAULT)
@@ -137,7 +137,7 @@ async def test_a_cut_of_a_live_run_leaves_it_in_its_present(run: Path) -> None:
     assert repr(piece.state_at(piece.length)) == repr(app.source.state)
 
 
-async def test_a_cut_that_cannot_be_written_says_why(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_excerpt_reports_the_error(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ReplaySource(Playback(open_history(run)), hold=True)
     app = SanctumApp(source, theme=DEFAULT)
 
@@ -161,9 +161,7 @@ async def test_a_cut_that_cannot_be_written_says_why(run: Path, monkeypatch: pyt
         ("day#step=1", "there is no file 'day', nor a run of that name"),
     ],
 )
-def test_an_address_that_leads_nowhere_is_refused(
-    run: Path, address: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_address_is_refused(run: Path, address: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run.is_dir()
     assert main(["replay", address]) == 2
     said = capsys.readouterr().err
@@ -171,7 +169,7 @@ def test_an_address_that_leads_nowhere_is_refused(
     assert said.count("\n") == 1
 
 
-def test_an_address_and_at_are_one_too_many(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_address_conflicts_with_at_and_follow(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", f"{run.name}#step=1", "--at", "round:1", "--no-tui"]) == 2
     assert "says already when to begin: leave out --at" in capsys.readouterr().err
     assert main(["replay", f"{run.name}#step=1", "--follow"]) == 2
@@ -180,14 +178,14 @@ def test_an_address_and_at_are_one_too_many(run: Path, capsys: pytest.CaptureFix
     assert "--follow begins at the end: leave out --at" in capsys.readouterr().err
 
 
-def test_a_mark_in_a_path_is_no_address(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hash_in_an_existing_path_is_not_an_address(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     odd = run.rename(run.with_name("night#2"))
     assert isinstance(RUN[-1], ev.RunEnded)
     assert main(["replay", str(odd), "--no-tui"]) == 0
     assert "done" in capsys.readouterr().out
 
 
-async def test_a_visitor_of_the_page_leaves_no_files_on_its_server(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_web_visitor_cannot_write_files_on_the_server(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(run.parent.parent.rglob("*"))
     app = opened("night", monkeypatch)
     async with app.run_test(size=SIZE) as pilot:

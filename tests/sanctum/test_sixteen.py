@@ -1,4 +1,4 @@
-"""The dashboard where there are sixteen colours, or none: what must be read can be, and what differs looks it."""
+"""The dashboard with 16 colours, or without colour: text is readable and distinct roles look distinct."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ COLOURS = (
     *(sixteen.GREY, sixteen.BRIGHT_RED, sixteen.BRIGHT_GREEN, sixteen.YELLOW),
     *(sixteen.BRIGHT_BLUE, sixteen.BRIGHT_MAGENTA, sixteen.BRIGHT_CYAN, sixteen.BRIGHT_WHITE),
 )
-"""In the order of their numbers."""
+"""The 16 colours in ANSI order."""
 LIVING = ("germinated", "training", "blending", "probationary", "fossilized", "culled")
 SEVERITIES = ("info", "warning", "error")
 
 
 RUN = example_run()
 DURING = RUN[: next(i for i, event in enumerate(RUN) if isinstance(event, ev.AnomalyFound)) + 1]
-"""Until a gradient is NaN."""
+"""Events up to the first anomaly, a NaN gradient."""
 
 
 def number(colour: Color | None) -> int:
-    """Which of the sixteen it becomes."""
+    """ANSI number that a colour is mapped to."""
     assert colour is not None
     chosen = colour.downgrade(ColorSystem.STANDARD).number
     assert chosen is not None
@@ -42,7 +42,7 @@ def number(colour: Color | None) -> int:
 
 
 def shades(style: Style) -> float:
-    """Contrast of text and ground, as the colours looked at first."""
+    """Contrast of text and background in a terminal with the default 16 colours."""
     text, ground = (ColorOfTextual.parse(COLOURS[number(colour)]) for colour in (style.color, style.bgcolor))
     return contrast(text, ground)
 
@@ -52,7 +52,7 @@ def palette(request: pytest.FixtureRequest) -> Palette:
     return load_themes(sixteen=True)[request.param]
 
 
-def test_every_role_has_one_of_the_sixteen_and_can_be_read(palette: Palette) -> None:
+def test_sixteen_colours_every_role_is_readable(palette: Palette) -> None:
     for role, style in {
         **palette.styles,
         **{f"{role}, selected": style for role, style in palette.here.items()},
@@ -63,7 +63,7 @@ def test_every_role_has_one_of_the_sixteen_and_can_be_read(palette: Palette) -> 
         assert shades(style) >= 2.0, role
 
 
-def test_stages_severities_ranks_and_curves_are_told_apart(palette: Palette) -> None:
+def test_sixteen_colours_roles_of_one_group_differ(palette: Palette) -> None:
     ranks = [f"rank{rank}" for rank in range(5)]
     curves = [f"series{curve}" for curve in range(8)]
     for group in (LIVING, SEVERITIES, ranks, curves):
@@ -74,7 +74,7 @@ def test_stages_severities_ranks_and_curves_are_told_apart(palette: Palette) -> 
 
 
 async def pictures(pilot: Pilot[None]) -> list[tuple[str, Style]]:
-    """Every text that is drawn on two screens, as it is drawn."""
+    """Text and style of all segments of two screens."""
     found: list[tuple[str, Style]] = []
     for key in "13":
         await pilot.press(key)
@@ -86,7 +86,9 @@ async def pictures(pilot: Pilot[None]) -> list[tuple[str, Style]]:
 
 @pytest.mark.parametrize("no_color", [False, True])
 @pytest.mark.parametrize("system", ["standard", "truecolor"])
-async def test_whatever_is_drawn_can_be_read(system: str, no_color: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_screen_is_readable_in_16_colours_and_without_colour(
+    system: str, no_color: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("textual.constants.COLOR_SYSTEM", system)
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")

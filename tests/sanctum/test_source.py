@@ -18,13 +18,13 @@ from tests.sanctum.sessions import FakeSession
 from tests.telemetry.recordings import recording
 
 
-def test_nothing_heavy_is_imported_before_the_first_frame() -> None:
+def test_app_import_loads_neither_torch_nor_numpy() -> None:
     code = "import sys, esper.sanctum.app; print([m for m in ('torch', 'numpy', 'msgspec') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['msgspec']"
 
 
-def test_a_live_source_folds_what_has_come() -> None:
+def test_live_source_applies_new_records() -> None:
     run = example_run()
     session = FakeSession(run[:10])
     source = LiveSource(session)
@@ -36,7 +36,7 @@ def test_a_live_source_folds_what_has_come() -> None:
     assert source.state.status == "done"
 
 
-def test_a_keyframe_replaces_the_state() -> None:
+def test_live_source_keyframe_replaces_the_state() -> None:
     run = example_run()
     early, late = RunState(), RunState()
     for event in run[:20]:
@@ -49,7 +49,7 @@ def test_a_keyframe_replaces_the_state() -> None:
     assert source.state == early
 
 
-def test_a_session_counts_as_alive_until_it_had_its_chance() -> None:
+def test_live_source_is_alive_until_started() -> None:
     session = FakeSession()
     session.alive = False
     source = LiveSource(session)
@@ -70,7 +70,7 @@ def test_a_session_counts_as_alive_until_it_had_its_chance() -> None:
         (Kind.RESTORE, ev.Resumed(round=1, step=1, origin="keyboard", checkpoint="x")),
     ],
 )
-def test_a_request_is_shown_until_its_answer(kind: Kind, answers: ev.AnyEvent) -> None:
+def test_request_is_shown_until_answered(kind: Kind, answers: ev.AnyEvent) -> None:
     session = FakeSession(example_run()[:5])
     source = LiveSource(session)
     source.tick(0.0)
@@ -84,7 +84,7 @@ def test_a_request_is_shown_until_its_answer(kind: Kind, answers: ev.AnyEvent) -
     assert not source.requests.text
 
 
-def test_a_scheduled_checkpoint_does_not_answer_the_keyboard() -> None:
+def test_scheduled_checkpoint_does_not_answer_a_request() -> None:
     session = FakeSession()
     source = LiveSource(session)
     source.requests.ask(Kind.CHECKPOINT)
@@ -93,7 +93,7 @@ def test_a_scheduled_checkpoint_does_not_answer_the_keyboard() -> None:
     assert source.requests.text == "checkpointing…"
 
 
-def test_the_same_request_is_not_sent_twice() -> None:
+def test_repeated_request_is_sent_once() -> None:
     session = FakeSession()
     source = LiveSource(session)
     for _ in range(3):
@@ -101,7 +101,7 @@ def test_the_same_request_is_not_sent_twice() -> None:
     assert [request.kind for request in session.asked()] == [Kind.PAUSE]
 
 
-def test_a_replay_plays_once_started(tmp_path: Path) -> None:
+def test_replay_plays_once_started(tmp_path: Path) -> None:
     _, playback = replay(example_run(), tmp_path)
     source = ReplaySource(playback)
     source.tick(0.2)
@@ -116,14 +116,14 @@ def test_a_replay_plays_once_started(tmp_path: Path) -> None:
 
 
 def recorded_part(folder: Path, count: int) -> ReplaySource:
-    """The first events of a recording that is being written, followed."""
+    """Return a following source over the first events of a growing recording."""
     (folder / "events-00001.jsonl").write_bytes(recording(example_run()[:count]))
     source = ReplaySource(Playback(open_history(folder)), follow=True)
     source.start()
     return source
 
 
-def test_a_recording_that_is_written_is_followed(tmp_path: Path) -> None:
+def test_replay_follows_a_growing_recording(tmp_path: Path) -> None:
     run = example_run()
     source = recorded_part(tmp_path, 20)
     assert source.tick(0.2)
@@ -135,7 +135,7 @@ def test_a_recording_that_is_written_is_followed(tmp_path: Path) -> None:
 
     source.playback.seek(10)
     (tmp_path / "events-00001.jsonl").write_bytes(recording(run[:40]))
-    assert source.tick(0.2)  # how much lies ahead has changed
+    assert source.tick(0.2)  # the length has changed
     assert (source.state.seq, source.playback.length, source.following) == (10, 40, False)
     source.playback.to_end()
     (tmp_path / "events-00001.jsonl").write_bytes(recording(run))
@@ -143,7 +143,7 @@ def test_a_recording_that_is_written_is_followed(tmp_path: Path) -> None:
     assert (source.state.status, source.following) == ("done", True)
 
 
-def test_a_followed_recording_that_vanishes_ends_the_dashboard_with_a_sentence(tmp_path: Path) -> None:
+def test_deleted_recording_ends_replay_with_a_message(tmp_path: Path) -> None:
     source = recorded_part(tmp_path, 20)
     (tmp_path / "events-00001.jsonl").rename(tmp_path / "elsewhere")
     source.tick(0.2)
@@ -151,7 +151,7 @@ def test_a_followed_recording_that_vanishes_ends_the_dashboard_with_a_sentence(t
     assert source.failure.startswith(f"{tmp_path} is not a run")
 
 
-async def test_the_header_says_whether_the_end_is_followed(tmp_path: Path) -> None:
+async def test_header_shows_whether_replay_follows_the_end(tmp_path: Path) -> None:
     source = recorded_part(tmp_path, 20)
     app = SanctumApp(source, theme=DEFAULT)
     async with app.run_test(size=(120, 40)) as pilot:

@@ -19,12 +19,12 @@ from esper.sanctum.symbols import brief, clock, number, percent, plain, power_of
         (12345.0, "  1e4  "),
     ],
 )
-def test_three_digits_and_the_point_in_one_column(value: float, text: str) -> None:
+def test_numbers_have_three_digits_and_align_the_point(value: float, text: str) -> None:
     assert number(value, 3, 3).text == text
 
 
 @given(st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True)))
-def test_a_number_keeps_its_width_and_its_point(value: float | None) -> None:
+def test_numbers_keep_width_and_point_position(value: float | None) -> None:
     for before, after, fixed in ((3, 1, True), (3, 2, False), (2, 3, False), (4, 3, False)):
         text = number(value, before, after, fixed=fixed).text
         if value is None or not math.isfinite(value) or 0.01 <= abs(value) < 10:
@@ -33,7 +33,7 @@ def test_a_number_keeps_its_width_and_its_point(value: float | None) -> None:
             assert text.index(".") == before
 
 
-def test_missing_zero_and_nan_look_different() -> None:
+def test_numbers_distinguish_missing_zero_and_nan() -> None:
     for write in (lambda value: number(value, 3, 2), percent, brief):
         cells = [write(value) for value in (None, 0.0, math.nan)]
         assert [cell.text.strip() for cell in cells] == ["–", "0", "NaN"]
@@ -47,30 +47,30 @@ def test_missing_zero_and_nan_look_different() -> None:
     assert power_of_two(0.0).role == "bad"
 
 
-def test_signs() -> None:
+def test_signed_numbers_show_plus_and_minus() -> None:
     assert number(0.25, 2, 3, signed=True).text == "+0.250"
     assert number(-0.25, 2, 3, signed=True).text == "−0.250"
     assert number(0.0, 2, 3, signed=True).text.strip() == "0"
 
 
-def test_brief_has_no_idle_zeros() -> None:
+def test_brief_omits_trailing_zeros() -> None:
     assert [brief(value).text for value in (0.0083, 0.5, 24.0, 117.6, 100.0)] == ["0.0083", "0.5", "24", "118", "100"]
     assert [brief(value, tight=True).text for value in (0.5, 0.0, 10.5, -0.5)] == [".5", "0", "10.5", "−0.5"]
 
 
-def test_durations() -> None:
+def test_duration_formats_seconds_to_days() -> None:
     assert [span(value) for value in (None, 38.2, 116, 840, 7500, 273600)] == [
         "–", "38s", "1m56s", "14m", "2h05m", "3d04h",
     ]  # fmt: skip
     assert clock(4360) == "01:12:40"
 
 
-def test_text_from_outside_cannot_tear_the_screen() -> None:
+def test_control_characters_in_text_are_replaced() -> None:
     assert plain("a\x1b[2Jb\nc\td") == "a [2Jb c d"
     assert shorten("abcdef", 4) == "abc…"
 
 
-def test_a_value_of_known_scale_keeps_its_decimals() -> None:
+def test_value_of_known_scale_keeps_its_decimals() -> None:
     assert number(3e-4, 2, 3, signed=True, fixed=True).text == "+0.000"
     assert number(-0.0321, 2, 3, signed=True, fixed=True).text == "−0.032"
     assert number(5e-4, 1, 1, fixed=True).text == "0.0"

@@ -1,4 +1,4 @@
-"""The env table and the weather map under the keys and the mouse."""
+"""The env table and the env heat map: keys and mouse."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def small(grad_norm: float = 0.8) -> list[ev.AnyEvent]:
 
 
 def rows(app: SanctumApp) -> list[int]:
-    """The envs of the table, from the top."""
+    """Env indices of the table's rows, top to bottom."""
     lines = app.screen.query_one(EnvTable).text.splitlines()[1:]
     return [int(line[1:3]) for line in lines if line[1:3].isdigit()]
 
@@ -42,7 +42,7 @@ def said(app: SanctumApp) -> str:
     return str(app.screen.query_one("#said", Static).render())
 
 
-async def test_o_orders_by_each_column_and_the_cursor_stays_on_its_env() -> None:
+async def test_sort_key_cycles_columns_and_keeps_selected_env() -> None:
     app, session = live(small())
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -65,7 +65,7 @@ async def test_o_orders_by_each_column_and_the_cursor_stays_on_its_env() -> None
         assert seen == ["reward", "early", "mid", "late", "|g|", "scale", "lane", "env", "acc"]
 
 
-async def test_a_click_on_a_heading_orders_and_again_reverses() -> None:
+async def test_clicking_column_heading_sorts_then_reverses() -> None:
     app, _ = live(small())
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -79,7 +79,7 @@ async def test_a_click_on_a_heading_orders_and_again_reverses() -> None:
         assert cursor(app) == "00"
 
 
-async def test_slots_are_ordered_by_stage_then_alpha() -> None:
+async def test_slot_column_sorts_by_stage_then_alpha() -> None:
     def slots(stage: str, alpha: float | None) -> list[ev.SlotReading]:
         return [ev.SlotReading(stage=stage, alpha=alpha), *[ev.SlotReading(stage="dormant")] * 2]
 
@@ -92,7 +92,7 @@ async def test_slots_are_ordered_by_stage_then_alpha() -> None:
         assert rows(app) == [1, 2, 0, 4, 3]
 
 
-async def test_a_filter_counts_anew_with_every_step() -> None:
+async def test_filter_is_evaluated_again_each_step() -> None:
     app, session = live(small())
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -103,7 +103,7 @@ async def test_a_filter_counts_anew_with_every_step() -> None:
         assert said(app) == "1 of 6"
 
 
-async def test_the_weather_map_keeps_the_keys_where_a_filter_is_dropped() -> None:
+async def test_env_map_keeps_focus_when_filter_is_cancelled() -> None:
     app, _ = live(small())
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -111,7 +111,7 @@ async def test_the_weather_map_keeps_the_keys_where_a_filter_is_dropped() -> Non
         assert isinstance(app.focused, EnvMap)
 
 
-async def test_an_env_is_opened_once() -> None:
+async def test_env_screen_is_opened_once() -> None:
     app, _ = live(small())
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -121,7 +121,7 @@ async def test_an_env_is_opened_once() -> None:
         assert isinstance(app.focused, EnvTable)
 
 
-async def test_a_filter_shows_at_once_what_it_leaves() -> None:
+async def test_filter_applies_while_it_is_typed() -> None:
     app, _ = live(small())
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -139,14 +139,14 @@ async def test_a_filter_shows_at_once_what_it_leaves() -> None:
         assert not app.screen.query_one(FilterBox).display
 
 
-async def test_a_wrong_filter_is_refused_and_the_rows_stay() -> None:
+async def test_invalid_filter_is_refused_and_keeps_rows() -> None:
     app, _ = live(small())
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("slash", *"acc<0.3x", "enter")
         assert isinstance(app.focused, Input)
         assert "'0.3x' is none" in said(app)
-        assert rows(app) == [2]  # what held before the last letter
+        assert rows(app) == [2]  # the last valid filter still applies
         await pilot.press("escape")
         assert len(rows(app)) == 6
         assert isinstance(app.focused, EnvTable)
@@ -157,7 +157,7 @@ async def test_a_wrong_filter_is_refused_and_the_rows_stay() -> None:
         assert app.screen.query_one(EnvTable).filter == "anomaly"
 
 
-async def test_no_key_lands_in_a_filter_that_is_not_open() -> None:
+async def test_closed_filter_box_receives_no_keys() -> None:
     app, session = live(small())
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("x", "tab", "a", "escape", "p", "tab", "tab", "z")
@@ -170,7 +170,7 @@ async def test_no_key_lands_in_a_filter_that_is_not_open() -> None:
         assert app.screen.query_one(EnvTable).filter == "pq"
 
 
-async def test_pinned_rows_stay_on_top_and_pass_every_filter() -> None:
+async def test_pinned_rows_stay_on_top_despite_filter() -> None:
     app, _ = live(small())
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -184,7 +184,7 @@ async def test_pinned_rows_stay_on_top_and_pass_every_filter() -> None:
         assert "1 pinned" in str(app.screen.query_one(EnvTable).border_title)
 
 
-async def test_follow_keeps_to_the_worst_until_the_cursor_is_moved() -> None:
+async def test_follow_selects_worst_env_until_cursor_moves() -> None:
     app, session = live(small())
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -205,7 +205,7 @@ async def test_follow_keeps_to_the_worst_until_the_cursor_is_moved() -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-async def test_every_env_of_256_can_be_reached(size: tuple[int, int]) -> None:
+async def test_all_256_envs_can_be_selected(size: tuple[int, int]) -> None:
     app, _ = live(population(envs=256, rounds=2, stop=2))
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -217,7 +217,7 @@ async def test_every_env_of_256_can_be_reached(size: tuple[int, int]) -> None:
         assert str(table.border_subtitle).startswith("1–")
 
 
-async def test_y_copies_the_env_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_copy_key_copies_env_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
     app, _ = live(small(grad_norm=math.nan))
     monkeypatch.setattr(app, "copy_to_clipboard", copied.append)
@@ -235,7 +235,7 @@ async def test_y_copies_the_env_as_json(monkeypatch: pytest.MonkeyPatch) -> None
         assert json.loads(copied[1])["env"] == 2
 
 
-async def test_a_screenshot_goes_beside_a_live_run_and_here_in_a_replay(
+async def test_screenshot_goes_to_run_directory_or_to_cwd_in_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -262,7 +262,7 @@ def states(*accuracies: float | None) -> list[EnvState]:
     ]
 
 
-def test_the_weather_ranks_from_the_worst_and_marks_who_is_far_off() -> None:
+def test_env_map_ranks_from_worst_and_marks_outliers() -> None:
     accuracy = METRICS[0]
     found = weather(states(0.7, 0.71, 0.1, 0.72, None, 0.9, math.nan, 0.7), accuracy)
     assert [one.rank for one in found] == [1, 3, 0, 4, None, 5, 0, 1]
@@ -273,7 +273,7 @@ def test_the_weather_ranks_from_the_worst_and_marks_who_is_far_off() -> None:
     assert not any(one.outlier for one in weather(states(0.4, 0.5, 0.6), accuracy))
 
 
-def test_high_is_bad_for_what_should_be_low() -> None:
+def test_env_map_treats_high_as_bad_for_losses() -> None:
     loss = next(metric for metric in METRICS if metric.name == "loss")
     envs = [EnvState(env=i, lane="", stepped=env_stepped(i, loss=value)) for i, value in enumerate((1.0, 1.1, 9.0))]
     assert [one.rank for one in weather(envs, loss)] == [2, 1, 0]
@@ -281,7 +281,7 @@ def test_high_is_bad_for_what_should_be_low() -> None:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
-async def test_the_map_shows_the_outlier_of_64(size: tuple[int, int]) -> None:
+async def test_env_map_shows_outlier_among_64(size: tuple[int, int]) -> None:
     steps = [env_stepped(env, accuracy=0.1 if env == 37 else 0.7 + env / 1000) for env in range(64)]
     app, session = live(stamp([run_started(64), ev.RoundStarted(round=1), *steps]))
     async with app.run_test(size=size) as pilot:
@@ -299,7 +299,7 @@ async def test_the_map_shows_the_outlier_of_64(size: tuple[int, int]) -> None:
         assert "!" not in panel.text
 
 
-async def test_arrows_steer_the_map_and_enter_opens() -> None:
+async def test_env_map_arrows_select_and_enter_opens() -> None:
     app, _ = live(population(envs=64, rounds=2, stop=5))
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
@@ -320,7 +320,7 @@ async def test_arrows_steer_the_map_and_enter_opens() -> None:
         assert cursor(app) == "01"
 
 
-async def test_o_ranks_the_map_by_the_next_metric() -> None:
+async def test_sort_key_ranks_env_map_by_next_metric() -> None:
     app, _ = live(population(envs=64, rounds=2, stop=5))
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -338,7 +338,7 @@ async def test_o_ranks_the_map_by_the_next_metric() -> None:
         assert panel.text.count("!") == 1  # env 7's scale
 
 
-async def test_a_click_on_the_map_selects() -> None:
+async def test_clicking_env_map_selects_env() -> None:
     app, _ = live(population(envs=64, rounds=2, stop=5))
     async with app.run_test(size=(200, 60)) as pilot:
         await settle(pilot)

@@ -25,7 +25,7 @@ STOPS = [index for index, event in enumerate(RUN, start=1) if isinstance(event, 
 HALF = next(index for index, event in enumerate(RUN) if isinstance(event, ev.RoundStarted) and event.round == 3)
 
 
-async def test_the_keys_of_bookmarks(tmp_path: Path) -> None:
+async def test_bookmark_keys_set_visit_and_delete_marks(tmp_path: Path) -> None:
     app, playback = replay(RUN, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -42,7 +42,7 @@ async def test_the_keys_of_bookmarks(tmp_path: Path) -> None:
         await pilot.press("left_curly_bracket", "right", "m", "left_curly_bracket", "n")
         own = playback.position
         assert own not in STOPS
-        assert SIGNS[Sign.BOOKMARK][0].glyph not in shown(app, Scrubber)  # the play head stands on it
+        assert SIGNS[Sign.BOOKMARK][0].glyph not in shown(app, Scrubber)  # the playhead covers it
         await pilot.press("right")
         await settle(pilot)
         assert SIGNS[Sign.BOOKMARK][0].glyph in shown(app, Scrubber)
@@ -50,7 +50,7 @@ async def test_the_keys_of_bookmarks(tmp_path: Path) -> None:
         assert playback.position == STOPS[0]
 
 
-async def test_go_to_a_moment_and_be_refused_one(tmp_path: Path) -> None:
+async def test_go_to_accepts_valid_and_refuses_unknown_moments(tmp_path: Path) -> None:
     app, playback = replay(RUN, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -66,7 +66,7 @@ async def test_go_to_a_moment_and_be_refused_one(tmp_path: Path) -> None:
         assert not playback.playing
 
 
-async def test_the_play_head_is_dragged(tmp_path: Path) -> None:
+async def test_playhead_can_be_dragged(tmp_path: Path) -> None:
     app, playback = replay(RUN, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -82,7 +82,7 @@ async def test_the_play_head_is_dragged(tmp_path: Path) -> None:
         assert playback.position == playback.length
 
 
-async def test_who_asks_for_a_moment_and_goes_nowhere_stays_in_the_present(tmp_path: Path) -> None:
+async def test_cancelled_go_to_stays_in_the_present(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF])
     session.directory = tmp_path
     write_segment(tmp_path, 1, recording(RUN[:HALF]))
@@ -98,10 +98,10 @@ async def test_who_asks_for_a_moment_and_goes_nowhere_stays_in_the_present(tmp_p
         await settle(pilot)
         assert "loading torch" not in screen_text(app)
         await pilot.press("g", "escape")
-        assert app.source.playback is not None  # that was not what left the present
+        assert app.source.playback is not None  # closing this dialog does not return to the present
 
 
-async def test_the_past_of_a_live_run(tmp_path: Path) -> None:
+async def test_live_run_past_can_be_visited_and_left(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF])
     session.directory = tmp_path
     file = write_segment(tmp_path, 1, recording(RUN[:HALF]))
@@ -117,7 +117,7 @@ async def test_the_past_of_a_live_run(tmp_path: Path) -> None:
         assert f"◀ PAST +{HALF - position} events running" in header(app)
         assert app.screen.query_one(Scrubber).display
 
-        session.say(*RUN[HALF:])  # the run goes on meanwhile, and records it
+        session.say(*RUN[HALF:])  # the run continues and records its events
         file.write_bytes(recording(RUN))
         await settle(pilot)
         assert app.source.state.seq == position
@@ -133,7 +133,7 @@ async def test_the_past_of_a_live_run(tmp_path: Path) -> None:
         assert not app.screen.query_one(Scrubber).display
 
 
-async def test_keys_for_the_run_act_on_its_present(tmp_path: Path) -> None:
+async def test_control_keys_act_on_the_present_while_in_the_past(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF])
     session.directory = tmp_path
     write_segment(tmp_path, 1, recording(RUN[:HALF]))
@@ -154,7 +154,7 @@ async def test_keys_for_the_run_act_on_its_present(tmp_path: Path) -> None:
         assert "RUNNING" in header(app)
 
 
-async def test_without_a_recording_there_is_no_past() -> None:
+async def test_time_keys_without_recording_are_refused() -> None:
     app, session = live(RUN[:HALF])
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -167,7 +167,7 @@ async def test_without_a_recording_there_is_no_past() -> None:
 
 
 class Gate:
-    """Holds a recording back; what is read of it is read in slices."""
+    """Blocks the reading of a recording until opened."""
 
     def __init__(self) -> None:
         self.open = False
@@ -192,7 +192,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     return gate
 
 
-async def test_a_long_past_is_read_while_the_run_goes_on(tmp_path: Path, gate: Gate) -> None:
+async def test_long_recording_is_read_while_the_run_continues(tmp_path: Path, gate: Gate) -> None:
     app, session = live(RUN[:HALF])
     session.directory = tmp_path
     write_segment(tmp_path, 1, recording(RUN[:HALF]))
@@ -210,7 +210,7 @@ async def test_a_long_past_is_read_while_the_run_goes_on(tmp_path: Path, gate: G
 
 
 @pytest.mark.parametrize("keys", [["left", "end"], ["m"]])
-async def test_what_was_asked_for_in_the_present_stays_there(tmp_path: Path, gate: Gate, keys: list[str]) -> None:
+async def test_cancelled_visit_to_the_past_stays_in_the_present(tmp_path: Path, gate: Gate, keys: list[str]) -> None:
     app, session = live(RUN[:HALF])
     session.directory = tmp_path
     file = write_segment(tmp_path, 1, recording(RUN[:HALF]))
@@ -231,13 +231,13 @@ async def test_what_was_asked_for_in_the_present_stays_there(tmp_path: Path, gat
 
 
 def arrived(app: SanctumApp) -> None:
-    """As many looks as it takes to read a recording and go there."""
+    """Tick often enough to read a recording and go to the requested moment."""
     for _ in range(10):
         app.source.tick(0.0)
         app.playback_actions.run_deferred_action()
 
 
-async def test_a_bookmark_set_in_the_present_is_found_from_there(tmp_path: Path) -> None:
+async def test_bookmark_set_in_the_present_is_reachable(tmp_path: Path) -> None:
     app, session = live(RUN[:HALF])
     session.directory = tmp_path
     file = write_segment(tmp_path, 1, recording(RUN[:HALF]))
@@ -254,8 +254,8 @@ async def test_a_bookmark_set_in_the_present_is_found_from_there(tmp_path: Path)
         assert app.source.state.seq == HALF
 
 
-async def test_the_past_of_a_paused_run_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.sanctum.app.TICK", 3600.0)  # or it would play on, even to the end, between two looks
+async def test_past_of_paused_run_can_be_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.sanctum.app.TICK", 3600.0)  # else the timer advances the playback
     app, session = live(RUN[:HALF])
     session.directory = tmp_path
     write_segment(tmp_path, 1, recording(RUN[:HALF]))
@@ -268,8 +268,8 @@ async def test_the_past_of_a_paused_run_plays(tmp_path: Path, monkeypatch: pytes
         assert app.source.tick(0.1) is False
 
 
-async def test_a_past_that_vanishes_leaves_the_run_in_sight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.sanctum.app.TICK", 3600.0)  # or it would find out before the key does
+async def test_deleted_recording_returns_to_the_present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.sanctum.app.TICK", 3600.0)  # else the timer finds the missing file before the key does
     app, session = live(RUN[:HALF])
     session.directory = tmp_path / "run"
     file = write_segment(session.directory, 1, recording(RUN[:HALF]))
