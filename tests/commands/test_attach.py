@@ -70,13 +70,13 @@ def ended_run(folder: Path, name: str = "over") -> Path:
         (("--telemetry-dir", "none"), "no run in none is live: esper-sanctum replay last shows the last one"),
     ],
 )
-def test_what_is_not_live_is_one_sentence(arguments: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+def test_attach_to_a_run_that_is_not_live_is_refused(arguments: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
     ended_run(tmp_path)
     done = run("attach", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"esper-sanctum: {sentence}\n")
 
 
-def test_of_two_live_runs_the_newest_is_the_one_that_began_last(tmp_path: Path) -> None:
+def test_attach_last_picks_the_run_started_last(tmp_path: Path) -> None:
     ended_run(tmp_path, "first")
     ended_run(tmp_path, "second")
     locks = [RunLock(tmp_path / "telemetry" / name) for name in ("second", "first")]
@@ -88,7 +88,7 @@ def test_of_two_live_runs_the_newest_is_the_one_that_began_last(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("option", "last"), [("--no-tui", "run {}: done"), ("--narrate", "run done")])
-def test_the_newest_live_run_is_meant(option: str, last: str, tmp_path: Path) -> None:
+def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_path: Path) -> None:
     """And it is followed to its end, without torch; `--no-tui` and `--narrate` print what comes."""
     live = tmp_path / "telemetry" / "live"
     lock, recorder = RunLock(live), Recorder(live)
@@ -119,7 +119,7 @@ def test_the_newest_live_run_is_meant(option: str, last: str, tmp_path: Path) ->
     assert output.endswith("imported:\n")
 
 
-def test_a_run_that_is_killed_while_it_is_watched(tmp_path: Path) -> None:
+def test_attach_reports_a_killed_run(tmp_path: Path) -> None:
     directory = tmp_path / "telemetry" / "live"
     hold = "import sys, time; from pathlib import Path; from esper.telemetry.liveness import RunLock; "
     hold += "lock = RunLock(Path(sys.argv[1])); print(flush=True); time.sleep(1000)"
@@ -145,7 +145,7 @@ def test_a_run_that_is_killed_while_it_is_watched(tmp_path: Path) -> None:
         assert watching.returncode == 1
 
 
-def test_a_run_that_cannot_listen_says_why_and_trains(
+def test_run_without_a_socket_warns_and_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -168,9 +168,7 @@ def test_a_run_that_cannot_listen_says_why_and_trains(
         (("--resume", "none"), "there is no file 'none', nor a run of that name in telemetry"),
     ],
 )
-def test_what_keeps_a_detached_run_from_training_is_told_at_once(
-    arguments: tuple[str, ...], named: str, tmp_path: Path
-) -> None:
+def test_detach_reports_startup_errors_at_once(arguments: tuple[str, ...], named: str, tmp_path: Path) -> None:
     done = run("--detach", "--no-tui", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -181,7 +179,7 @@ def test_what_keeps_a_detached_run_from_training_is_told_at_once(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_who_is_ended_while_a_detached_run_starts_ends_it(number: signal.Signals, tmp_path: Path) -> None:
+def test_detach_interrupted_during_startup_ends_the_run(number: signal.Signals, tmp_path: Path) -> None:
     with started("--detach", "--no-tui", *LONG, cwd=tmp_path) as starting:
         wait_until(lambda: bool(list(tmp_path.glob("telemetry/starting-*.log"))))
         wait_until(lambda: bool(psutil.Process(starting.pid).children()))
@@ -195,7 +193,7 @@ def test_who_is_ended_while_a_detached_run_starts_ends_it(number: signal.Signals
         assert not child.is_running()
 
 
-def test_a_detached_run_needs_a_terminal_only_for_the_dashboard(tmp_path: Path) -> None:
+def test_detach_needs_a_terminal_only_for_the_dashboard(tmp_path: Path) -> None:
     done = run("--detach", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "esper-sanctum: the dashboard needs a terminal, and there is none here: add --no-tui\n"
@@ -205,7 +203,7 @@ def test_a_detached_run_needs_a_terminal_only_for_the_dashboard(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_torchrun_detaches_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detach_under_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     for name, value in {"LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}.items():
@@ -216,7 +214,7 @@ def test_torchrun_detaches_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_a_run_is_detached_left_watched_by_two_and_ended(tmp_path: Path) -> None:
+def test_detached_run_serves_two_viewers_and_is_stopped(tmp_path: Path) -> None:
     """One viewer is killed, one only reads, one ends the run; the run minds none of it but the last."""
     with Terminal("--detach", *LONG, cwd=tmp_path) as terminal:
         terminal.wait_for("RUNNING")
@@ -267,7 +265,7 @@ def test_a_run_is_detached_left_watched_by_two_and_ended(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_run_is_detached_from_a_script_and_resumed_so(tmp_path: Path) -> None:
+def test_detached_run_starts_and_resumes_from_a_script(tmp_path: Path) -> None:
     done = run("--detach", "--no-tui", *LONG, cwd=tmp_path)
     directory = only_run(tmp_path)
     try:

@@ -52,7 +52,7 @@ def listed(capsys: pytest.CaptureFixture[str], run: Path) -> list[dict[str, Any]
     return json.loads(printed(capsys, run, "--json"))
 
 
-def test_a_line_for_each_the_oldest_first(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoints_are_listed_oldest_first(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, run).splitlines()
     paths = list_checkpoints(run)
     assert [line.split(": ")[0] for line in lines] == [str(path) for path in paths]
@@ -60,7 +60,7 @@ def test_a_line_for_each_the_oldest_first(run: Path, capsys: pytest.CaptureFixtu
         assert line.endswith(f" ({age}), 3.0 MiB, verified")
 
 
-def test_json_has_what_the_lines_have(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoints_json_has_the_listed_values(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = listed(capsys, run)
     assert [(each["round"], each["step"]) for each in found] == [(9, 0), (10, 0), (10, 7)]
     for each, path in zip(found, list_checkpoints(run), strict=True):
@@ -76,7 +76,7 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
-def test_each_that_is_not_whole_says_why(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoints_list_shows_why_one_is_damaged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second, third = list_checkpoints(run)
     flip(first / STATE)
     (second / TENSORS).unlink()
@@ -91,7 +91,7 @@ def test_each_that_is_not_whole_says_why(run: Path, capsys: pytest.CaptureFixtur
         assert line.endswith(each["problem"])
 
 
-def test_a_configuration_of_another_version_is_a_problem(
+def test_checkpoint_with_foreign_configuration_is_a_problem(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whole, and yet no run can go on from it."""
@@ -104,7 +104,7 @@ def test_a_configuration_of_another_version_is_a_problem(
     assert "a configuration that this version does not know" in last["problem"]
 
 
-def test_what_the_run_removes_meanwhile_is_not_listed(
+def test_checkpoint_removed_meanwhile_is_not_listed(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second, third = list_checkpoints(run)
@@ -120,14 +120,14 @@ def test_what_the_run_removes_meanwhile_is_not_listed(
     assert [each["path"] for each in listed(capsys, run)] == [str(first)]
 
 
-def test_a_run_is_found_by_its_name(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoints_finds_a_run_by_name(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "run.json").write_text("{}")
     for name in ("some-run", "last"):
         lines = printed(capsys, name, "--telemetry-dir", run.parent).splitlines()
         assert lines[-1].startswith(str(find_checkpoint(run)))
 
 
-def test_a_run_without_any_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoints_of_run_without_any_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.json").write_text("{}")
     assert printed(capsys, tmp_path) == f"{tmp_path} holds no checkpoint\n"
     assert listed(capsys, tmp_path) == []
@@ -141,7 +141,7 @@ def test_a_run_without_any_says_so(tmp_path: Path, capsys: pytest.CaptureFixture
         ("nothing", "nor a run of that name in telemetry: it holds no runs yet"),
     ],
 )
-def test_what_is_no_run_is_refused_in_one_sentence(
+def test_checkpoints_of_missing_run_is_refused(
     name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file.txt").write_text("dear diary")
@@ -153,7 +153,7 @@ def test_what_is_no_run_is_refused_in_one_sentence(
     assert len(said.err.splitlines()) == 1
 
 
-def test_torch_is_not_needed(run: Path) -> None:
+def test_checkpoints_command_does_not_import_torch(run: Path) -> None:
     script = (
         f"import sys; from esper.cli import main; main(['checkpoints', {str(run)!r}]); print('torch' in sys.modules)"
     )

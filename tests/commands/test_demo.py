@@ -8,7 +8,7 @@ import esper
 from esper import cli
 
 
-def test_the_demo_is_replayed_wherever_one_is(
+def test_demo_is_replayed_from_any_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -20,7 +20,7 @@ def test_the_demo_is_replayed_wherever_one_is(
     assert printed.err == ""
 
 
-def test_a_package_without_its_demo_says_so(
+def test_demo_missing_from_package_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(esper, "__file__", str(tmp_path / "lib" / "esper" / "__init__.py"))
@@ -33,6 +33,6 @@ def test_a_package_without_its_demo_says_so(
     )
 
 
-def test_the_demo_is_shown_as_any_replay_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_opens_like_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["demo", "--no-tui", "--speed", "0"]) == 2
     assert "--speed 0.0 is not valid" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def printed(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("_two_gpus")
-def test_a_line_for_each_device_and_one_for_the_envs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_prints_a_line_per_device_and_env_split(capsys: pytest.CaptureFixture[str]) -> None:
     assert [" ".join(line.split()) for line in printed(capsys)] == [
         "cuda:0 NVIDIA Big, 80.0 GiB, --amp auto is bf16, driver 575.57.08",
         "cuda:1 NVIDIA Old, 16.0 GiB, --amp auto is float32",
@@ -45,14 +45,14 @@ def test_a_line_for_each_device_and_one_for_the_envs(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("_two_gpus")
-def test_envs_are_dealt_as_a_run_would_deal_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_assigns_envs_like_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("--envs", "5", "--devices", "cuda:1", "cpu:0")
     assert printed(capsys, *asked)[-1] == "5 envs on cuda:1 ×3, cpu:0 ×2"
     [line] = printed(capsys, *asked, "--json")
     assert json.loads(line)["lanes"] == ["cuda:1", "cpu:0", "cuda:1", "cpu:0", "cuda:1"]
 
 
-def test_json_describes_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_json_describes_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     [line] = printed(capsys, "--json", "--envs", "1")
     *gpus, cpu = json.loads(line)["devices"]
     assert [gpu["lanes"] for gpu in gpus] == [[f"cuda:{index}"] for index in range(torch.cuda.device_count())]
@@ -70,7 +70,7 @@ def test_json_describes_this_machine(capsys: pytest.CaptureFixture[str]) -> None
         (("--devices", "cpu:0", "cpu:0"), "--devices names cpu:0 more than once"),
     ],
 )
-def test_a_wrong_request_is_one_sentence(
+def test_invalid_request_is_refused_in_one_sentence(
     options: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["devices", *options]) == WRONG_REQUEST
@@ -80,7 +80,7 @@ def test_a_wrong_request_is_one_sentence(
     assert len(said.err.splitlines()) == 1
 
 
-def test_an_argument_too_many_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_names_an_extra_argument(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["devices", "cuda:0"])
     assert ended.value.code == WRONG_REQUEST

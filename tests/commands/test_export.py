@@ -44,13 +44,13 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_csv_has_a_file_for_each_type_and_a_row_for_each_event(run: Path, tmp_path: Path) -> None:
+def test_csv_has_a_file_per_type_and_a_row_per_event(run: Path, tmp_path: Path) -> None:
     out = export(run, "csv", tmp_path / "out")
 
     assert {path.name: len(rows(path)) for path in out.iterdir()} == {f"{kind}.csv": n for kind, n in KINDS.items()}
 
 
-def test_csv_keeps_every_value_apart(run: Path, tmp_path: Path) -> None:
+def test_csv_keeps_values_distinguishable(run: Path, tmp_path: Path) -> None:
     out = export(run, "csv", tmp_path / "out")
 
     steps = rows(out / "EnvStepped.csv")
@@ -91,7 +91,7 @@ def test_parquet_has_the_same_rows_with_types(run: Path, tmp_path: Path, monkeyp
     assert gates["checks.age.passed"].to_pylist() == [False, False]
 
 
-def test_a_column_of_several_types_holds_what_they_have_in_common(tmp_path: Path) -> None:
+def test_parquet_mixed_column_has_the_common_type(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     begun = EVENTS[0]
     assert isinstance(begun, ev.RunStarted)
@@ -133,7 +133,7 @@ def test_tensorboard_reads_the_curves(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("to", "package"), [("parquet", "pyarrow"), ("tensorboard", "tensorboard")])
-def test_a_missing_extra_is_named_with_the_command_that_mends_it(
+def test_export_without_extra_gives_the_install_command(
     to: str,
     package: str,
     run: Path,
@@ -153,7 +153,7 @@ def test_a_missing_extra_is_named_with_the_command_that_mends_it(
     assert not (tmp_path / "out").exists()
 
 
-def test_nothing_is_overwritten_and_no_format_is_guessed(
+def test_export_neither_overwrites_nor_guesses_the_format(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -166,7 +166,7 @@ def test_nothing_is_overwritten_and_no_format_is_guessed(
     assert "did you mean tensorboard?" in capsys.readouterr().err
 
 
-def test_a_full_disk_leaves_no_half_an_export(
+def test_full_disk_leaves_no_partial_export(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fill(_history: object, out: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_full_disk_leaves_no_half_an_export(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_device_keeps_its_bytes_exactly(tmp_path: Path) -> None:
+def test_export_keeps_byte_counts_exact(tmp_path: Path) -> None:
     sampled = stamp([device_sampled(total=2**53 + 1)])
     write_segment(tmp_path / "run", 1, recording(sampled))
 

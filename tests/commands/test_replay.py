@@ -16,7 +16,7 @@ from tests.telemetry.recordings import recording, write_segment
 RUN = example_run()
 
 
-def test_against_says_where_two_runs_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_against_reports_the_divergence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     index = next(i for i, event in enumerate(RUN) if isinstance(event, ev.EnvStepped) and event.step == 3)
     step = RUN[index]
     other = [*RUN[:index], msgspec.structs.replace(step, loss=2.5), *RUN[index + 1 :]]
@@ -29,7 +29,9 @@ def test_against_says_where_two_runs_part(tmp_path: Path, capsys: pytest.Capture
     assert said == "a and b diverge at round 1 step 3, env 00: loss 2 against 2.5 (this run, the other)"
 
 
-def test_two_runs_of_one_seed_compute_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_against_run_of_same_seed_finds_no_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, second = (LiveRun(tmp_path / name, rounds=1) for name in ("one", "two"))
     for run in (first, second):
         run.start().finish()
@@ -39,9 +41,7 @@ def test_two_runs_of_one_seed_compute_the_same(tmp_path: Path, capsys: pytest.Ca
     assert "computed the same as far as both go" in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_a_run_to_hold_against_that_is_not_there_is_a_wrong_request(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replay_against_missing_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_segment(tmp_path / "a", 1, recording(RUN))
 
     assert main(["replay", "a", "--against", "c", "--no-tui", "--telemetry-dir", str(tmp_path)]) == 2
@@ -49,9 +49,7 @@ def test_a_run_to_hold_against_that_is_not_there_is_a_wrong_request(
     assert "there is no file 'c', nor a run of that name" in capsys.readouterr().err
 
 
-def test_narrate_tells_the_history_from_a_moment_on_and_ends(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replay_narrate_prints_history_from_a_moment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_segment(tmp_path / "a", 1, recording(RUN))
 
     assert main(["replay", "a", "--narrate", "--telemetry-dir", str(tmp_path)]) == 0
@@ -68,7 +66,7 @@ def test_narrate_tells_the_history_from_a_moment_on_and_ends(
     assert later.out.splitlines() == lines[lines.index(planted[4]) :]
 
 
-def test_a_run_that_nobody_ended_is_said_to_have_crashed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_of_unended_run_reports_a_crash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     half = [event for event in RUN if not isinstance(event, ev.RunEnded)]
     write_segment(tmp_path / "a", 1, recording(half))
     where = ["--no-tui", "--telemetry-dir", str(tmp_path)]

@@ -54,7 +54,7 @@ def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, o
         (None, "crashed"),
     ],
 )
-def test_the_state_of_a_run_to_which_nobody_writes(
+def test_run_state_without_a_writer(
     tmp_path: Path, last: ev.AnyEvent | None, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make(tmp_path, "a", ending(last))
@@ -63,7 +63,7 @@ def test_the_state_of_a_run_to_which_nobody_writes(
 
 
 @pytest.mark.parametrize(("last", "state"), [(ev.Paused(round=1, step=3, origin="keyboard"), "paused"), (None, "live")])
-def test_the_state_of_a_run_whose_process_is_alive(
+def test_run_state_with_a_live_process(
     tmp_path: Path, last: ev.AnyEvent | None, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lock = RunLock(make(tmp_path, "a", ending(last), age=9000))
@@ -73,14 +73,14 @@ def test_the_state_of_a_run_whose_process_is_alive(
     assert [run["state"] for run in listed(tmp_path, capsys)] == ["crashed"]
 
 
-def test_where_there_is_no_lock_the_last_write_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_state_without_lock_depends_on_last_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, "new", ending(None), lock=False)
     make(tmp_path, "old", ending(None), age=9000, lock=False)
 
     assert [(run["run"], run["state"]) for run in listed(tmp_path, capsys)] == [("new", "live"), ("old", "crashed")]
 
 
-def test_a_run_is_told_from_its_last_segment_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_reads_only_the_last_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = make(tmp_path, "a", b"this would be damage\n" * 100)
     pack(write_segment(directory, 2, recording(RUN[50:], fold(RUN[:50]))))
     (directory / "checkpoints").mkdir()
@@ -93,7 +93,7 @@ def test_a_run_is_told_from_its_last_segment_alone(tmp_path: Path, capsys: pytes
     assert run["bytes"] == sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-def test_a_torn_last_segment_leaves_the_one_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_falls_back_from_torn_to_previous_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = make(tmp_path, "a", ending(None))
     write_segment(directory, 2, b'{"type":"Keyfr')
 
@@ -102,7 +102,7 @@ def test_a_torn_last_segment_leaves_the_one_before(tmp_path: Path, capsys: pytes
     assert (run["round"], run["state"]) == (fold(RUN[:60]).round, "crashed")
 
 
-def test_the_table_has_a_line_for_each_run_the_newest_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_table_lists_newest_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, "older", recording(RUN), age=7300)
     make(tmp_path, "newer", ending(None), age=130)
     (tmp_path / "begun").mkdir()
@@ -124,7 +124,7 @@ def test_the_table_has_a_line_for_each_run_the_newest_first(tmp_path: Path, caps
     assert cells[2][1:6] == ["crashed", "–", "–", "–", "–"]
 
 
-def test_a_link_to_itself_hides_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_skips_a_symlink_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loop = make(tmp_path, "run", recording(RUN)) / "loop"
     loop.symlink_to(loop)
 
@@ -132,7 +132,7 @@ def test_a_link_to_itself_hides_no_run(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["run", "done"]
 
 
-def test_an_unreadable_run_does_not_hide_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_lists_others_despite_an_unreadable_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, "diary", b"dear diary\n" * 100)
     make(tmp_path, "run", recording(RUN), age=60)
 
@@ -144,7 +144,7 @@ def test_an_unreadable_run_does_not_hide_the_others(tmp_path: Path, capsys: pyte
     assert "is not a recording" in printed.err
 
 
-def test_an_empty_directory_says_what_to_do(
+def test_runs_in_empty_directory_suggests_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -158,7 +158,7 @@ def test_an_empty_directory_says_what_to_do(
     assert capsys.readouterr().err == "esper-sanctum: there is no directory nowhere\n"
 
 
-def test_neither_torch_nor_textual_is_imported(tmp_path: Path) -> None:
+def test_runs_imports_neither_torch_nor_textual(tmp_path: Path) -> None:
     make(tmp_path, "run", recording(RUN))
     run = str(tmp_path / "run")
     imported = "{'torch', 'textual'} & set(sys.modules)"
@@ -169,7 +169,7 @@ def test_neither_torch_nor_textual_is_imported(tmp_path: Path) -> None:
         assert len(done.stdout.splitlines()) > 2
 
 
-def test_best_accuracy_of_several_ranks_is_that_of_any(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_best_accuracy_is_over_all_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = make(tmp_path, "a", recording(RUN[:10]))
     better = [msgspec.structs.replace(e, accuracy=1.0) if isinstance(e, ev.EnvStepped) else e for e in RUN[:40]]
     write_segment(directory / "rank-00001", 1, recording(better))
@@ -181,5 +181,5 @@ def test_best_accuracy_of_several_ranks_is_that_of_any(tmp_path: Path, capsys: p
     ("count", "text"),
     [(0, "0.0 KiB"), (1023, "1.0 KiB"), (2**20, "1.0 MiB"), (3 * 2**29, "1.5 GiB"), (2**41, "2048.0 GiB")],
 )
-def test_sizes_are_in_units_that_fit(count: int, text: str) -> None:
+def test_sizes_are_formatted_in_suitable_units(count: int, text: str) -> None:
     assert size(count) == text

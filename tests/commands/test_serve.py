@@ -64,7 +64,7 @@ async def fetch(port: int, **headers: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def test_a_run_is_replayed_in_a_page_until_ctrl_c(tmp_path: Path) -> None:
+async def test_serve_replays_a_run_until_ctrl_c(tmp_path: Path) -> None:
     write_segment(tmp_path / "over", 1, recording(example_run()))
     with served(tmp_path, "over") as (process, port, line):
         assert line == f"over: read-only at http://127.0.0.1:{port}, until Ctrl-C\n"
@@ -92,7 +92,7 @@ async def test_a_run_is_replayed_in_a_page_until_ctrl_c(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_the_newest_run_is_chosen_at_each_visit_and_watched_while_it_is_live(tmp_path: Path) -> None:
+async def test_serve_last_is_resolved_at_each_visit(tmp_path: Path) -> None:
     write_segment(tmp_path / "over", 1, recording(example_run()))
     with served(tmp_path) as (process, port, line):
         assert line.startswith("the newest run: read-only at ")
@@ -112,7 +112,7 @@ async def test_the_newest_run_is_chosen_at_each_visit_and_watched_while_it_is_li
 
 
 @pytest.mark.slow
-async def test_a_page_whose_dashboard_is_killed_is_told(tmp_path: Path) -> None:
+async def test_serve_reports_a_killed_dashboard_to_the_page(tmp_path: Path) -> None:
     write_segment(tmp_path / "over", 1, recording(example_run()))
     with served(tmp_path) as (process, port, _):
         async with visitor(port, "REPLAY") as terminal, asyncio.timeout(PATIENCE):
@@ -125,7 +125,7 @@ async def test_a_page_whose_dashboard_is_killed_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_server_that_is_killed_leaves_no_dashboard_behind(tmp_path: Path) -> None:
+async def test_killed_server_leaves_no_dashboard_process(tmp_path: Path) -> None:
     write_segment(tmp_path / "over", 1, recording(example_run()))
     with served(tmp_path) as (process, port, _):
         async with visitor(port, "REPLAY"):
@@ -145,7 +145,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return output.err.removeprefix("esper-sanctum: ").rstrip()
 
 
-def test_without_the_extra_it_says_what_to_install(
+def test_serve_without_extra_gives_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "textual_serve", None)
@@ -153,7 +153,7 @@ def test_without_the_extra_it_says_what_to_install(
     assert refused(capsys) == sentence
 
 
-def test_what_cannot_be_served_is_refused(
+def test_serve_refuses_invalid_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

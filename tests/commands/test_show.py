@@ -33,7 +33,7 @@ def as_json(command: str, *runs: Path, capsys: pytest.CaptureFixture[str]) -> di
     return json.loads(printed.out)
 
 
-def test_rounds_and_the_best_are_those_of_the_events(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_takes_rounds_and_best_from_events(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = as_json("show", run, capsys=capsys)
 
     assert (shown["state"], shown["steps_done"], shown["env_steps"]) == ("done", 15, 60)
@@ -50,7 +50,7 @@ def test_rounds_and_the_best_are_those_of_the_events(run: Path, capsys: pytest.C
     assert shown["best"] == {"accuracy": best.accuracy, "env": best.env, "round": best.round, "step": best.step}
 
 
-def test_anomalies_seeds_and_checkpoints_are_counted(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_counts_anomalies_seeds_and_checkpoints(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = as_json("show", run, capsys=capsys)
 
     assert shown["anomalies"] == {"dead head": 1, "non-finite gradient": 1}
@@ -71,7 +71,7 @@ def reading(blueprint: str, contribution: float | None) -> ev.SlotReading:
     return ev.SlotReading(stage="blending", blueprint=blueprint, contribution=contribution)
 
 
-def test_contributions_are_the_mean_of_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_contribution_is_the_mean_of_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     slots = [[reading("norm", 0.1), reading("norm", None)], [reading("norm", -0.4), reading("attention", None)]]
     moved = {"round": 1, "step": 1, "env": 0, "slot": "mid", "before": "x", "reason": "op"}
     moves = [ev.SeedMoved(**moved, after=after, blueprint="norm") for after in ("fossilized", "culled", "culled")]
@@ -84,7 +84,7 @@ def test_contributions_are_the_mean_of_what_was_measured(tmp_path: Path, capsys:
     }
 
 
-def test_skips_rollbacks_and_pauses_are_summed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_adds_up_skips_rollbacks_and_pauses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = hand_made(
         tmp_path,
         env_stepped(0, skipped={"host": 2, "mid": 1}),
@@ -100,13 +100,13 @@ def test_skips_rollbacks_and_pauses_are_summed(tmp_path: Path, capsys: pytest.Ca
     assert "env_steps_per_second" not in shown
 
 
-def test_an_accuracy_that_is_no_number_is_never_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_nan_accuracy_is_never_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = hand_made(tmp_path, env_stepped(0, accuracy=float("nan")), env_stepped(1, accuracy=0.25))
 
     assert as_json("show", path, capsys=capsys)["best"]["accuracy"] == 0.25
 
 
-def test_the_text_says_how_it_went(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", str(run)]) == 0
 
     text = re.sub(r" +", " ", capsys.readouterr().out)
@@ -122,7 +122,7 @@ def test_the_text_says_how_it_went(run: Path, capsys: pytest.CaptureFixture[str]
     assert "checkpoints 3 written, the last is checkpoints/00003-005\n" in text
 
 
-def test_what_was_not_measured_is_not_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_marks_missing_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", str(hand_made(tmp_path))]) == 0
 
     text = re.sub(r" +", " ", capsys.readouterr().out)
@@ -132,7 +132,7 @@ def test_what_was_not_measured_is_not_made_up(tmp_path: Path, capsys: pytest.Cap
     assert "seeds none planted\n" in text
 
 
-def test_how_a_run_ended_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_how_a_run_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed = hand_made(tmp_path, ev.RunEnded(outcome="failed", reason="no memory"))
     assert cli.main(["show", str(failed)]) == 0
     assert re.search(r"state +failed: no memory\n", capsys.readouterr().out)
@@ -144,14 +144,14 @@ def test_how_a_run_ended_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert as_json("show", running, capsys=capsys)["state"] == "crashed"
 
 
-def test_a_run_that_has_said_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_refuses_a_run_without_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.json").write_text("{}")
 
     assert cli.main(["show", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"esper-sanctum: {tmp_path} has nothing to tell yet: no event was recorded\n"
 
 
-def test_a_run_of_which_nothing_can_be_read_is_not_called_empty(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_reports_an_unreadable_run_as_damaged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pack(run / "events-00001.jsonl")
     packed = run / "events-00001.jsonl.zst"
     packed.write_bytes(packed.read_bytes()[: packed.stat().st_size // 2])
@@ -173,7 +173,7 @@ def other_run(folder: Path) -> Path:
     return folder / "other"
 
 
-def test_runs_stand_side_by_side(
+def test_compare_prints_runs_side_by_side(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
@@ -193,7 +193,7 @@ def test_runs_stand_side_by_side(
     assert any(re.search("[⠁-⣿]", line) for line in plots)
 
 
-def test_plots_go_below_each_other_where_there_is_no_room(
+def test_compare_stacks_plots_when_space_is_short(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -203,7 +203,7 @@ def test_plots_go_below_each_other_where_there_is_no_room(
     assert lines.count("other") == lines.count("digits_impaired-20261121-015300") == 2
 
 
-def test_compare_prints_json_and_needs_two(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_prints_json_and_needs_two_runs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both = as_json("compare", run, other_run(tmp_path), capsys=capsys)
     assert [shown["policy"] for shown in both] == ["ppo", "heuristic"]
 

@@ -15,7 +15,7 @@ FULL = Path("/dev/full")
 
 
 @pytest.mark.parametrize("command", PRINTING)
-def test_a_reader_who_has_seen_enough_is_no_error(command: tuple[str, ...]) -> None:
+def test_broken_pipe_is_not_an_error(command: tuple[str, ...]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as unread:
@@ -27,7 +27,7 @@ def test_a_reader_who_has_seen_enough_is_no_error(command: tuple[str, ...]) -> N
 
 @pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize("command", PRINTING)
-def test_a_full_disk_is_one_sentence(command: tuple[str, ...]) -> None:
+def test_full_disk_is_reported_in_one_sentence(command: tuple[str, ...]) -> None:
     with FULL.open("wb") as full:
         done = subprocess.run([*PROGRAM, *command], check=False, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE)
     assert done.returncode == 1
@@ -35,7 +35,7 @@ def test_a_full_disk_is_one_sentence(command: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("command", [("config",), ("show", "none")])
-def test_closed_streams_are_no_error(command: tuple[str, ...], tmp_path: Path) -> None:
+def test_closed_streams_are_not_an_error(command: tuple[str, ...], tmp_path: Path) -> None:
     program = ["sh", "-c", '"$@" >&- 2>&-', "sh", *PROGRAM, *command]
     done = subprocess.run(program, check=False, cwd=tmp_path, timeout=PATIENCE)
     assert done.returncode == (0 if command == ("config",) else 2)

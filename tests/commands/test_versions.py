@@ -19,9 +19,7 @@ def replay(run: Path) -> int:
     return cli.main(["replay", str(run), "--no-tui"])
 
 
-def test_a_recording_of_a_newer_version_is_shown_with_a_notice_for_what_is_unknown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_newer_recording_is_shown_with_a_notice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_segment(tmp_path / "old", 1, recording(RUN))
     content = recording(RUN).replace(b'"op":"wait"', b'"op":"wait","mood":"good"')
     write_segment(tmp_path / "new", 1, content + b'{"type":"SlotSang","seq":900,"time":1,"song":"la"}\n' * 9)
@@ -38,9 +36,7 @@ def test_a_recording_of_a_newer_version_is_shown_with_a_notice_for_what_is_unkno
     ]
 
 
-def test_a_missing_field_is_refused_with_file_line_and_field(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_field_is_refused_with_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_segment(tmp_path, 1, recording(RUN).replace(b'"accuracy":', b'"precision":'))
 
     assert replay(tmp_path) == 2
@@ -51,7 +47,7 @@ def test_a_missing_field_is_refused_with_file_line_and_field(
     assert refusal.count("\n") == 1
 
 
-def test_one_damaged_line_is_named_and_costs_only_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_line_is_reported_and_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = recording(RUN).split(b"\n")
     lines[20] = lines[20].replace(b'"round":1', b'"round":"one"')
     path = write_segment(tmp_path, 1, b"\n".join(lines))
@@ -63,7 +59,7 @@ def test_one_damaged_line_is_named_and_costs_only_itself(tmp_path: Path, capsys:
     assert "$.round" in notice
 
 
-def test_the_schema_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_schema_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["schema"]) == 0
 
     printed = capsys.readouterr()
