@@ -63,7 +63,7 @@ def stub(folder: Path, *answers: bytes) -> Callable[[], None]:
     return close
 
 
-def test_a_request_arrives_under_the_viewers_name(tmp_path: Path, control: Control) -> None:
+def test_request_arrives_with_the_viewers_origin(tmp_path: Path, control: Control) -> None:
     with closing(ControlServer(tmp_path, control, well)):
         remote = connected(tmp_path)
         remote.ask(Kind.RESTORE, "keyboard", "checkpoints/x")
@@ -77,7 +77,7 @@ def test_a_request_arrives_under_the_viewers_name(tmp_path: Path, control: Contr
         remote.close()
 
 
-def test_a_run_that_comes_back_is_asked_again(tmp_path: Path, control: Control) -> None:
+def test_client_reconnects_to_a_restarted_run(tmp_path: Path, control: Control) -> None:
     with closing(ControlServer(tmp_path, control, well)):
         remote = connected(tmp_path)
         remote.ask(Kind.PAUSE, "keyboard")
@@ -93,19 +93,19 @@ def test_a_run_that_comes_back_is_asked_again(tmp_path: Path, control: Control) 
     remote.close()
 
 
-def test_without_a_socket_it_says_so_before_anything_is_asked(tmp_path: Path) -> None:
+def test_client_without_socket_reports_it_before_any_request(tmp_path: Path) -> None:
     assert refusal(connected(tmp_path)) == (
         None,
         f"the run does not listen at {tmp_path / SOCKET} (No such file or directory); its log says why",
     )
 
 
-def test_a_run_on_another_machine_is_to_be_controlled_there(tmp_path: Path) -> None:
+def test_client_refuses_a_run_of_another_machine(tmp_path: Path) -> None:
     (tmp_path / LOCK).write_bytes(msgspec.json.encode(Holder(pid=1, host="far-away")))
     assert refusal(connected(tmp_path)) == (None, "the run is on far-away: attach there to control it")
 
 
-def test_a_system_without_unix_sockets_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_reports_missing_unix_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(socket, "AF_UNIX")
     assert refusal(connected(tmp_path)) == (None, "this system has no Unix sockets")
 
@@ -136,7 +136,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize(("answers", "asked_for", "reason"), ANSWERS.values(), ids=ANSWERS)
 @pytest.mark.usefixtures("impatient")
-def test_a_run_that_answers_wrongly_is_told(
+def test_client_reports_invalid_answers(
     answers: list[bytes], asked_for: Kind | None, reason: str, tmp_path: Path
 ) -> None:
     close = stub(tmp_path, *answers)
@@ -150,7 +150,7 @@ def test_a_run_that_answers_wrongly_is_told(
     close()
 
 
-def test_a_viewer_is_told_that_a_run_cannot_be_recorded(tmp_path: Path, control: Control) -> None:
+def test_client_reports_that_recording_failed(tmp_path: Path, control: Control) -> None:
     reasons = iter([None, "cannot record to run: No space left on device"])
     with closing(ControlServer(tmp_path, control, lambda: next(reasons))):
         remote = connected(tmp_path)
@@ -165,9 +165,7 @@ def test_a_viewer_is_told_that_a_run_cannot_be_recorded(tmp_path: Path, control:
         remote.close()
 
 
-def test_a_refusal_that_came_before_the_greeting_was_sent_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_client_reports_refusal_received_before_greeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as listener:
         listener.bind(str(tmp_path / SOCKET))
         listener.listen()
@@ -182,7 +180,7 @@ def test_a_refusal_that_came_before_the_greeting_was_sent_is_told(
         assert refusal(connected(tmp_path)) == (None, "the run refuses: not you")
 
 
-def test_a_request_is_unheard_until_it_is_acknowledged(tmp_path: Path) -> None:
+def test_request_is_pending_until_acknowledged(tmp_path: Path) -> None:
     """And who asks does not wait."""
     close = stub(tmp_path, WELCOME)
     remote = connected(tmp_path)

@@ -57,7 +57,7 @@ def assert_serves(folder: Path, control: Control) -> None:
     assert asked(control) == [Request(Kind.PAUSE, ORIGIN)]
 
 
-def test_what_is_acknowledged_is_in_the_inbox(tmp_path: Path, server: ControlServer, control: Control) -> None:
+def test_acknowledged_request_is_in_the_inbox(tmp_path: Path, server: ControlServer, control: Control) -> None:
     viewer = Viewer(tmp_path)
     assert viewer.say(HELLO) == Welcome(ORIGIN)
     assert asked(control) == []
@@ -66,7 +66,7 @@ def test_what_is_acknowledged_is_in_the_inbox(tmp_path: Path, server: ControlSer
         assert asked(control) == [Request(kind, ORIGIN, "checkpoints/x")]
 
 
-def test_messages_come_in_any_pieces(tmp_path: Path, server: ControlServer, control: Control) -> None:
+def test_messages_may_arrive_in_any_pieces(tmp_path: Path, server: ControlServer, control: Control) -> None:
     viewer = Viewer(tmp_path)
     for byte in frame(HELLO) + frame(PAUSE):
         viewer.send(bytes([byte]))
@@ -101,7 +101,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("content", "reason"), WRONG.values(), ids=WRONG)
-def test_what_is_no_message_is_refused_with_a_reason(
+def test_invalid_message_is_refused_with_a_reason(
     content: bytes, reason: str, tmp_path: Path, server: ControlServer, control: Control
 ) -> None:
     viewer = Viewer(tmp_path)
@@ -121,7 +121,7 @@ def test_what_is_no_message_is_refused_with_a_reason(
         (Ask("restore"), "restore needs the directory of a checkpoint"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_and_the_next_may_be(
+def test_invalid_request_is_refused_and_next_is_accepted(
     ask: Ask, reason: str, tmp_path: Path, server: ControlServer, control: Control
 ) -> None:
     viewer = Viewer(tmp_path)
@@ -131,18 +131,18 @@ def test_what_cannot_be_asked_is_refused_and_the_next_may_be(
     assert [request.kind for request in asked(control)] == [Kind.PAUSE]
 
 
-def test_a_name_cannot_break_a_line_of_the_log(tmp_path: Path, server: ControlServer) -> None:
+def test_viewer_name_cannot_break_a_log_line(tmp_path: Path, server: ControlServer) -> None:
     welcome = Viewer(tmp_path).say(Hello(VERSION, "ann\x1b[31m\n" + "x" * 1000, 1))
     assert isinstance(welcome, Welcome)
     assert welcome.origin.isprintable()
     assert len(welcome.origin) < 120
 
 
-def test_the_system_knows_the_viewer_better_than_it_says(tmp_path: Path, server: ControlServer) -> None:
+def test_viewer_pid_comes_from_the_system(tmp_path: Path, server: ControlServer) -> None:
     assert Viewer(tmp_path).say(Hello(VERSION, "ann@box", 1)) == Welcome(ORIGIN)
 
 
-def test_only_its_owner_controls_a_run(
+def test_run_accepts_only_viewers_of_its_owner(
     tmp_path: Path, server: ControlServer, control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert stat.S_IMODE((tmp_path / SOCKET).stat().st_mode) == 0o600
@@ -154,7 +154,7 @@ def test_only_its_owner_controls_a_run(
     assert_serves(tmp_path, control)
 
 
-def test_viewers_beyond_the_most_are_refused(tmp_path: Path, server: ControlServer) -> None:
+def test_viewers_above_the_limit_are_refused(tmp_path: Path, server: ControlServer) -> None:
     viewers = [Viewer(tmp_path) for _ in range(VIEWERS)]
     assert all(isinstance(viewer.say(HELLO), Welcome) for viewer in viewers)
     refused = Viewer(tmp_path).hear()
@@ -164,7 +164,7 @@ def test_viewers_beyond_the_most_are_refused(tmp_path: Path, server: ControlServ
     wait_until(lambda: isinstance(Viewer(tmp_path).say(HELLO), Welcome))
 
 
-def test_a_viewer_that_does_not_read_is_dropped(tmp_path: Path, server: ControlServer, control: Control) -> None:
+def test_viewer_that_does_not_read_is_dropped(tmp_path: Path, server: ControlServer, control: Control) -> None:
     deaf = Viewer(tmp_path)
     deaf.send(frame(HELLO))
     with pytest.raises(ConnectionError):
@@ -184,7 +184,7 @@ time.sleep(1000)
 """
 
 
-def test_two_viewers_and_a_kill_of_one(tmp_path: Path, server: ControlServer, control: Control) -> None:
+def test_killed_viewer_does_not_affect_others(tmp_path: Path, server: ControlServer, control: Control) -> None:
     """In the middle of its message; and one that is stopped holds nobody up."""
     left = Viewer(tmp_path)
     left.say(HELLO)
@@ -204,7 +204,7 @@ def test_two_viewers_and_a_kill_of_one(tmp_path: Path, server: ControlServer, co
 # The socket itself
 
 
-def test_the_socket_goes_with_the_run(tmp_path: Path, control: Control) -> None:
+def test_socket_is_removed_when_the_run_ends(tmp_path: Path, control: Control) -> None:
     server = ControlServer(tmp_path, control, well)
     viewer = Viewer(tmp_path)
     viewer.say(HELLO)
@@ -214,7 +214,7 @@ def test_the_socket_goes_with_the_run(tmp_path: Path, control: Control) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_socket_of_a_dead_run_is_replaced(tmp_path: Path, control: Control) -> None:
+def test_socket_of_a_dead_run_is_replaced(tmp_path: Path, control: Control) -> None:
     for name in (SOCKET, f"{SOCKET}.part"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
             dead.bind(str(tmp_path / name))
@@ -225,7 +225,7 @@ def test_the_socket_of_a_dead_run_is_replaced(tmp_path: Path, control: Control) 
         assert [path.name for path in tmp_path.iterdir()] == [SOCKET]
 
 
-def test_a_path_longer_than_an_address(tmp_path: Path, control: Control) -> None:
+def test_socket_path_may_exceed_the_address_limit(tmp_path: Path, control: Control) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     deep.mkdir(parents=True)
     files = len(os.listdir("/proc/self/fd"))
@@ -237,7 +237,7 @@ def test_a_path_longer_than_an_address(tmp_path: Path, control: Control) -> None
     wait_until(lambda: len(os.listdir("/proc/self/fd")) == files)
 
 
-def test_a_long_path_on_a_system_without_proc_is_one_sentence(
+def test_long_socket_path_without_proc_is_refused(
     tmp_path: Path, control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deep = tmp_path / ("d" * 100)
@@ -247,7 +247,7 @@ def test_a_long_path_on_a_system_without_proc_is_one_sentence(
         ControlServer(deep, control, well)
 
 
-def test_a_system_without_unix_sockets_is_one_sentence(
+def test_server_without_unix_sockets_gives_the_reason(
     tmp_path: Path, control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(socket, "AF_UNIX")
@@ -255,12 +255,12 @@ def test_a_system_without_unix_sockets_is_one_sentence(
         ControlServer(tmp_path, control, well)
 
 
-def test_a_directory_that_takes_no_socket_is_one_sentence(tmp_path: Path, control: Control) -> None:
+def test_directory_without_socket_support_gives_the_reason(tmp_path: Path, control: Control) -> None:
     with pytest.raises(ControlError, match=r"gone/control.sock: No such file or directory"):
         ControlServer(tmp_path / "gone", control, well)
 
 
-def test_the_socket_of_the_next_run_is_left_alone(tmp_path: Path, control: Control) -> None:
+def test_closing_keeps_the_socket_of_the_next_run(tmp_path: Path, control: Control) -> None:
     """A run releases its lock before its server ends."""
     server = ControlServer(tmp_path, control, well)
     with closing(ControlServer(tmp_path, control, well)):
@@ -269,7 +269,7 @@ def test_the_socket_of_the_next_run_is_left_alone(tmp_path: Path, control: Contr
 
 
 @pytest.mark.parametrize("call", ["socket.socket", "socket.socketpair", "selectors.DefaultSelector"])
-def test_too_many_open_files_are_one_sentence(
+def test_server_without_descriptors_gives_the_reason(
     call: str, tmp_path: Path, control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -282,7 +282,7 @@ def test_too_many_open_files_are_one_sentence(
     assert len(os.listdir("/proc/self/fd")) == files
 
 
-def test_without_descriptors_it_waits_for_one(
+def test_server_waits_for_a_free_descriptor(
     tmp_path: Path, server: ControlServer, control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A viewer that cannot be taken in now is taken in later."""

@@ -29,7 +29,7 @@ def heard(session: AttachSession) -> list[Record]:
     return [session.records.get_nowait() for _ in range(session.records.qsize())]
 
 
-def test_the_past_is_one_state_and_the_future_comes_event_by_event(tmp_path: Path, lock: RunLock) -> None:
+def test_session_sends_past_state_then_single_events(tmp_path: Path, lock: RunLock) -> None:
     recorder = Recorder(tmp_path)
     for event in RUN[:40]:
         recorder.put(event)
@@ -50,7 +50,7 @@ def test_the_past_is_one_state_and_the_future_comes_event_by_event(tmp_path: Pat
     recorder.close()
 
 
-def test_what_is_said_last_is_heard(tmp_path: Path) -> None:
+def test_session_receives_the_last_events(tmp_path: Path) -> None:
     """Between a look at the recording and the end of the process."""
     lock = RunLock(tmp_path)
     recorder = Recorder(tmp_path)
@@ -67,7 +67,7 @@ def test_what_is_said_last_is_heard(tmp_path: Path) -> None:
     assert session.failure is None
 
 
-def test_a_recording_that_vanishes_is_one_sentence(tmp_path: Path) -> None:
+def test_session_reports_a_deleted_recording(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     lock = RunLock(directory)
     session = AttachSession(directory, read_only=True)
