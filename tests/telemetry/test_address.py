@@ -19,11 +19,11 @@ ADDRESSES = st.builds(
 
 
 @given(ADDRESSES)
-def test_what_is_written_is_read_back(address: Address) -> None:
+def test_address_round_trip_is_equal(address: Address) -> None:
     assert parse_address(str(address)) == address
 
 
-def test_it_reads_as_people_write_it() -> None:
+def test_address_accepts_common_spellings() -> None:
     assert parse_address("night#step=812&env=17&view=numerics") == Address("night", "step:812", 17, "numerics")
     assert str(Address("night", "step:812", 17, "numerics")) == "night#step=812&env=17&view=numerics"
     assert parse_address("runs/night") == Address("runs/night")
@@ -44,7 +44,7 @@ def test_it_reads_as_people_write_it() -> None:
         ("night#step", "'step' in"),
     ],
 )
-def test_what_is_no_address_is_refused(text: str, says: str) -> None:
+def test_invalid_address_is_refused(text: str, says: str) -> None:
     with pytest.raises(AddressError) as refused:
         parse_address(text)
     assert says in str(refused.value)

@@ -89,7 +89,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_read_ahead_or_in_turn_it_is_the_same_history(
+def test_read_ahead_gives_the_same_history(
     tmp_path: Path, taken: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     parts, cut = RECORDINGS[name]
@@ -105,7 +105,7 @@ def test_read_ahead_or_in_turn_it_is_the_same_history(
     assert len(taken) == seen
 
 
-def test_the_first_look_reads_by_itself_and_waits_for_nobody(tmp_path: Path, taken: list[tuple[str, bool]]) -> None:
+def test_read_ahead_first_poll_does_not_wait(tmp_path: Path, taken: list[tuple[str, bool]]) -> None:
     write(tmp_path / "run", PARTS)
     history = open_history(tmp_path / "run", 0.0)
     assert 0 < history.length < len(RUN)
@@ -122,7 +122,7 @@ def test_the_first_look_reads_by_itself_and_waits_for_nobody(tmp_path: Path, tak
     assert [name for name, _ in taken] == [f"events-{number:05d}.jsonl" for number in range(2, 6)]
 
 
-def test_what_a_killed_process_was_to_read_is_read_in_turn(
+def test_read_ahead_survives_a_killed_process(
     tmp_path: Path, taken: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "run", PARTS)
@@ -140,7 +140,7 @@ def test_what_a_killed_process_was_to_read_is_read_in_turn(
     assert not taken
 
 
-def test_what_goes_on_after_it_is_followed(tmp_path: Path, taken: list[tuple[str, bool]]) -> None:
+def test_read_ahead_follows_a_growing_recording(tmp_path: Path, taken: list[tuple[str, bool]]) -> None:
     write(tmp_path / "run", PARTS)
     history = open_history(tmp_path / "run")
     more: list[ev.AnyEvent] = stamp(RUN[-40:], first=len(RUN) + 1, start=RUN[-1].time + 60)

@@ -53,7 +53,7 @@ def update(**heads: ev.HeadReading) -> ev.PolicyUpdated:
         (device_sampled("cuda:1", used=91, total=100), "memory nearly full", "warning", "cuda:1"),
     ],
 )
-def test_each_rule_finds_what_it_is_for(event: ev.AnyEvent, rule: str, severity: str, where: str) -> None:
+def test_rules_find_their_anomaly(event: ev.AnyEvent, rule: str, severity: str, where: str) -> None:
     [found] = inspect(event)
     assert isinstance(found, ev.AnomalyFound)
 
@@ -78,11 +78,11 @@ def test_each_rule_finds_what_it_is_for(event: ev.AnyEvent, rule: str, severity:
         ev.Logged(severity="error", text="no rule looks at this"),
     ],
 )
-def test_what_is_within_the_limits_is_no_anomaly(event: ev.AnyEvent) -> None:
+def test_rules_ignore_values_within_limits(event: ev.AnyEvent) -> None:
     assert inspect(event) == []
 
 
-def test_a_sentence_says_what_where_when_and_how_much() -> None:
+def test_anomaly_text_gives_what_where_when_and_value() -> None:
     cases = {
         "env 07: the gradient of the conv_small in early is NaN at round 2 step 3": env_stepped(
             env=7, round=2, step=3, slots=[SLOT]
@@ -96,13 +96,13 @@ def test_a_sentence_says_what_where_when_and_how_much() -> None:
         assert found.text == text
 
 
-def test_several_rules_broken_by_one_event_are_all_found() -> None:
+def test_one_event_can_break_several_rules() -> None:
     found = inspect(env_stepped(loss=math.nan, train_loss=math.inf, grad_norm=math.nan))
 
     assert [one.rule for one in found] == ["non-finite loss", "non-finite gradient"]  # each rule once a place
 
 
-def test_an_anomaly_is_no_anomaly_itself() -> None:
+def test_anomaly_events_are_not_inspected() -> None:
     anomalies = [event for event in example_run() if isinstance(event, ev.AnomalyFound)]
 
     assert anomalies
@@ -160,7 +160,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("rule", CASES)
-def test_each_rule_begins_once_and_ends_when_the_value_comes_back(rule: str) -> None:
+def test_anomaly_begins_once_and_ends_on_recovery(rule: str) -> None:
     inspector = Inspector()
     breaks, mends = CASES[rule]
     said = [finding for event in breaks for finding in inspector.look(event)]
@@ -170,7 +170,7 @@ def test_each_rule_begins_once_and_ends_when_the_value_comes_back(rule: str) -> 
     assert [(type(one), one.rule) for one in said] == [(ev.AnomalyEnded, rule)]
 
 
-def test_a_gradient_that_no_clip_would_touch_does_not_explode() -> None:
+def test_gradient_below_the_clip_is_no_anomaly() -> None:
     inspector = Inspector()
     norms = (1e-4, 1e-4, 1e-4, 0.9, 1.1)
     found = [finding for event in course(*({"grad_norm": norm} for norm in norms)) for finding in inspector.look(event)]
@@ -179,7 +179,7 @@ def test_a_gradient_that_no_clip_would_touch_does_not_explode() -> None:
     ]
 
 
-def test_a_rollback_lasts_until_the_next_fresh_host() -> None:
+def test_rollback_anomaly_lasts_until_the_next_episode() -> None:
     inspector = Inspector()
     back = ev.GovernorRolledBack(round=1, step=3, env=0, reason="the loss is NaN", value=float("nan"))
     [found] = inspector.look(back)
@@ -202,26 +202,26 @@ def test_a_rollback_lasts_until_the_next_fresh_host() -> None:
         EVEN,
     ],
 )
-def test_what_only_looks_like_it_is_no_anomaly(events: list[ev.AnyEvent]) -> None:
+def test_rules_ignore_lookalikes(events: list[ev.AnyEvent]) -> None:
     inspector = Inspector()
     assert [finding for event in events for finding in inspector.look(event)] == []
 
 
 @pytest.mark.parametrize("scale", [0.25, 0.0, math.nan])
-def test_a_loss_scale_that_is_used_up_is_an_anomaly_however_small_it_is(scale: float) -> None:
+def test_exhausted_loss_scale_is_an_anomaly(scale: float) -> None:
     (found,) = Inspector().look(device_sampled(scale_min=scale, scale_max=scale))
     assert isinstance(found, ev.AnomalyFound)
     assert (found.rule, found.threshold) == ("loss scale below 1", 1.0)
 
 
-def test_memory_that_grows_says_when_it_is_full() -> None:
+def test_growing_memory_is_forecast() -> None:
     inspector = Inspector()
     said = [f for event in memories(100, 110, 120, 130, 140, 150, 160, used=900) for f in inspector.look(event)]
     [found] = [one for one in said if isinstance(one, ev.AnomalyFound)]
     assert found.text.endswith("at this rate it is full in round 17")  # 100 bytes left, 10 a round, from round 7 on
 
 
-def test_growth_that_is_noise_is_no_forecast() -> None:
+def test_noisy_memory_gives_no_forecast() -> None:
     for least, grows in ((100, False), (300, True)):  # bytes of 100,000 in five rounds: the limit is 1000
         state = RunState()
         run = [msgspec.structs.replace(event, total=100_000) if isinstance(event, ev.DeviceSampled) else event
@@ -231,13 +231,13 @@ def test_growth_that_is_noise_is_no_forecast() -> None:
         assert (memory_full(state.vitals.memories["cuda:0"]) is not None) == grows
 
 
-def test_memory_that_lanes_share_is_nearly_full_once() -> None:
+def test_full_shared_memory_is_one_anomaly() -> None:
     inspector = Inspector()
     samples = [device_sampled(lane, used=99, total=100) for lane in ("cpu:0", "cpu:1")] * 2
     assert [one.where for event in samples for one in inspector.look(event)] == ["cpu:0"]
 
 
-def test_points_of_the_memory_stay_evenly_spaced_when_they_are_thinned_out() -> None:
+def test_memory_points_stay_evenly_spaced() -> None:
     course = MemoryVitals()
     for sample in range(vitals.POINTS * 5):
         course.fold(device_sampled(allocated=sample), 1)
@@ -252,7 +252,7 @@ def test_lanes_of_one_cpu_share_one_memory() -> None:
     assert [memory.peak for memory in state.vitals.memories.values()] == [5]
 
 
-def test_a_resumed_inspector_says_what_the_old_one_would_have_said() -> None:
+def test_resumed_inspector_finds_the_same_anomalies() -> None:
     run: list[ev.AnyEvent] = [run_started(10), ev.RoundStarted(round=1)]
     inspector, state = Inspector(), RunState()
     told = course(*LONG[:6], *[{"accuracy": 0.4, "lost": 1}] * 4)
@@ -268,7 +268,7 @@ def test_a_resumed_inspector_says_what_the_old_one_would_have_said() -> None:
     assert [one.rule for said in expected for one in said] == ["stalled env", "repeated skips", "memory nearly full"]
 
 
-def test_a_silent_engine_is_stale_by_its_own_cadence() -> None:
+def test_silent_engine_is_stale_relative_to_its_pace() -> None:
     assert stale_telemetry(None, 1e6) is None  # it has not begun
     assert stale_telemetry(0.1, 5.0) is None
     assert stale_telemetry(2.0, 19.0) is None
@@ -278,7 +278,7 @@ def test_a_silent_engine_is_stale_by_its_own_cadence() -> None:
         assert (found.rule, found.value, found.threshold) == ("stale telemetry", age, limit)
 
 
-def test_run_state_knows_since_when_and_when_it_was_over() -> None:
+def test_run_state_keeps_start_and_end_of_anomalies() -> None:
     state = RunState()
     run = [run_started(1), ev.RoundStarted(round=1), *stamp([])]
     inspector = Inspector()

@@ -42,7 +42,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @settings(max_examples=40)
 @given(data=st.data())
-def test_every_event_comes_back_as_it_was(kind: type[ev.Event], data: st.DataObject) -> None:
+def test_event_round_trip_is_equal(kind: type[ev.Event], data: st.DataObject) -> None:
     event = data.draw(values(kind))
 
     line = encode(event)
@@ -51,7 +51,7 @@ def test_every_event_comes_back_as_it_was(kind: type[ev.Event], data: st.DataObj
     assert repr(DECODER.decode(line)) == repr(event)  # repr tells NaN from None, and -0.0 from 0.0
 
 
-def test_the_json_says_what_is_not_finite_and_leaves_out_what_was_not_measured() -> None:
+def test_json_has_non_finite_values_and_omits_missing_ones() -> None:
     event = env_stepped(loss=math.nan, grad_norm=math.inf, reward=-math.inf, value=None)
 
     written = msgspec.json.decode(encode(event))
@@ -61,20 +61,20 @@ def test_the_json_says_what_is_not_finite_and_leaves_out_what_was_not_measured()
 
 
 @given(events=st.lists(st.one_of([values(kind) for kind in KINDS]), max_size=4))
-def test_many_lines_are_those_of_each(events: list[ev.AnyEvent]) -> None:
+def test_encoding_many_equals_encoding_each(events: list[ev.AnyEvent]) -> None:
     unwritable = ev.Logged(severity="info", text="\udcff")
 
     for run in (events, [*events, unwritable]):
         assert encode_lines(run) == b"".join(encode(event) + b"\n" for event in run)
 
 
-def test_text_that_no_file_can_hold_does_not_stop_a_recording() -> None:
+def test_unencodable_text_is_replaced() -> None:
     event = ev.Logged(severity="info", text="a path \udcff with a byte that is not UTF-8")
 
     assert DECODER.decode(encode(event)) == ev.Logged(severity="info", text=event.text.replace("\udcff", "?"))
 
 
-def test_a_keyframe_holds_its_state_exactly() -> None:
+def test_keyframe_round_trip_keeps_the_state() -> None:
     state = fold(example_run())
     assert None in state.heads["tempo"].grad_norm
     state.walls.append(math.nan)
@@ -88,7 +88,7 @@ def test_a_keyframe_holds_its_state_exactly() -> None:
     assert repr(keyframe.open()) == repr(state)
 
 
-def test_a_keyframe_opens_to_a_state_of_its_own() -> None:
+def test_keyframe_opens_to_an_independent_state() -> None:
     keyframe = Keyframe.of(fold(example_run()))
 
     keyframe.open().envs[0].accuracy.append(1.0)

@@ -33,7 +33,7 @@ def printed(records: list[Record]) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def test_a_log_has_a_dated_line_for_each_round_and_notable_event() -> None:
+def test_log_has_dated_lines_for_rounds_and_notable_events() -> None:
     log = printed([*RUN])
 
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (INFO|WARNING|ERROR) +\S", line) for line in log)
@@ -50,7 +50,7 @@ def test_a_log_has_a_dated_line_for_each_round_and_notable_event() -> None:
     ]
 
 
-def test_the_line_of_a_round_tells_its_accuracies_its_update_and_the_pace() -> None:
+def test_round_line_has_accuracy_update_and_pace() -> None:
     state = fold(RUN)
     least, median, greatest = state.accuracy[-1]
 
@@ -60,7 +60,7 @@ def test_the_line_of_a_round_tells_its_accuracies_its_update_and_the_pace() -> N
     assert line.endswith("20 env-steps/s, 0 s left")
 
 
-def test_a_round_without_learning_has_its_line_too() -> None:
+def test_round_without_update_has_a_line() -> None:
     run = [event for event in RUN if not isinstance(event, ev.PolicyUpdated)]
 
     [first, second] = [line for line in printed([*run]) if "/2: accuracy" in line]
@@ -68,7 +68,7 @@ def test_a_round_without_learning_has_its_line_too() -> None:
     assert "KL" not in first + second
 
 
-def test_nothing_in_a_log_moves_a_cursor() -> None:
+def test_log_contains_no_control_characters() -> None:
     stream = io.StringIO()
     print_run([*RUN], stream)
 
@@ -76,7 +76,7 @@ def test_nothing_in_a_log_moves_a_cursor() -> None:
     assert "\r" not in stream.getvalue()
 
 
-def test_an_anomaly_that_repeats_is_told_ever_more_rarely() -> None:
+def test_repeated_anomaly_is_printed_ever_more_rarely() -> None:
     anomaly = ev.AnomalyFound(rule="r", severity="warning", where="w", value=1.0, text="it happened")
     log = printed([*stamp([run_started(), *[anomaly] * 250])])
 
@@ -87,7 +87,7 @@ def test_an_anomaly_that_repeats_is_told_ever_more_rarely() -> None:
     ]
 
 
-def test_the_end_of_an_anomaly_is_told_where_its_beginning_was() -> None:
+def test_anomaly_end_is_printed_if_its_start_was() -> None:
     begins = ev.AnomalyFound(rule="r", severity="warning", where="w", value=1.0, text="it happened")
     log = printed([*stamp([run_started(), *[begins, ev.AnomalyEnded(rule="r", where="w")] * 25])])
 
@@ -96,7 +96,7 @@ def test_the_end_of_an_anomaly_is_told_where_its_beginning_was() -> None:
     assert told == ["WARNING it happened", over, "WARNING it happened (×10)", over]
 
 
-def test_on_a_terminal_there_is_a_bar_and_the_same_lines() -> None:
+def test_terminal_shows_a_progress_bar_and_the_same_lines() -> None:
     stream = Terminal()
     print_run([*RUN], stream)
 
@@ -107,7 +107,7 @@ def test_on_a_terminal_there_is_a_bar_and_the_same_lines() -> None:
     assert stream.getvalue().rstrip().endswith("\x1b[2K")  # the bar is gone at the end
 
 
-def test_a_restored_run_is_told_from_its_keyframe_on() -> None:
+def test_console_continues_from_a_keyframe() -> None:
     keyframe = Keyframe.of(fold(RUN[:36]))
 
     log = printed([keyframe, *RUN[36:]])
@@ -116,7 +116,7 @@ def test_a_restored_run_is_told_from_its_keyframe_on() -> None:
     assert print_run([keyframe, *RUN[36:]], io.StringIO()).seq == len(RUN)
 
 
-def test_it_goes_on_until_the_run_is_over_and_the_queue_empty() -> None:
+def test_console_ends_when_run_has_ended_and_queue_is_empty() -> None:
     waiting: SimpleQueue[Record] = SimpleQueue()
     looks = 0
 
@@ -131,7 +131,7 @@ def test_it_goes_on_until_the_run_is_over_and_the_queue_empty() -> None:
     assert list(as_they_come(waiting, alive)) == RUN
 
 
-def test_a_signal_whose_handler_takes_long_does_not_keep_it_from_ending() -> None:
+def test_console_ends_despite_a_slow_signal_handler() -> None:
     waiting: SimpleQueue[Record] = SimpleQueue()
     rescue = threading.Timer(20 * IDLE, waiting.put, [RUN[0]])
     ending = time.monotonic() + 2 * IDLE
@@ -146,7 +146,7 @@ def test_a_signal_whose_handler_takes_long_does_not_keep_it_from_ending() -> Non
         signal.signal(signal.SIGALRM, before)
 
 
-def test_the_summary_of_a_run() -> None:
+def test_console_prints_a_summary() -> None:
     state = fold(RUN)
 
     lines = summary(state).splitlines()
@@ -170,5 +170,5 @@ def test_the_summary_of_a_run() -> None:
         (fold([*RUN[:5], ev.RunEnded(outcome="failed", reason="out of memory")]), "failed (out of memory)"),
     ],
 )
-def test_the_summary_says_what_is_not_known(state: RunState, says: str) -> None:
+def test_console_summary_marks_unknown_values(state: RunState, says: str) -> None:
     assert says in summary(state)

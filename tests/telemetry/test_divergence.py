@@ -37,7 +37,7 @@ def doctored(index: int, **changes: object) -> list[ev.AnyEvent]:
 
 
 @given(index=st.sampled_from(COMPUTED_AT))
-def test_the_first_changed_event_is_found_and_named(tmp_path_factory: pytest.TempPathFactory, index: int) -> None:
+def test_divergence_names_the_first_changed_event(tmp_path_factory: pytest.TempPathFactory, index: int) -> None:
     folder = tmp_path_factory.mktemp("runs")
 
     comparison = compare(folder, doctored(index, round=7))
@@ -52,7 +52,7 @@ def test_the_first_changed_event_is_found_and_named(tmp_path_factory: pytest.Tem
     assert f"round {where.round} against 7" in comparison.sentence
 
 
-def test_numbers_dates_timings_and_requests_are_not_compared(tmp_path: Path) -> None:
+def test_divergence_ignores_seq_time_and_requests(tmp_path: Path) -> None:
     other: list[ev.AnyEvent] = []
     for event in RUN:
         if isinstance(event, ev.PhaseTimed):
@@ -66,13 +66,13 @@ def test_numbers_dates_timings_and_requests_are_not_compared(tmp_path: Path) -> 
     assert comparison.sentence == f"a and b computed the same as far as both go: {len(COMPUTED_AT)} equal events"
 
 
-def test_a_nan_in_both_is_no_difference(tmp_path: Path) -> None:
+def test_divergence_treats_two_nans_as_equal(tmp_path: Path) -> None:
     assert any(isinstance(event, ev.EnvStepped) and math.isnan(event.grad_norm) for event in RUN)
 
     assert compare(tmp_path, RUN).found is None
 
 
-def test_a_nan_in_one_of_them_is(tmp_path: Path) -> None:
+def test_divergence_finds_a_nan_in_one_run(tmp_path: Path) -> None:
     index = next(i for i, event in enumerate(RUN) if isinstance(event, ev.EnvStepped) and event.env == 2)
 
     found = compare(tmp_path, doctored(index, loss=math.nan)).found
@@ -82,7 +82,7 @@ def test_a_nan_in_one_of_them_is(tmp_path: Path) -> None:
     assert "loss 2 against nan" in found.text
 
 
-def test_fields_in_parts_of_an_event_are_named(tmp_path: Path) -> None:
+def test_divergence_names_nested_fields(tmp_path: Path) -> None:
     index = next(i for i, event in enumerate(RUN) if isinstance(event, ev.EnvStepped))
     step = RUN[index]
     assert isinstance(step, ev.EnvStepped)
@@ -96,7 +96,7 @@ def test_fields_in_parts_of_an_event_are_named(tmp_path: Path) -> None:
     assert "slots[1].contribution 0.04 against nothing" in found.text
 
 
-def test_another_kind_of_event_is_a_difference(tmp_path: Path) -> None:
+def test_divergence_finds_another_event_type(tmp_path: Path) -> None:
     index = next(i for i, event in enumerate(RUN) if isinstance(event, ev.SeedMoved))
 
     found = compare(tmp_path, [*RUN[:index], *RUN[index + 1 :]]).found
@@ -106,7 +106,7 @@ def test_another_kind_of_event_is_a_difference(tmp_path: Path) -> None:
     assert "SeedMoved against" in found.text
 
 
-def test_a_run_that_ends_early_does_not_differ(tmp_path: Path) -> None:
+def test_divergence_ignores_an_early_end(tmp_path: Path) -> None:
     comparison = compare(tmp_path, RUN[:40])
 
     assert comparison.found is None
@@ -121,9 +121,7 @@ def test_a_run_that_ends_early_does_not_differ(tmp_path: Path) -> None:
         (example_run(envs=2), "a has the number of envs 4 and b 2: they differ from the start"),
     ],
 )
-def test_runs_of_which_nobody_expects_likeness_are_not_compared(
-    other: Sequence[ev.AnyEvent], said: str, tmp_path: Path
-) -> None:
+def test_incomparable_runs_are_not_compared(other: Sequence[ev.AnyEvent], said: str, tmp_path: Path) -> None:
     comparison = Comparison(history(tmp_path / "a", RUN), history(tmp_path / "b", other), ("a", "b"))
 
     assert comparison.search()
@@ -131,7 +129,7 @@ def test_runs_of_which_nobody_expects_likeness_are_not_compared(
     assert comparison.sentence == said
 
 
-def test_a_piece_of_a_run_is_compared_from_its_first_whole_step(tmp_path: Path) -> None:
+def test_excerpt_is_compared_from_its_first_complete_step(tmp_path: Path) -> None:
     cut = next(i for i, event in enumerate(RUN) if isinstance(event, ev.EnvStepped) and event.step == 3)
     last = max(COMPUTED_AT)
     other = doctored(last, round=9)
@@ -144,7 +142,7 @@ def test_a_piece_of_a_run_is_compared_from_its_first_whole_step(tmp_path: Path) 
     assert (comparison.found.position, comparison.found.other) == (last + 1, last + 1 - cut)
 
 
-def test_a_search_gives_way_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_search_can_be_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper.telemetry.divergence.CHECK_EVERY", 3)
     index = COMPUTED_AT[-1]
     comparison = Comparison(history(tmp_path / "a", RUN), history(tmp_path / "b", doctored(index, round=9)), ("a", "b"))
@@ -160,7 +158,7 @@ def test_a_search_gives_way_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
     assert not comparison.search()
 
 
-def test_a_rival_is_at_the_same_step(tmp_path: Path) -> None:
+def test_ghost_run_is_at_the_same_step(tmp_path: Path) -> None:
     run = history(tmp_path / "a", RUN)
     slower = [event for event in RUN if not isinstance(event, ev.DeviceSampled)]
     rival = Rival(run, history(tmp_path / "b", stamp(slower)))

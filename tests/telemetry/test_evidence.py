@@ -153,7 +153,7 @@ COURSES = st.builds(course, st.integers(0, 2**32), st.integers(20, 160))
 
 @settings(max_examples=100)
 @given(run=COURSES, kept=st.sampled_from((vitals.STEPS, 15, 12)))
-def test_the_rules_find_what_they_would_find_by_looking_back(run: list[ev.AnyEvent], kept: int) -> None:
+def test_rules_match_a_reference_over_all_past_steps(run: list[ev.AnyEvent], kept: int) -> None:
     inspector = Inspector()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vitals, "STEPS", kept)
@@ -163,7 +163,7 @@ def test_the_rules_find_what_they_would_find_by_looking_back(run: list[ev.AnyEve
 
 @settings(max_examples=30)
 @given(run=COURSES, data=st.data())
-def test_a_resumed_run_finds_what_an_uninterrupted_one_finds(run: list[ev.AnyEvent], data: st.DataObject) -> None:
+def test_resumed_run_finds_the_same_anomalies(run: list[ev.AnyEvent], data: st.DataObject) -> None:
     inspector, state = Inspector(), RunState()
     stops = data.draw(st.sets(st.integers(0, len(run) - 1), max_size=3))
     for number, (event, expected) in enumerate(zip(stamp(run), meant(run), strict=True)):
@@ -175,7 +175,7 @@ def test_a_resumed_run_finds_what_an_uninterrupted_one_finds(run: list[ev.AnyEve
             state.apply(each)
 
 
-def test_the_courses_break_every_rule_that_looks_back() -> None:
+def test_example_series_break_every_history_rule() -> None:
     begun = {each[1] for seed in range(10) for said in meant(course(seed, 160)) for each in said}
     assert begun >= {"exploding gradient", "repeated skips", "stalled env", "straggling lane", "non-finite accuracy"}
 
@@ -185,7 +185,7 @@ def test_the_courses_break_every_rule_that_looks_back() -> None:
         st.tuples(st.integers(0, 4), st.sampled_from((0.1, 0.2, 0.3, 0.4, math.nan, math.inf))), min_size=1, max_size=40
     )
 )
-def test_the_median_of_the_others_is_theirs(told: list[tuple[int, float]]) -> None:
+def test_median_of_other_envs_excludes_the_env(told: list[tuple[int, float]]) -> None:
     accuracies, latest = Accuracies(), dict[int, float]()
     for env, accuracy in told:
         latest[env] = accuracy

@@ -25,7 +25,7 @@ def history(tmp_path: Path) -> History:
     return open_history(tmp_path / "night")
 
 
-def test_it_opens_by_itself_and_shows_what_the_run_showed(history: History, tmp_path: Path) -> None:
+def test_excerpt_opens_alone_with_the_same_state(history: History, tmp_path: Path) -> None:
     moment = 50  # positions; the first event stands at 0 seconds
 
     path = write_excerpt(history, moment, tmp_path)
@@ -41,7 +41,7 @@ def test_it_opens_by_itself_and_shows_what_the_run_showed(history: History, tmp_
         assert repr(piece.state_at(position)) == repr(fold(RUN[: start + position]))
 
 
-def test_near_the_start_and_the_end_it_is_shorter(history: History, tmp_path: Path) -> None:
+def test_excerpt_near_start_or_end_is_shorter(history: History, tmp_path: Path) -> None:
     first = open_history(write_excerpt(history, 0, tmp_path))
     last = open_history(write_excerpt(history, history.length, tmp_path))
 
@@ -50,7 +50,7 @@ def test_near_the_start_and_the_end_it_is_shorter(history: History, tmp_path: Pa
     assert last.length == len(RUN) - max(end for end in STEP if end <= len(RUN) - 30)
 
 
-def test_a_moment_has_one_name_in_the_run_and_in_the_piece(history: History, tmp_path: Path) -> None:
+def test_moments_have_the_same_names_in_an_excerpt(history: History, tmp_path: Path) -> None:
     piece = open_history(write_excerpt(history, STEP[-1], tmp_path))
     assert piece.state_at(0).steps_done > 0
     for text in (f"step:{len(STEP)}", f"event:{len(RUN) - 3}", f"step:{len(STEP) - 1}"):
@@ -60,7 +60,7 @@ def test_a_moment_has_one_name_in_the_run_and_in_the_piece(history: History, tmp
         find_moment("step:1", piece)
 
 
-def test_time_stands_still_in_it_where_the_run_was_resumed(tmp_path: Path) -> None:
+def test_excerpt_keeps_recorded_time_still_at_a_resume(tmp_path: Path) -> None:
     at = STEP[3]
     later = [msgspec.structs.replace(event, time=event.time + 5000.0) for event in RUN[at:]]
     write_segment(tmp_path / "night", 1, recording(RUN[:at]))
@@ -78,7 +78,7 @@ def test_time_stands_still_in_it_where_the_run_was_resumed(tmp_path: Path) -> No
     assert repr(piece.state_at(at - first)) == repr(history.state_at(at))
 
 
-def test_it_is_named_after_run_and_step_and_overwrites_nothing(history: History, tmp_path: Path) -> None:
+def test_excerpt_is_named_after_the_step_without_overwriting(history: History, tmp_path: Path) -> None:
     step_two = history.steps[1]
     assert isinstance(RUN[step_two - 1], ev.PhaseTimed)
 
@@ -89,9 +89,7 @@ def test_it_is_named_after_run_and_step_and_overwrites_nothing(history: History,
     ]  # fmt: skip
 
 
-def test_what_cannot_be_written_leaves_nothing(
-    history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_excerpt_leaves_no_file(history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: object) -> bytes:
         raise OSError(28, "No space left on device")
 
@@ -103,6 +101,6 @@ def test_what_cannot_be_written_leaves_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["night"]
 
 
-def test_a_directory_that_is_not_there_is_an_error(history: History, tmp_path: Path) -> None:
+def test_excerpt_into_missing_directory_fails(history: History, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_excerpt(history, 0, tmp_path / "nowhere")

@@ -60,7 +60,7 @@ class HearingMemory(Memory):
         """Others keep it."""
 
 
-def test_a_rank_looks_at_its_own_envs_and_lanes_with_the_others_in_view() -> None:
+def test_hub_of_a_rank_inspects_its_own_envs_and_lanes() -> None:
     """It is told what the run is by rank 0, and how long the lanes of other ranks need by those."""
 
     def work(ranks: Ranks) -> list[Record]:
@@ -83,7 +83,7 @@ def test_a_rank_looks_at_its_own_envs_and_lanes_with_the_others_in_view() -> Non
         assert all(any(slot in text for slot in SLOTS) for text in texts), texts
 
 
-def test_what_a_rank_told_when_it_lost_another_is_told() -> None:
+def test_hub_emits_the_report_of_a_lost_rank() -> None:
     meeting, memory = Meeting(2), HearingMemory()
     hub = SharedHub(memory, meeting.rank(0))
     hub.emit(env_stepped(env=0, step=1))
@@ -95,7 +95,7 @@ def test_what_a_rank_told_when_it_lost_another_is_told() -> None:
     assert [type(record) for record in memory.records] == [ev.EnvStepped, ev.RunEnded]
 
 
-def test_events_are_numbered_from_one_and_dated(hub: Hub, memory: Memory) -> None:
+def test_hub_numbers_events_from_one_and_dates_them(hub: Hub, memory: Memory) -> None:
     before = time.time()
     for step in (1, 2, 3):
         hub.emit(ev.PhaseTimed(round=1, step=step, wall=0.1, phases={}))
@@ -105,7 +105,7 @@ def test_events_are_numbered_from_one_and_dated(hub: Hub, memory: Memory) -> Non
     assert before - unit <= memory.records[0].time <= memory.records[2].time <= time.time()
 
 
-def test_every_listener_hears_every_event_from_then_on(hub: Hub, memory: Memory) -> None:
+def test_hub_sends_later_events_to_every_listener(hub: Hub, memory: Memory) -> None:
     first, given = hub.subscribe(), queue.SimpleQueue[Record]()
     hub.emit(run_started())
     assert hub.subscribe(given) is given
@@ -115,7 +115,7 @@ def test_every_listener_hears_every_event_from_then_on(hub: Hub, memory: Memory)
     assert list(drained(given)) == memory.records[1:]
 
 
-def test_an_anomaly_follows_the_event_it_was_found_in(hub: Hub, memory: Memory) -> None:
+def test_hub_emits_an_anomaly_after_its_event(hub: Hub, memory: Memory) -> None:
     hub.emit(env_stepped(env=3, grad_norm=math.nan))
     hub.emit(env_stepped(env=3))
 
@@ -128,7 +128,7 @@ def test_an_anomaly_follows_the_event_it_was_found_in(hub: Hub, memory: Memory) 
     assert [record.seq for record in memory.records] == [1, 2, 3, 4]
 
 
-def test_after_a_restore_the_numbers_go_on_from_the_checkpoint(hub: Hub, memory: Memory) -> None:
+def test_hub_continues_numbering_after_restore(hub: Hub, memory: Memory) -> None:
     heard = hub.subscribe()
     for _ in range(9):
         hub.emit(run_started())
@@ -144,7 +144,7 @@ def test_after_a_restore_the_numbers_go_on_from_the_checkpoint(hub: Hub, memory:
     assert restored.open() == keyframe.open()
 
 
-def test_listeners_hear_once_what_was_lost(hub: Hub, memory: Memory) -> None:
+def test_hub_reports_lost_events_once(hub: Hub, memory: Memory) -> None:
     heard = hub.subscribe()
     memory.notices.extend(["one file is gone", "another too"])
     hub.emit(run_started())
@@ -153,7 +153,7 @@ def test_listeners_hear_once_what_was_lost(hub: Hub, memory: Memory) -> None:
     assert told == [("error", "one file is gone"), ("error", "another too")]
 
 
-def test_listeners_hear_once_that_recording_fails_and_that_it_goes_on(hub: Hub, memory: Memory) -> None:
+def test_hub_reports_recording_failure_and_recovery_once(hub: Hub, memory: Memory) -> None:
     heard = hub.subscribe()
     hub.emit(run_started())
     memory.failure = "cannot record: no space"
@@ -170,7 +170,7 @@ def test_listeners_hear_once_that_recording_fails_and_that_it_goes_on(hub: Hub, 
     ]
 
 
-def test_with_the_recorder_a_snapshot_is_what_a_listener_knows(tmp_path: Path) -> None:
+def test_hub_snapshot_equals_the_state_of_a_listener(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run")
     hub = Hub(recorder)
     heard = hub.subscribe()

@@ -34,7 +34,7 @@ def other(tmp_path: Path):
     process.communicate()
 
 
-def test_what_was_never_locked_is_not_alive(tmp_path: Path) -> None:
+def test_run_without_a_lock_is_not_live(tmp_path: Path) -> None:
     file = tmp_path / "events-00001.jsonl"
     file.touch()
     assert not is_live(tmp_path)
@@ -42,7 +42,7 @@ def test_what_was_never_locked_is_not_alive(tmp_path: Path) -> None:
     assert not is_live(file)
 
 
-def test_alive_until_released(tmp_path: Path) -> None:
+def test_run_is_live_until_released(tmp_path: Path) -> None:
     lock = RunLock(tmp_path)
     assert lock.problem is None
     assert is_live(tmp_path)
@@ -51,7 +51,7 @@ def test_alive_until_released(tmp_path: Path) -> None:
     assert not is_live(tmp_path)
 
 
-def test_alive_until_the_process_is_killed(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+def test_run_is_live_until_its_process_is_killed(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     assert is_live(tmp_path)
     holder = read_holder(tmp_path)
     assert holder is not None
@@ -64,14 +64,16 @@ def test_alive_until_the_process_is_killed(tmp_path: Path, other: subprocess.Pop
     RunLock(tmp_path).release()
 
 
-def test_a_run_has_one_process(tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_process_cannot_lock_a_run(
+    tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(liveness, "PATIENCE", 0.05)
     with pytest.raises(RecordingError, match=f"is being trained by process {other.pid} on .*esper-sanctum attach"):
         RunLock(tmp_path)
     assert is_live(tmp_path)
 
 
-def test_a_lock_that_is_only_looked_at_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_waits_while_another_process_checks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(liveness, "PATIENCE", 60.0)
     RunLock(tmp_path).release()
     look = os.open(tmp_path / LOCK, os.O_RDONLY)
@@ -86,7 +88,7 @@ def test_a_lock_that_is_only_looked_at_is_waited_for(tmp_path: Path, monkeypatch
     process.communicate()
 
 
-def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filesystem_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(file: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -97,7 +99,7 @@ def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     lock.release()
 
 
-def test_a_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(liveness, "fcntl", None)
     lock = RunLock(tmp_path)
     assert lock.problem is not None
@@ -106,7 +108,7 @@ def test_a_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     lock.release()
 
 
-def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+def test_lock_in_uncreatable_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     with pytest.raises(RecordingError, match=r"cannot record to .*taken/run: Not a directory"):
         RunLock(tmp_path / "taken" / "run")

@@ -51,13 +51,13 @@ def noted(chosen: list[int]) -> tuple[Marks, list[tuple[Sign, int]]]:
     return marks, expected
 
 
-def test_each_event_has_its_sign() -> None:
+def test_events_have_their_marks() -> None:
     marks, expected = noted(list(range(len(SAID))))
     assert [(mark.sign, mark.position) for mark in marks] == expected
 
 
 @given(chosen=st.lists(st.integers(0, len(SAID) - 1), max_size=40), at=st.integers(0, 41))
-def test_stops_are_the_nearest_on_either_side(chosen: list[int], at: int) -> None:
+def test_next_and_previous_mark_are_the_nearest(chosen: list[int], at: int) -> None:
     marks, expected = noted(chosen)
     stops = [position for sign, position in expected if sign in STOPS]
 
@@ -68,14 +68,14 @@ def test_stops_are_the_nearest_on_either_side(chosen: list[int], at: int) -> Non
 
 
 @given(chosen=st.lists(st.integers(0, len(SAID) - 1), max_size=40), at=st.integers(0, 41))
-def test_what_was_undone_is_forgotten(chosen: list[int], at: int) -> None:
+def test_marks_of_undone_events_are_removed(chosen: list[int], at: int) -> None:
     marks, expected = noted(chosen)
     marks.forget(at)
     assert [(mark.sign, mark.position) for mark in marks] == [pair for pair in expected if pair[1] <= at]
 
 
 @given(chosen=st.lists(st.integers(0, len(SAID) - 1), max_size=20), own=st.lists(st.integers(0, 21), max_size=12))
-def test_bookmarks_come_and_go_and_leave_the_order(chosen: list[int], own: list[int]) -> None:
+def test_bookmarks_can_be_set_and_removed_in_order(chosen: list[int], own: list[int]) -> None:
     marks, expected = noted(chosen)
 
     there = [marks.toggle(position, position / 10) for position in own]
@@ -88,7 +88,7 @@ def test_bookmarks_come_and_go_and_leave_the_order(chosen: list[int], own: list[
     assert len(marks) == len(expected) + len(kept)
 
 
-def test_anomalies_are_counted_from_one() -> None:
+def test_anomaly_marks_are_numbered_from_one() -> None:
     marks, _ = noted([6, 9, 7])
     assert [mark and mark.position for mark in (marks.anomaly(0), marks.anomaly(1), marks.anomaly(2))] == [None, 1, 3]
     assert marks.anomaly(3) is None

@@ -63,7 +63,7 @@ def assert_same(run: Path, events: Sequence[ev.AnyEvent]) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_ranks_of_a_run_read_as_one(ranks: int, packed: bool, tmp_path: Path) -> None:
+def test_merged_ranks_read_as_one_history(ranks: int, packed: bool, tmp_path: Path) -> None:
     paths = record(tmp_path / "run", RUN, ranks)
     if packed:
         for path in paths:
@@ -71,7 +71,7 @@ def test_the_ranks_of_a_run_read_as_one(ranks: int, packed: bool, tmp_path: Path
     assert_same(tmp_path / "run", RUN)
 
 
-def test_any_moment_is_found_again_in_a_long_recording(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_merged_history_seeks_to_any_position(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(merged, "CHUNK", 2_000)
     monkeypatch.setattr(reader, "BLOCK", 16)
     record(tmp_path / "run", RUN, 2)
@@ -81,7 +81,7 @@ def test_any_moment_is_found_again_in_a_long_recording(monkeypatch: pytest.Monke
     assert repr(list(history.events(37, 61))) == repr(RUN[37:61])
 
 
-def test_segments_need_not_correspond(tmp_path: Path) -> None:
+def test_merged_ranks_may_have_different_segments(tmp_path: Path) -> None:
     """A recorder begins a segment by the size of its own file."""
     run = tmp_path / "run"
     first, second = shares(RUN, 2)
@@ -110,11 +110,11 @@ def goes_back(ranks: int, run: Path) -> list[ev.AnyEvent]:
     return [*kept, *again]
 
 
-def test_what_was_undone_on_all_ranks_is_left_out(tmp_path: Path) -> None:
+def test_merged_history_omits_undone_events(tmp_path: Path) -> None:
     assert_same(tmp_path / "run", goes_back(2, tmp_path / "run"))
 
 
-def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
+def test_merged_history_spans_a_changed_number_of_ranks(tmp_path: Path) -> None:
     run = tmp_path / "run"
     history = goes_back(2, run)
     third = stamp(RUN[60:], first=history[-1].seq + 1, start=RUN[-1].time + 1)
@@ -123,7 +123,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
     assert_same(run, [*history, *third])
 
 
-def test_a_reader_that_follows_a_run_is_told_when_ranks_join_it(tmp_path: Path) -> None:
+def test_merged_reader_reports_joining_ranks(tmp_path: Path) -> None:
     """What rank 0 records is followed on."""
     run = tmp_path / "run"
     write_segment(run, 1, lines([Keyframe.of(RunState()), *RUN[:50]]))
@@ -139,7 +139,7 @@ def test_a_reader_that_follows_a_run_is_told_when_ranks_join_it(tmp_path: Path) 
     assert_same(run, [*RUN[:50], *later])
 
 
-def test_an_event_waits_for_those_of_other_ranks_that_come_before_it(tmp_path: Path) -> None:
+def test_merged_event_waits_for_earlier_ones_of_other_ranks(tmp_path: Path) -> None:
     """Their recorders write when they write. The reader never has to take back what it has shown."""
     run = tmp_path / "run"
     _, path = record(run, RUN, 2)
@@ -158,7 +158,7 @@ def test_an_event_waits_for_those_of_other_ranks_that_come_before_it(tmp_path: P
     assert repr(list(playback.history.events())) == repr(RUN)
 
 
-def test_nothing_is_waited_for_once_the_run_is_over(tmp_path: Path) -> None:
+def test_merged_reader_waits_for_nothing_after_the_end(tmp_path: Path) -> None:
     """A rank was killed: what it had not written yet is lost, and what the others have is shown."""
     run = tmp_path / "run"
     first, second = record(run, RUN, 2)
@@ -175,7 +175,7 @@ def test_nothing_is_waited_for_once_the_run_is_over(tmp_path: Path) -> None:
     assert history.state_at(history.length).status == "done"
 
 
-def test_what_a_lost_rank_recorded_is_missed(tmp_path: Path) -> None:
+def test_merged_reader_reports_missing_events_of_a_lost_rank(tmp_path: Path) -> None:
     record(tmp_path / "run", RUN, 2)
     lost = [event for event in shares(RUN, 2)[1] if event.seq > 1]
     shutil.rmtree(tmp_path / "run" / "rank-1")
@@ -195,7 +195,7 @@ def leave_lock(directory: Path, host: str) -> None:
     lock.release()
 
 
-def test_what_a_rank_recorded_is_shown_though_rank_0_was_killed_before_it_wrote(tmp_path: Path) -> None:
+def test_merged_reader_shows_other_ranks_if_rank_0_was_killed(tmp_path: Path) -> None:
     run = tmp_path / "run"
     record(run, RUN, 2)[0].unlink()
     assert open_history(run).length == 0  # nobody knows yet that rank 0 will not write
@@ -211,7 +211,7 @@ def test_what_a_rank_recorded_is_shown_though_rank_0_was_killed_before_it_wrote(
 
 
 @pytest.mark.parametrize(("host", "shown"), [("this", True), ("another", False)])
-def test_a_killed_rank_is_not_waited_for_where_that_is_known(host: str, shown: bool, tmp_path: Path) -> None:
+def test_merged_reader_skips_a_rank_known_to_be_killed(host: str, shown: bool, tmp_path: Path) -> None:
     """Rank 0 was killed, and what it had not written yet is lost; the other told why the run failed."""
     run = tmp_path / "run"
     first, second = record(run, RUN, 2)
@@ -226,7 +226,7 @@ def test_a_killed_rank_is_not_waited_for_where_that_is_known(host: str, shown: b
     lock.release()
 
 
-def test_the_beginning_is_told_once_whoever_wrote_it_first(tmp_path: Path) -> None:
+def test_merged_history_has_one_run_start(tmp_path: Path) -> None:
     run = tmp_path / "run"
     first, _ = record(run, RUN, 2)
     whole = first.read_bytes().splitlines(keepends=True)
@@ -239,7 +239,7 @@ def test_the_beginning_is_told_once_whoever_wrote_it_first(tmp_path: Path) -> No
     assert history.notices == []
 
 
-def test_damage_is_told_with_the_file_it_is_in(tmp_path: Path) -> None:
+def test_merged_damage_is_reported_with_its_file(tmp_path: Path) -> None:
     run = tmp_path / "run"
     _, path = record(run, RUN, 2)
     text = path.read_bytes().splitlines(keepends=True)
@@ -252,7 +252,7 @@ def test_damage_is_told_with_the_file_it_is_in(tmp_path: Path) -> None:
     assert notice.startswith(f"{path}, line 6 is damaged and was skipped")
 
 
-def test_an_event_of_an_env_that_the_run_has_not_is_damage(tmp_path: Path) -> None:
+def test_merged_event_of_an_unknown_env_is_damage(tmp_path: Path) -> None:
     run = tmp_path / "run"
     record(run, RUN, 2)
     stray = msgspec.structs.replace(env_stepped(9, 2, 5), seq=len(RUN) + 1, time=RUN[-1].time)
@@ -265,7 +265,7 @@ def test_an_event_of_an_env_that_the_run_has_not_is_damage(tmp_path: Path) -> No
 
 @settings(max_examples=30)
 @given(data=st.data())
-def test_however_the_events_are_spread_over_the_ranks(
+def test_merged_history_is_independent_of_the_split(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     owners = data.draw(st.lists(st.integers(0, 2), min_size=len(RUN), max_size=len(RUN)))

@@ -50,7 +50,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
         ("50%", len(RUN) // 2 + 1),
     ],
 )
-def test_what_people_write(history: History, text: str, position: int) -> None:
+def test_moments_accept_common_spellings(history: History, text: str, position: int) -> None:
     assert find_moment(text, history) == position
 
 
@@ -69,25 +69,25 @@ def test_what_people_write(history: History, text: str, position: int) -> None:
         ("12:29", "this recording was not running at 12:29: it goes from 12:30:20 to 14:16:20"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(history: History, text: str, says: str) -> None:
+def test_invalid_moment_is_refused(history: History, text: str, says: str) -> None:
     with pytest.raises(MomentError, match=says):
         find_moment(text, history)
 
 
 @given(text=st.text(max_size=12) | st.from_regex(r"(round|step|event|anomaly):\d{1,4}|\d{0,3}h?\d{0,3}m?\d{0,3}s?"))
-def test_whatever_is_written_is_a_position_or_refused(history: History, text: str) -> None:
+def test_any_text_is_a_position_or_refused(history: History, text: str) -> None:
     with contextlib.suppress(MomentError):
         assert 0 <= find_moment(text, history) <= history.length
 
 
-def test_a_time_of_day_after_midnight(tmp_path: Path) -> None:
+def test_time_of_day_after_midnight_is_found(tmp_path: Path) -> None:
     begin = datetime(2026, 3, 4, 23, 59, 0).timestamp()
     run = [msgspec.structs.replace(event, time=begin + index) for index, event in enumerate(example_run())]
     history = open_history(write_segment(tmp_path, 1, recording(run)))
     assert find_moment("0:00:10", history) == 71
 
 
-def test_a_time_of_day_in_a_gap_is_where_the_run_went_on(tmp_path: Path) -> None:
+def test_time_of_day_in_a_gap_is_the_resume(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     write_segment(directory, 1, recording(RUN[:20]))
     later = [msgspec.structs.replace(event, time=event.time + 7200) for event in RUN[20:]]
@@ -103,14 +103,14 @@ def without(*lost: int) -> list[ev.AnyEvent]:
     return [event for event in RUN if event.seq not in lost]
 
 
-def test_a_round_without_a_step_yet_is_where_it_starts(tmp_path: Path) -> None:
+def test_round_without_steps_is_its_start(tmp_path: Path) -> None:
     starts = [index + 1 for index, event in enumerate(RUN) if isinstance(event, ev.RoundStarted)]
     history = open_history(write_segment(tmp_path, 1, recording(RUN[: starts[1] + 1])))
     assert find_moment("round:2", history) == starts[1]
     assert history.state_at(starts[1]).round == 2
 
 
-def test_a_damaged_line_does_not_shift_the_numbers_of_what_comes_after_it(tmp_path: Path) -> None:
+def test_damaged_line_keeps_later_numbers(tmp_path: Path) -> None:
     second_step, second_round = STEPS[1], next(e.seq for e in RUN if isinstance(e, ev.RoundStarted) and e.round == 2)
     history = open_history(write_segment(tmp_path, 1, recording(without(second_step, second_round))))
 

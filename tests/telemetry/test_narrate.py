@@ -22,17 +22,17 @@ def dealt(envs: int, lanes: int) -> list[str]:
         (dealt(20, 16), "20 envs on 16 lanes, cpu:0 to cpu:15, ×1 to ×2"),
     ],
 )
-def test_the_assignment_is_counted_lane_by_lane(lanes: list[str], said: str) -> None:
+def test_env_assignment_is_counted_by_lane(lanes: list[str], said: str) -> None:
     assert assignment(lanes) == said
 
 
-def test_a_run_starts_by_saying_where_its_envs_are() -> None:
+def test_run_start_sentence_gives_the_env_assignment() -> None:
     started = run_started(envs=5)
     severity, text = sentence(started) or ("", "")
     assert severity == "info"
     assert text == f"run {started.run}: ppo on digits_impaired, 5 envs on cpu:0 ×3, cpu:1 ×2"
 
 
-def test_one_of_a_thing_is_not_more() -> None:
+def test_counts_of_one_are_singular() -> None:
     assert [counted(count, "env") for count in (0, 1, 2)] == ["0 envs", "1 env", "2 envs"]
     assert [counted(count, "quantity", "quantities") for count in (1, 2)] == ["1 quantity", "2 quantities"]

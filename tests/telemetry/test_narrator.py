@@ -72,15 +72,15 @@ ANOMALY = ev.AnomalyFound(
         (ev.RunEnded(outcome="failed", reason="out of memory"), "error: run failed: out of memory"),
     ],
 )
-def test_a_notable_event_is_a_sentence_that_says_when(event: ev.AnyEvent, sentence: str) -> None:
+def test_notable_events_produce_dated_sentences(event: ev.AnyEvent, sentence: str) -> None:
     assert after(event) == [sentence]
 
 
-def test_what_is_routine_is_not_told() -> None:
+def test_routine_events_produce_no_sentence() -> None:
     assert after(env_stepped(0, 1, 4), ev.PhaseTimed(round=1, step=4, wall=0.1, phases={}), seed("training")) == []
 
 
-def test_a_whole_run_from_its_start_to_its_end() -> None:
+def test_narrator_covers_a_whole_run() -> None:
     run = example_run()
     state = fold(run)
 
@@ -96,7 +96,7 @@ def test_a_whole_run_from_its_start_to_its_end() -> None:
     assert "error: env 01: the gradient of the host is NaN at round 1 step 3" in lines
 
 
-def test_it_draws_nothing_and_writes_ascii_on_a_terminal_too() -> None:
+def test_narrator_prints_plain_ascii_on_a_terminal() -> None:
     stream = Terminal()
     run = stamp([run_started(), ev.Logged(severity="info", text="größer ≠ 1\x1b[2J\nnext · –")])
 
@@ -106,7 +106,7 @@ def test_it_draws_nothing_and_writes_ascii_on_a_terminal_too() -> None:
     assert stream.getvalue().isascii()
 
 
-def test_a_run_is_told_from_a_keyframe_on() -> None:
+def test_narrator_continues_from_a_keyframe() -> None:
     """As a viewer that comes later does, and a run that goes back to a checkpoint."""
     run = example_run()
     lines = told([*run])
@@ -117,11 +117,11 @@ def test_a_run_is_told_from_a_keyframe_on() -> None:
     assert later == lines[-len(later) :]
 
 
-def test_nothing_is_said_before_a_round_of_when_it_was() -> None:
+def test_narrator_gives_no_step_before_the_first_round() -> None:
     requested = ev.ControlRequested(kind="stop", origin="signal")
     assert told([Keyframe.of(RunState()), *stamp([run_started(), requested])])[1:] == ["stop requested (signal)"]
 
 
 @pytest.mark.parametrize("text", ["plain", 'it\'s "so" \\ so', "~ !"])
-def test_ascii_stays_as_it_is(text: str) -> None:
+def test_ascii_text_is_unchanged(text: str) -> None:
     assert in_ascii(text) == text

@@ -48,7 +48,7 @@ MOVES: st.SearchStrategy[Callable[[Playback], None]] = st.one_of(
 
 
 @given(moves=st.lists(MOVES, max_size=12), near=st.sampled_from([0, 5, 1000]))
-def test_wherever_one_comes_from_the_state_is_that_of_going_forwards(
+def test_seek_gives_the_same_state_from_anywhere(
     history: History, moves: list[Callable[[Playback], None]], near: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -60,13 +60,13 @@ def test_wherever_one_comes_from_the_state_is_that_of_going_forwards(
             assert 0 <= playback.elapsed <= playback.duration
 
 
-def test_it_starts_at_the_beginning_and_holds(playback: Playback) -> None:
+def test_playback_starts_paused_at_the_beginning(playback: Playback) -> None:
     assert (playback.position, playback.length, playback.playing) == (0, len(RUN), False)
     assert playback.advance(10) == 0
     assert playback.position == 0
 
 
-def test_playing_applies_the_events_whose_time_has_come(playback: Playback) -> None:
+def test_playback_applies_events_by_recorded_time(playback: Playback) -> None:
     playback.playing = True
 
     assert playback.advance(0.105) == 11  # one every hundredth of a second, the first at 0
@@ -77,7 +77,7 @@ def test_playing_applies_the_events_whose_time_has_come(playback: Playback) -> N
     assert playback.playing
 
 
-def test_time_between_frames_is_not_lost(playback: Playback) -> None:
+def test_playback_keeps_the_time_between_frames(playback: Playback) -> None:
     playback.playing = True
     playback.speed = 0.1
 
@@ -89,7 +89,7 @@ def test_time_between_frames_is_not_lost(playback: Playback) -> None:
 
 
 @pytest.mark.parametrize("speed", [100.0, math.inf])
-def test_playing_stops_at_the_end(playback: Playback, speed: float) -> None:
+def test_playback_stops_at_the_end(playback: Playback, speed: float) -> None:
     playback.playing = True
     playback.speed = speed
 
@@ -99,7 +99,7 @@ def test_playing_stops_at_the_end(playback: Playback, speed: float) -> None:
     assert playback.elapsed == playback.duration == pytest.approx((len(RUN) - 1) / 100)
 
 
-def test_one_frame_folds_no_more_than_a_batch(playback: Playback, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_playback_limits_the_events_of_a_frame(playback: Playback, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BATCH", 20)
     playback.playing = True
     playback.speed = math.inf
@@ -110,7 +110,7 @@ def test_one_frame_folds_no_more_than_a_batch(playback: Playback, monkeypatch: p
     assert playback.playing
 
 
-def test_steps_forwards_and_back(playback: Playback) -> None:
+def test_playback_steps_forwards_and_back(playback: Playback) -> None:
     playback.step(1)
     assert playback.position == STEPS[0]
     playback.step(2)
@@ -126,7 +126,7 @@ def test_steps_forwards_and_back(playback: Playback) -> None:
     assert playback.position == len(RUN)
 
 
-def test_rounds_end_with_everything_in_sight(playback: Playback) -> None:
+def test_playback_round_jump_ends_after_its_last_event(playback: Playback) -> None:
     playback.step_round(2)
 
     assert isinstance(RUN[playback.position], ev.RoundStarted)
@@ -136,7 +136,7 @@ def test_rounds_end_with_everything_in_sight(playback: Playback) -> None:
     assert playback.state.update.round == 1
 
 
-def test_playing_goes_on_from_where_one_sought(playback: Playback) -> None:
+def test_playback_continues_from_a_seek(playback: Playback) -> None:
     playback.seek_time(0.305)
     assert playback.position == 31
     playback.playing = True
@@ -147,7 +147,7 @@ def test_playing_goes_on_from_where_one_sought(playback: Playback) -> None:
     assert is_exact(playback)
 
 
-def test_a_head_at_the_end_of_a_growing_run_stays_there(tmp_path: Path) -> None:
+def test_playhead_at_the_end_follows_a_growing_run(tmp_path: Path) -> None:
     path = write_segment(tmp_path, 1, recording(RUN[:40]))
     playback = Playback(open_history(path))
     assert not playback.poll()
@@ -168,7 +168,7 @@ def test_a_head_at_the_end_of_a_growing_run_stays_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("at", "lands"), [(60, 42), (50, 31), (20, 20)])
-def test_a_head_on_what_was_undone_goes_back_with_the_run(tmp_path: Path, at: int, lands: int) -> None:
+def test_playhead_on_undone_events_moves_back(tmp_path: Path, at: int, lands: int) -> None:
     write_segment(tmp_path, 1, recording(RUN[:60]))
     playback = Playback(open_history(tmp_path))
     playback.seek(at)

@@ -41,7 +41,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path.parent if "directory" in request.param else path
 
 
-def test_every_form_of_a_recording_reads_the_same(recorded: Path) -> None:
+def test_recording_formats_read_the_same(recorded: Path) -> None:
     history = open_history(recorded)
 
     assert same(history, RUN)
@@ -50,14 +50,14 @@ def test_every_form_of_a_recording_reads_the_same(recorded: Path) -> None:
     assert history.notices == []
 
 
-def test_steps_and_rounds_are_known_by_position(tmp_path: Path) -> None:
+def test_history_knows_positions_of_steps_and_rounds(tmp_path: Path) -> None:
     history = open_history(write_segment(tmp_path, 1, recording(RUN)))
 
     assert [type(RUN[position - 1]) for position in history.steps] == [ev.PhaseTimed] * 10
     assert [type(RUN[position]) for position in history.rounds] == [ev.RoundStarted] * 2
 
 
-def test_truncated_anywhere_it_opens_and_loses_at_most_the_last_line(tmp_path: Path) -> None:
+def test_truncated_file_loses_at_most_its_last_line(tmp_path: Path) -> None:
     path = tmp_path / "short.jsonl"
     states = [repr(fold(SHORT[:count])) for count in range(len(SHORT) + 1)]
     for size in range(len(SHORT_BYTES) + 1):
@@ -70,7 +70,7 @@ def test_truncated_anywhere_it_opens_and_loses_at_most_the_last_line(tmp_path: P
         assert repr(history.state_at(whole)) == states[whole]
 
 
-def test_a_packed_file_truncated_anywhere_opens_and_says_so(tmp_path: Path) -> None:
+def test_truncated_packed_file_opens_with_a_notice(tmp_path: Path) -> None:
     path = tmp_path / "short.jsonl.zst"
     whole = zstandard.compress(SHORT_BYTES[:2000]) + zstandard.compress(SHORT_BYTES[2000:])
     for size in range(4, len(whole)):
@@ -85,7 +85,7 @@ def test_a_packed_file_truncated_anywhere_opens_and_says_so(tmp_path: Path) -> N
 
 
 @given(offset=st.integers(0, len(SHORT_BYTES) - 2), value=st.integers(0, 255))
-def test_a_flipped_byte_costs_its_line_and_is_told(tmp_path: Path, offset: int, value: int) -> None:
+def test_flipped_byte_loses_its_line_with_a_notice(tmp_path: Path, offset: int, value: int) -> None:
     damaged = bytearray(SHORT_BYTES)
     damaged[offset] = value
     path = tmp_path / "short.jsonl"
@@ -118,7 +118,7 @@ def without_struck(flips: list[tuple[int, int]]) -> list[ev.AnyEvent]:
 
 @settings(max_examples=60)
 @given(flips=FLIPS)
-def test_flipped_bytes_cost_their_lines_and_no_others(tmp_path: Path, flips: list[tuple[int, int]]) -> None:
+def test_flipped_bytes_lose_only_their_lines(tmp_path: Path, flips: list[tuple[int, int]]) -> None:
     damaged = bytearray(recording(RUN))
     for offset, mask in flips:
         damaged[offset] ^= mask
@@ -146,7 +146,7 @@ UNUSED_BIT = (4, 1 << 4)
 
 @settings(max_examples=30)
 @given(data=st.data())
-def test_a_flipped_byte_of_a_packed_file_costs_its_frame(tmp_path: Path, data: st.DataObject) -> None:
+def test_flipped_byte_in_packed_file_loses_its_frame(tmp_path: Path, data: st.DataObject) -> None:
     cuts = (0, 20, 40, 60, len(RUN_LINES))
     compress = zstandard.ZstdCompressor(write_checksum=True).compress
     frames = [compress(b"".join(RUN_LINES[start:stop])) for start, stop in pairwise(cuts)]
@@ -167,7 +167,7 @@ def test_a_flipped_byte_of_a_packed_file_costs_its_frame(tmp_path: Path, data: s
     assert repr(history.state_at(history.length)) == repr(fold(history.events()))
 
 
-def test_a_frame_that_claims_to_be_longer_costs_none_of_those_after_it(tmp_path: Path) -> None:
+def test_frame_with_wrong_length_keeps_later_frames(tmp_path: Path) -> None:
     compress = zstandard.ZstdCompressor(write_checksum=True).compress
     first, struck, last = (compress(b"".join(RUN_LINES[start:stop])) for start, stop in pairwise((0, 20, 40, 60)))
     length_of_block = 8  # its second byte: 4 of magic, 1 of flags and 2 of size are before it
@@ -183,7 +183,7 @@ def test_a_frame_that_claims_to_be_longer_costs_none_of_those_after_it(tmp_path:
     assert repr(list(history.events())) == repr(RUN[:19] + RUN[39:59])
 
 
-def test_a_frame_too_big_to_hold_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_frame_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "MOST_HELD", 3000)
     monkeypatch.setattr(segments, "PACKED_CHUNK", 100)
     path = tmp_path / "big.jsonl.zst"
@@ -195,7 +195,7 @@ def test_a_frame_too_big_to_hold_is_read_all_the_same(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("chunk", [16, 17, 19, 23])
-def test_the_next_frame_is_found_wherever_a_read_ends(
+def test_next_frame_is_found_across_read_boundaries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
     first, second = (zstandard.compress(b"".join(lines)) for lines in (RUN_LINES[:9], RUN_LINES[9:]))
@@ -206,7 +206,7 @@ def test_the_next_frame_is_found_wherever_a_read_ends(
     assert b"".join(Segment(tmp_path / "flipped.jsonl")._chunks(0)) == b"".join(RUN_LINES[9:])
 
 
-def test_the_only_event_of_its_type_may_be_damaged(tmp_path: Path) -> None:
+def test_damaged_only_event_of_its_type_is_skipped(tmp_path: Path) -> None:
     content = recording(RUN).replace(b'"outcome"', b'"outcume"')
     history = open_history(write_segment(tmp_path, 1, content))
 
@@ -214,14 +214,14 @@ def test_the_only_event_of_its_type_may_be_damaged(tmp_path: Path) -> None:
     assert re.search(r"line \d+ is damaged and was skipped: .*missing required field `outcome`", history.notices[0])
 
 
-def test_a_run_that_does_not_say_what_it_is_is_refused_by_field(tmp_path: Path) -> None:
+def test_run_start_without_a_field_is_refused(tmp_path: Path) -> None:
     path = write_segment(tmp_path, 1, recording(RUN).replace(b'"task"', b'"tusk"'))
 
     with pytest.raises(ReadError, match=r"line 2: this version cannot read RunStarted: .*`task`"):
         open_history(path)
 
 
-def test_a_damaged_line_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_damaged_line_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     content = recording(RUN).split(b"\n")
     content[40] = content[40].replace(b":", b";", 1)
     path = write_segment(tmp_path, 1, b"\n".join(content))
@@ -233,7 +233,7 @@ def test_a_damaged_line_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
     assert notice.startswith(f"{path}, line 41 is damaged and was skipped")
 
 
-def test_an_event_that_the_fold_has_no_place_for_is_damage(tmp_path: Path) -> None:
+def test_inapplicable_event_is_reported_as_damage(tmp_path: Path) -> None:
     strange = stamp([ev.SeedMoved(round=1, step=1, env=9, slot="mid", before="a", after="b", reason="c")], first=20)
     history = open_history(write_segment(tmp_path, 1, recording(RUN[:19]) + lines([*strange, *RUN[19:]])))
 
@@ -241,7 +241,7 @@ def test_an_event_that_the_fold_has_no_place_for_is_damage(tmp_path: Path) -> No
     assert "it is about env 9, and the run has 4" in history.notices[0]
 
 
-def test_many_damaged_lines_are_told_in_short(tmp_path: Path) -> None:
+def test_many_damaged_lines_are_summarised(tmp_path: Path) -> None:
     history = open_history(write_segment(tmp_path, 1, recording(RUN) + b"{}\n" * 1000))
 
     assert history.length == len(RUN)
@@ -249,7 +249,7 @@ def test_many_damaged_lines_are_told_in_short(tmp_path: Path) -> None:
     assert history.notices[-1] == f"{1000 - notices.NOTICES} more lines are damaged"
 
 
-def test_a_newer_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+def test_newer_version_is_read_as_far_as_known(tmp_path: Path) -> None:
     content = recording(RUN).replace(b'"round":1,"step":1,', b'"round":1,"step":1,"mood":"good",')
     content += b'{"type":"SlotSang","seq":900,"time":1,"song":"la"}\n' * 3
     history = open_history(write_segment(tmp_path, 1, content))
@@ -262,7 +262,7 @@ def test_a_newer_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
     ]
 
 
-def test_a_newer_version_that_goes_on_with_a_run_is_told_of(tmp_path: Path) -> None:
+def test_resume_by_a_newer_version_is_reported(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, recording(RUN[:40]))
     newer = recording(RUN[40:], fold(RUN[:40])).replace(b'"stage":"embargoed"', b'"stage":"embargoed","mood":1')
     write_segment(tmp_path, 2, newer)
@@ -272,14 +272,14 @@ def test_a_newer_version_that_goes_on_with_a_run_is_told_of(tmp_path: Path) -> N
     assert history.notices == ["fields of EnvStepped that a newer version wrote were skipped: mood"]
 
 
-def test_a_second_run_in_the_file_of_a_first_is_told_of(tmp_path: Path) -> None:
+def test_second_run_in_one_file_is_reported(tmp_path: Path) -> None:
     history = open_history(write_segment(tmp_path, 1, recording(RUN) + lines(example_run(envs=2)[:1])))
 
     assert same(history, RUN)
     assert "it begins a run of 2 envs, and this one has 4" in history.notices[0]
 
 
-def test_a_type_of_which_a_field_is_missing_is_refused_by_name(tmp_path: Path) -> None:
+def test_event_type_without_a_field_is_refused(tmp_path: Path) -> None:
     content = re.sub(rb'"train_loss":[^,]*,', b"", recording(RUN))
     path = write_segment(tmp_path, 1, content)
 
@@ -300,7 +300,7 @@ def test_a_type_of_which_a_field_is_missing_is_refused_by_name(tmp_path: Path) -
     ],
 )
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.zst"])
-def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes, name: str) -> None:
+def test_foreign_file_is_refused(tmp_path: Path, content: bytes, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
 
@@ -308,14 +308,14 @@ def test_a_foreign_file_is_refused(tmp_path: Path, content: bytes, name: str) ->
         open_history(path)
 
 
-def test_a_foreign_directory_and_a_missing_path_are_refused(tmp_path: Path) -> None:
+def test_foreign_directory_and_missing_path_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"is not a run: it holds neither run\.json nor events"):
         open_history(tmp_path)
     with pytest.raises(ReadError, match="there is no recording at"):
         open_history(tmp_path / "nowhere")
 
 
-def test_a_run_that_has_just_begun_is_empty(tmp_path: Path) -> None:
+def test_run_that_has_just_begun_is_empty(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     history = open_history(tmp_path)
 
@@ -335,7 +335,7 @@ def resumed(directory: Path, *, until: int, at: int, torn: bytes = b"") -> list[
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"type":"EnvStep'])
-def test_a_resumed_run_reads_as_one_history(tmp_path: Path, torn: bytes) -> None:
+def test_resumed_run_reads_as_one_history(tmp_path: Path, torn: bytes) -> None:
     whole = resumed(tmp_path, until=60, at=31, torn=torn)
 
     history = open_history(tmp_path)
@@ -350,7 +350,7 @@ def test_a_resumed_run_reads_as_one_history(tmp_path: Path, torn: bytes) -> None
     )
 
 
-def test_any_stretch_of_events_and_any_state_can_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_returns_any_events_and_any_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "BLOCK", 3)
     monkeypatch.setattr(segments, "CHUNK", 1000)
     monkeypatch.setattr(reader, "BLOCKS", 9)  # so that every second kept state is thrown away, again and again
@@ -364,7 +364,7 @@ def test_any_stretch_of_events_and_any_state_can_be_had(tmp_path: Path, monkeypa
     assert len(history._blocks) <= 9
 
 
-def test_while_nothing_is_recorded_recorded_time_stands_still(tmp_path: Path) -> None:
+def test_recorded_time_stands_still_during_a_gap(tmp_path: Path) -> None:
     whole = resumed(tmp_path, until=60, at=31)
     history = open_history(tmp_path)
 
@@ -377,7 +377,7 @@ def test_while_nothing_is_recorded_recorded_time_stands_still(tmp_path: Path) ->
     assert history.position_at(1e9) == len(whole)
 
 
-def test_recorded_time_is_right_after_a_second_undo(tmp_path: Path) -> None:
+def test_recorded_time_is_correct_after_a_second_restore(tmp_path: Path) -> None:
     resumed(tmp_path, until=60, at=31)
     again = stamp(RUN[20:], first=21, start=RUN[0].time + 20_000)
     write_segment(tmp_path, 3, recording(again, fold(RUN[:20])))
@@ -388,7 +388,7 @@ def test_recorded_time_is_right_after_a_second_undo(tmp_path: Path) -> None:
         assert history.elapsed(index, event.time) == pytest.approx(max(index - (index >= 20), 0) / 100, abs=1e-5)
 
 
-def test_the_undo_holds_where_the_keyframe_is_damaged(tmp_path: Path) -> None:
+def test_restore_with_damaged_keyframe_is_still_undone(tmp_path: Path) -> None:
     whole = resumed(tmp_path, until=60, at=31)
     second = tmp_path / "events-00002.jsonl"
     second.write_bytes(second.read_bytes().replace(b"{", b"[", 1))
@@ -399,7 +399,7 @@ def test_the_undo_holds_where_the_keyframe_is_damaged(tmp_path: Path) -> None:
     assert "events-00002.jsonl, line 1 is damaged" in history.notices[0]
 
 
-def test_a_beginning_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_missing_first_segment_is_reported(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, recording(RUN[:20]))
     rest = write_segment(tmp_path, 2, recording(RUN[20:], fold(RUN[:20])))
     (tmp_path / "events-00001.jsonl").unlink()
@@ -408,7 +408,7 @@ def test_a_beginning_that_is_gone_is_told(tmp_path: Path) -> None:
     assert open_history(rest).notices == []  # a part is not the whole, and is not taken for it
 
 
-def test_events_that_a_torn_file_lost_are_told(tmp_path: Path) -> None:
+def test_events_lost_in_a_torn_file_are_reported(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, recording(RUN[:20]))
     write_segment(tmp_path, 2, recording(RUN[31:], fold(RUN[:31])))
 
@@ -419,7 +419,7 @@ def test_events_that_a_torn_file_lost_are_told(tmp_path: Path) -> None:
     assert repr(history.state_at(history.length)) == repr(fold(RUN))
 
 
-def test_a_later_segment_alone_begins_with_its_keyframe(tmp_path: Path) -> None:
+def test_later_segment_alone_starts_at_its_keyframe(tmp_path: Path) -> None:
     history = open_history(write_segment(tmp_path, 7, recording(RUN[31:], fold(RUN[:31]))))
 
     assert repr(history.state_at(0)) == repr(fold(RUN[:31]))
@@ -429,7 +429,7 @@ def test_a_later_segment_alone_begins_with_its_keyframe(tmp_path: Path) -> None:
 
 @settings(max_examples=30)
 @given(cuts=st.lists(st.integers(0, len(recording(RUN))), max_size=6))
-def test_a_growing_file_is_followed(tmp_path: Path, cuts: list[int]) -> None:
+def test_reader_follows_a_growing_file(tmp_path: Path, cuts: list[int]) -> None:
     content = recording(RUN)
     path = tmp_path / "growing.jsonl"
     path.write_bytes(b"")
@@ -445,7 +445,7 @@ def test_a_growing_file_is_followed(tmp_path: Path, cuts: list[int]) -> None:
     assert history.notices == []
 
 
-def test_following_goes_on_into_new_segments_and_sees_what_was_undone(tmp_path: Path) -> None:
+def test_reader_follows_new_segments_and_restores(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, recording(RUN[:60]))
     history = open_history(tmp_path)
     assert history.length == 60
@@ -457,7 +457,7 @@ def test_following_goes_on_into_new_segments_and_sees_what_was_undone(tmp_path: 
     assert history.poll() == len(whole)
 
 
-def test_a_file_may_be_packed_under_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_continues_when_its_file_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "BLOCK", 10)
     monkeypatch.setattr(segments, "CHUNK", 1000)
     path = write_segment(tmp_path, 1, recording(RUN[:50]))
@@ -474,7 +474,7 @@ def test_a_file_may_be_packed_under_its_reader(tmp_path: Path, monkeypatch: pyte
     assert repr(history.state_at(33)) == repr(fold(RUN[:33]))
 
 
-def test_many_frames_are_read_from_the_one_that_is_needed(tmp_path: Path) -> None:
+def test_reader_starts_at_the_needed_frame(tmp_path: Path) -> None:
     path = tmp_path / "framed.jsonl.zst"
     content = recording(RUN)
     path.write_bytes(b"".join(zstandard.compress(content[i : i + 500]) for i in range(0, len(content), 500)))
@@ -487,14 +487,14 @@ def test_many_frames_are_read_from_the_one_that_is_needed(tmp_path: Path) -> Non
     assert [plain for plain, _ in segment._frames] == [*range(0, len(content), 500), len(content)]
 
 
-def test_time_that_goes_back_does_not_take_recorded_time_back(tmp_path: Path) -> None:
+def test_recorded_time_never_decreases(tmp_path: Path) -> None:
     shifted = [msgspec.structs.replace(event, time=event.time - 3600) for event in RUN[50:]]
     history = open_history(write_segment(tmp_path, 1, recording([*RUN[:50], *shifted])))
 
     assert history.duration == pytest.approx((len(RUN) - 2) / 100)
 
 
-def test_events_without_a_beginning_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+def test_events_without_a_run_start_are_read(tmp_path: Path) -> None:
     update = stamp([policy_updated()], first=7)
     history = open_history(write_segment(tmp_path, 1, lines(update)))
 

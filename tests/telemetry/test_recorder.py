@@ -63,7 +63,7 @@ def eventually(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_what_was_put_is_on_disk_after_a_flush_and_packed_at_the_end(recorder: Recorder) -> None:
+def test_recorder_flush_writes_and_close_packs(recorder: Recorder) -> None:
     put_all(recorder, RUN[:50])
     assert recorder.flush()
     assert files(recorder.directory) == ["events-00001.jsonl"]
@@ -76,7 +76,7 @@ def test_what_was_put_is_on_disk_after_a_flush_and_packed_at_the_end(recorder: R
     assert recorder.failure is None
 
 
-def test_it_writes_without_being_asked(recorder: Recorder) -> None:
+def test_recorder_writes_without_a_flush(recorder: Recorder) -> None:
     put_all(recorder, RUN)
 
     eventually(
@@ -84,16 +84,14 @@ def test_it_writes_without_being_asked(recorder: Recorder) -> None:
     )
 
 
-def test_the_snapshot_is_as_of_the_last_event_put(recorder: Recorder) -> None:
+def test_recorder_snapshot_includes_the_last_event(recorder: Recorder) -> None:
     assert repr(recorder.snapshot().open()) == repr(fold([]))
     for start, stop in ((0, 1), (1, 47)):
         put_all(recorder, RUN[start:stop])
         assert repr(recorder.snapshot().open()) == repr(fold(RUN[:stop]))
 
 
-def test_segments_are_finished_packed_and_open_with_a_keyframe(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segments_are_packed_and_start_with_a_keyframe(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SEGMENT_BYTES", 4000)
     monkeypatch.setattr(module, "BATCH", 5)
     put_all(recorder, RUN)
@@ -110,7 +108,7 @@ def test_segments_are_finished_packed_and_open_with_a_keyframe(
     assert repr(read(recorder.directory)[-1]) == repr(RUN[-1])
 
 
-def test_a_restored_state_begins_a_segment_and_undoes_what_came_after_it(recorder: Recorder) -> None:
+def test_restore_starts_a_segment_and_undoes_later_events(recorder: Recorder) -> None:
     anew = stamp(RUN[31:40], first=32, start=RUN[-1].time)
     put_all(recorder, RUN[:60])
     recorder.put(Keyframe.of(fold(RUN[:31])))
@@ -122,7 +120,7 @@ def test_a_restored_state_begins_a_segment_and_undoes_what_came_after_it(recorde
     assert repr(read(recorder.directory)) == repr(RUN[:31] + anew)
 
 
-def test_a_resumed_run_goes_on_after_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_resumed_recorder_continues_after_a_killed_one(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, recording(RUN[:60]) + b'{"type":"EnvSt')
     recorder = Recorder(tmp_path)
     recorder.put(Keyframe.of(fold(RUN[:31])))
@@ -135,9 +133,7 @@ def test_a_resumed_run_goes_on_after_what_a_killed_one_left(tmp_path: Path) -> N
     assert "ends in the middle of a line" in history.notices[0]
 
 
-def test_nothing_is_dropped_when_the_disk_is_slower_than_the_engine(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_disk_loses_no_events(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAITING", 20)
     monkeypatch.setattr(module, "BATCH", 10)
     append = SegmentWriter.append
@@ -173,9 +169,7 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("room", [0, 10, 2500, 9001])
-def test_on_a_full_disk_nothing_is_lost_and_recording_goes_on(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, room: int
-) -> None:
+def test_full_disk_loses_no_events_and_recovers(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     disk = FullDisk(room)
     monkeypatch.setattr(segment_writer.os, "write", disk)
     monkeypatch.setattr(module, "BATCH", 10)
@@ -195,7 +189,7 @@ def test_on_a_full_disk_nothing_is_lost_and_recording_goes_on(
     assert repr(read(recorder.directory)) == repr(RUN)
 
 
-def test_closing_on_a_full_disk_says_how_much_was_lost(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_on_full_disk_reports_the_number_lost(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     put_all(recorder, RUN[:90])
     recorder.flush()
     monkeypatch.setattr(segment_writer.os, "write", FullDisk(0))
@@ -208,9 +202,7 @@ def test_closing_on_a_full_disk_says_how_much_was_lost(recorder: Recorder, monke
     assert repr(read(recorder.directory)) == repr(RUN[:90])
 
 
-def test_closing_tells_what_was_lost_though_the_disk_fails_in_another_way_too(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_close_reports_losses_despite_a_second_error(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(file: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -226,7 +218,7 @@ def test_closing_tells_what_was_lost_though_the_disk_fails_in_another_way_too(
 
 
 @pytest.mark.parametrize("at_the_end", [False, True])
-def test_a_segment_that_cannot_be_finished_is_told_of_and_the_next_one_taken(
+def test_unfinishable_segment_is_reported_and_replaced(
     at_the_end: bool, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close, closed = os.close, list[int]()
@@ -255,7 +247,7 @@ def test_a_segment_that_cannot_be_finished_is_told_of_and_the_next_one_taken(
     assert repr(read(recorder.directory)) == repr(RUN)
 
 
-def test_a_vanished_directory_is_noticed_and_recording_goes_on_when_it_is_back(recorder: Recorder) -> None:
+def test_recorder_resumes_when_a_deleted_directory_returns(recorder: Recorder) -> None:
     put_all(recorder, RUN[:50])
     assert recorder.flush()
     shutil.rmtree(recorder.directory)
@@ -274,7 +266,7 @@ def test_a_vanished_directory_is_noticed_and_recording_goes_on_when_it_is_back(r
     assert repr(history.state_at(history.length)) == repr(fold(RUN))
 
 
-def test_a_file_that_was_replaced_is_not_written_to_in_vain(recorder: Recorder) -> None:
+def test_replaced_file_is_detected_and_reopened(recorder: Recorder) -> None:
     put_all(recorder, RUN[:50])
     assert recorder.flush()
     file = recorder.directory / "events-00001.jsonl"
@@ -287,7 +279,7 @@ def test_a_file_that_was_replaced_is_not_written_to_in_vain(recorder: Recorder) 
     assert repr(read(recorder.directory)) == repr(RUN)
 
 
-def test_a_fault_in_the_program_comes_back_to_the_engine(recorder: Recorder) -> None:
+def test_recorder_bug_is_raised_in_the_engine(recorder: Recorder) -> None:
     recorder.put(ev.Logged(severity="info", text=object()))  # pyright: ignore[reportArgumentType]
 
     with pytest.raises(RecordingError, match="has ended") as error:
@@ -298,7 +290,7 @@ def test_a_fault_in_the_program_comes_back_to_the_engine(recorder: Recorder) -> 
         recorder.put(RUN[0])
 
 
-def test_after_its_end_it_takes_nothing_in(recorder: Recorder) -> None:
+def test_closed_recorder_accepts_no_events(recorder: Recorder) -> None:
     recorder.close()
 
     for use in (lambda: recorder.put(RUN[0]), recorder.flush, recorder.snapshot):
@@ -306,14 +298,14 @@ def test_after_its_end_it_takes_nothing_in(recorder: Recorder) -> None:
             use()
 
 
-def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
+def test_recorder_refuses_an_unwritable_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for refuse in (lambda: Recorder(tmp_path / "file" / "run"), lambda: write_manifest(tmp_path / "file" / "run", {})):
         with pytest.raises(RecordingError, match=r"cannot record to .*file/run: Not a directory"):
             refuse()
 
 
-def test_the_manifest_is_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_manifest_is_replaced_atomically(tmp_path: Path) -> None:
     write_manifest(tmp_path / "run", {"seed": 1})
     write_manifest(tmp_path / "run", {"seed": 2, "clip": float("inf")})
 

@@ -23,7 +23,7 @@ def make_run(directory: Path, name: str, written: float, file: str = "events-000
     return run
 
 
-def test_a_new_name_is_the_task_and_the_time_and_never_one_that_is_taken(tmp_path: Path) -> None:
+def test_new_run_name_is_task_and_time_and_unique(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as started:
         names = started.map(lambda _: make_run_directory("digits_impaired", NOW, tmp_path / "new").name, range(4))
     first = "digits_impaired-20261121-015300"
@@ -31,7 +31,7 @@ def test_a_new_name_is_the_task_and_the_time_and_never_one_that_is_taken(tmp_pat
     assert make_run_directory("digits", NOW, tmp_path / "new").is_dir()
 
 
-def test_what_may_not_be_looked_into_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_directory_hides_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, others = make_run(tmp_path, "a", 100), make_run(tmp_path, "b", 200)
     look = runs.list_segments
 
@@ -44,7 +44,7 @@ def test_what_may_not_be_looked_into_hides_no_other(tmp_path: Path, monkeypatch:
     assert list_runs(tmp_path) == [ours]
 
 
-def test_a_run_is_found_while_its_segment_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_found_while_its_segment_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path, "a", 100)
     plain, stat = run / "events-00001.jsonl", Path.stat
 
@@ -58,7 +58,7 @@ def test_a_run_is_found_while_its_segment_is_packed(tmp_path: Path, monkeypatch:
     assert list_runs(tmp_path) == [run]
 
 
-def test_the_last_run_is_the_one_written_to_last(tmp_path: Path) -> None:
+def test_last_run_is_the_one_written_to_last(tmp_path: Path) -> None:
     early = make_run(tmp_path, "z", 100)
     late = make_run(tmp_path, "a", 300, "events-00004.jsonl.zst")
     just_begun = make_run(tmp_path, "m", 200, "run.json")
@@ -68,7 +68,7 @@ def test_the_last_run_is_the_one_written_to_last(tmp_path: Path) -> None:
     assert resolve_run("last", tmp_path) == late
 
 
-def test_a_path_or_a_name_finds_a_recording(tmp_path: Path) -> None:
+def test_recording_is_found_by_path_or_name(tmp_path: Path) -> None:
     run = make_run(tmp_path, "digits-20261121-015300", 100)
 
     assert resolve_run("digits-20261121-015300", tmp_path) == run
@@ -76,7 +76,7 @@ def test_a_path_or_a_name_finds_a_recording(tmp_path: Path) -> None:
     assert resolve_run(str(run / "events-00001.jsonl"), tmp_path) == run / "events-00001.jsonl"
 
 
-def test_what_is_not_there_is_refused_with_the_nearest_names(tmp_path: Path) -> None:
+def test_missing_run_is_refused_with_nearest_names(tmp_path: Path) -> None:
     make_run(tmp_path, "digits-20261121-015300", 100)
     make_run(tmp_path, "synthetic-1", 200)
 
@@ -86,7 +86,7 @@ def test_what_is_not_there_is_refused_with_the_nearest_names(tmp_path: Path) -> 
         resolve_run("???", tmp_path)
 
 
-def test_where_there_are_no_runs_it_says_so(tmp_path: Path) -> None:
+def test_missing_run_without_any_runs_says_so(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"there is no last run: .*nowhere holds none yet"):
         resolve_run("last", tmp_path / "nowhere")
     with pytest.raises(ReadError, match="it holds no runs yet"):

@@ -21,12 +21,12 @@ VALIDATOR = Draft202012Validator(SCHEMA)
 
 
 @given(event=st.one_of([values(kind) for kind in KINDS]))
-def test_whatever_is_recorded_conforms_to_the_schema(event: ev.AnyEvent) -> None:
+def test_recorded_events_conform_to_the_schema(event: ev.AnyEvent) -> None:
     schema: Any = {**SCHEMA, **SCHEMA["$defs"][type(event).__name__]}
     Draft202012Validator(schema).validate(msgspec.json.decode(encode(event)))
 
 
-def test_every_line_of_a_recording_conforms() -> None:
+def test_recording_lines_conform_to_the_schema() -> None:
     for line in recording(example_run(envs=2, rounds=1)).splitlines():
         VALIDATOR.validate(msgspec.json.decode(line))
 
@@ -35,7 +35,7 @@ def test_every_line_of_a_recording_conforms() -> None:
     ("field", "value"),
     [("loss", "nan"), ("loss", None), ("accuracy", "0.5"), ("env", 0.5), ("slots", {}), ("type", "X")],
 )
-def test_what_no_version_writes_does_not_conform(field: str, value: object) -> None:
+def test_invalid_events_do_not_conform_to_the_schema(field: str, value: object) -> None:
     line: Any = msgspec.json.decode(encode(env_stepped()))
 
     assert VALIDATOR.is_valid(line)
@@ -43,7 +43,7 @@ def test_what_no_version_writes_does_not_conform(field: str, value: object) -> N
     assert not VALIDATOR.is_valid(line)
 
 
-def test_every_event_and_field_is_described() -> None:
+def test_schema_describes_every_event_and_field() -> None:
     assert {kind.__name__ for kind in typing.get_args(ev.AnyEvent)} < SCHEMA["$defs"].keys()
     for name, definition in SCHEMA["$defs"].items():
         assert definition["description"], name
@@ -51,7 +51,7 @@ def test_every_event_and_field_is_described() -> None:
             assert value["description"], f"{name}.{field}"
 
 
-def test_the_description_of_a_field_is_that_of_its_source() -> None:
+def test_schema_descriptions_come_from_docstrings() -> None:
     fields = SCHEMA["$defs"]["DeviceSampled"]["properties"]
 
     assert fields["temperature"]["description"] == "Degrees Celsius."

@@ -9,7 +9,7 @@ from esper.telemetry.state import RunState
 from tests.factory import env_stepped, run_started, stamp
 
 
-def test_envs_that_sit_out_make_no_run_faster() -> None:
+def test_inactive_envs_do_not_raise_the_pace() -> None:
     """Two of four break down: half of the work, in half of the time, of which the coming rounds have all."""
     run: list[ev.AnyEvent] = [run_started(4, rounds=2, steps=2), ev.RoundStarted(round=1)]
     for step, envs, wall in ((1, 4, 0.8), (2, 2, 0.4)):

@@ -41,7 +41,7 @@ def kinds(records: list[Record]) -> list[str]:
     return [type(record).__name__ for record in records]
 
 
-def test_every_record_comes_once_and_in_order(tmp_path: Path) -> None:
+def test_tail_yields_every_record_once_in_order(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     tail = Tail(tmp_path)
     assert list(tail.poll()) == []
@@ -58,7 +58,7 @@ def test_every_record_comes_once_and_in_order(tmp_path: Path) -> None:
     assert folded(heard) == folded(list(RUN))
 
 
-def test_a_long_run_is_entered_at_its_last_segment(tmp_path: Path) -> None:
+def test_tail_starts_at_the_last_segment(tmp_path: Path) -> None:
     segment_path(tmp_path, 1).write_bytes(b"this is not looked at\n")
     early = fold(list(RUN[:30]))
     segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(early), *RUN[30:40]))
@@ -69,7 +69,7 @@ def test_a_long_run_is_entered_at_its_last_segment(tmp_path: Path) -> None:
     assert tail.notices == []
 
 
-def test_a_new_segment_is_gone_on_to_and_its_keyframe_says_nothing_new(tmp_path: Path) -> None:
+def test_tail_continues_into_a_new_segment(tmp_path: Path) -> None:
     first = segment_path(tmp_path, 1)
     first.write_bytes(lines(Keyframe.of(RunState()), *RUN[:20]))
     tail = Tail(tmp_path)
@@ -81,7 +81,7 @@ def test_a_new_segment_is_gone_on_to_and_its_keyframe_says_nothing_new(tmp_path:
     assert lines(*tail.poll()) == lines(*RUN[20:30])
 
 
-def test_a_run_that_goes_back_gives_the_state_it_goes_back_to(tmp_path: Path) -> None:
+def test_tail_yields_the_restored_state(tmp_path: Path) -> None:
     first = segment_path(tmp_path, 1)
     first.write_bytes(lines(Keyframe.of(RunState()), *RUN[:20]))
     tail = Tail(tmp_path)
@@ -91,7 +91,7 @@ def test_a_run_that_goes_back_gives_the_state_it_goes_back_to(tmp_path: Path) ->
     assert folded(heard) == folded(list(RUN[:12]))
 
 
-def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
+def test_tail_waits_for_the_rest_of_a_line(tmp_path: Path) -> None:
     content = lines(Keyframe.of(RunState()), *RUN[:9])
     file = segment_path(tmp_path, 1)
     for cut in (0, 10, len(content) - 5):
@@ -103,7 +103,7 @@ def test_half_a_line_waits_for_its_other_half(tmp_path: Path) -> None:
         assert tail.notices == []
 
 
-def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_tail_reports_unreadable_lines(tmp_path: Path) -> None:
     unknown = b'{"type":"Sneezed","seq":3,"time":1.0}\n' * 2
     content = lines(Keyframe.of(RunState()), *RUN[:5]) + unknown + b"rubbish\n" + lines(*RUN[5:7]) + b'{"type":"RunE'
     segment_path(tmp_path, 1).write_bytes(content)
@@ -117,7 +117,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     assert torn == f"{segment_path(tmp_path, 1)} ends in the middle of a line: that event is lost"
 
 
-def test_a_file_that_vanishes_is_told_and_the_next_is_read(tmp_path: Path) -> None:
+def test_tail_reports_a_deleted_file_and_reads_the_next(tmp_path: Path) -> None:
     segment_path(tmp_path, 1).write_bytes(lines(Keyframe.of(RunState()), *RUN[:5]))
     tail = Tail(tmp_path)
     records = list(tail.poll())
@@ -129,7 +129,7 @@ def test_a_file_that_vanishes_is_told_and_the_next_is_read(tmp_path: Path) -> No
     assert tail.notices == [f"{segment_path(tmp_path, 1)} has vanished: what was not read of it is lost"]
 
 
-def test_much_damage_is_told_in_few_words(tmp_path: Path) -> None:
+def test_tail_summarises_much_damage(tmp_path: Path) -> None:
     segment_path(tmp_path, 1).write_bytes(lines(Keyframe.of(RunState())) + b"rubbish\n" * 1000)
     tail = Tail(tmp_path)
     list(tail.poll())
@@ -137,18 +137,18 @@ def test_much_damage_is_told_in_few_words(tmp_path: Path) -> None:
     assert tail.notices[-1] == "more lines are damaged and are skipped: replay tells of them"
 
 
-def test_a_state_of_another_version_is_one_sentence(tmp_path: Path) -> None:
+def test_tail_refuses_a_state_of_another_version(tmp_path: Path) -> None:
     segment_path(tmp_path, 1).write_bytes(b'{"type":"Keyframe","seq":5,"time":1.0,"state":{"seq":"five"}}\n')
     with pytest.raises(ReadError, match="this version cannot read its state: "):
         list(Tail(tmp_path).poll())
 
 
-def test_a_directory_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
+def test_tail_refuses_a_deleted_directory(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"cannot read .*gone: No such file"):
         list(Tail(tmp_path / "gone").poll())
 
 
-def test_the_ranks_of_a_run_are_one_stream(tmp_path: Path) -> None:
+def test_tail_merges_ranks_into_one_stream(tmp_path: Path) -> None:
     """Odd numbers in one file, even ones in the other."""
     other = tmp_path / "rank-1"
     other.mkdir()

@@ -20,7 +20,7 @@ def course(values: list[float | None]) -> Course:
 
 
 @given(st.integers(0, 3000))
-def test_a_course_of_any_length_has_few_points_and_keeps_its_mean(count: int) -> None:
+def test_series_of_any_length_has_few_points_and_keeps_mean(count: int) -> None:
     built = course([float(value) for value in range(count)])
     assert len(built.points) < POINTS
     assert len(built.points) * built.every + len(built.rest) == count
@@ -28,7 +28,7 @@ def test_a_course_of_any_length_has_few_points_and_keeps_its_mean(count: int) ->
     assert built.last == (count - 1 if count else None)
 
 
-def test_a_point_is_of_what_was_measured() -> None:
+def test_series_point_ignores_missing_values() -> None:
     values: list[float | None] = [1.0, None, None, None, 2.0, math.nan]
     built = course(values + [0.0] * (POINTS - 6))
     assert built.every == 2
@@ -36,7 +36,7 @@ def test_a_point_is_of_what_was_measured() -> None:
     assert math.isnan(built.values[2] or 0.0)
 
 
-def test_a_course_goes_on_after_a_keyframe() -> None:
+def test_series_continues_after_a_keyframe() -> None:
     whole, first = RunState(), RunState()
     run = stamp([run_started(), *(policy_updated(round_, kl=round_ / 7) for round_ in range(1, 600))])
     for event in run:
@@ -79,7 +79,7 @@ def folded(*events: ev.AnyEvent) -> RunState:
     return state
 
 
-def test_the_league_counts_each_seed_once_with_its_last_contribution() -> None:
+def test_blueprint_record_counts_each_seed_once() -> None:
     state = folded(
         grown(1, "germinated"), moved(1, "germinated"),
         grown(2, "blending", 0.5), grown(3, "blending", 0.125), moved(3, "probationary"),
@@ -94,7 +94,7 @@ def test_the_league_counts_each_seed_once_with_its_last_contribution() -> None:
     assert record.size == 40
 
 
-def test_a_seed_that_was_never_measured_is_not_judged() -> None:
+def test_blueprint_record_skips_unmeasured_seeds() -> None:
     planted = [grown(1, "germinated"), moved(1, "germinated")]
     earlier = [grown(2, "blending", 0.5), grown(3, "culled", blueprint=None), moved(3, "culled")]
     again = [grown(4, "germinated"), moved(4, "germinated"), grown(5, "training")]
@@ -104,7 +104,7 @@ def test_a_seed_that_was_never_measured_is_not_judged() -> None:
     assert folded(*planted, ended()).blueprints["norm"].contribution is None
 
 
-def test_the_trace_is_of_this_episode() -> None:
+def test_trace_covers_the_current_episode() -> None:
     first = env_stepped(0, step=1, loss_scale=512.0, skipped={"host": 2}, op_probability=0.25)
     state = folded(first, env_stepped(0, step=2))
     one, two = state.envs[0].trace
@@ -127,6 +127,6 @@ def test_ops_are_counted_by_round() -> None:
 
 
 @pytest.mark.parametrize("accuracies", [[math.nan, 0.5, 0.4], [0.5, math.nan, 0.4]])
-def test_the_best_accuracy_outlives_one_that_is_no_number(accuracies: list[float]) -> None:
+def test_best_accuracy_survives_a_nan(accuracies: list[float]) -> None:
     steps = [env_stepped(0, 1, step, accuracy=accuracy) for step, accuracy in enumerate(accuracies, 1)]
     assert folded(*steps).envs[0].best_accuracy == 0.5

@@ -22,12 +22,12 @@ def steps(*changes: dict[str, object]) -> list[ev.AnyEvent]:
     return [env_stepped(0, 1, step, **change) for step, change in enumerate(changes, 1)]
 
 
-def test_a_healthy_env_has_no_symptom() -> None:
+def test_healthy_env_has_no_symptom() -> None:
     assert trace_back(state_after(*steps({}, {}, {})), 0) == (None, [])
     assert trace_back(state_after(), 1) == (None, [])
 
 
-def test_a_nan_is_traced_to_the_first_signal_that_left_its_range() -> None:
+def test_nan_is_traced_to_the_first_abnormal_signal() -> None:
     calm: list[dict[str, object]] = [{"loss_scale": 1024.0}] * 4
     skip: dict[str, object] = {"lost": 1, "loss_scale": 256.0}
     why = trace_back(
@@ -43,19 +43,19 @@ def test_a_nan_is_traced_to_the_first_signal_that_left_its_range() -> None:
     assert [moment.seq for moment in why.chain] == [7, 7, 8]  # events to go to
 
 
-def test_a_nan_out_of_nowhere_has_no_cause() -> None:
+def test_sudden_nan_has_no_cause() -> None:
     why = trace_back(state_after(*steps({}, {}, {}, {"grad_norm": math.nan})), 0)
     assert why.symptom is not None
     assert why.chain == []
 
 
-def test_what_is_long_past_is_no_cause() -> None:
+def test_old_events_are_no_cause() -> None:
     why = trace_back(state_after(*steps({"lost": 1}, *[{}] * 6, {"loss": math.nan})), 0)
     assert why.symptom is not None
     assert why.chain == []
 
 
-def test_a_fall_is_traced_to_the_seed_that_moved() -> None:
+def test_accuracy_drop_is_traced_to_a_seed_transition() -> None:
     move = ev.SeedMoved(round=1, step=3, env=0, slot="mid", before="blending", after="culled", blueprint="norm",
                         reason="cull")  # fmt: skip
     why = trace_back(state_after(*steps({"accuracy": 0.8}, {"accuracy": 0.8}, {"accuracy": 0.5}), move), 0)
@@ -65,13 +65,13 @@ def test_a_fall_is_traced_to_the_seed_that_moved() -> None:
     assert why.chain[0].seq == 6
 
 
-def test_the_symptom_is_told_where_it_began() -> None:
+def test_symptom_is_dated_at_its_start() -> None:
     why = trace_back(state_after(*steps({}, {"loss": math.nan}, {"loss": math.nan})), 0)
     assert why.symptom is not None
     assert why.symptom.step == 2
 
 
-def test_a_new_episode_does_not_inherit_causes() -> None:
+def test_new_episode_does_not_inherit_causes() -> None:
     run = [*steps({}, {}, {"lost": 1}), ev.RoundStarted(round=2), env_stepped(0, 2, 1, loss=math.nan)]
     assert trace_back(state_after(*run), 0).chain == []
 
@@ -85,7 +85,7 @@ def after_anomalies(*events: ev.AnyEvent) -> RunState:
     return state
 
 
-def test_an_env_with_an_anomaly_is_not_called_well() -> None:
+def test_env_with_an_anomaly_is_not_healthy() -> None:
     course: list[dict[str, object]] = [{"grad_norm": 1.0}] * 5
     skip: dict[str, object] = {"grad_norm": 1.0, "lost": 1}
     loud = after_anomalies(*steps(*course, {"grad_norm": 82.0}))
@@ -100,14 +100,14 @@ def test_an_env_with_an_anomaly_is_not_called_well() -> None:
     assert why.symptom.text == "1 batch skipped for an overflow"  # which is worse
 
 
-def test_an_anomaly_of_now_is_worse_than_a_symptom_of_an_earlier_episode() -> None:
+def test_current_anomaly_outranks_an_earlier_symptom() -> None:
     later = [env_stepped(0, 2, step, grad_norm=82.0 if step == 6 else 1.0) for step in range(1, 7)]
     why = trace_back(after_anomalies(*steps({}, {"lost": 1}), ev.RoundStarted(round=2), *later), 0)
     assert why.symptom is not None
     assert (why.symptom.round, why.symptom.step) == (2, 6)
 
 
-def test_the_norms_of_an_earlier_seed_are_no_measure_of_the_next_in_its_slot() -> None:
+def test_norms_of_a_seed_exclude_its_predecessor() -> None:
     def norms(early: float | None) -> dict[str, object]:
         readings = [ev.SlotReading(stage="training", grad_norm=norm) for norm in (early, None, None)]
         return {"slots": readings}
