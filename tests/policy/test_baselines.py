@@ -40,7 +40,7 @@ def test_static_never_grows() -> None:
     assert {action.op for action in run(Static(), env)} == {Op.WAIT}
 
 
-def test_full_sows_every_slot_first_and_finishes_all() -> None:
+def test_full_plants_every_slot_and_finishes_all() -> None:
     env = ScriptedEnv()
     actions = run(Periodic(TASK.blueprints, period=1), env)
     assert steps_of(actions, Op.GERMINATE) == [(0, 0), (1, 1), (2, 2)]
@@ -49,14 +49,14 @@ def test_full_sows_every_slot_first_and_finishes_all() -> None:
     assert env.stages() == [Stage.FOSSILIZED] * 3
 
 
-def test_periodic_plants_on_its_beat_only() -> None:
+def test_periodic_plants_only_at_its_interval() -> None:
     env = ScriptedEnv()
     actions = run(Periodic(TASK.blueprints, PERIOD), env)
     assert steps_of(actions, Op.GERMINATE) == [(0, 0), (PERIOD, 1), (2 * PERIOD, 2)]
     assert env.stages() == [Stage.FOSSILIZED] * 3
 
 
-def test_they_plant_the_strong_blueprint_where_it_is_on_offer() -> None:
+def test_baselines_prefer_the_strong_blueprint() -> None:
     for on_offer, planted in ((TASK.blueprints, STRONG), (("norm", "conv_small"), "norm")):
         (choice,) = Periodic(on_offer, period=1).act(0, [ScriptedEnv().view])
         assert on_offer[choice.action.blueprint] == planted
@@ -65,12 +65,12 @@ def test_they_plant_the_strong_blueprint_where_it_is_on_offer() -> None:
 # By rule
 
 
-def test_the_heuristic_waits_while_the_loss_falls() -> None:
+def test_heuristic_waits_while_the_loss_falls() -> None:
     env = ScriptedEnv()
     assert {action.op for action in run(heuristic(), env, fall=0.2)} == {Op.WAIT}
 
 
-def test_the_heuristic_fills_the_slots_in_order_and_keeps_what_contributes() -> None:
+def test_heuristic_fills_slots_and_keeps_contributing_seeds() -> None:
     env = ScriptedEnv()
     actions = run(heuristic(), env)
     planted = steps_of(actions, Op.GERMINATE)
@@ -81,7 +81,7 @@ def test_the_heuristic_fills_the_slots_in_order_and_keeps_what_contributes() -> 
     assert blueprints == [ROTATION[turn % len(ROTATION)] for turn in range(3)]
 
 
-def test_the_heuristic_plants_no_seed_while_another_is_in_isolation() -> None:
+def test_heuristic_plants_one_isolated_seed_at_a_time() -> None:
     env, agent = ScriptedEnv(), heuristic()
     for _ in range(25):
         isolated = {Stage.GERMINATED, Stage.TRAINING} & set(env.stages())
@@ -91,7 +91,7 @@ def test_the_heuristic_plants_no_seed_while_another_is_in_isolation() -> None:
         env.end_epoch()
 
 
-def test_the_heuristic_plants_nothing_that_has_no_time_to_pay() -> None:
+def test_heuristic_plants_nothing_late_in_an_episode() -> None:
     env, agent = ScriptedEnv(), heuristic()
     actions = run(agent, env, steps=10, fall=0.2) + run(agent, env, steps=15)
     planted = steps_of(actions, Op.GERMINATE)
@@ -99,7 +99,7 @@ def test_the_heuristic_plants_nothing_that_has_no_time_to_pay() -> None:
     assert all(step + TIME_TO_PAY <= 25 for step, _ in planted)
 
 
-def test_the_heuristic_removes_what_does_not_contribute_when_it_has_been_tried() -> None:
+def test_heuristic_culls_tried_seeds_without_contribution() -> None:
     env, agent = ScriptedEnv(steps=100), heuristic()
     actions: list[Action] = []
     while not steps_of(actions, Op.CULL):
@@ -110,7 +110,7 @@ def test_the_heuristic_removes_what_does_not_contribute_when_it_has_been_tried()
     assert steps_of(actions, Op.CULL)[0][1] == 0
 
 
-def test_a_blueprint_that_was_removed_is_passed_over_for_a_while() -> None:
+def test_heuristic_avoids_a_culled_blueprint_for_a_while() -> None:
     agent = Heuristic(TASK.blueprints, rotation=("conv_light",))
     assert agent_plants(agent, after_removal_of=None) == "conv_light"
     two = Heuristic(TASK.blueprints, rotation=("conv_light", "conv_heavy"))
@@ -130,7 +130,7 @@ def agent_plants(agent: Heuristic, after_removal_of: str | None, steps: int = 1)
             return TASK.blueprints[action.blueprint]
 
 
-def test_the_heuristic_continues_from_a_snapshot() -> None:
+def test_heuristic_continues_from_a_snapshot() -> None:
     whole, parts = ScriptedEnv(steps=60), ScriptedEnv(steps=60)
     harmful = {"contributions": {0: -0.1, 1: -0.1}}
     agent = heuristic()
@@ -142,7 +142,7 @@ def test_the_heuristic_continues_from_a_snapshot() -> None:
     assert len(steps_of(expected, Op.CULL)) >= 2
 
 
-def test_the_heuristic_forgets_an_episode_when_the_next_begins() -> None:
+def test_heuristic_forgets_the_previous_episode() -> None:
     agent = heuristic()
     expected = run(agent, ScriptedEnv(), contributions={0: -0.1})
     agent.begin_round(NOISE)
@@ -150,7 +150,7 @@ def test_the_heuristic_forgets_an_episode_when_the_next_begins() -> None:
 
 
 @pytest.mark.parametrize("agent", [heuristic(), Periodic(TASK.blueprints, PERIOD)])
-def test_without_measured_contributions_seeds_become_permanent_untried(agent: Agent) -> None:
+def test_heuristic_fossilizes_unmeasured_seeds(agent: Agent) -> None:
     env = ScriptedEnv(counterfactual="off")
     run(agent, env)
     assert env.stages() == [Stage.FOSSILIZED] * 3

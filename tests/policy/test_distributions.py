@@ -20,7 +20,7 @@ def logits_and_masks(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @given(logits_and_masks())
-def test_log_probs_and_entropy_equal_torchs_over_the_legal_actions(case: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_log_probs_and_entropy_equal_torch_on_legal_actions(case: tuple[torch.Tensor, torch.Tensor]) -> None:
     logits, legal = case
     log_probs = distributions.masked_log_probs(logits, legal)
     reference = Categorical(logits=logits[legal].double())
@@ -29,7 +29,7 @@ def test_log_probs_and_entropy_equal_torchs_over_the_legal_actions(case: tuple[t
 
 
 @given(logits_and_masks(), st.floats(0, 1, exclude_max=True))
-def test_a_sample_is_always_legal(case: tuple[torch.Tensor, torch.Tensor], uniform: float) -> None:
+def test_samples_are_always_legal(case: tuple[torch.Tensor, torch.Tensor], uniform: float) -> None:
     logits, legal = case
     log_probs = distributions.masked_log_probs(logits, legal)
     assert legal[distributions.sample(log_probs, torch.tensor(uniform))]
@@ -45,7 +45,7 @@ def test_samples_follow_the_probabilities() -> None:
 
 
 @given(logits_and_masks())
-def test_what_is_likely_keeps_its_odds_and_the_rest_is_never_drawn(case: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_min_p_keeps_odds_and_drops_unlikely_actions(case: tuple[torch.Tensor, torch.Tensor]) -> None:
     logits, legal = case
     log_probs = distributions.masked_log_probs(logits, legal)
     probs, likely = log_probs.exp(), distributions.likely(log_probs).exp()
@@ -56,7 +56,7 @@ def test_what_is_likely_keeps_its_odds_and_the_rest_is_never_drawn(case: tuple[t
 
 @settings(max_examples=30)
 @given(logits_and_masks())
-def test_gradients_are_finite_however_few_actions_are_legal(case: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_gradients_are_finite_with_few_legal_actions(case: tuple[torch.Tensor, torch.Tensor]) -> None:
     logits, legal = case
     logits = logits.requires_grad_()
     log_probs = distributions.masked_log_probs(logits, legal)
@@ -66,14 +66,14 @@ def test_gradients_are_finite_however_few_actions_are_legal(case: tuple[torch.Te
     assert torch.isfinite(logits.grad).all()
 
 
-def test_one_legal_action_is_certain() -> None:
+def test_single_legal_action_has_probability_one() -> None:
     legal = torch.tensor([False, True, False])
     log_probs = distributions.masked_log_probs(torch.randn(3), legal)
     assert log_probs[1] == 0.0
     assert distributions.normalised_entropy(log_probs, legal) == 0.0
 
 
-def test_even_odds_have_normalised_entropy_one() -> None:
+def test_uniform_distribution_has_normalised_entropy_one() -> None:
     legal = torch.tensor([True, True, False, True])
     log_probs = distributions.masked_log_probs(torch.zeros(4), legal)
     assert math.isclose(distributions.normalised_entropy(log_probs, legal).item(), 1.0, abs_tol=1e-6)
@@ -86,6 +86,6 @@ def test_half_precision_logits_are_upcast_before_masking() -> None:
     assert torch.equal(log_probs, torch.log_softmax(logits.float(), dim=-1))
 
 
-def test_a_mask_without_a_legal_action_is_refused() -> None:
+def test_mask_without_a_legal_action_is_refused() -> None:
     with pytest.raises(ValueError, match="no legal action"):
         distributions.masked_log_probs(torch.zeros(2, 3), torch.tensor([[True, False, True], [False, False, False]]))

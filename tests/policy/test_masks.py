@@ -41,7 +41,7 @@ def chosen(masks: Masks, numbers: tuple[float, ...]) -> Action:
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(decisions, norms), min_size=10, max_size=40))
-def test_legal_actions_never_raise_and_illegal_ones_always_do(steps: list[tuple[tuple[float, ...], float]]) -> None:
+def test_masks_match_the_actions_that_raise(steps: list[tuple[tuple[float, ...], float]]) -> None:
     env = ScriptedEnv(steps=len(steps))
     for draws, norm in steps:
         masks = masks_of(env)
@@ -60,7 +60,7 @@ def test_legal_actions_never_raise_and_illegal_ones_always_do(steps: list[tuple[
 
 @settings(max_examples=40)
 @given(st.lists(decisions, min_size=25, max_size=25))
-def test_the_random_baseline_stays_within_the_masks(numbers: list[tuple[float, ...]]) -> None:
+def test_random_baseline_takes_only_legal_actions(numbers: list[tuple[float, ...]]) -> None:
     env, agent = ScriptedEnv(), Random(len(TASK.blueprints))
     agent.begin_round(torch.tensor([numbers], dtype=torch.float64))
     for _ in numbers:
@@ -86,7 +86,7 @@ def test_random_ops_reach_every_stage() -> None:
     assert seen == set(Stage)
 
 
-def test_an_op_whose_gate_would_refuse_is_masked() -> None:
+def test_op_with_a_closed_gate_is_masked() -> None:
     env = ScriptedEnv()
     env.apply(Action(Op.GERMINATE, 1))
     env.end_epoch()
@@ -98,7 +98,7 @@ def test_an_op_whose_gate_would_refuse_is_masked() -> None:
     assert masks_of(env).slot_EOS[0, Op.ADVANCE].tolist() == [False, True, False]
 
 
-def test_a_seed_without_a_gate_cannot_be_given_one() -> None:
+def test_seed_without_a_blend_gate_cannot_get_one() -> None:
     env = ScriptedEnv()
     env.apply(Action(Op.GERMINATE, 0, style=0))
     env.apply(Action(Op.GERMINATE, 2, style=3))

@@ -49,7 +49,7 @@ def act(network: PolicyNetwork, obs: Tensor, blueprints: Tensor, masks: Masks, u
     return [features, h.squeeze(0), c.squeeze(0), actions, probabilities, *evaluation]
 
 
-def test_permuting_the_envs_permutes_the_outputs() -> None:
+def test_permuting_envs_permutes_outputs() -> None:
     network, (obs, blueprints, masks, uniform) = built(), inputs()
     order = torch.tensor([3, 0, 4, 1, 2])
     straight = act(network, obs, blueprints, masks, uniform)
@@ -59,7 +59,7 @@ def test_permuting_the_envs_permutes_the_outputs() -> None:
     assert not torch.allclose(straight[0][0], straight[0][1])
 
 
-def test_every_action_is_legal_and_unused_heads_are_zero() -> None:
+def test_actions_are_legal_and_unused_heads_are_zero() -> None:
     network, (obs, blueprints, masks, uniform) = built(), inputs(envs=200)
     features, _ = network.encode(obs, blueprints, network.start(200))
     actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform)
@@ -75,7 +75,7 @@ def test_every_action_is_legal_and_unused_heads_are_zero() -> None:
     assert not probabilities[~masks.op_EO].any()
 
 
-def test_one_that_does_not_explore_draws_a_likely_op_and_takes_what_is_most_probable_of_the_rest() -> None:
+def test_greedy_heads_sample_op_with_min_p_and_argmax_the_rest() -> None:
     network, (obs, blueprints, masks, uniform) = built(), inputs(envs=200)
     with torch.no_grad():  # some ops are to be unlikely
         network.heads["op"][2].weight.mul_(15)  # pyright: ignore[reportIndexIssue]
@@ -118,7 +118,7 @@ def test_only_relevant_heads_count_and_learn(op: Op) -> None:
         assert any(moved) == relevant, head
 
 
-def test_the_slot_is_chosen_given_the_op() -> None:
+def test_slot_head_is_conditioned_on_the_op() -> None:
     network, (obs, blueprints, masks, uniform) = built(), inputs()
     masks.slot_EOS[:] = False
     masks.slot_EOS[:, Op.GERMINATE, 2] = True
@@ -132,6 +132,6 @@ def test_the_slot_is_chosen_given_the_op() -> None:
     assert not evaluation.log_prob_H[:, :2].any()
 
 
-def test_an_empty_slot_has_no_embedding() -> None:
+def test_empty_slot_has_no_embedding() -> None:
     network = built()
     assert not network.embedding(torch.zeros(1, dtype=torch.int64)).any()

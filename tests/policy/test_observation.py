@@ -36,12 +36,12 @@ def grown(*slots: int) -> ScriptedEnv:
     return env
 
 
-def test_the_parts_tile_the_observation() -> None:
+def test_observation_parts_cover_the_observation() -> None:
     assert slot_slice(len(SLOTS) - 1).stop == observation_size(len(SLOTS))
 
 
 @pytest.mark.parametrize("slot", range(len(SLOTS)))
-def test_a_new_seed_moves_only_its_own_slice(slot: int) -> None:
+def test_new_seed_changes_only_its_slice(slot: int) -> None:
     env = ScriptedEnv()
     before, codes = observe(env)
     assert not before[BASE_FEATURES:].any()
@@ -54,7 +54,7 @@ def test_a_new_seed_moves_only_its_own_slice(slot: int) -> None:
 
 
 @pytest.mark.parametrize("slot", range(len(SLOTS)))
-def test_what_is_measured_of_a_seed_moves_only_its_slice(slot: int) -> None:
+def test_seed_measurements_change_only_its_slice(slot: int) -> None:
     env = grown(0, 1, 2)
     before, _ = observe(env)
     seed = env.slots[slot]
@@ -68,7 +68,7 @@ def test_what_is_measured_of_a_seed_moves_only_its_slice(slot: int) -> None:
     assert not torch.equal(before[moved], after[moved])
 
 
-def test_a_culled_slot_shows_that_it_rests_and_then_nothing() -> None:
+def test_culled_slot_shows_embargo_then_empty() -> None:
     env = grown(1)
     for _ in range(3):
         env.end_epoch()
@@ -80,7 +80,7 @@ def test_a_culled_slot_shows_that_it_rests_and_then_nothing() -> None:
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_a_diverged_env_is_still_a_finite_observation(broken: float) -> None:
+def test_diverged_env_has_a_finite_observation(broken: float) -> None:
     env = grown(0)
     env.view.losses = [2.0, broken, broken]
     env.view.train_loss, env.view.train_accuracy = broken, 0.1
@@ -91,7 +91,7 @@ def test_a_diverged_env_is_still_a_finite_observation(broken: float) -> None:
     assert not torch.equal(observed, observe(env)[0])
 
 
-def test_what_was_not_measured_is_told_from_zero() -> None:
+def test_observation_distinguishes_missing_from_zero() -> None:
     env = grown(0)
     env.slots[0].contribution = None
     missing, _ = observe(env)
@@ -100,7 +100,7 @@ def test_what_was_not_measured_is_told_from_zero() -> None:
     assert not torch.equal(missing, zero)
 
 
-def test_each_env_fills_its_own_row() -> None:
+def test_envs_fill_their_own_rows() -> None:
     envs = [grown(0), ScriptedEnv(), grown(2)]
     obs, codes = torch.zeros(3, observation_size(len(SLOTS))), torch.zeros(3, len(SLOTS), dtype=torch.int64)
     write_observation([env.view for env in envs], obs, codes, TASK.blueprints)
