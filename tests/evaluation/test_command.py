@@ -25,7 +25,7 @@ def evaluate(trained: Path, *options: str) -> int:
     return cli.main(["evaluate", "--checkpoint", str(trained), "--devices", "cpu:0", "--episodes", "2", *options])
 
 
-def test_json_is_all_that_stdout_holds(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_json_is_the_only_output_on_stdout(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(trained, "--json") == DONE
     said = capsys.readouterr()
     assert said.err == ""
@@ -37,7 +37,7 @@ def test_json_is_all_that_stdout_holds(trained: Path, capsys: pytest.CaptureFixt
     assert all(len(policy["episodes"]) == 2 for policy in found["policies"])
 
 
-def test_plain_lines_where_there_is_no_terminal(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_without_terminal_prints_plain_lines(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(trained, "--policies", "static", "ppo") == DONE
     said = capsys.readouterr()
     assert said.err == ""
@@ -47,7 +47,7 @@ def test_plain_lines_where_there_is_no_terminal(trained: Path, capsys: pytest.Ca
     assert "\x1b" not in said.out
 
 
-def test_a_step_that_fails_is_one_sentence(
+def test_evaluate_reports_a_failed_step_in_one_sentence(
     trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -59,7 +59,7 @@ def test_a_step_that_fails_is_one_sentence(
     assert (said.out, said.err) == ("", "esper-sanctum: env 00 on cpu:0 ran out of memory\n")
 
 
-def test_the_same_seed_gives_the_same_episodes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_same_seed_gives_the_same_episodes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = []
     for seed in ("3", "3", "4"):
         assert evaluate(trained, "--policies", "random", "--json", "--seed", seed) == DONE
@@ -77,7 +77,7 @@ def test_the_same_seed_gives_the_same_episodes(trained: Path, capsys: pytest.Cap
         (("--checkpoint", "nowhere"), "there is no file 'nowhere', nor a run of that name in telemetry"),
     ],
 )
-def test_a_wrong_request_is_one_sentence(
+def test_evaluate_refuses_invalid_options(
     trained: Path, options: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert evaluate(trained, *options) == WRONG_REQUEST
@@ -87,7 +87,7 @@ def test_a_wrong_request_is_one_sentence(
     assert len(said.err.splitlines()) == 1
 
 
-def test_a_checkpoint_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_requires_a_checkpoint_for_ppo(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["evaluate"])
     assert ended.value.code == WRONG_REQUEST

@@ -46,21 +46,21 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("policy", ["random", "heuristic", "ppo"])
-def test_an_episode_does_not_depend_on_how_many_are_played(policy: PolicyName) -> None:
+def test_episodes_do_not_depend_on_their_number(policy: PolicyName) -> None:
     few, _ = played(policy, envs=2, steps=8)
     more, _ = played(policy, envs=3, steps=8)
     assert more[:2] == few
     assert more[2] not in few
 
 
-def test_every_policy_starts_from_the_same_hosts_and_sees_the_same_data() -> None:
+def test_policies_share_hosts_and_data() -> None:
     """The first steps of the heuristic plant nothing: they are those of static."""
     static, _ = played("static", envs=2, steps=2)
     heuristic, _ = played("heuristic", envs=2, steps=2)
     assert heuristic == static
 
 
-def test_the_heuristic_fills_several_slots_in_one_episode() -> None:
+def test_heuristic_fills_several_slots_in_an_episode() -> None:
     results, pool = played("heuristic", envs=1, steps=25)
     network = pool.envs[0].network
     kept = [slot for slot in network.slots if slot.stage.blended]
@@ -69,7 +69,7 @@ def test_the_heuristic_fills_several_slots_in_one_episode() -> None:
     assert results[0].parameter_ratio == network.parameter_ratio > 1.0
 
 
-def test_the_net_return_is_the_gain_in_accuracy_less_the_rent_and_the_charge_of_ops() -> None:
+def test_net_return_is_gain_minus_rent_and_op_costs() -> None:
     (result,), pool = played("full", envs=1, steps=3)
     (env,) = pool.envs
     seeds = [slot.parameter_count for slot in env.network.slots]
@@ -81,7 +81,7 @@ def test_the_net_return_is_the_gain_in_accuracy_less_the_rent_and_the_charge_of_
     assert result.net_return == pytest.approx(result.validation_accuracy - first - charged)
 
 
-def test_the_test_split_is_what_is_tested() -> None:
+def test_evaluation_tests_on_the_test_split() -> None:
     (result,), pool = played("static", envs=1, steps=2)
     (env,) = pool.envs
     with torch.no_grad():
@@ -96,7 +96,7 @@ def test_the_test_sees_the_alphas_that_the_last_validation_saw() -> None:
     assert pool.envs[0].network.alphas() == [pytest.approx(1 / 3), 0.0, 0.0]
 
 
-def test_training_never_touches_the_test_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_never_uses_the_test_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = Pool.__init__
 
     def without_test(self: Pool, task, splits, *rest) -> None:
@@ -112,7 +112,7 @@ def test_training_never_touches_the_test_split(tmp_path: Path, monkeypatch: pyte
     assert finals("broken") == whole
 
 
-def test_a_learned_policy_draws_only_what_to_do(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learned_policy_samples_only_the_op(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def of_the_op(*args: Any) -> torch.Tensor:
         noise_ETH = decision_noise(*args)
         noise_ETH[..., 1:] = 0.99
@@ -135,7 +135,7 @@ def test_a_learned_policy_draws_only_what_to_do(checkpoint: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_no_run_trains_on_these_episodes(seed: int) -> None:
+def test_evaluation_episodes_are_used_by_no_run(seed: int) -> None:
     """Their seed is a number of 63 bits, that no person gives to a run, and is another for every seed of theirs."""
     drawn = evaluation_seed(seed)
     assert drawn > 2**32
@@ -145,7 +145,7 @@ def test_no_run_trains_on_these_episodes(seed: int) -> None:
     assert first not in {generator(run, "host", env, 0).initial_seed() for run in range(3) for env in range(64)}
 
 
-def test_ppo_acts_from_its_checkpoint_and_learns_nothing(checkpoint: Path) -> None:
+def test_ppo_acts_from_its_checkpoint_without_learning(checkpoint: Path) -> None:
     held_out = HeldOut(checkpoint, policies=["ppo", "static"], episodes=4, seed=0, devices=["cpu:0"])
     try:
         agent = held_out._agents["ppo"]
@@ -165,7 +165,7 @@ def test_ppo_acts_from_its_checkpoint_and_learns_nothing(checkpoint: Path) -> No
         held_out.close()
 
 
-def test_nobody_plays_with_the_loss_scale_that_who_was_before_has_left(tmp_path: Path) -> None:
+def test_evaluation_resets_loss_scales_between_policies(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, rounds=1, steps=2, amp="fp16")
     live.start().finish()
     path = list_checkpoints(live.run.directory)[-1]
@@ -180,7 +180,7 @@ def test_nobody_plays_with_the_loss_scale_that_who_was_before_has_left(tmp_path:
         held_out.close()
 
 
-def test_it_plays_the_task_of_the_checkpoint_on_other_episodes(checkpoint: Path) -> None:
+def test_evaluation_uses_the_checkpoint_task_on_new_episodes(checkpoint: Path) -> None:
     saved = read_checkpoint(checkpoint).config
     held_out = HeldOut(checkpoint, policies=["static"], episodes=2, seed=saved.seed, devices=["cpu:0"])
     held_out.close()
@@ -200,7 +200,7 @@ def held_out_results(checkpoint: Path, seed: int) -> list[EpisodeResult]:
         held_out.close()
 
 
-def test_a_checkpoint_without_a_ppo_policy_says_so_before_anything_is_played(tmp_path: Path) -> None:
+def test_checkpoint_without_ppo_policy_is_refused_at_once(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, policy="static", rounds=1, steps=1)
     live.start().finish()
     path = list_checkpoints(live.run.directory)[-1]
@@ -209,7 +209,7 @@ def test_a_checkpoint_without_a_ppo_policy_says_so_before_anything_is_played(tmp
 
 
 @pytest.mark.slow
-def test_every_device_count_gives_the_same_results(checkpoint: Path) -> None:
+def test_results_do_not_depend_on_the_device_count(checkpoint: Path) -> None:
     found = []
     for devices in (["cpu:0"], ["cpu:0", "cpu:1"]):
         held_out = HeldOut(checkpoint, policies=["ppo", "full"], episodes=3, seed=0, devices=devices)
@@ -218,7 +218,7 @@ def test_every_device_count_gives_the_same_results(checkpoint: Path) -> None:
     assert found[0] == found[1]
 
 
-def test_envs_are_reset_between_policies(checkpoint: Path) -> None:
+def test_evaluation_resets_envs_between_policies(checkpoint: Path) -> None:
     """Whoever played before leaves no trace."""
     held_out = HeldOut(checkpoint, policies=["full", "static"], episodes=2, seed=0, devices=["cpu:0"])
     alone = held_out_results(checkpoint, seed=0)

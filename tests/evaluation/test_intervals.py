@@ -21,7 +21,7 @@ def binomial_quantiles(n: int, p: float) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("hits", "n"), [(3, 10), (13, 20), (30, 64)])
-def test_the_interval_of_hits_and_misses_is_that_of_the_binomial(hits: int, n: int) -> None:
+def test_interval_of_hits_is_the_binomial_interval(hits: int, n: int) -> None:
     """A resample of n hits and misses has a binomial number of hits."""
     found = estimate([1.0] * hits + [0.0] * (n - hits), seed=0)
     low, high = binomial_quantiles(n, hits / n)
@@ -30,7 +30,7 @@ def test_the_interval_of_hits_and_misses_is_that_of_the_binomial(hits: int, n: i
     assert found.high == pytest.approx(high, abs=1e-9)
 
 
-def test_of_many_values_it_is_nearly_the_normal_interval() -> None:
+def test_interval_of_many_values_is_nearly_normal() -> None:
     values = np.random.default_rng(1).normal(5.0, 2.0, size=400)
     found = estimate(values.tolist(), seed=0)
     half = 1.96 * values.std() / sqrt(len(values))
@@ -38,28 +38,28 @@ def test_of_many_values_it_is_nearly_the_normal_interval() -> None:
     assert found.high == pytest.approx(values.mean() + half, abs=0.03)
 
 
-def test_equal_values_leave_no_doubt() -> None:
+def test_interval_of_equal_values_has_zero_width() -> None:
     assert estimate([0.25] * 5, seed=0) == Estimate(mean=0.25, low=0.25, high=0.25)
 
 
 @given(samples)
-def test_the_interval_lies_within_the_values(values: list[float]) -> None:
+def test_interval_lies_within_the_values(values: list[float]) -> None:
     found = estimate(values, seed=0)
     assert min(values) - 1e-9 <= found.low <= found.high <= max(values) + 1e-9
     assert found.mean == pytest.approx(sum(values) / len(values), abs=1e-9)
 
 
 @given(samples)
-def test_the_same_seed_draws_the_same(values: list[float]) -> None:
+def test_interval_with_same_seed_is_equal(values: list[float]) -> None:
     assert estimate(values, seed=3) == estimate(values, seed=3)
 
 
-def test_another_seed_draws_otherwise() -> None:
+def test_interval_with_other_seed_differs() -> None:
     values = np.random.default_rng(1).normal(size=30).tolist()
     assert estimate(values, seed=0) != estimate(values, seed=1)
 
 
-def test_what_pairs_share_cancels_out() -> None:
+def test_paired_interval_cancels_shared_variation() -> None:
     shared = np.random.default_rng(2).normal(0.0, 10.0, size=50)
     first, second = (shared + 0.5).tolist(), shared.tolist()
     found = paired_difference(first, second, seed=0)
@@ -70,16 +70,16 @@ def test_what_pairs_share_cancels_out() -> None:
 
 
 @pytest.mark.parametrize(("low", "high", "decided"), [(0.1, 0.2, True), (-0.2, -0.1, True), (-0.1, 0.1, False)])
-def test_an_interval_on_one_side_of_zero_decides(low: float, high: float, decided: bool) -> None:
+def test_interval_on_one_side_of_zero_is_decisive(low: float, high: float, decided: bool) -> None:
     assert Estimate(mean=(low + high) / 2, low=low, high=high).excludes_zero is decided
 
 
 @pytest.mark.parametrize("values", [[], [1.0]])
-def test_of_fewer_than_two_values_nothing_is_said(values: Sequence[float]) -> None:
+def test_interval_of_fewer_than_two_values_is_none(values: Sequence[float]) -> None:
     with pytest.raises(ValueError, match="two values or more"):
         estimate(values, seed=0)
 
 
-def test_pairs_must_be_pairs() -> None:
+def test_unequal_pairs_are_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
         paired_difference([1.0, 2.0, 3.0], [1.0, 2.0], seed=0)

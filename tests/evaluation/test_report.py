@@ -30,7 +30,7 @@ def pairs(found: Comparison) -> list[tuple[str, str]]:
     return [(difference.policy, difference.against) for difference in found.differences]
 
 
-def test_ppo_is_compared_with_all_and_all_with_the_heuristic() -> None:
+def test_ppo_and_heuristic_are_compared_with_all() -> None:
     assert pairs(comparison("static", "heuristic", "ppo")) == [
         ("ppo", "static"),
         ("ppo", "heuristic"),
@@ -47,7 +47,7 @@ def test_differences_are_paired_by_episode() -> None:
     assert first.net_return.low == pytest.approx(0.1)  # every pair differs by the same
 
 
-def test_json_holds_every_episode_and_every_estimate() -> None:
+def test_report_json_has_every_episode_and_estimate() -> None:
     found = json.loads(as_json(comparison("ppo", "static")))
     assert {key: found[key] for key in ("checkpoint", "task", "steps", "episodes", "seed", "level", "resamples")} == {
         "checkpoint": "runs/a",
@@ -65,7 +65,7 @@ def test_json_holds_every_episode_and_every_estimate() -> None:
     assert ppo["test_accuracy"]["mean"] == pytest.approx(0.9)
 
 
-def test_text_and_table_tell_better_from_undecided(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_distinguishes_better_from_undecided(capsys: pytest.CaptureFixture[str]) -> None:
     found = comparison("ppo", "heuristic", "static")
     print_table(found)
     for text in (as_text(found), capsys.readouterr().out):
