@@ -29,7 +29,7 @@ class _Scalars(TorchDispatchMode):
 
 
 @contextmanager
-def host_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def device_syncs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What the host reads from tensors, by the name of the call."""
     found: list[str] = []
 

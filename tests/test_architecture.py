@@ -31,7 +31,7 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
             yield f"{name(path)}:{node.lineno} {node.name}", node.end_lineno - first + 1
 
 
-def test_imports_run_one_way() -> None:
+def test_imports_obey_the_layer_contracts() -> None:
     """The contracts in pyproject.toml."""
     linter = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
     done = subprocess.run([*linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -39,13 +39,13 @@ def test_imports_run_one_way() -> None:
     assert "0 broken" in done.stdout
 
 
-def test_no_file_is_too_long() -> None:
+def test_files_have_at_most_400_lines() -> None:
     assert len(SOURCES) > 50
     lengths = {name(path): path.read_text().count("\n") for path in SOURCES}
     assert {file: length for file, length in lengths.items() if length > FILE_LINES} == {}
 
 
-def test_no_function_is_too_long() -> None:
+def test_functions_have_at_most_60_lines() -> None:
     lengths = dict(function for path in SOURCES for function in functions(path))
     assert len(lengths) > 400
     assert {function: length for function, length in lengths.items() if length > FUNCTION_LINES} == {}
@@ -66,7 +66,7 @@ def modules(*packages: str) -> list[str]:
         (("tasks.names", "engine.manifest"), {"torch", "textual"}),
     ],
 )
-def test_what_must_start_fast_imports_nothing_slow(packages: tuple[str, ...], forbidden: set[str]) -> None:
+def test_fast_commands_import_no_slow_library(packages: tuple[str, ...], forbidden: set[str]) -> None:
     """In a fresh interpreter, where the contracts cannot see what other libraries import."""
     chosen = modules(*packages)
     assert len(chosen) >= len(packages)
@@ -75,7 +75,7 @@ def test_what_must_start_fast_imports_nothing_slow(packages: tuple[str, ...], fo
     assert done.stdout.strip() == ""
 
 
-def test_commands_and_screens_are_loaded_when_they_are_asked_for() -> None:
+def test_commands_and_screens_are_imported_on_demand() -> None:
     """The first frame of a replay waits for what it shows, and for nothing else."""
     waiting = {f"esper.commands.{name}" for name in COMMANDS}
     waiting |= {f"esper.sanctum.screens.{place}" for place in PLACES}

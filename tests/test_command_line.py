@@ -41,7 +41,7 @@ SMALL = ("--envs", "2", "--steps", "2", "--rounds", "1", "--devices", "cpu:0")
 # A run without the dashboard
 
 
-def test_a_headless_run_and_its_replay(tmp_path: Path) -> None:
+def test_headless_run_and_its_replay_agree(tmp_path: Path) -> None:
     done = run("--no-tui", *SMALL, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
@@ -59,7 +59,7 @@ def test_a_headless_run_and_its_replay(tmp_path: Path) -> None:
     assert read_checkpoint(list_checkpoints(directory)[-1]).round == 1
 
 
-def test_a_run_is_narrated_as_its_replay_is(
+def test_narrate_prints_the_same_live_and_in_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -76,7 +76,7 @@ def test_a_run_is_narrated_as_its_replay_is(
 
 
 @pytest.mark.slow
-def test_a_killed_run_is_resumed_to_the_same_end(tmp_path: Path) -> None:
+def test_killed_run_resumes_to_the_same_result(tmp_path: Path) -> None:
     options = ("--no-tui", "--envs", "2", "--steps", "12", "--rounds", "6", "--checkpoint-every", "1")
     (tmp_path / "whole").mkdir()
     (tmp_path / "killed").mkdir()
@@ -107,7 +107,7 @@ def test_a_killed_run_is_resumed_to_the_same_end(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_first_signal_finishes_the_step_and_checkpoints(number: signal.Signals, tmp_path: Path) -> None:
+def test_first_signal_finishes_the_step_and_checkpoints(number: signal.Signals, tmp_path: Path) -> None:
     with started("--no-tui", "--envs", "2", "--rounds", "1000", cwd=tmp_path) as process:
         assert process.stdout is not None
         assert "INFO    run " in process.stdout.readline()
@@ -122,7 +122,7 @@ def test_a_first_signal_finishes_the_step_and_checkpoints(number: signal.Signals
     assert f"run {only_run(tmp_path).name}: stopped" in output
 
 
-def test_a_signal_that_comes_twice_at_once_is_one(tmp_path: Path) -> None:
+def test_signal_sent_twice_at_once_counts_once(tmp_path: Path) -> None:
     """`timeout` sends it to the process, then to its group."""
     with started("--no-tui", "--envs", "2", "--rounds", "1000", "--devices", "cpu:0", cwd=tmp_path) as process:
         assert process.stdout is not None
@@ -135,7 +135,7 @@ def test_a_signal_that_comes_twice_at_once_is_one(tmp_path: Path) -> None:
     assert isinstance(recorded(only_run(tmp_path))[-1], ev.RunEnded)
 
 
-def test_what_a_terminal_cannot_spell_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unencodable_characters_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     write_segment(tmp_path / "run", 1, recording(example_run()))
     done = run("show", "run", "--telemetry-dir", ".", cwd=tmp_path)
@@ -145,7 +145,7 @@ def test_what_a_terminal_cannot_spell_is_replaced(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_second_signal_ends_it_at_once(number: signal.Signals, code: int, tmp_path: Path) -> None:
+def test_second_signal_ends_the_run_at_once(number: signal.Signals, code: int, tmp_path: Path) -> None:
     with started("--no-tui", *SLOW_STEPS, cwd=tmp_path) as process:
         assert process.stdout is not None
         assert "INFO    run " in process.stdout.readline()
@@ -156,7 +156,7 @@ def test_a_second_signal_ends_it_at_once(number: signal.Signals, code: int, tmp_
     assert not any(isinstance(event, ev.PhaseTimed | ev.RunEnded) for event in events)  # not even the step
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+def test_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
     with started("replay", str(tmp_path), "--no-tui", cwd=tmp_path) as process:
         assert process.stdout is not None
@@ -167,7 +167,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_whose_terminal_is_gone_checkpoints_and_ends(tmp_path: Path) -> None:
+def test_lost_terminal_checkpoints_and_stops(tmp_path: Path) -> None:
     master, slave = os.openpty()
     process = subprocess.Popen(
         [*PROGRAM, "--no-tui", "--envs", "2", "--steps", "2", "--rounds", "1000"],
@@ -190,7 +190,7 @@ def test_a_run_whose_terminal_is_gone_checkpoints_and_ends(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_run_whose_reader_has_seen_enough_checkpoints_and_ends(tmp_path: Path) -> None:
+def test_broken_pipe_checkpoints_and_stops(tmp_path: Path) -> None:
     with started("--no-tui", "--envs", "2", "--steps", "2", "--rounds", "1000", cwd=tmp_path) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -204,7 +204,7 @@ def test_a_run_whose_reader_has_seen_enough_checkpoints_and_ends(tmp_path: Path)
     assert read_checkpoint(list_checkpoints(only_run(tmp_path))[-1])
 
 
-def test_a_run_that_fails_says_where(
+def test_failed_run_reports_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(env: Env, round_index: int, step: int) -> Tensor:
@@ -222,7 +222,7 @@ def test_a_run_that_fails_says_where(
     assert 'raise RuntimeError("the device is on fire")' in trace.read_text()
 
 
-def test_a_run_out_of_memory_is_one_sentence_with_the_way_on(
+def test_out_of_memory_is_one_sentence_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train = Env.train
@@ -246,7 +246,7 @@ def test_a_run_out_of_memory_is_one_sentence_with_the_way_on(
     assert cli.main(["--no-tui", "--resume", str(directory)]) == 0
 
 
-def test_a_full_disk_at_the_end_is_one_sentence(
+def test_full_disk_at_the_end_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(directory: Path, checkpoint: Checkpoint) -> int:
@@ -262,7 +262,7 @@ def test_a_full_disk_at_the_end_is_one_sentence(
     )
 
 
-def test_a_finished_run_says_how_to_continue_it(
+def test_finished_run_prints_how_to_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -275,7 +275,7 @@ def test_a_finished_run_says_how_to_continue_it(
 
 @pytest.mark.parametrize("in_file", [False, True], ids=["option", "file"])
 @pytest.mark.parametrize("named", ["last", None])
-def test_a_run_is_gone_on_from_by_its_name_where_it_is(
+def test_resume_by_name_continues_in_place(
     named: str | None, in_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -290,7 +290,7 @@ def test_a_run_is_gone_on_from_by_its_name_where_it_is(
     assert [event.round for event in recorded(run_directory) if isinstance(event, ev.RoundStarted)] == [1, 2]
 
 
-def test_a_run_goes_on_with_what_a_pipe_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_reads_configuration_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says it once."""
     monkeypatch.chdir(tmp_path)
     assert cli.main(["--no-tui", *SMALL]) == 0
@@ -317,7 +317,7 @@ def test_a_run_goes_on_with_what_a_pipe_says(tmp_path: Path, monkeypatch: pytest
         (["--envs", "0"], {"torch", "textual", "numpy"}),
     ],
 )
-def test_nothing_heavy_is_imported_before_it_is_needed(arguments: list[str], absent: set[str], tmp_path: Path) -> None:
+def test_heavy_libraries_are_imported_on_demand(arguments: list[str], absent: set[str], tmp_path: Path) -> None:
     (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
     script = f"""
 import sys
@@ -331,7 +331,7 @@ finally:
     assert done.stdout.splitlines()[-1] == "imported:"
 
 
-def test_help_names_every_option_and_command(tmp_path: Path) -> None:
+def test_help_lists_every_option_and_command(tmp_path: Path) -> None:
     done = run("--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout

@@ -33,19 +33,19 @@ configs = st.builds(
 
 
 @given(configs)
-def test_it_reads_back_as_the_same(config: Config) -> None:
+def test_config_toml_round_trip_is_equal(config: Config) -> None:
     assert msgspec.convert(tomllib.loads(as_toml(config)), Config) == config
 
 
 @pytest.mark.parametrize("key", ["envs", "devices", "task"])
-def test_a_table_in_place_of_a_value_is_refused_also_where_a_run_goes_on(key: str, tmp_path: Path) -> None:
+def test_config_table_instead_of_value_is_refused(key: str, tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(f"[{key}]\na = 1\n")
     with pytest.raises(ConfigError, match=f"unknown table {key!r} in .*: valid: training, ppo, reward-weights"):
         resolve(file, {}, msgspec.to_builtins(Config()))
 
 
-def test_every_field_is_there_with_what_it_means() -> None:
+def test_config_lists_every_field_with_a_description() -> None:
     lines = as_toml(Config()).splitlines()
     keys = [line.partition(" = ")[0] for line in lines if " = " in line and not line.startswith("#")]
     sections = (Config, TrainingConfig, PPOConfig, RewardConfig)
@@ -59,9 +59,7 @@ def test_every_field_is_there_with_what_it_means() -> None:
             assert lines[number - 1] != "# ", line
 
 
-def test_what_the_command_prints_is_what_a_run_with_it_would_be(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_config_prints_the_configuration_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "first.toml"
     file.write_text("envs = 5\n[ppo]\nclip = 0.3\n")
     options: dict[str, Any] = {"envs": "3", "slots": ["mid", "late"], "counterfactual": "off"}
@@ -80,12 +78,12 @@ def test_what_the_command_prints_is_what_a_run_with_it_would_be(
     assert (config.envs, config.ppo.clip, config.slots) == (3, 0.3, ("mid", "late"))
 
 
-def test_a_file_as_windows_writes_it_is_read(tmp_path: Path) -> None:
+def test_config_file_with_bom_and_crlf_is_read(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_bytes(b"\xef\xbb\xbfenvs = 7\r\n")
     assert resolve(tmp_path / "run.toml", {}).envs == 7
 
 
-def test_a_wrong_option_is_refused_as_a_run_would(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_refuses_options_like_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config", "--counterfactual", "shaply"]) == WRONG_REQUEST
     said = capsys.readouterr()
     assert said.out == ""

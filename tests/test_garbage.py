@@ -21,7 +21,7 @@ print(looked_at < loaded / 10, later() is None)
 """
 
 
-def test_what_is_loaded_is_spared_and_what_comes_later_is_still_collected() -> None:
+def test_gc_skips_loaded_objects_and_collects_later_ones() -> None:
     """In a process of its own: what it does cannot be taken back."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]

@@ -54,7 +54,7 @@ def weights(env: Env) -> dict[str, Tensor]:
         pytest.param("synthetic", None, marks=pytest.mark.slow),
     ],
 )
-def test_batched_envs_learn_what_each_learns_by_itself(task: str, blueprint: str | None) -> None:
+def test_batched_envs_match_single_envs(task: str, blueprint: str | None) -> None:
     """Clipping, momentum and running statistics are each env's own, in float64."""
     exact = (blueprint, "cpu:0", torch.float64, task)
     with envs_of(*exact) as alone, envs_of(*exact) as together:
@@ -75,7 +75,7 @@ def test_batched_envs_learn_what_each_learns_by_itself(task: str, blueprint: str
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
 @pytest.mark.parametrize("blueprint", [None, "conv_light"])
-def test_a_graph_learns_what_its_env_learns(blueprint: str | None) -> None:
+def test_captured_graph_matches_eager_env(blueprint: str | None) -> None:
     with envs_of(blueprint, "cuda:0", torch.float64) as eager, envs_of(blueprint, "cuda:0", torch.float64) as graphed:
         graphs = [GraphedEnv(env, torch.cuda.Stream()) for env in graphed]
         for step in range(2):

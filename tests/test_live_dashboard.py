@@ -21,7 +21,7 @@ from tests.runs import tiny
 from tests.sanctum.driving import until
 
 
-async def test_pause_holds_checkpoint_writes_and_resume_goes_on(tmp_path: Path) -> None:
+async def test_keys_pause_checkpoint_and_resume_a_real_engine(tmp_path: Path) -> None:
     engine = EngineThread(resolve(None, tiny(tmp_path, envs=2, rounds=500, checkpoint_every=0)), None)
     source = LiveSource(engine)
     app = SanctumApp(source, theme="sanctum-dark")
@@ -57,9 +57,7 @@ async def test_pause_holds_checkpoint_writes_and_resume_goes_on(tmp_path: Path) 
     assert engine.crash is None
 
 
-async def test_a_fault_holds_the_run_with_its_reason_and_r_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_fault_holds_the_run_until_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, failed = Env.train, threading.Event()
 
     def broken(env: Env, round_index: int, step: int) -> Tensor:
@@ -87,7 +85,7 @@ async def test_a_fault_holds_the_run_with_its_reason_and_r_goes_on(
 
 
 @pytest.mark.parametrize("kind", [Kind.STOP, Kind.ABANDON])
-def test_a_run_that_is_left_before_it_is_set_up_leaves_nothing_behind(kind: Kind, tmp_path: Path) -> None:
+def test_quit_during_setup_leaves_no_files(kind: Kind, tmp_path: Path) -> None:
     engine = EngineThread(resolve(None, tiny(tmp_path)), None)
     engine.control.ask(kind, "test")
     engine.start()

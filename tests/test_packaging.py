@@ -46,7 +46,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return interpreter
 
 
-def test_the_wheel_holds_what_is_not_code(wheel: Path) -> None:
+def test_wheel_contains_data_files(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         files = set(archive.namelist())
         licence = archive.read("esper/tasks/data/LICENCE.txt").decode()
@@ -77,7 +77,7 @@ def test_sdist_holds_documentation_and_its_tests(tmp_path: Path) -> None:
     assert {*pages, "tests/test_docs.py", "benchmarks/engine.py", ".ci/run"} <= files
 
 
-def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+def test_wheel_metadata_is_complete(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (file for file in archive.namelist() if file.endswith(".dist-info/METADATA"))
         described = message_from_string(archive.read(metadata).decode())
@@ -87,7 +87,7 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
     assert "esper-sanctum = esper.cli:main" in scripts
 
 
-def test_an_installed_program_trains_in_another_folder(python: Path, tmp_path: Path) -> None:
+def test_installed_program_trains_in_another_directory(python: Path, tmp_path: Path) -> None:
     program = python.with_name("esper-sanctum")
     options = ("--no-tui", "--rounds", "1", "--envs", "2", "--steps", "2")
     done = subprocess.run(
@@ -98,7 +98,7 @@ def test_an_installed_program_trains_in_another_folder(python: Path, tmp_path: P
     assert f"run {directory.name}: done" in done.stdout
 
 
-def test_an_installed_dashboard_has_its_themes_and_layout(python: Path, tmp_path: Path) -> None:
+def test_installed_dashboard_has_themes_and_layout(python: Path, tmp_path: Path) -> None:
     script = "from esper.sanctum.theme import load_themes; from esper.sanctum.app import SanctumApp\n"
     script += "assert SanctumApp.CSS_PATH.exists(); print(*load_themes())"
     done = subprocess.run([python, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -106,7 +106,7 @@ def test_an_installed_dashboard_has_its_themes_and_layout(python: Path, tmp_path
     assert set(done.stdout.split()) >= {path.stem for path in (ROOT / "themes").glob("*.toml")}
 
 
-def test_an_installed_program_has_its_demo(python: Path, tmp_path: Path) -> None:
+def test_installed_program_has_its_demo(python: Path, tmp_path: Path) -> None:
     program = python.with_name("esper-sanctum")
     command = [program, "demo", "--no-tui"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False)

@@ -58,14 +58,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("arguments", "named"), WRONG.items(), ids=[" ".join(words) or "pipe" for words in WRONG])
-def test_a_wrong_request_is_one_sentence(arguments: tuple[str, ...], named: str, tmp_path: Path) -> None:
+def test_invalid_option_is_refused_in_one_sentence(arguments: tuple[str, ...], named: str, tmp_path: Path) -> None:
     headless = ("--no-tui",) if arguments and not arguments[0].startswith("re") else ()
     done = run(*arguments, *headless, cwd=tmp_path)
     assert_refused(done.returncode, done.stdout, done.stderr, named)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_that_no_file_can_have_is_one_sentence(
+def test_invalid_file_name_is_refused_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -89,7 +89,7 @@ TOML = {
 
 
 @pytest.mark.parametrize(("text", "named"), TOML.items())
-def test_a_wrong_file_is_one_sentence(
+def test_invalid_configuration_file_is_refused(
     text: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run.toml").write_bytes(text.encode("latin-1"))
@@ -98,7 +98,7 @@ def test_a_wrong_file_is_one_sentence(
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
 
 
-def test_an_engine_that_cannot_be_loaded_is_told(
+def test_engine_import_error_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "esper.engine.run", None)
@@ -109,7 +109,7 @@ def test_an_engine_that_cannot_be_loaded_is_told(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_memory_does_not_suffice_for_is_one_sentence(
+def test_too_little_memory_is_refused_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def allocate(*_: object, **__: object) -> None:
@@ -124,7 +124,7 @@ def test_what_memory_does_not_suffice_for_is_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_line_beats_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_overrides_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run.toml").write_text("policy = 'random'\nenvs = 9\nrounds = 1\nsteps = 1\n[ppo]\nclip = 0.3\n")
     monkeypatch.chdir(tmp_path)
     assert cli.main(["--config", "run.toml", "--envs", "1", "--no-tui"]) == 0
@@ -151,7 +151,7 @@ CANNOT_BE = {
 
 
 @pytest.mark.parametrize(("arguments", "named"), CANNOT_BE.items(), ids=map(" ".join, CANNOT_BE))
-def test_what_this_machine_cannot_do_is_one_sentence(
+def test_unsupported_precision_or_device_is_refused(
     arguments: tuple[str, ...],
     named: str,
     tmp_path: Path,
@@ -166,7 +166,7 @@ def test_what_this_machine_cannot_do_is_one_sentence(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_cuda_on_a_machine_without_it_is_one_sentence(
+def test_cuda_without_a_gpu_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -176,7 +176,7 @@ def test_cuda_on_a_machine_without_it_is_one_sentence(
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
-def test_a_directory_that_cannot_be_written_is_one_sentence(
+def test_unwritable_directory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tmp_path.chmod(0o500)
@@ -198,7 +198,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("--task", "digits"), "was made with --task digits_impaired, not digits; a run cannot change that"),
     ],
 )
-def test_a_resumed_run_cannot_change_its_shape(
+def test_resume_refuses_a_changed_shape(
     stopped: Path, options: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(stopped.rglob("*"))
@@ -207,7 +207,7 @@ def test_a_resumed_run_cannot_change_its_shape(
 
 
 @pytest.mark.parametrize("file", [STATE, MANIFEST])
-def test_a_damaged_checkpoint_is_one_sentence(
+def test_damaged_checkpoint_is_refused(
     stopped: Path, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_directory = tmp_path / "run"
@@ -230,7 +230,7 @@ def test_a_damaged_checkpoint_is_one_sentence(
         ("picture.png", b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40),
     ],
 )
-def test_a_foreign_file_is_no_recording(
+def test_foreign_file_is_refused_as_recording(
     name: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / name
@@ -241,9 +241,7 @@ def test_a_foreign_file_is_no_recording(
 
 
 @pytest.mark.parametrize("at", [5, 40])
-def test_a_packed_recording_of_which_nothing_can_be_unpacked_is_damaged(
-    at: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_undecodable_packed_recording_is_damaged(at: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "events-00001.jsonl.zst"
     content = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(recording(example_run())))
     content[at] ^= 8
@@ -251,7 +249,7 @@ def test_a_packed_recording_of_which_nothing_can_be_unpacked_is_damaged(
     assert_refused(cli.main(["show", str(file)]), *printed(capsys), f"{file} is damaged: ")
 
 
-def test_a_pipe_is_no_recording(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipe_is_refused_as_recording(capsys: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
     os.close(writer)
     pipe = f"/dev/fd/{reader}"
@@ -259,5 +257,5 @@ def test_a_pipe_is_no_recording(capsys: pytest.CaptureFixture[str]) -> None:
     os.close(reader)
 
 
-def test_an_empty_directory_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_directory_is_refused_as_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert_refused(cli.main(["replay", str(tmp_path), "--no-tui"]), *printed(capsys), str(tmp_path))

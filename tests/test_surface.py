@@ -128,7 +128,7 @@ def words(values: Iterable[object]) -> str:
     return " ".join(map(str, values))
 
 
-def test_commands_and_their_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_surface_commands_and_options_are_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     commands = [None, *cli.COMMANDS]
     assert {command or "": options_of(command, capsys) for command in commands} == OPTIONS
 
@@ -140,15 +140,15 @@ def keys(section: msgspec.Struct) -> dict[str, str]:
     return {"": words(key for key in values if key not in tables), **tables}
 
 
-def test_keys_of_the_configuration() -> None:
+def test_surface_configuration_keys_are_unchanged() -> None:
     assert keys(Config()) == CONFIG
 
 
-def test_every_key_has_an_option() -> None:
+def test_every_configuration_key_has_an_option() -> None:
     assert {f"--{key}" for key in CONFIG[""].split()} <= set(OPTIONS[""].split())
 
 
-def test_choices_of_the_configuration() -> None:
+def test_surface_configuration_choices_are_unchanged() -> None:
     assert {
         "policy": words(get_args(PolicyName)),
         "reward": words(get_args(RewardName)),
@@ -158,7 +158,7 @@ def test_choices_of_the_configuration() -> None:
     } == CHOICES
 
 
-def test_events_and_their_fields() -> None:
+def test_surface_events_and_fields_are_unchanged() -> None:
     """`seq` and `time`, which all of them have, left out."""
     assert (ev.SCHEMA, FORMAT) == (1, 5)
     assert {kind.__name__: fields(kind) for kind in get_args(ev.AnyEvent)} == EVENTS
@@ -170,7 +170,7 @@ def test_events_and_their_fields() -> None:
         assert kind.__struct_config__.tag_field == "type"
 
 
-def test_values_that_files_and_policies_hold() -> None:
+def test_surface_stored_values_are_unchanged() -> None:
     """Order counts: it is that of a policy's outputs."""
     assert {
         "ops": words(op.label for op in Op),

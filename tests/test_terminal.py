@@ -30,7 +30,7 @@ from tests.terminals import ENTER_SCREEN, PATIENCE, SLOW_STEPS, Terminal, assert
 # In a terminal
 
 
-def test_an_unknown_theme_is_one_sentence(tmp_path: Path) -> None:
+def test_unknown_theme_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with Terminal("--theme", "sanctum-drak", cwd=tmp_path) as terminal:
         assert terminal.leave() == 2
         text = terminal.output.decode().replace("\r\n", "\n")
@@ -39,7 +39,7 @@ def test_an_unknown_theme_is_one_sentence(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_replay_in_a_terminal_leaves_with_q(tmp_path: Path) -> None:
+def test_replay_in_terminal_exits_on_q(tmp_path: Path) -> None:
     (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
     with Terminal("replay", ".", cwd=tmp_path) as terminal:
         terminal.wait_for("REPLAY")
@@ -48,7 +48,7 @@ def test_a_replay_in_a_terminal_leaves_with_q(tmp_path: Path) -> None:
         terminal.assert_restored()
 
 
-def test_an_address_opens_its_view_and_is_copied_through_the_terminal(tmp_path: Path) -> None:
+def test_address_opens_view_and_is_copied_via_terminal(tmp_path: Path) -> None:
     (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
     address = ".#step=7&env=2&view=env"
     with Terminal("replay", address, cwd=tmp_path) as terminal:
@@ -61,7 +61,7 @@ def test_an_address_opens_its_view_and_is_copied_through_the_terminal(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_live_run_in_a_terminal(tmp_path: Path) -> None:
+def test_live_run_in_terminal_draws_first_and_can_quit(tmp_path: Path) -> None:
     """First a frame, then torch; `q` asks, and `w` leaves without a checkpoint."""
     with Terminal("--envs", "2", cwd=tmp_path, python=["-X", "importtime"]) as terminal:
         terminal.wait_for("RUNNING")
@@ -83,7 +83,7 @@ def test_a_live_run_in_a_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_to_the_dashboard_checkpoints_and_leaves(tmp_path: Path) -> None:
+def test_signal_to_dashboard_checkpoints_and_exits(tmp_path: Path) -> None:
     with Terminal("--envs", "2", cwd=tmp_path) as terminal:
         terminal.wait_for("RUNNING")
         terminal.process.send_signal(signal.SIGTERM)
@@ -98,7 +98,7 @@ def test_a_signal_to_the_dashboard_checkpoints_and_leaves(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_signal_before_the_first_frame_is_heeded_too(tmp_path: Path) -> None:
+def test_signal_before_first_frame_ends_the_run(tmp_path: Path) -> None:
     with Terminal("--envs", "2", cwd=tmp_path) as terminal:
         terminal.wait_for(ENTER_SCREEN.decode())
         terminal.process.send_signal(signal.SIGTERM)
@@ -109,7 +109,7 @@ def test_a_signal_before_the_first_frame_is_heeded_too(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_second_signal_to_the_dashboard_leaves_at_once(number: signal.Signals, code: int, tmp_path: Path) -> None:
+def test_second_signal_to_dashboard_exits_at_once(number: signal.Signals, code: int, tmp_path: Path) -> None:
     with Terminal(*SLOW_STEPS, cwd=tmp_path) as terminal:
         terminal.wait_for("RUNNING")
         terminal.process.send_signal(number)
@@ -125,7 +125,7 @@ def test_a_second_signal_to_the_dashboard_leaves_at_once(number: signal.Signals,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("controlling", [True, False], ids=["with a signal", "without a word"])
-def test_a_run_whose_dashboard_loses_its_terminal_is_saved(controlling: bool, tmp_path: Path) -> None:
+def test_lost_terminal_of_dashboard_checkpoints_the_run(controlling: bool, tmp_path: Path) -> None:
     with Terminal("--envs", "2", "--devices", "cpu:0", cwd=tmp_path, controlling=controlling) as terminal:
         terminal.wait_for("RUNNING")
         assert terminal.close() == 0
@@ -139,7 +139,7 @@ def test_a_run_whose_dashboard_loses_its_terminal_is_saved(controlling: bool, tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dashboard", [True, False], ids=["dashboard", "no dashboard"])
-def test_a_terminal_that_says_twice_that_it_is_closed_is_no_second_signal(dashboard: bool, tmp_path: Path) -> None:
+def test_repeated_hangup_does_not_count_as_second_signal(dashboard: bool, tmp_path: Path) -> None:
     """A shell whose terminal is closed passes the HUP on, and the kernel sends one again when the shell has ended."""
     options = () if dashboard else ("--no-tui",)
     with Terminal(*SLOW_STEPS, *options, cwd=tmp_path, controlling=True) as terminal:
@@ -160,7 +160,7 @@ def test_a_terminal_that_says_twice_that_it_is_closed_is_no_second_signal(dashbo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dashboard", [True, False], ids=["dashboard", "no dashboard"])
-def test_a_signal_is_heeded_though_the_terminal_is_frozen(dashboard: bool, tmp_path: Path) -> None:
+def test_signal_is_handled_while_terminal_is_frozen(dashboard: bool, tmp_path: Path) -> None:
     options = ("--envs", "2", "--steps", "2", "--rounds", "100000", "--checkpoint-every", "0", "--devices", "cpu:0")
     with Terminal(*options, *(() if dashboard else ("--no-tui",)), cwd=tmp_path) as terminal:
         terminal.wait_for("RUNNING" if dashboard else "round 1/")
@@ -175,7 +175,7 @@ def test_a_signal_is_heeded_though_the_terminal_is_frozen(dashboard: bool, tmp_p
 
 
 @pytest.mark.parametrize("controlling", [True, False], ids=["with a signal", "without a word"])
-def test_a_replay_whose_terminal_is_closed_ends(controlling: bool, tmp_path: Path) -> None:
+def test_closed_terminal_ends_the_replay(controlling: bool, tmp_path: Path) -> None:
     (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
     with Terminal("replay", ".", "--at", "50%", cwd=tmp_path, controlling=controlling) as terminal:
         terminal.wait_for("REPLAY")  # held: nothing more is drawn, so nothing fails to be
@@ -184,7 +184,7 @@ def test_a_replay_whose_terminal_is_closed_ends(controlling: bool, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("controlling", [True, False], ids=["with a signal", "without a word"])
-def test_a_viewer_whose_terminal_is_closed_ends_and_the_run_goes_on(controlling: bool, tmp_path: Path) -> None:
+def test_closed_terminal_ends_viewer_but_not_run(controlling: bool, tmp_path: Path) -> None:
     live = LiveRun(tmp_path).start_paused()
     with Terminal("attach", str(live.run.directory), cwd=tmp_path, controlling=controlling) as terminal:
         terminal.wait_for("PAUSED")
@@ -203,9 +203,7 @@ class Engine(EngineThread):
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_a_dashboard_that_ends_unasked_has_the_run_saved(
-    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dashboard_crash_checkpoints_the_run(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, ended = Engine(resolve(None, tiny(tmp_path)), None), list[int]()
     monkeypatch.setattr(cli, "show", lambda *_: code)
     monkeypatch.setattr(os, "_exit", ended.append)
@@ -216,9 +214,7 @@ def test_a_dashboard_that_ends_unasked_has_the_run_saved(
     assert ended == [code] * bool(code)
 
 
-def test_a_dashboard_that_cannot_even_say_why_it_broke_down_has_the_run_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dashboard_crash_without_output_checkpoints_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(resolve(None, tiny(tmp_path)), None)
 
     def fail(*_: object) -> NoReturn:

@@ -41,7 +41,7 @@ def weights(env: Env) -> Tensor:
     return torch.cat([parameter.detach().flatten().clone() for parameter in env.network.host_parameters()])
 
 
-def test_an_overflow_costs_its_own_env_a_skip_and_nobody_else() -> None:
+def test_overflow_skips_a_batch_of_its_own_env_only() -> None:
     with population(envs=2, amp="fp16") as clean, population(envs=2, amp="fp16") as hit:
         for pool in (clean, hit):
             pool.reset(0)
@@ -57,7 +57,7 @@ def test_an_overflow_costs_its_own_env_a_skip_and_nobody_else() -> None:
         assert torch.equal(weights(hit.envs[0]), weights(clean.envs[0]))
 
 
-def test_a_shared_scale_falls_for_all() -> None:
+def test_shared_loss_scale_falls_for_all_envs() -> None:
     with population(envs=2, amp="fp16", scaler="device") as pool:
         pool.reset(0)
         with overflowing(pool.envs[1]):
@@ -67,7 +67,7 @@ def test_a_shared_scale_falls_for_all() -> None:
         assert after[0].loss_scale == FIRST_SCALE / 2 ** batches(pool.envs[1])
 
 
-def test_a_scale_that_envs_of_a_worker_share_is_one_there_too() -> None:
+def test_worker_envs_share_one_loss_scale() -> None:
     with population(envs=4, amp="fp16", scaler="device", lanes=("cpu:0", "cpu:1")) as pool:
         pool.reset(0)
         with torch.no_grad():
@@ -79,7 +79,7 @@ def test_a_scale_that_envs_of_a_worker_share_is_one_there_too() -> None:
         assert (measured[2].loss_scale, measured[2].growth_tracker) == (FIRST_SCALE, 2 * count)
 
 
-def test_a_seed_that_overflows_holds_its_host_too() -> None:
+def test_seed_overflow_also_skips_its_host() -> None:
     with population(amp="fp16") as pool:
         pool.reset(0)
         env = pool.envs[0]
@@ -95,7 +95,7 @@ def test_a_seed_that_overflows_holds_its_host_too() -> None:
         assert torch.equal(weights(env), before)
 
 
-def test_the_run_tells_of_scales_and_skips_and_of_scales_that_diverge(tmp_path: Path) -> None:
+def test_run_emits_scales_skips_and_diverged_scales(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, envs=2, rounds=1, steps=2, policy="static", amp="fp16")
     with overflowing(live.run.pool.envs[1]):
         state = live.start().finish()
@@ -114,7 +114,7 @@ def test_the_run_tells_of_scales_and_skips_and_of_scales_that_diverge(tmp_path: 
     assert "loss scales diverge cpu:0" in state.anomalies
 
 
-def test_a_float16_run_resumes_with_its_scales(tmp_path: Path) -> None:
+def test_float16_run_resumes_with_its_loss_scales(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, envs=2, rounds=1, steps=2, policy="static", amp="fp16")
     with overflowing(live.run.pool.envs[1]):
         live.start().finish()

@@ -92,7 +92,7 @@ def damage(content: bytes, position: float) -> bytes:
 # What is written is what is read
 
 
-def test_every_tensor_and_scalar_comes_back(written: Path) -> None:
+def test_checkpoint_restores_every_tensor_and_scalar(written: Path) -> None:
     expected, found = example(), read_checkpoint(written)
     assert (found.config, found.round, found.step) == (expected.config, expected.round, expected.step)
     assert found.telemetry == expected.telemetry
@@ -103,15 +103,13 @@ def test_every_tensor_and_scalar_comes_back(written: Path) -> None:
         torch.testing.assert_close(found.tensors[name], tensor, rtol=0, atol=0, equal_nan=True)
 
 
-def test_the_size_is_that_of_the_files(tmp_path: Path) -> None:
+def test_checkpoint_size_is_the_size_of_its_files(tmp_path: Path) -> None:
     path = checkpoint_path(tmp_path, 1, 0)
     assert write_checkpoint(path, example()) == sum(file.stat().st_size for file in path.iterdir())
 
 
 @pytest.mark.parametrize(("policy", "steps", "paused"), [("ppo", 8, 13), ("heuristic", 20, 16)])
-def test_what_a_trainer_takes_from_a_checkpoint_is_all_that_is_in_it(
-    policy: str, steps: int, paused: int, tmp_path: Path
-) -> None:
+def test_restore_reads_everything_in_a_checkpoint(policy: str, steps: int, paused: int, tmp_path: Path) -> None:
     options = {"policy": policy, "rounds": 2, "steps": steps}
     first = LiveRun(tmp_path, **options).start_paused(paused)
     first.control.ask(Kind.STOP, "test")
@@ -136,7 +134,7 @@ def test_what_a_trainer_takes_from_a_checkpoint_is_all_that_is_in_it(
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("position", [0.0, 0.3, 0.6, 1.0])
-def test_a_flipped_bit_is_refused(written: Path, name: str, position: float) -> None:
+def test_flipped_bit_is_refused(written: Path, name: str, position: float) -> None:
     file = written / name
     file.write_bytes(damage(file.read_bytes(), position))
     with pytest.raises(CheckpointError, match=name):
@@ -145,7 +143,7 @@ def test_a_flipped_bit_is_refused(written: Path, name: str, position: float) -> 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-def test_a_truncated_file_is_refused(written: Path, name: str, share: float) -> None:
+def test_truncated_file_is_refused(written: Path, name: str, share: float) -> None:
     file = written / name
     os.truncate(file, int(share * file.stat().st_size))
     with pytest.raises(CheckpointError, match=f"{name} is damaged"):
@@ -153,13 +151,13 @@ def test_a_truncated_file_is_refused(written: Path, name: str, share: float) -> 
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_refused(written: Path, name: str) -> None:
+def test_missing_file_is_refused(written: Path, name: str) -> None:
     (written / name).unlink()
     with pytest.raises(CheckpointError, match=name):
         read_checkpoint(written)
 
 
-def test_a_file_of_another_checkpoint_is_refused(written: Path, tmp_path: Path) -> None:
+def test_file_of_another_checkpoint_is_refused(written: Path, tmp_path: Path) -> None:
     other = checkpoint_path(tmp_path, 4, 2)
     write_checkpoint(other, example(round_number=4))
     (other / STATE).write_text("{}")
@@ -188,7 +186,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
-def test_a_manifest_that_is_none_is_refused(written: Path, content: bytes) -> None:
+def test_invalid_manifest_is_refused(written: Path, content: bytes) -> None:
     (written / MANIFEST).write_bytes(content)
     with pytest.raises(CheckpointError, match=MANIFEST):
         read_manifest(written)
@@ -196,13 +194,13 @@ def test_a_manifest_that_is_none_is_refused(written: Path, content: bytes) -> No
         read_checkpoint(written)
 
 
-def test_another_format_is_refused_by_its_number(written: Path) -> None:
+def test_other_format_version_is_refused(written: Path) -> None:
     (written / MANIFEST).write_bytes(b'{"format": 99, "all_else": "may be different"}')
     with pytest.raises(CheckpointError, match=f"format 99; this version reads {FORMAT}"):
         read_checkpoint(written)
 
 
-def test_files_outside_of_the_directory_are_not_taken_for_its_own(written: Path) -> None:
+def test_manifest_with_outside_paths_is_refused(written: Path) -> None:
     entries = read_manifest(written).files
     shutil.move(written / STATE, written.parent / STATE)
     (written / STATE).write_text("{}")
@@ -212,7 +210,7 @@ def test_files_outside_of_the_directory_are_not_taken_for_its_own(written: Path)
 
 
 @pytest.mark.parametrize("config", [{"envs": 0}, {"envs": "many"}, {"nonsense": 1}, {"ppo": 3}])
-def test_a_configuration_that_is_none_is_refused(written: Path, config: dict[str, Any]) -> None:
+def test_invalid_configuration_is_refused(written: Path, config: dict[str, Any]) -> None:
     sign(written, config=config)
     with pytest.raises(CheckpointError, match="configuration that this version does not know"):
         saved_config(written)
@@ -222,7 +220,7 @@ def test_a_configuration_that_is_none_is_refused(written: Path, config: dict[str
 
 @pytest.mark.parametrize("name", [TENSORS, STATE])
 @pytest.mark.parametrize("content", [b"", b"\x80\x04\x95pickle", b"[" * 1_000_000, b"\xff" * 64])
-def test_signed_nonsense_is_refused(written: Path, name: str, content: bytes) -> None:
+def test_invalid_content_with_valid_digests_is_refused(written: Path, name: str, content: bytes) -> None:
     (written / name).write_bytes(content)
     sign(written)
     with pytest.raises(CheckpointError, match="damaged"):
@@ -265,7 +263,7 @@ def _write_and_die(target: Path, number: int) -> bool:
 
 
 @pytest.mark.parametrize("number", range(7))
-def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(written: Path, tmp_path: Path, number: int) -> None:
+def test_kill_during_write_keeps_the_previous_checkpoint(written: Path, tmp_path: Path, number: int) -> None:
     target = checkpoint_path(tmp_path, 4, 2)
     assert _write_and_die(target, number)
     renamed = number == 6
@@ -278,7 +276,7 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_one_before(written: Path, tm
 
 
 @pytest.mark.parametrize("number", range(13))
-def test_a_kill_in_the_middle_of_a_replacement_loses_neither(written: Path, tmp_path: Path, number: int) -> None:
+def test_kill_during_replacement_loses_no_checkpoint(written: Path, tmp_path: Path, number: int) -> None:
     """Between the two renames the old one counts, though it has lost its name: it gets that back."""
     assert _write_and_die(written, number)
     (found,) = list_checkpoints(tmp_path)
@@ -290,7 +288,7 @@ def test_a_kill_in_the_middle_of_a_replacement_loses_neither(written: Path, tmp_
     assert list(written.parent.iterdir()) == [written]
 
 
-def test_a_replacement_that_fails_costs_neither(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_replacement_loses_no_checkpoint(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rename = os.rename
 
     def refuse(source: Path, target: Path) -> None:
@@ -305,7 +303,7 @@ def test_a_replacement_that_fails_costs_neither(written: Path, monkeypatch: pyte
     assert read_checkpoint(found).round == 3
 
 
-def test_what_was_replaced_and_cannot_be_removed_is_no_failure(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undeletable_replaced_checkpoint_is_not_an_error(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EBUSY, "Device or resource busy")
 
@@ -318,14 +316,12 @@ def test_what_was_replaced_and_cannot_be_removed_is_no_failure(written: Path, mo
     assert list(written.parent.iterdir()) == [written]
 
 
-def test_these_were_all_the_places_to_be_killed_at(written: Path) -> None:
+def test_kill_tests_cover_every_disk_operation(written: Path) -> None:
     assert not _write_and_die(checkpoint_path(run_of(written), 4, 2), 7)
     assert not _write_and_die(written, 13)
 
 
-def test_a_full_disk_leaves_the_one_before_and_nothing_that_takes_room(
-    written: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_keeps_previous_checkpoint_and_no_remains(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = checkpoints._write
 
     def full(path: Path, content: bytes) -> None:
@@ -352,7 +348,7 @@ def fake(run: Path, *moments: tuple[int, int]) -> list[Path]:
     return paths
 
 
-def test_a_checkpoint_is_named_by_the_step_that_events_tell_of(tmp_path: Path) -> None:
+def test_checkpoint_is_named_after_its_step(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, rounds=2, checkpoint_every=1).start_paused(2)
     live.control.ask(Kind.CHECKPOINT, "test")
     live.control.ask(Kind.RESUME, "test")
@@ -365,7 +361,7 @@ def test_a_checkpoint_is_named_by_the_step_that_events_tell_of(tmp_path: Path) -
     assert [moment_of(Path(event.path)) for event in saved] == [(event.round, event.step) for event in saved]
 
 
-def test_the_newest_are_kept(tmp_path: Path) -> None:
+def test_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     paths = fake(tmp_path, (10, 0), (9, 24), (9, 3), (2, 0))
     keep_newest(tmp_path, 2)
     assert list_checkpoints(tmp_path) == [paths[1], paths[0]]
@@ -374,7 +370,7 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert list_checkpoints(tmp_path) == [paths[1], paths[0]]
 
 
-def test_what_people_put_beside_the_checkpoints_stays(tmp_path: Path) -> None:
+def test_foreign_files_beside_checkpoints_are_kept(tmp_path: Path) -> None:
     old, kept = fake(tmp_path, (1, 0), (2, 0))
     theirs = [old.with_name(f"{old.name}.bak"), old.with_name("round-1.txt"), old.with_name("round-1.partial")]
     theirs[0].mkdir()
@@ -385,7 +381,7 @@ def test_what_people_put_beside_the_checkpoints_stays(tmp_path: Path) -> None:
     assert sorted(old.parent.iterdir()) == sorted([*theirs, kept])
 
 
-def test_the_newest_of_a_run_is_found(tmp_path: Path) -> None:
+def test_newest_checkpoint_of_a_run_is_found(tmp_path: Path) -> None:
     paths = fake(tmp_path, (9, 0), (10, 0), (99_999, 9_999), (99_999, 10_000), (100_000, 0))
     assert list_checkpoints(tmp_path) == paths
     assert find_checkpoint(tmp_path) == paths[-1]
@@ -393,7 +389,7 @@ def test_the_newest_of_a_run_is_found(tmp_path: Path) -> None:
     assert run_of(paths[0]) == tmp_path
 
 
-def test_what_was_interrupted_is_not_listed(tmp_path: Path) -> None:
+def test_interrupted_checkpoint_is_not_listed(tmp_path: Path) -> None:
     (path,) = fake(tmp_path, (9, 0))
     for suffix in (".partial", ".removed"):
         shutil.copytree(path, path.with_name(f"round-00010-step-0000{suffix}"))
@@ -402,13 +398,13 @@ def test_what_was_interrupted_is_not_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["nothing", "checkpoints"])
-def test_a_run_without_checkpoints_says_so(tmp_path: Path, place: str) -> None:
+def test_run_without_checkpoints_says_so(tmp_path: Path, place: str) -> None:
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(CheckpointError, match=f"{place} holds no checkpoint; give a run"):
         find_checkpoint(tmp_path / place)
 
 
-def test_a_checkpoint_out_of_its_run_cannot_be_gone_on_from(tmp_path: Path) -> None:
+def test_checkpoint_outside_a_run_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not in the checkpoints/ of a run"):
         run_of(tmp_path / "round-00001-step-0000")
 
@@ -430,13 +426,13 @@ def test_a_checkpoint_out_of_its_run_cannot_be_gone_on_from(tmp_path: Path) -> N
         ({"ppo": PPOConfig(hidden=64)}, "ppo.hidden 128, not 64"),
     ],
 )
-def test_what_cannot_change_is_refused_by_name(change: dict[str, Any], sentence: str) -> None:
+def test_resume_refuses_changes_of_fixed_options_by_name(change: dict[str, Any], sentence: str) -> None:
     saved = Config(envs=2, slots=("early", "mid"))
     with pytest.raises(CheckpointError, match=f"made with {sentence}; a run cannot change that"):
         check_compatible(saved, msgspec.structs.replace(saved, **change), Path("some"))
 
 
-def test_what_may_change_is_taken() -> None:
+def test_resume_accepts_changes_of_free_options() -> None:
     saved = Config(envs=2, slots=("early", "mid"))
     other = msgspec.structs.replace(
         saved,
@@ -466,9 +462,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"ppo": {"hidden": 64}}, "ppo.hidden"),
     ],
 )
-def test_a_checkpoint_of_another_shape_leaves_its_run_as_it_was(
-    stopped: Path, options: dict[str, Any], named: str
-) -> None:
+def test_checkpoint_of_other_shape_leaves_run_unchanged(stopped: Path, options: dict[str, Any], named: str) -> None:
     before = {path: path.read_bytes() for path in stopped.rglob("*") if path.is_file()}
     threads = set(threading.enumerate())
     with pytest.raises(CheckpointError, match=named):
@@ -527,9 +521,7 @@ def _with_an_event_for_a_state(path: Path) -> None:
         _with_an_event_for_a_state,
     ],
 )
-def test_a_checkpoint_that_does_not_fit_leaves_the_trainer_as_it_was(
-    tmp_path: Path, forge: Callable[[Path], None]
-) -> None:
+def test_unfitting_checkpoint_leaves_trainer_unchanged(tmp_path: Path, forge: Callable[[Path], None]) -> None:
     """Its digests are right; what it holds is not. It is refused half-way, and a live run must be able to go on."""
     live = LiveRun(tmp_path).start_paused(3)
     trainer = live.run.trainer

@@ -38,22 +38,22 @@ def by_orders(worth: Sequence[float]) -> list[float]:
 
 
 @given(worths)
-def test_shapley_values_are_the_mean_gains_over_all_orders(worth: torch.Tensor) -> None:
+def test_shapley_values_are_mean_gains_over_all_orders(worth: torch.Tensor) -> None:
     assert shapley_values(worth).tolist() == pytest.approx(by_orders(worth.tolist()), abs=1e-12)
 
 
 @given(worths)
-def test_shapley_values_sum_to_all_less_none(worth: torch.Tensor) -> None:
+def test_shapley_values_sum_to_all_minus_none(worth: torch.Tensor) -> None:
     assert shapley_values(worth).sum().item() == pytest.approx((worth[0] - worth[-1]).item(), abs=1e-12)
 
 
-def test_a_seed_without_effect_is_worth_nothing_and_equals_share() -> None:
+def test_shapley_gives_zero_to_no_effect_and_splits_evenly() -> None:
     """Seed 0 does nothing; seeds 1 and 2 are of use only together."""
     worth = torch.tensor([0.9 if not index & 0b110 else 0.3 for index in range(8)], dtype=torch.float64)
     assert shapley_values(worth).tolist() == pytest.approx([0.0, 0.3, 0.3])
 
 
-def test_contribution_and_its_standard_error_have_their_closed_form() -> None:
+def test_contribution_and_its_se_have_their_closed_form() -> None:
     all_on = torch.tensor([1.0, 1.0, 1.0, 0.0])
     one_off = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 0.0]])
     found = contributions(all_on, one_off)
@@ -69,7 +69,7 @@ def episode(mode: str) -> list[Measurement]:
         return measured
 
 
-def test_shapley_comes_at_the_end_of_an_episode_and_changes_nothing_else() -> None:
+def test_shapley_is_measured_at_episode_end_without_effects() -> None:
     ablated, valued = episode("ablation"), episode("shapley")
     assert not any(measured.shapley for measured in ablated)
     assert not any(measured.shapley for measured in valued[:-1])
@@ -83,7 +83,7 @@ def test_shapley_comes_at_the_end_of_an_episode_and_changes_nothing_else() -> No
             assert other.contributions[slot] == pytest.approx(pair, abs=1e-6)
 
 
-def test_shapley_values_of_a_real_env_sum_to_what_its_seeds_gained() -> None:
+def test_shapley_values_of_an_env_sum_to_its_gain() -> None:
     with population(envs=1, counterfactual="shapley", steps=STEPS) as pool:
         play(pool, 0, STEPS - 1)
         env = pool.envs[0]
@@ -97,7 +97,7 @@ def test_shapley_values_of_a_real_env_sum_to_what_its_seeds_gained() -> None:
         assert sum(values[2 + 2 * count :]) == pytest.approx(values[1] - bare, abs=1e-6)
 
 
-def test_off_measures_nothing_and_trains_the_same() -> None:
+def test_counterfactual_off_trains_the_same() -> None:
     measured = episode("off")
     assert not any(epoch.contributions or epoch.shapley for epoch in measured)
     with population(envs=1, counterfactual="off", steps=STEPS) as pool:

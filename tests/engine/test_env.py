@@ -89,14 +89,14 @@ def seen_in(env: Env, round_index: int, step: int) -> list[int]:
     return torch.cat(batches(env, round_index, step))[:, 0, 0, 0].int().tolist()
 
 
-def test_an_epoch_sees_its_share_of_the_training_split_once() -> None:
+def test_epoch_uses_its_fraction_of_the_split_once() -> None:
     with population(splits=numbered) as pool:
         (env,) = pool.envs
         seen = seen_in(env, 0, 0)
         assert len(seen) == len(set(seen)) == env.task.samples_per_epoch < len(env.splits.train_y)
 
 
-def test_pictures_are_kept_in_the_type_that_training_casts_them_to() -> None:
+def test_images_are_stored_in_the_training_dtype() -> None:
     with population(amp="bf16") as pool, population(amp="bf16") as other:
         (env,), (casting,) = pool.envs, other.envs
         assert env.splits.train_x.dtype is torch.bfloat16
@@ -108,13 +108,13 @@ def test_pictures_are_kept_in_the_type_that_training_casts_them_to() -> None:
         assert measure(env, 0) == measure(casting, 0)
 
 
-def test_an_epoch_is_never_more_than_the_training_split() -> None:
+def test_epoch_is_at_most_the_training_split() -> None:
     with population(splits=numbered, task=lambda task: replace(task, samples_per_epoch=10**6)) as pool:
         seen = seen_in(pool.envs[0], 0, 0)
         assert sorted(seen) == list(range(len(pool.envs[0].splits.train_y)))
 
 
-def test_the_order_is_a_function_of_seed_env_round_and_step() -> None:
+def test_data_order_depends_on_seed_env_round_and_step() -> None:
     alone = {"policy": "static", "splits": numbered}  # each env has a host of its own, and its data
     with population(envs=2, **alone) as pool, population(seed=1, **alone) as other:
         first, second = pool.envs
@@ -125,7 +125,7 @@ def test_the_order_is_a_function_of_seed_env_round_and_step() -> None:
         assert len({tuple(different) for different in others}) == len(others)
 
 
-def test_an_epoch_measures_every_sample_alike() -> None:
+def test_epoch_weighs_samples_equally() -> None:
     """The last batch is smaller than the others, and its samples must not weigh more."""
     still = {"host_learning_rate": 0.0, "batch_size": 100, "samples_per_epoch": 250}
     with population(task=lambda task: replace(task, **still), splits=numbered) as pool:
@@ -143,7 +143,7 @@ def test_an_epoch_measures_every_sample_alike() -> None:
 # Who trains whom
 
 
-def test_a_seed_in_training_changes_no_bit_of_its_host() -> None:
+def test_training_seed_leaves_its_host_unchanged() -> None:
     with population() as pool, population() as bare_pool:
         env, bare = pool.envs[0], bare_pool.envs[0]
         env.reset(0)
@@ -162,7 +162,7 @@ def test_a_seed_in_training_changes_no_bit_of_its_host() -> None:
         assert not equal(values(env.network.slot_parameters(1)), seed)
 
 
-def test_no_gradient_outlives_its_minibatch_not_even_one_that_failed_on_its_way_back() -> None:
+def test_gradients_are_freed_even_if_backward_fails() -> None:
     with population(task=one_batch) as pool:
         (env,) = pool.envs
         env.reset(0)
@@ -182,7 +182,7 @@ def run_out_of_memory(gradient: Tensor) -> None:
     raise torch.OutOfMemoryError
 
 
-def test_a_germinated_seed_is_trained_by_nobody() -> None:
+def test_germinated_seed_is_not_trained() -> None:
     with population() as pool:
         (env,) = pool.envs
         env.reset(0)
@@ -193,7 +193,7 @@ def test_a_germinated_seed_is_trained_by_nobody() -> None:
         assert equal(values(env.network.slot_parameters(1)), before)
 
 
-def test_a_blended_seed_and_its_host_train_each_other() -> None:
+def test_blended_seed_and_host_receive_gradients() -> None:
     with population() as pool:
         (env,) = pool.envs
         env.reset(0)
@@ -204,7 +204,7 @@ def test_a_blended_seed_and_its_host_train_each_other() -> None:
         assert not equal(values(env.network.slot_parameters(1)), seed)
 
 
-def test_a_seed_that_is_given_a_gate_trains_it_from_then_on_and_keeps_its_momenta() -> None:
+def test_new_blend_gate_is_trained_and_momenta_are_kept() -> None:
     gated, plain = (
         next(i for i, style in enumerate(STYLES) if style.blend is blend) for blend in (Blend.GATE, Blend.ADD)
     )
@@ -247,7 +247,7 @@ def norm(gradients: list[Tensor]) -> float:
 
 
 @pytest.mark.parametrize(("host_clip", "seed_clip"), [(1e-3, 1e3), (1e3, 1e-3), (1e3, 1e3)])
-def test_host_and_seed_are_clipped_each_by_its_own_norm(host_clip: float, seed_clip: float) -> None:
+def test_host_and_seed_are_clipped_by_their_own_norms(host_clip: float, seed_clip: float) -> None:
     """One batch of SGD with Nesterov momentum from rest: p − lr (1 + μ) (clipped gradient + decay p)."""
     clips = TrainingConfig(host_clip=host_clip, seed_clip=seed_clip)
     with population(task=one_batch, splits=numbered, training=clips) as pool:
@@ -276,7 +276,7 @@ def test_host_and_seed_are_clipped_each_by_its_own_norm(host_clip: float, seed_c
         assert norms == pytest.approx([norm(host), norm(seed)], rel=1e-4)  # as they were before clipping
 
 
-def test_the_learning_rate_falls_in_the_last_quarter_of_an_episode() -> None:
+def test_learning_rate_falls_in_the_last_quarter() -> None:
     shares = [learning_rate_share(step, 40) for step in range(40)]
     assert shares[:30] == [1.0] * 30
     assert shares[34] == pytest.approx((1 + LEFT) / 2)
@@ -284,7 +284,7 @@ def test_the_learning_rate_falls_in_the_last_quarter_of_an_episode() -> None:
     assert learning_rate_share(0, 1) == pytest.approx(LEFT)
 
 
-def test_host_and_seed_learn_as_fast_as_their_step_is_to() -> None:
+def test_host_and_seed_use_the_learning_rate_of_the_step() -> None:
     """One minibatch of the same step, which is early in one episode and the last of another."""
     moved = list[list[Tensor]]()
     for steps in (40, 4):

@@ -58,7 +58,7 @@ def wait_for_fault(live: LiveRun) -> str:
 
 
 @pytest.mark.parametrize("lanes", [("cpu:0",), pytest.param(("cpu:0", "cpu:1"), marks=pytest.mark.slow)])
-def test_a_fault_holds_the_run_and_going_back_goes_on_to_the_same_end(
+def test_restore_after_fault_reaches_the_same_result(
     lanes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = LiveRun(tmp_path / "whole")
@@ -89,9 +89,7 @@ def test_a_fault_holds_the_run_and_going_back_goes_on_to_the_same_end(
     assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
 
 
-def test_a_fault_in_the_first_round_has_a_checkpoint_to_go_back_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fault_in_first_round_has_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, failed = Env.train, threading.Event()
 
     def broken(env: Env, round_index: int, step: int) -> Tensor:
@@ -109,7 +107,7 @@ def test_a_fault_in_the_first_round_has_a_checkpoint_to_go_back_to(
     assert live.finish().status == "done"
 
 
-def test_a_fault_that_nobody_sees_costs_no_more_than_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_without_user_loses_at_most_the_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = LiveRun(tmp_path / "whole")
     whole.start().finish()
 
@@ -130,9 +128,7 @@ def test_a_fault_that_nobody_sees_costs_no_more_than_the_round(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("kind", [Kind.STOP, Kind.ABANDON])
-def test_who_leaves_a_failed_run_is_told_the_way_on(
-    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leaving_a_failed_run_prints_how_to_resume(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = set(threading.enumerate())
     fail_once(monkeypatch, out_of_memory)
     live = LiveRun(tmp_path, attended=True).start()
@@ -148,7 +144,7 @@ def test_who_leaves_a_failed_run_is_told_the_way_on(
     assert set(threading.enumerate()) <= before
 
 
-def test_a_fault_in_the_update_holds_the_run_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_in_the_update_holds_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learn = Learner.update
 
     def broken(*_: object) -> NoReturn:
@@ -162,7 +158,7 @@ def test_a_fault_in_the_update_holds_the_run_too(tmp_path: Path, monkeypatch: py
     assert live.finish().status == "done"
 
 
-def test_a_fault_keeps_nothing_of_the_work_that_failed() -> None:
+def test_fault_keeps_no_tensors_of_the_failed_step() -> None:
     kept: list[weakref.ref[Tensor]] = []
 
     def work() -> FaultError:
@@ -200,9 +196,7 @@ def limit_checkpoints(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 @pytest.mark.parametrize("kind", [Kind.CHECKPOINT, Kind.STOP])
-def test_a_fault_on_a_full_disk_can_be_saved_once_there_is_room(
-    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fault_on_full_disk_can_be_saved_later(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = limit_checkpoints(monkeypatch)
     full.set()
     fail_once(monkeypatch, out_of_memory)
@@ -226,9 +220,7 @@ def test_a_fault_on_a_full_disk_can_be_saved_once_there_is_room(
         assert live.failure.endswith("goes on at round 2, step 1")
 
 
-def test_a_stop_that_meets_a_full_disk_holds_the_run_until_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_on_full_disk_holds_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = limit_checkpoints(monkeypatch)
     live = LiveRun(tmp_path, attended=True).start_paused(2)
     full.set()
@@ -247,9 +239,7 @@ def test_a_stop_that_meets_a_full_disk_holds_the_run_until_there_is_room(
     assert "No space left on device" in live.failure
 
 
-def test_a_run_that_cannot_be_recorded_holds_and_goes_on_without_a_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_recording_holds_the_run_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, full = os.write, threading.Event()
 
     def limited(file: int, data: bytes) -> int:
@@ -276,9 +266,7 @@ def test_a_run_that_cannot_be_recorded_holds_and_goes_on_without_a_loss(
 
 
 @pytest.mark.parametrize("back", [True, False], ids=["moved", "removed"])
-def test_a_run_whose_directory_vanishes_holds_until_there_is_one(
-    back: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deleted_run_directory_holds_the_run(back: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "PERIOD", 0.01)
     monkeypatch.setattr(recorder, "RETRY", 0.02)
     live = LiveRun(tmp_path, attended=True, rounds=200, checkpoint_every=0).start()
@@ -309,7 +297,7 @@ def test_a_run_whose_directory_vanishes_holds_until_there_is_one(
 # Going back
 
 
-def test_what_was_later_than_a_restored_checkpoint_is_not_the_newest(tmp_path: Path) -> None:
+def test_restore_sets_later_checkpoints_aside(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, checkpoint_every=0, rounds=50).start_paused(1)
     directory = live.run.directory
     live.control.ask(Kind.CHECKPOINT, "test")
@@ -326,7 +314,7 @@ def test_what_was_later_than_a_restored_checkpoint_is_not_the_newest(tmp_path: P
     assert [path.name for path in (directory / UNDONE).iterdir()] == [later.name]
 
 
-def test_a_single_step_that_fails_is_forgotten_by_going_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restore_cancels_a_failed_single_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_once(monkeypatch, out_of_memory)
     live = LiveRun(tmp_path, attended=True).start_paused(6)
     saved = live.state.checkpoints[-1].path
@@ -337,7 +325,7 @@ def test_a_single_step_that_fails_is_forgotten_by_going_back(tmp_path: Path, mon
     assert live.finish().status == "done"
 
 
-def test_only_what_is_a_checkpoint_of_the_run_is_gone_back_to(tmp_path: Path) -> None:
+def test_restore_accepts_only_checkpoints_of_the_run(tmp_path: Path) -> None:
     other = list_checkpoints(stopped_run(tmp_path / "other"))[-1]
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
@@ -354,7 +342,7 @@ def test_only_what_is_a_checkpoint_of_the_run_is_gone_back_to(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("damaged", [True, False], ids=["damaged", "not to be listed"])
-def test_a_way_on_that_cannot_be_told_hides_no_fault(
+def test_fault_is_reported_despite_a_failing_resume_hint(
     damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_once(monkeypatch, out_of_memory)
@@ -372,9 +360,7 @@ def test_a_way_on_that_cannot_be_told_hides_no_fault(
     assert told in live.failure
 
 
-def test_a_fault_whose_checkpoints_cannot_be_listed_is_told_and_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fault_with_unlistable_checkpoints_holds_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_once(monkeypatch, out_of_memory)
     monkeypatch.setattr(saving, "list_checkpoints", not_to_be_read)
     live = LiveRun(tmp_path, attended=True, checkpoint_every=0).start()
@@ -383,9 +369,7 @@ def test_a_fault_whose_checkpoints_cannot_be_listed_is_told_and_held(
     live.finish()
 
 
-def test_a_fault_after_going_back_saves_nothing_of_what_was_undone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fault_after_restore_saves_no_undone_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train, faults = Env.train, [(1, 1, 2), (1, 0, 2)]
 
     def broken(env: Env, round_index: int, step: int) -> Tensor:
@@ -407,9 +391,7 @@ def test_a_fault_after_going_back_saves_nothing_of_what_was_undone(
     live.finish()
 
 
-def test_a_run_that_fails_tells_also_what_could_not_be_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_run_also_reports_unrecorded_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "RETRY", 0.02)
     live = LiveRun(tmp_path).start_paused(1)
     monkeypatch.setattr(segment_writer.os, "write", no_room)

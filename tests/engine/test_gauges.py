@@ -100,11 +100,11 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 << 30)
 
 
-def test_sensors_are_in_the_units_of_the_telemetry(machine: Machine) -> None:
+def test_gpu_sensors_are_in_telemetry_units(machine: Machine) -> None:
     assert read_sensors(SECOND) == Sensors(utilisation=0.87, temperature=66, power=420.0)
 
 
-def test_an_idle_gpu_is_not_an_unmeasured_one(machine: Machine) -> None:
+def test_idle_gpu_reads_zero_instead_of_missing(machine: Machine) -> None:
     assert read_sensors(FIRST) == Sensors(utilisation=0.0, temperature=31, power=71.5)
 
 
@@ -116,7 +116,7 @@ def test_an_idle_gpu_is_not_an_unmeasured_one(machine: Machine) -> None:
         ("nvmlDeviceGetPowerUsage", "power"),
     ],
 )
-def test_a_sensor_that_a_gpu_lacks_is_absent_and_the_others_are_not(
+def test_missing_gpu_sensor_leaves_the_others(
     machine: Machine, query: str, sensor: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = read_sensors(SECOND)
@@ -124,23 +124,23 @@ def test_a_sensor_that_a_gpu_lacks_is_absent_and_the_others_are_not(
     assert read_sensors(SECOND) == whole._replace(**{sensor: None})
 
 
-def test_an_unknown_gpu_has_no_sensors(machine: Machine) -> None:
+def test_unknown_gpu_has_no_sensors(machine: Machine) -> None:
     assert read_sensors("33333333-cccc") == Sensors(None, None, None)
 
 
-def test_a_part_of_a_gpu_is_found_too(machine: Machine) -> None:
+def test_gpu_partition_is_found(machine: Machine) -> None:
     machine.gpus["MIG-44444444-dddd"] = {"percent": 5, "celsius": 40, "milliwatts": 100_000}
     assert read_sensors("44444444-dddd").temperature == 40
 
 
-def test_a_machine_without_a_driver_measures_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_driver_has_no_sensors(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "nvmlInit", refuse)
     assert read_sensors(FIRST) == Sensors(None, None, None)
     assert driver_version() is None
     assert machine.looked_up == []
 
 
-def test_the_library_is_opened_and_a_gpu_looked_up_once(machine: Machine) -> None:
+def test_nvml_is_opened_and_gpu_looked_up_once(machine: Machine) -> None:
     for _ in range(3):
         read_sensors(FIRST)
     assert machine.opened == 1
@@ -148,7 +148,7 @@ def test_the_library_is_opened_and_a_gpu_looked_up_once(machine: Machine) -> Non
 
 
 @pytest.mark.usefixtures("cuda", "machine")
-def test_a_gpu_is_read_under_the_number_that_cuda_gives_it() -> None:
+def test_gpu_is_read_by_its_cuda_number() -> None:
     assert read_gauges(torch.device("cuda:0"), [os.getpid()]) == Reading(
         allocated=2 << 30,
         reserved=3 << 30,
@@ -162,7 +162,7 @@ def test_a_gpu_is_read_under_the_number_that_cuda_gives_it() -> None:
     assert (old.used, old.total, old.temperature) == (11 << 30, 16 << 30, 31)
 
 
-def test_a_cpu_has_memory_and_none_of_the_rest() -> None:
+def test_cpu_has_memory_and_no_other_sensors() -> None:
     reading = read_gauges(CPU, [os.getpid()])
     assert reading.total == psutil.virtual_memory().total
     assert reading.allocated is not None
@@ -170,7 +170,7 @@ def test_a_cpu_has_memory_and_none_of_the_rest() -> None:
     assert (reading.reserved, reading.utilisation, reading.temperature, reading.power) == (None, None, None, None)
 
 
-def test_what_processes_share_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_shared_by_processes_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     infos = {1: SimpleNamespace(rss=900, shared=300), 2: SimpleNamespace(rss=700, shared=250)}
     monkeypatch.setattr(psutil, "Process", lambda pid: SimpleNamespace(memory_info=lambda: infos[pid]))
     assert read_gauges(CPU, [1, 2]).allocated == 600 + 450 + 300
@@ -178,14 +178,14 @@ def test_what_processes_share_counts_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert read_gauges(CPU, [1, 2]).allocated == 1600
 
 
-def test_a_process_that_has_ended_has_no_memory() -> None:
+def test_ended_process_has_no_memory() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
         assert read_gauges(CPU, [os.getpid(), process.pid]).allocated is None
 
 
 @pytest.mark.usefixtures("cuda", "machine")
-def test_devices_are_listed_as_runs_name_them() -> None:
+def test_devices_are_listed_with_their_run_names() -> None:
     *gpus, cpu = list_devices()
     assert gpus == [
         Device(lanes=["cuda:0"], name="NVIDIA Big", memory=80 << 30, driver="575.57.08", fast_bf16=True),

@@ -58,7 +58,7 @@ def measurement(*, train_loss: float = 1.0, loss: float = 1.0, accuracy: float =
         (measurement(finite=False), "a weight is not finite"),
     ],
 )
-def test_what_is_fatal_at_once(now: Measurement, says: str | None) -> None:
+def test_governor_finds_immediate_breakdowns(now: Measurement, says: str | None) -> None:
     panic = fatal(now)
     assert (panic.reason if panic else None) == says
 
@@ -74,7 +74,7 @@ def test_what_is_fatal_at_once(now: Measurement, says: str | None) -> None:
         ([1.0, 9.0, 1.0], [0.6, 0.3, 0.6], None),
     ],
 )
-def test_what_is_fatal_if_it_lasts(losses: list[float], accuracies: list[float], says: str | None) -> None:
+def test_governor_finds_lasting_breakdowns(losses: list[float], accuracies: list[float], says: str | None) -> None:
     panic = symptom(view(losses, accuracies))
     assert (panic is not None and panic.reason.startswith(says)) if says else panic is None
 
@@ -119,7 +119,7 @@ SHARED_SCALE = {"amp": "fp16", "scaler": "device", "devices": ("cpu:0", "cpu:1")
         pytest.param(1, SHARED_SCALE, id="fp16, shared scale, two lanes", marks=pytest.mark.slow),
     ],
 )
-def test_neighbours_do_not_feel_it(
+def test_rollback_does_not_affect_other_envs(
     first: int, changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.engine.test_governor.ILL", first)
@@ -143,9 +143,7 @@ def test_neighbours_do_not_feel_it(
         assert of_others(events) == of_others(recorded(well.run.directory))
 
 
-def test_the_policy_learns_from_the_others_and_of_the_breakdown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_policy_learns_from_breakdown_and_other_envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch)
     live = LiveRun(tmp_path, rounds=2, steps=5, envs=3)
     live.start().finish()
@@ -162,9 +160,7 @@ def test_the_policy_learns_from_the_others_and_of_the_breakdown(
     assert all(math.isfinite(event.loss) for event in second)
 
 
-def test_an_env_that_breaks_down_in_its_first_step_is_as_it_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_breakdown_in_first_step_restores_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.engine.test_governor.AT", 0)
     poison(monkeypatch)
     live = LiveRun(tmp_path, **{**OPTIONS, "policy": "static"})
@@ -174,7 +170,7 @@ def test_an_env_that_breaks_down_in_its_first_step_is_as_it_began(
     assert state.status == "done"
 
 
-def test_an_env_that_recovers_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovered_env_is_not_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     well = LiveRun(tmp_path / "well", **OPTIONS)
     well.start().finish()
     assert SUSTAINED == 3
@@ -184,7 +180,7 @@ def test_an_env_that_recovers_is_left_alone(tmp_path: Path, monkeypatch: pytest.
     assert repr(computed(recorded(ill.run.directory))) == repr(computed(recorded(well.run.directory)))
 
 
-def test_an_env_that_does_not_goes_back_to_before_it_was_ill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rollback_restores_the_state_before_the_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ail(monkeypatch, 2, 3, 4)
     whole = LiveRun(tmp_path / "whole", **OPTIONS)
     whole.start().finish()
@@ -205,7 +201,7 @@ def test_an_env_that_does_not_goes_back_to_before_it_was_ill(tmp_path: Path, mon
     assert all(torch.equal(value, here[name]) for name, value in there.items())
 
 
-def test_steps_that_are_sat_out_count_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inactive_steps_are_not_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch)
     live = LiveRun(tmp_path, rounds=1, steps=5, envs=3)
     live.start().finish()
@@ -219,7 +215,7 @@ def test_steps_that_are_sat_out_count_for_nothing(tmp_path: Path, monkeypatch: p
     assert advantage[ILL, AT] == pytest.approx(float(rollout.reward_ET[ILL, AT] - rollout.value_ET[ILL, AT]))
 
 
-def test_a_run_is_resumed_while_an_env_sits_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_resumes_with_an_inactive_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch)
     options: dict[str, Any] = {"rounds": 2, "steps": 5, "envs": 3}
     whole = LiveRun(tmp_path / "whole", **options)
@@ -231,9 +227,7 @@ def test_a_run_is_resumed_while_an_env_sits_out(tmp_path: Path, monkeypatch: pyt
     assert repr(computed(recorded(first.run.directory))) == repr(computed(recorded(whole.run.directory)))
 
 
-def test_an_env_that_breaks_down_at_once_when_resumed_goes_back_to_the_loss_scale_it_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_breakdown_right_after_resume_restores_loss_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch)
     apply: Callable[[Env, Action, int, int], list[Move]] = Env.apply
 
@@ -257,7 +251,7 @@ def test_an_env_that_breaks_down_at_once_when_resumed_goes_back_to_the_loss_scal
     assert [scaler and float(scaler.current()) for scaler in scalers] == [512.0, 512.0]
 
 
-def test_what_was_good_comes_back_to_the_bit(tmp_path: Path) -> None:
+def test_rollback_restores_the_good_state_bit_for_bit(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, **OPTIONS).start_paused(3)
     live.control.ask(Kind.STOP, "test")
     live.finish()
@@ -283,7 +277,7 @@ def test_what_was_good_comes_back_to_the_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changed", [{"amp": "fp16"}, SHARED_SCALE], ids=["own scale", "shared scale"])
-def test_a_breakdown_leaves_no_loss_scale_at_which_nothing_is_learned(
+def test_rollback_leaves_a_usable_loss_scale(
     changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not finite halves the scale in every batch, whatever that is."""
@@ -299,9 +293,7 @@ def test_a_breakdown_leaves_no_loss_scale_at_which_nothing_is_learned(
     assert [event.loss_scale for event in steps if event.round == 2] == [steps[AT - 1].loss_scale] * 5
 
 
-def test_what_was_measured_in_a_seed_that_is_taken_away_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rollback_reports_measurements_of_removed_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backward = Env._optimize
 
     def ill(env: Env, owners: Any) -> Any:
@@ -322,9 +314,7 @@ def test_what_was_measured_in_a_seed_that_is_taken_away_is_told(
     assert any(e.rule == "non-finite gradient" for e in live.heard if isinstance(e, ev.AnomalyFound))
 
 
-def test_the_end_of_an_env_that_broke_down_is_that_of_what_is_left_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_episode_end_after_rollback_describes_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was better with the seeds that it lost."""
     monkeypatch.setattr("tests.engine.test_governor.AT", 6)
     poison(monkeypatch)
@@ -341,7 +331,7 @@ def test_the_end_of_an_env_that_broke_down_is_that_of_what_is_left_of_it(
     assert ended.parameter_ratio == pytest.approx(env.network.parameter_ratio, rel=1e-4)
 
 
-def test_parameters_are_those_of_the_slots_that_are_told(tmp_path: Path) -> None:
+def test_reported_parameters_match_the_reported_slots(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, **{**OPTIONS, "steps": 25})
     live.start().finish()
     host = live.run.pool.envs[0].network.host_parameter_count

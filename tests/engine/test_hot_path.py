@@ -12,8 +12,8 @@ from torch import Tensor
 
 from esper.growth.stages import Stage
 from esper.ppo.agent import PPOAgent
+from tests.device_syncs import device_syncs
 from tests.engine.populations import population, script
-from tests.host_reads import host_reads
 from tests.runs import LiveRun
 
 
@@ -30,14 +30,14 @@ from tests.runs import LiveRun
         lambda x: torch.arange(3).split(x),
     ],
 )
-def test_every_way_to_read_is_noticed(read: Callable[[Tensor], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    with host_reads(monkeypatch) as found:
+def test_device_syncs_detects_every_read(read: Callable[[Tensor], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    with device_syncs(monkeypatch) as found:
         read(torch.tensor(3))
     assert found
 
 
 @pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
-def test_an_epoch_reads_nothing(amp: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epoch_does_not_synchronise(amp: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stages: set[Stage] = set()
     with population(amp=amp) as pool:
         (env,) = pool.envs
@@ -46,7 +46,7 @@ def test_an_epoch_reads_nothing(amp: str, monkeypatch: pytest.MonkeyPatch) -> No
             slots = env.network.slots
             env.apply(script(0, step, slots), 0, step)
             stages |= {slot.stage for slot in slots}
-            with host_reads(monkeypatch) as found:
+            with device_syncs(monkeypatch) as found:
                 vectors = env.train(0, step), env.validate(last=False)
             assert found == []
             trained, validated = (vector.tolist() for vector in vectors)

@@ -15,7 +15,7 @@ def owners(live: LiveRun) -> list[tuple[str, dict[str, int]]]:
     return [(event.device, event.owners) for event in live.heard if isinstance(event, ev.DeviceSampled)]
 
 
-def test_every_owner_is_told_on_the_lane_that_has_it(tmp_path: Path) -> None:
+def test_memory_owners_are_reported_on_their_lane(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, envs=3, rounds=2, steps=3, policy="ppo", devices=("cpu:0", "cpu:1"))
     live.start().finish()
     first, second = dict(owners(live)[-2:]).values()
@@ -30,7 +30,7 @@ def test_every_owner_is_told_on_the_lane_that_has_it(tmp_path: Path) -> None:
     assert first["policy"] - untrained == moments > 0
 
 
-def test_a_seed_costs_what_its_tensors_take_from_germination_to_the_end_of_the_round(tmp_path: Path) -> None:
+def test_seed_memory_counts_until_the_round_ends(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, envs=1, rounds=1, steps=6, policy="full")
     live.start().finish()
     (env,) = live.run.pool.envs

@@ -37,7 +37,7 @@ def same(left: list[Tensor], right: list[Tensor]) -> bool:
     return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-def test_envs_are_dealt_round_robin() -> None:
+def test_envs_are_assigned_round_robin() -> None:
     with population(envs=5, lanes=TWO_LANES) as pool:
         assert pool.assignment == ["cpu:0", "cpu:1", "cpu:0", "cpu:1", "cpu:0"]
 
@@ -46,7 +46,7 @@ def test_envs_are_dealt_round_robin() -> None:
     ("scaler", "wanted"),
     [("env", {"cpu:0": [2, 1, 0], "cpu:1": [3, 4, 5]}), ("device", {"cpu:0": [0, 2, 4], "cpu:1": [1, 3, 5]})],
 )
-def test_cpu_lanes_share_envs_by_the_time_they_take_unless_those_share_a_scale(
+def test_cpu_lanes_split_envs_by_time_unless_scale_is_shared(
     scaler: str, wanted: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: dict[str, list[int]] = {}
@@ -68,13 +68,13 @@ def test_cpu_lanes_share_envs_by_the_time_they_take_unless_those_share_a_scale(
         assert taken == wanted
 
 
-def test_a_lane_without_an_env_is_not_opened() -> None:
+def test_lane_without_an_env_is_not_opened() -> None:
     with population(envs=1, lanes=TWO_LANES) as pool:
         assert [lane.name for lane in pool.lanes] == ["cpu:0"]
 
 
 @pytest.mark.parametrize("amp", [pytest.param("off", marks=pytest.mark.slow), "fp16"])
-def test_the_number_of_lanes_changes_no_bit(amp: str) -> None:
+def test_results_do_not_depend_on_the_number_of_lanes(amp: str) -> None:
     with population(envs=3, amp=amp) as one, population(envs=3, amp=amp, lanes=TWO_LANES) as two:
         assert play(one, 0, 12) == play(two, 0, 12)
         stages = {slot.stage for env in one.envs for slot in env.network.slots}
@@ -91,7 +91,7 @@ def test_envs_differ_from_each_other(policy: str, envs_per_host: int) -> None:
         assert first[0].train_loss != second[0].train_loss
 
 
-def test_envs_of_one_host_differ_by_what_was_decided_alone() -> None:
+def test_envs_of_one_host_differ_only_by_decisions() -> None:
     wait, plant, advance = Action(Op.WAIT), Action(Op.GERMINATE, slot=1, blueprint=4), Action(Op.ADVANCE, slot=1)
     with population(envs=6, lanes=TWO_LANES, ppo=PPOConfig(envs_per_host=3)) as pool:
         measured = pool.reset(0)
@@ -107,7 +107,7 @@ def test_envs_of_one_host_differ_by_what_was_decided_alone() -> None:
         assert not same(weights(pool, 0), weights(pool, 1))
 
 
-def test_a_round_does_not_depend_on_those_before() -> None:
+def test_round_does_not_depend_on_earlier_rounds() -> None:
     with population(envs=2) as seasoned, population(envs=2) as fresh:
         play(seasoned, 0, 8)
         assert any(slot.stage is not Stage.DORMANT for env in seasoned.envs for slot in env.network.slots)
@@ -115,7 +115,7 @@ def test_a_round_does_not_depend_on_those_before() -> None:
         assert same(weights(seasoned, 0), weights(fresh, 0))
 
 
-def test_a_reset_is_in_place() -> None:
+def test_reset_is_in_place() -> None:
     with population(envs=2, lanes=TWO_LANES) as pool:
         before = [value.data_ptr() for env in pool.envs for value in env.network.host.state_dict().values()]
         play(pool, 0, 4)
@@ -131,7 +131,7 @@ def test_rounds_differ() -> None:
 
 
 @pytest.mark.parametrize(("policy", "rounds", "steps"), [("static", 2, 3), ("heuristic", 1, 18)])
-def test_an_env_does_not_know_its_neighbours(policy: str, rounds: int, steps: int, tmp_path: Path) -> None:
+def test_env_does_not_depend_on_other_envs(policy: str, rounds: int, steps: int, tmp_path: Path) -> None:
     """Through the whole engine: the events of env 0 in a population of one, and of three on two lanes."""
     options = {"policy": policy, "rounds": rounds, "steps": steps}
     alone = LiveRun(tmp_path / "alone", envs=1, **options)
@@ -152,7 +152,7 @@ def live_tensors() -> list[tuple[tuple[int, ...], str]]:
     return sorted((tuple(x.shape), str(x.dtype)) for x in gc.get_objects() if type(x) in (Tensor, nn.Parameter))
 
 
-def test_a_round_leaves_nothing_behind() -> None:
+def test_round_leaves_no_tensors() -> None:
     """From the second round on: buffers that are allocated once exist from the first."""
     with population(envs=2) as pool:
         play(pool, 0, 6)
@@ -164,7 +164,7 @@ def test_a_round_leaves_nothing_behind() -> None:
         assert live_tensors() == before
 
 
-def test_what_envs_leave_in_an_outbox_is_given_back_by_env_and_vector() -> None:
+def test_outbox_returns_values_by_env_and_vector() -> None:
     outbox = Outbox(torch.device("cpu"), rows=3, width=4)
     left = {5: [[1.0, 2.0], [3.0]], 1: [[4.0]], 3: [[5.0, 6.0, 7.0, 8.0]]}
     for env, vectors in left.items():
@@ -175,7 +175,7 @@ def test_what_envs_leave_in_an_outbox_is_given_back_by_env_and_vector() -> None:
     assert outbox.receive() == {1: [[9.0, 10.0]]}
 
 
-def test_the_most_numbers_of_an_env_are_as_many_as_told() -> None:
+def test_outbox_size_is_the_maximum_of_an_env() -> None:
     """All slots in use, at the end of an episode with Shapley values."""
     with population(counterfactual="shapley") as pool:
         pool.reset(0)

@@ -35,7 +35,7 @@ def step(scaler: LossScaler, pairs: list[tuple[nn.Linear, torch.optim.SGD]]) -> 
 
 
 @pytest.mark.parametrize("poisoned", [set(), {2}, {0, 1, 5}])
-def test_one_optimizer_equals_a_plain_grad_scaler(poisoned: set[int]) -> None:
+def test_scaler_with_one_optimizer_equals_grad_scaler(poisoned: set[int]) -> None:
     ours, our_optimizer = pair()
     theirs, their_optimizer = pair()
     scaler, reference = LossScaler(CPU), torch.amp.GradScaler("cpu")
@@ -53,7 +53,7 @@ def test_one_optimizer_equals_a_plain_grad_scaler(poisoned: set[int]) -> None:
         assert scaler.current() == reference.get_scale()
 
 
-def test_an_overflow_of_one_owner_holds_all_of_them() -> None:
+def test_overflow_of_one_owner_skips_all() -> None:
     host, host_optimizer = pair()
     seed, seed_optimizer = pair()
     before = host.weight.clone()
@@ -67,7 +67,7 @@ def test_an_overflow_of_one_owner_holds_all_of_them() -> None:
     assert scaler.current() == start / 2
 
 
-def test_a_scaler_continues_from_a_snapshot() -> None:
+def test_scaler_continues_from_a_snapshot() -> None:
     layer, optimizer = pair()
     scaler = LossScaler(CPU)
     for x in (torch.ones(2, 4), torch.full((2, 4), math.inf), torch.ones(2, 4)):
@@ -80,7 +80,7 @@ def test_a_scaler_continues_from_a_snapshot() -> None:
     assert other.snapshot()["_growth_tracker"] == 1
 
 
-def test_auto_is_float32_on_a_cpu() -> None:
+def test_auto_precision_is_float32_on_cpu() -> None:
     assert resolve_amp("auto", CPU) is None
     assert resolve_amp("fp16", CPU) is torch.float16
 

@@ -29,7 +29,7 @@ STEPS = 12
         pytest.param("off", "env", "shapley", marks=pytest.mark.slow),
     ],
 )
-def test_an_episode_stays_on_its_device_and_the_host_waits_once_in_a_step(
+def test_episode_stays_on_device_with_one_wait_per_step(
     amp: str, scaler: str, counterfactual: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digits()  # read before there are tensors without numbers
@@ -59,7 +59,7 @@ def test_an_episode_stays_on_its_device_and_the_host_waits_once_in_a_step(
             assert {parameter.device.index for parameter in env.network.parameters()} == {env.index % 2}
 
 
-def test_what_a_fault_leaves_under_way_is_over_before_the_envs_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restore_after_fault_waits_for_pending_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     digits()
     train = Env.train
 
@@ -81,7 +81,7 @@ def test_what_a_fault_leaves_under_way_is_over_before_the_envs_go_back(monkeypat
             good.give_back()
 
 
-def test_streams_that_meet_in_the_same_memory_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_races_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     with pretended_gpus(monkeypatch):
         device = torch.device("cuda:0")
         default, other = torch.cuda.default_stream(device), torch.cuda.Stream(device)

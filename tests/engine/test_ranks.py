@@ -112,7 +112,7 @@ def close(one: object, other: object) -> None:
         assert one == (pytest.approx(other, rel=1e-3, abs=1e-5) if isinstance(other, float) else other)
 
 
-def test_two_ranks_compute_what_one_process_computes(alone: LiveRun, ranked: RankedRun) -> None:
+def test_two_ranks_compute_the_same_as_one_process(alone: LiveRun, ranked: RankedRun) -> None:
     run = ranked.first.run.directory
     assert_alike(computed(recorded(run)), computed(recorded(alone.run.directory)))
     mine, theirs = (read_checkpoint(list_checkpoints(each)[-1]) for each in (run, alone.run.directory))
@@ -121,7 +121,7 @@ def test_two_ranks_compute_what_one_process_computes(alone: LiveRun, ranked: Ran
         assert torch.allclose(mine.tensors[name].double(), tensor.double(), rtol=1e-3, atol=1e-5), name
 
 
-def test_the_live_dashboard_and_the_recording_have_all_envs(ranked: RankedRun) -> None:
+def test_dashboard_and_recording_have_envs_of_all_ranks(ranked: RankedRun) -> None:
     run, live = ranked.first.run.directory, ranked.first.state
     history = open_history(run)
     assert history.notices == []
@@ -138,7 +138,7 @@ def test_the_live_dashboard_and_the_recording_have_all_envs(ranked: RankedRun) -
 
 
 @pytest.mark.slow
-def test_requests_at_the_first_rank_hold_and_take_back_all(
+def test_requests_at_first_rank_pause_and_restore_all(
     alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     live = RankedRun(monkeypatch, tmp_path).start(Kind.PAUSE)
@@ -154,7 +154,7 @@ def test_requests_at_the_first_rank_hold_and_take_back_all(
     assert_alike(computed(recorded(live.first.run.directory)), computed(recorded(alone.run.directory)))
 
 
-def test_a_refused_checkpoint_leaves_all_ranks_as_they_were(
+def test_refused_checkpoint_leaves_all_ranks_unchanged(
     alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     live = RankedRun(monkeypatch, tmp_path).start(Kind.PAUSE)
@@ -167,7 +167,7 @@ def test_a_refused_checkpoint_leaves_all_ranks_as_they_were(
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_ranks(
+def test_run_resumes_with_another_number_of_ranks(
     alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """From two to one in the middle of a round, and back to two."""
@@ -185,7 +185,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     assert_alike(computed(recorded(run)), computed(recorded(alone.run.directory)))
 
 
-def test_a_rank_that_fails_ends_the_run_of_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_failed_rank_ends_the_run_of_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     live = RankedRun(monkeypatch, tmp_path)
     live.ask(Kind.PAUSE)
     with ThreadPoolExecutor(RANKS) as threads:
@@ -202,7 +202,7 @@ def test_a_rank_that_fails_ends_the_run_of_the_others(monkeypatch: pytest.Monkey
     assert history.state_at(history.length).status == "failed"
 
 
-def test_a_rank_that_is_lost_as_the_run_ends_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_rank_lost_at_the_end_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     live = RankedRun(monkeypatch, tmp_path)
     run = live.first.wait_for(ev.RunStarted).run
 
@@ -223,7 +223,7 @@ def test_a_rank_that_is_lost_as_the_run_ends_is_told(monkeypatch: pytest.MonkeyP
 # What is refused
 
 
-def test_lanes_are_dealt_to_the_ranks_of_a_machine() -> None:
+def test_lanes_are_split_among_the_ranks_of_a_node() -> None:
     lanes = ["cuda:0", "cuda:1", "cuda:2"]
     assert deal_lanes(lanes, Place()) == lanes
     assert [deal_lanes(lanes, Place(rank, 2, rank, 2)) for rank in range(2)] == [["cuda:0", "cuda:2"], ["cuda:1"]]
@@ -232,13 +232,13 @@ def test_lanes_are_dealt_to_the_ranks_of_a_machine() -> None:
         deal_lanes(["cpu:0"], Place(0, 2, 0, 2))
 
 
-def test_every_rank_needs_an_env(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_rank_without_an_env_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(Place, "current", lambda: Place(0, 2, 0, 1))
     with pytest.raises(ConfigError, match="--envs 1 is not enough for 2 ranks"):
         LiveRun(tmp_path, envs=1)
 
 
-def test_ranks_of_a_machine_cannot_share_a_gpu_for_the_policy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ranks_of_a_node_cannot_share_a_policy_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(Place, "current", lambda: Place(0, 2, 0, 2))
     monkeypatch.setattr(run_module, "resolve_policy_device", lambda _: torch.device("cuda:0"))
     with pytest.raises(ConfigError, match="--policy-device cuda:0 cannot serve 2 ranks on one machine"):
@@ -262,7 +262,7 @@ def torchrun(cwd: Path, *options: str, program: Sequence[str] = ("-m", "esper"))
 
 
 @pytest.mark.slow
-def test_torchrun_computes_what_one_process_computes(alone: LiveRun, tmp_path: Path) -> None:
+def test_torchrun_computes_the_same_as_one_process(alone: LiveRun, tmp_path: Path) -> None:
     out, errors = torchrun(tmp_path, "--rounds", "3", "--checkpoint-every", "1").communicate(timeout=PATIENCE)
     run = only_run(tmp_path)
     assert "Traceback" not in errors
@@ -298,7 +298,7 @@ def steps_in(directory: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_a_signal_to_torchrun_saves_and_ends_all_ranks(endless: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_signal_to_torchrun_checkpoints_and_ends_all_ranks(endless: subprocess.Popen[str], tmp_path: Path) -> None:
     endless.send_signal(signal.SIGTERM)
     endless.communicate(timeout=PATIENCE)
     run = only_run(tmp_path)
@@ -310,7 +310,7 @@ def test_a_signal_to_torchrun_saves_and_ends_all_ranks(endless: subprocess.Popen
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("killed", "left"), [(0, 1), (1, 0)])
-def test_a_rank_that_is_killed_ends_the_run_with_a_sentence(
+def test_killed_rank_ends_the_run_with_a_message(
     killed: int, left: int, endless: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     ranks = {each.environ().get("RANK"): each for each in psutil.Process(endless.pid).children()}
@@ -345,7 +345,7 @@ sys.exit(cli.main())
 
 
 @pytest.mark.slow
-def test_a_fault_in_one_rank_ends_the_run_with_a_sentence_from_each(tmp_path: Path) -> None:
+def test_fault_in_one_rank_gives_a_message_from_each(tmp_path: Path) -> None:
     (tmp_path / "raises.py").write_text(RAISES)
     process = torchrun(tmp_path, "--rounds", "3", program=["raises.py"])
     try:
@@ -381,7 +381,7 @@ except ranks.RankLostError as error:
 
 
 @pytest.mark.slow
-def test_a_rank_that_hangs_is_given_up(tmp_path: Path) -> None:
+def test_hanging_rank_times_out(tmp_path: Path) -> None:
     (tmp_path / "hangs.py").write_text(HANGS)
     program = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "hangs.py"]
     done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -64,7 +64,7 @@ def told(value: float | None, digits: int = 5) -> float | None:
     return None if value is None else float(f"{value:.{digits}g}")
 
 
-def test_every_step_carries_what_its_env_measured(watched: Watched) -> None:
+def test_step_event_has_the_measurements_of_its_env(watched: Watched) -> None:
     host = watched.live.run.pool.envs[0].network.host_parameter_count
     for env, readings in watched.readings.items():
         events = watched.stepped(env)
@@ -75,7 +75,7 @@ def test_every_step_carries_what_its_env_measured(watched: Watched) -> None:
             assert (event.grad_norm, event.parameter_ratio) == (told(measured.grad_norm, 4), told(parameters / host))
 
 
-def test_every_slot_carries_what_its_seed_measured(watched: Watched) -> None:
+def test_slot_reading_has_the_measurements_of_its_seed(watched: Watched) -> None:
     contributions = norms = 0
     for env, readings in watched.readings.items():
         for event, (measured, _) in zip(watched.stepped(env), readings, strict=True):
@@ -93,7 +93,7 @@ def test_every_slot_carries_what_its_seed_measured(watched: Watched) -> None:
     assert norms > contributions  # seeds in training have a gradient, and contribute nothing
 
 
-def test_what_was_not_measured_is_absent(watched: Watched) -> None:
+def test_missing_measurements_are_omitted(watched: Watched) -> None:
     for event in watched.stepped(0):
         assert event.value is None  # the heuristic has no critic
         assert event.op_probability is None
@@ -108,7 +108,7 @@ def test_what_was_not_measured_is_absent(watched: Watched) -> None:
                 assert slot.contribution is None
 
 
-def test_a_decision_is_told_in_words(watched: Watched) -> None:
+def test_step_event_names_the_decision(watched: Watched) -> None:
     heads = {"wait": set(), "advance": {"slot"}, "fossilize": {"slot"}}
     heads["germinate"] = {"slot", "blueprint", "style", "tempo", "alpha_target"}
     for event in watched.stepped(0):
@@ -123,7 +123,7 @@ def test_a_decision_is_told_in_words(watched: Watched) -> None:
     }
 
 
-def test_probabilities_are_of_the_legal_ops_and_of_what_was_chosen(tmp_path: Path) -> None:
+def test_step_event_has_legal_op_and_choice_probabilities(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, policy="ppo", envs=2, rounds=1, steps=6)
     live.start().finish()
     steps = [event for event in live.heard if isinstance(event, ev.EnvStepped)]
@@ -137,7 +137,7 @@ def test_probabilities_are_of_the_legal_ops_and_of_what_was_chosen(tmp_path: Pat
     assert any(choice.probability < 0.9 for choice in chosen if choice.probability)
 
 
-def test_the_fold_holds_the_last_step(watched: Watched) -> None:
+def test_run_state_has_the_last_step(watched: Watched) -> None:
     for env in range(ENVS):
         state, events = watched.live.state.envs[env], watched.stepped(env)
         assert state.stepped == events[-1]
@@ -145,7 +145,7 @@ def test_the_fold_holds_the_last_step(watched: Watched) -> None:
         assert state.best_accuracy == max(event.accuracy for event in events)
 
 
-def test_rewards_add_up(watched: Watched) -> None:
+def test_reward_parts_sum_to_the_reward(watched: Watched) -> None:
     ended = {event.env: event for event in watched.live.heard if isinstance(event, ev.EpisodeEnded)}
     for env in range(ENVS):
         events = watched.stepped(env)
@@ -159,7 +159,7 @@ def test_rewards_add_up(watched: Watched) -> None:
         assert ended[env].parameter_ratio == events[-1].parameter_ratio
 
 
-def test_moves_and_the_slots_of_a_step_agree(watched: Watched) -> None:
+def test_transitions_agree_with_slot_readings(watched: Watched) -> None:
     """Played back, the moves lead from an empty slot to the stage that each step shows."""
     stages = {(env, slot): "dormant" for env in range(ENVS) for slot in ("early", "mid", "late")}
     shown: list[ev.EnvStepped] = []
@@ -190,7 +190,7 @@ def evaluate(network: GrowingNetwork, x: Tensor, y: Tensor, alphas: list[float])
     return (logits.argmax(dim=1) == y).double(), F.cross_entropy(logits, y).item()
 
 
-def test_loss_and_accuracy_are_those_of_the_validation_split(tmp_path: Path) -> None:
+def test_loss_and_accuracy_are_of_the_validation_split(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, policy="static", rounds=1, steps=3, envs=1)
     live.start().finish()
     (env,) = live.run.pool.envs
@@ -201,7 +201,7 @@ def test_loss_and_accuracy_are_those_of_the_validation_split(tmp_path: Path) -> 
     assert stepped.loss == pytest.approx(loss, rel=1e-4)
 
 
-def test_a_contribution_is_what_is_lost_without_the_seed(watched: Watched) -> None:
+def test_contribution_is_the_loss_without_the_seed(watched: Watched) -> None:
     checked = 0
     for env in watched.live.run.pool.envs:
         x, y = env.splits.validation_x, env.splits.validation_y
@@ -222,7 +222,7 @@ def test_a_contribution_is_what_is_lost_without_the_seed(watched: Watched) -> No
 # The machine
 
 
-def test_a_cpu_lane_reports_the_process_and_the_machine(watched: Watched) -> None:
+def test_cpu_lane_reports_process_and_machine_memory(watched: Watched) -> None:
     sampled = [event for event in watched.live.heard if isinstance(event, ev.DeviceSampled)]
     assert {event.device for event in sampled} == {"cpu:0"}
     assert len(sampled) == STEPS
@@ -240,7 +240,7 @@ def test_a_cpu_lane_reports_the_process_and_the_machine(watched: Watched) -> Non
     assert watched.live.state.devices["cpu:0"] == sampled[-1]
 
 
-def test_the_phases_of_a_step_are_all_of_its_time(watched: Watched) -> None:
+def test_phases_of_a_step_sum_to_its_time(watched: Watched) -> None:
     timed = [event for event in watched.live.heard if isinstance(event, ev.PhaseTimed)]
     assert [(event.round, event.step) for event in timed] == [(1, step) for step in range(1, STEPS + 1)]
     for event in timed:
@@ -249,7 +249,7 @@ def test_the_phases_of_a_step_are_all_of_its_time(watched: Watched) -> None:
         assert sum(event.phases.values()) == pytest.approx(event.wall)
 
 
-def test_a_gate_is_said_to_hold_a_seed_back_for_as_long_as_it_does(tmp_path: Path) -> None:
+def test_gate_refusal_is_reported_as_long_as_it_lasts(tmp_path: Path) -> None:
     """G2 opens with a seed's age, and the seed then waits for the policy; most others open as it moves on."""
     live = LiveRun(tmp_path, policy="random", envs=4, rounds=1, steps=12, seed=3).start_paused()
     while live.state.step < 11:
@@ -277,7 +277,7 @@ def test_a_gate_is_said_to_hold_a_seed_back_for_as_long_as_it_does(tmp_path: Pat
         pytest.param({"amp": "fp16", "scaler": "device"}, {2, 1}, id="lanes that keep their envs"),
     ],
 )
-def test_lanes_are_held_against_each_other_only_where_each_trains_its_own_envs(
+def test_lanes_are_compared_only_with_separate_envs(
     options: dict[str, Any], active: set[int | None], tmp_path: Path
 ) -> None:
     two = {"devices": ("cpu:0", "cpu:1"), "policy": "static", "rounds": 1, "steps": 1}

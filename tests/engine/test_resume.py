@@ -22,7 +22,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[ev.AnyEvent]:
 
 @settings(max_examples=4)
 @given(stop_after=st.integers(1, 11), lanes=st.sampled_from([("cpu:0",), ("cpu:0", "cpu:1")]))
-def test_a_run_stopped_at_any_step_goes_on_as_if_nothing_had_been(
+def test_run_stopped_at_any_step_resumes_identically(
     whole: list[ev.AnyEvent], tmp_path_factory: pytest.TempPathFactory, stop_after: int, lanes: tuple[str, ...]
 ) -> None:
     directory = tmp_path_factory.mktemp("stopped")
@@ -36,7 +36,7 @@ def test_a_run_stopped_at_any_step_goes_on_as_if_nothing_had_been(
     assert computed(recorded(first.run.directory)) == whole
 
 
-def test_restoring_in_a_live_run_undoes_what_came_after(whole: list[ev.AnyEvent], tmp_path: Path) -> None:
+def test_restore_in_a_live_run_undoes_later_events(whole: list[ev.AnyEvent], tmp_path: Path) -> None:
     live = LiveRun(tmp_path)
     live.start()
     saved = live.wait_for(ev.CheckpointSaved)
@@ -50,7 +50,7 @@ def test_restoring_in_a_live_run_undoes_what_came_after(whole: list[ev.AnyEvent]
 
 
 @pytest.mark.parametrize(("policy", "steps"), [("heuristic", 18), ("random", 8), ("static", 3)])
-def test_policies_that_do_not_learn_resume_too(policy: str, steps: int, tmp_path: Path) -> None:
+def test_baseline_policies_resume_identically(policy: str, steps: int, tmp_path: Path) -> None:
     options = {"policy": policy, "rounds": 1, "steps": steps, "envs": 2}
     whole = LiveRun(tmp_path / "whole", **options)
     whole.start().finish()
@@ -64,7 +64,7 @@ def test_policies_that_do_not_learn_resume_too(policy: str, steps: int, tmp_path
     assert any(isinstance(event, ev.SeedMoved) for event in expected) == (policy != "static")
 
 
-def test_tiny_runs_do_grow(whole: list[ev.AnyEvent]) -> None:
+def test_tiny_runs_grow_seeds(whole: list[ev.AnyEvent]) -> None:
     """Or the tests above would compare very little."""
     moved = {event.after for event in whole if isinstance(event, ev.SeedMoved)}
     assert {"germinated", "training"} <= moved

@@ -28,7 +28,7 @@ def sgd(trained: list[nn.Parameter], clip: float) -> SGD:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.25])
-def test_it_is_nesterov_momentum_with_clipping(share: float) -> None:
+def test_sgd_equals_clipped_nesterov_momentum(share: float) -> None:
     ours, theirs = parameters(), parameters()
     optimizer = sgd(ours, clip=3.0)
     optimizer.share = share
@@ -45,7 +45,7 @@ def test_it_is_nesterov_momentum_with_clipping(share: float) -> None:
     assert clipped == {False, True}
 
 
-def test_what_is_skipped_leaves_no_trace() -> None:
+def test_sgd_skipped_step_changes_nothing() -> None:
     ours, theirs = parameters(), parameters()
     optimizer, other = (sgd(each, clip=1e9) for each in (ours, theirs))
     for batch, skipped in enumerate((1.0, 0.0, 1.0, 0.0)):
@@ -57,7 +57,7 @@ def test_what_is_skipped_leaves_no_trace() -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-def test_a_parameter_that_the_loss_does_not_depend_on_stays() -> None:
+def test_sgd_leaves_parameters_without_gradient_unchanged() -> None:
     trained = parameters()
     optimizer = sgd(trained, clip=1e9)
     norm, before = backward(trained, 0), trained[1].detach().clone()

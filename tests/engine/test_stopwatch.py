@@ -15,20 +15,20 @@ spans = st.lists(
 )
 
 
-def test_what_runs_alone_has_its_time_for_itself() -> None:
+def test_stopwatch_gives_sole_phase_all_its_time() -> None:
     assert shared_out([Span("train", 0.0, 2.0), Span("validate", 2.0, 3.0), Span("train", 5.0, 6.0)]) == {
         "train": 3.0,
         "validate": 1.0,
     }
 
 
-def test_what_runs_together_shares_equally() -> None:
+def test_stopwatch_splits_concurrent_time_equally() -> None:
     found = shared_out([Span("train", 0.0, 4.0), Span("train", 0.0, 4.0), Span("validate", 1.0, 4.0)])
     assert found == {"train": 1.0 + 3.0 * 2 / 3, "validate": pytest.approx(1.0)}
 
 
 @given(spans)
-def test_shares_sum_to_the_time_in_which_anything_ran(found: list[Span]) -> None:
+def test_stopwatch_phases_sum_to_the_busy_time(found: list[Span]) -> None:
     busy = sum(any(span.start <= moment < span.end for span in found) for moment in range(20))
     assert sum(shared_out(found).values()) == pytest.approx(busy)
 
@@ -51,7 +51,7 @@ class Event:
         return other.at - self.at
 
 
-def test_a_gpu_is_timed_by_its_events_and_they_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopwatch_times_gpu_with_reused_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
     stopwatch = CudaStopwatch()
     for _ in range(3):
@@ -65,7 +65,7 @@ def test_a_gpu_is_timed_by_its_events_and_they_are_reused(monkeypatch: pytest.Mo
     assert stopwatch.take() == {}
 
 
-def test_what_an_error_left_unsettled_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopwatch_discards_open_phases_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
     stopwatch = CudaStopwatch()
     stopwatch.begin()
@@ -76,14 +76,14 @@ def test_what_an_error_left_unsettled_is_forgotten(monkeypatch: pytest.MonkeyPat
     assert stopwatch.take() == {}
 
 
-def test_a_cpu_is_timed_by_the_clock() -> None:
+def test_stopwatch_times_cpu_by_the_clock() -> None:
     stopwatch = Stopwatch()
     with stopwatch("train"):
         sum(range(1000))
     assert list(stopwatch.take()) == ["train"]
 
 
-def test_a_step_is_the_sum_of_its_phases_and_what_was_before_it_is_no_part_of_it(
+def test_stopwatch_step_excludes_earlier_phases(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = 0.0

@@ -48,7 +48,7 @@ def end(live: LiveRun) -> None:
 # Pause
 
 
-def test_nothing_moves_while_paused(paused: LiveRun) -> None:
+def test_paused_run_makes_no_steps(paused: LiveRun) -> None:
     before = len(paused.heard)
     for _ in range(3):  # each is answered, so the engine has looked at its requests that often
         ask(paused, Kind.CHECKPOINT)
@@ -59,7 +59,7 @@ def test_nothing_moves_while_paused(paused: LiveRun) -> None:
     end(paused)
 
 
-def test_a_single_step_is_one_step_of_every_env(paused: LiveRun) -> None:
+def test_single_step_steps_every_env_once(paused: LiveRun) -> None:
     before = len(paused.heard)
     ask(paused, Kind.STEP)
     held = paused.wait_for(ev.Paused)
@@ -71,7 +71,7 @@ def test_a_single_step_is_one_step_of_every_env(paused: LiveRun) -> None:
     end(paused)
 
 
-def test_two_single_steps_asked_for_at_once_are_two(paused: LiveRun) -> None:
+def test_two_step_requests_at_once_are_two_steps(paused: LiveRun) -> None:
     before = len(paused.heard)
     ask(paused, Kind.STEP)
     ask(paused, Kind.STEP)
@@ -81,7 +81,7 @@ def test_two_single_steps_asked_for_at_once_are_two(paused: LiveRun) -> None:
     end(paused)
 
 
-def test_resume_goes_on_to_the_end(paused: LiveRun) -> None:
+def test_resumed_run_reaches_its_end(paused: LiveRun) -> None:
     ask(paused, Kind.RESUME)
     resumed = paused.wait_for(ev.Resumed)
     assert (resumed.round, resumed.step, resumed.checkpoint) == (1, 2, None)
@@ -95,7 +95,7 @@ def test_resume_right_after_a_single_step_is_not_lost(paused: LiveRun) -> None:
     assert paused.finish().status == "done"
 
 
-def test_a_pause_while_paused_and_a_resume_while_running_are_nothing(tmp_path: Path) -> None:
+def test_redundant_pause_and_resume_are_ignored(tmp_path: Path) -> None:
     live = LiveRun(tmp_path)
     ask(live, Kind.RESUME)
     live.start_paused(1)
@@ -113,7 +113,7 @@ def test_a_pause_while_paused_and_a_resume_while_running_are_nothing(tmp_path: P
     ]
 
 
-def test_every_request_is_recorded_with_who_asked_before_what_comes_of_it(tmp_path: Path) -> None:
+def test_request_event_has_origin_and_precedes_its_effect(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, checkpoint_every=0).start_paused()
     live.control.ask(Kind.CHECKPOINT, "attach ann@box 7")
     saved = live.wait_for(ev.CheckpointSaved)
@@ -134,7 +134,7 @@ def test_every_request_is_recorded_with_who_asked_before_what_comes_of_it(tmp_pa
     assert after == [ev.Paused, ev.CheckpointSaved, ev.EnvStepped, ev.CheckpointSaved, ev.CheckpointSaved]
 
 
-def test_a_checkpoint_that_is_gone_back_to_tells_what_it_told_when_it_was_written(
+def test_restore_emits_the_original_checkpoint_details(
     tmp_path: Path,
 ) -> None:
     live = LiveRun(tmp_path, checkpoint_every=0).start_paused()
@@ -155,7 +155,7 @@ def test_a_checkpoint_that_is_gone_back_to_tells_what_it_told_when_it_was_writte
 # Checkpoints
 
 
-def test_a_checkpoint_of_a_paused_run_can_be_gone_on_from(paused: LiveRun, tmp_path: Path) -> None:
+def test_checkpoint_of_a_paused_run_can_be_resumed(paused: LiveRun, tmp_path: Path) -> None:
     ask(paused, Kind.CHECKPOINT)
     saved = paused.wait_for(ev.CheckpointSaved)
     assert (saved.round, saved.step, saved.origin) == (1, 2, "test")
@@ -181,7 +181,7 @@ def test_stop_writes_a_checkpoint_and_ends_the_run(paused: LiveRun) -> None:
     assert read_checkpoint(list_checkpoints(paused.run.directory)[-1]).step == 2
 
 
-def test_abandon_writes_none(paused: LiveRun) -> None:
+def test_abandon_writes_no_checkpoint(paused: LiveRun) -> None:
     ask(paused, Kind.ABANDON)
     assert paused.finish().status == "stopped"
     assert list_checkpoints(paused.run.directory) == []
@@ -201,13 +201,13 @@ def test_checkpoints_are_written_on_schedule_and_at_the_end(
     assert saved == rounds
 
 
-def test_only_the_last_are_kept(tmp_path: Path) -> None:
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, checkpoint_every=1, keep=2, steps=1, rounds=4)
     live.start().finish()
     assert [read_checkpoint(path).round for path in list_checkpoints(live.run.directory)] == [3, 4]
 
 
-def test_a_schedule_that_meets_a_full_disk_is_told_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scheduled_checkpoint_on_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = saving.write_checkpoint
 
     def full_in_the_first_round(directory: Path, checkpoint: Checkpoint) -> int:
@@ -223,9 +223,7 @@ def test_a_schedule_that_meets_a_full_disk_is_told_and_goes_on(tmp_path: Path, m
     assert [event.round for event in live.heard if isinstance(event, ev.CheckpointSaved)] == [2, 3]
 
 
-def test_a_checkpoint_is_written_also_where_an_older_one_cannot_be_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_is_written_despite_undeletable_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(run: Path, count: int) -> None:
         raise OSError(13, "Permission denied")
 
@@ -237,7 +235,7 @@ def test_a_checkpoint_is_written_also_where_an_older_one_cannot_be_removed(
     assert told == [f"older checkpoints cannot be removed from {live.run.directory}: Permission denied"] * 2
 
 
-def test_a_damaged_checkpoint_is_told_and_the_run_goes_on_as_it_was(tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_reported_and_run_continues(tmp_path: Path) -> None:
     whole = LiveRun(tmp_path / "whole")
     whole.start().finish()
     live = LiveRun(tmp_path / "live").start_paused(2)
@@ -263,9 +261,7 @@ def test_a_damaged_checkpoint_is_told_and_the_run_goes_on_as_it_was(tmp_path: Pa
 
 
 @pytest.mark.parametrize("broken", ["Recorder", "Trainer"])
-def test_a_run_that_cannot_be_set_up_leaves_nothing_open(
-    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_setup_leaves_nothing_open(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise RecordingError("there is no room")
 
@@ -280,7 +276,7 @@ def test_a_run_that_cannot_be_set_up_leaves_nothing_open(
 
 
 @pytest.mark.parametrize("lanes", [("cpu:0",), ("cpu:0", "cpu:1")])
-def test_a_fault_in_a_lane_ends_the_run_with_its_reason(
+def test_fault_in_a_lane_ends_the_run_with_its_reason(
     lanes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply = Env.apply

@@ -46,7 +46,7 @@ def gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def test_every_cpu_lane_but_the_first_has_one_until_the_pool_is_closed() -> None:
+def test_worker_exists_for_each_cpu_lane_but_the_first() -> None:
     with population(envs=3, lanes=("cpu:0", "cpu:1", "cpu:2")) as pool:
         processes = [lane.process for lane in pool.lanes]
         assert processes[0] == os.getpid()
@@ -54,7 +54,7 @@ def test_every_cpu_lane_but_the_first_has_one_until_the_pool_is_closed() -> None
     assert workers() == []
 
 
-def test_what_fails_there_is_told_as_here_and_the_next_step_is_as_if_it_had_not() -> None:
+def test_worker_error_is_reported_and_next_step_is_unaffected() -> None:
     with population(envs=2) as alone, population(envs=2, lanes=TWO_LANES) as pool:
         pool.reset(0)
         before = {name: value.clone() for name, value in env_tensors(pool.envs[1]).items()}
@@ -68,7 +68,7 @@ def test_what_fails_there_is_told_as_here_and_the_next_step_is_as_if_it_had_not(
         assert play(pool, 0, 3) == play(alone, 0, 3)
 
 
-def test_a_step_that_breaks_off_before_it_is_sent_anything_leaves_nothing_to_be_answered_in_the_next() -> None:
+def test_step_aborted_before_sending_leaves_no_pending_reply() -> None:
     with population(envs=4) as alone, population(envs=4, lanes=TWO_LANES) as pool:
         pool.reset(0)
         with pytest.raises(FaultError, match=r"^env 03 on cpu:1 failed: IllegalTransition"):
@@ -80,7 +80,7 @@ def kill(pool: Pool) -> None:
     os.kill(pool.lanes[1].process, signal.SIGKILL)
 
 
-def test_a_step_without_it_breaks_off() -> None:
+def test_step_without_its_worker_fails() -> None:
     with population(envs=2, lanes=TWO_LANES) as pool:
         pool.reset(0)
         kill(pool)
@@ -93,7 +93,7 @@ def test_a_step_without_it_breaks_off() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_whose_worker_was_killed_goes_back_and_on_to_the_same_end(tmp_path: Path) -> None:
+def test_restore_after_worker_kill_reaches_the_same_result(tmp_path: Path) -> None:
     whole = LiveRun(tmp_path / "whole")
     whole.start().finish()
     live = LiveRun(tmp_path / "live", attended=True, devices=TWO_LANES).start_paused(6)
@@ -107,7 +107,7 @@ def test_a_run_whose_worker_was_killed_goes_back_and_on_to_the_same_end(tmp_path
     assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
 
 
-def test_one_that_cannot_be_replaced_is_told_of_until_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_irreplaceable_worker_is_reported_until_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
@@ -127,7 +127,7 @@ def test_one_that_cannot_be_replaced_is_told_of_until_it_can(monkeypatch: pytest
     assert workers() == []
 
 
-def test_a_seed_replaced_by_one_of_its_kind_is_another_there_too() -> None:
+def test_worker_replaces_a_seed_of_the_same_blueprint() -> None:
     plant = Action(Op.GERMINATE, slot=0, blueprint=4)
     with population(envs=2) as alone, population(envs=2, lanes=TWO_LANES) as pool:
         found = []
@@ -143,7 +143,7 @@ def test_a_seed_replaced_by_one_of_its_kind_is_another_there_too() -> None:
         assert found[0] == found[1]
 
 
-def test_a_machine_without_room_for_it_is_told_of_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_without_memory_is_refused_before_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -154,7 +154,7 @@ def test_a_machine_without_room_for_it_is_told_of_before_anything_starts(monkeyp
     assert workers() == []
 
 
-def test_it_stops_before_the_next_env_when_the_run_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_stops_before_next_env_if_run_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     with population(envs=3) as pool, share(pool.lanes[0].splits) as data:
         run, line = Pipe()
         trained: list[int] = []
@@ -182,7 +182,7 @@ with population(envs=2, lanes=("cpu:0", "cpu:1")) as pool:
 
 
 @pytest.mark.slow
-def test_it_ends_when_the_run_is_killed() -> None:
+def test_worker_ends_when_the_run_is_killed() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as run:

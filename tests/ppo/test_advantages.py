@@ -42,7 +42,7 @@ numbers = st.floats(-5, 5)
         )
     )
 )
-def test_equals_the_definition(case: tuple[list[float], list[float], float, list[bool], float, float]) -> None:
+def test_gae_equals_its_definition(case: tuple[list[float], list[float], float, list[bool], float, float]) -> None:
     rewards, values, bootstrap, terminal, gamma, lam = case
     advantages = gae(
         torch.tensor([rewards], dtype=torch.float64),
@@ -55,7 +55,7 @@ def test_equals_the_definition(case: tuple[list[float], list[float], float, list
     assert torch.allclose(advantages[0], torch.tensor(reference(*case), dtype=torch.float64), atol=1e-9)
 
 
-def test_lambda_one_is_the_discounted_return_less_the_value() -> None:
+def test_gae_with_lambda_one_is_return_minus_value() -> None:
     rewards = torch.tensor([[1.0, 2.0, 4.0]])
     values = torch.tensor([[0.5, 0.25, 0.125]])
     advantages = gae(rewards, values, torch.tensor([8.0]), torch.zeros(1, 3, dtype=torch.bool), 0.5, 1.0)
@@ -72,7 +72,7 @@ def with_luck(envs: int, steps: int, envs_per_host: int, seed: int) -> tuple[tor
     return luck + own, own, torch.rand(envs, steps, generator=generator) > 0.1
 
 
-def test_what_the_envs_of_a_host_have_in_common_is_taken_away() -> None:
+def test_host_effect_is_subtracted() -> None:
     advantage, own, _ = with_luck(64, 20, 4, seed=0)
     left = less_common_luck(advantage, torch.ones(64, 20, dtype=torch.bool), 4)
     assert left.var() < 0.02 * advantage.var()
@@ -80,7 +80,7 @@ def test_what_the_envs_of_a_host_have_in_common_is_taken_away() -> None:
     assert torch.corrcoef(torch.stack((left.flatten(), own.flatten())))[0, 1] > 0.8
 
 
-def test_luck_that_nobody_shares_is_hardly_touched() -> None:
+def test_host_effect_keeps_unshared_noise() -> None:
     generator = torch.Generator().manual_seed(1)
     advantage = torch.randn(64, 20, generator=generator)
     left = less_common_luck(advantage, torch.ones(64, 20, dtype=torch.bool), 4)
@@ -89,9 +89,7 @@ def test_luck_that_nobody_shares_is_hardly_touched() -> None:
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), st.integers(0, 99))
-def test_who_has_nobody_to_be_compared_with_keeps_the_advantage(
-    envs: int, steps: int, envs_per_host: int, seed: int
-) -> None:
+def test_host_effect_of_a_single_env_is_zero(envs: int, steps: int, envs_per_host: int, seed: int) -> None:
     advantage, _, counts = with_luck(envs, steps, envs_per_host, seed)
     left = less_common_luck(advantage, counts, envs_per_host)
     assert torch.isfinite(left).all()
@@ -102,12 +100,12 @@ def test_who_has_nobody_to_be_compared_with_keeps_the_advantage(
             assert left[env, step] == advantage[env, step]
 
 
-def test_envs_with_hosts_of_their_own_keep_their_advantages() -> None:
+def test_envs_with_separate_hosts_keep_their_advantages() -> None:
     advantage, _, counts = with_luck(8, 6, 1, seed=2)
     assert torch.equal(less_common_luck(advantage, counts, 1), advantage)
 
 
-def test_a_breakdown_does_not_make_what_the_others_decided_look_small() -> None:
+def test_breakdown_does_not_shrink_other_advantages() -> None:
     generator = torch.Generator().manual_seed(3)
     advantage, counts = 0.02 * torch.randn(16, 40, generator=generator), torch.ones(16, 40, dtype=torch.bool)
     terminal = torch.zeros_like(counts)
@@ -119,13 +117,13 @@ def test_a_breakdown_does_not_make_what_the_others_decided_look_small() -> None:
     assert (standard[0, :20] == -MOST).all()
 
 
-def test_where_all_break_down_they_are_measured_by_each_other() -> None:
+def test_all_breakdowns_are_compared_with_each_other() -> None:
     advantage, counts = torch.tensor([[1.0, 3.0], [5.0, 100.0]]), torch.tensor([[True, True], [True, False]])
     measured = ordinary(counts, torch.ones(2, 2, dtype=torch.bool))
     assert torch.equal(measured, counts)
     assert standardise(advantage, measured)[0, 1] == 0.0
 
 
-def test_what_is_left_of_equal_decisions_is_rounding_and_no_advantage() -> None:
+def test_equal_decisions_have_no_advantage() -> None:
     advantage = 1 + 1e-8 * torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     assert standardise(advantage, torch.ones(8, 6, dtype=torch.bool)).abs().max() < 0.01

@@ -37,12 +37,12 @@ def play(agent: PPOAgent) -> tuple[torch.Tensor, torch.Tensor]:
     return state, agent._bootstrap([view(env, net, 3) for env, net in enumerate(nets)])
 
 
-def test_nothing_comes_after_an_episode_that_ends() -> None:
+def test_ended_episode_has_no_bootstrap_value() -> None:
     _, bootstrap = play(agent_with("episode"))
     assert torch.equal(bootstrap, torch.zeros(2))
 
 
-def test_an_interrupted_episode_is_bootstrapped_from_the_state_that_its_steps_left() -> None:
+def test_interrupted_episode_bootstraps_from_its_last_state() -> None:
     agent = agent_with("continuing")
     state, bootstrap = play(agent)
     assert bootstrap.abs().min() > 0

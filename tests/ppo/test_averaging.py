@@ -52,7 +52,7 @@ def learn(ranks: Ranks, envs: int, config: PPOConfig, rounds: int = 2) -> tuple[
 
 
 @pytest.mark.parametrize(("world", "envs"), [(2, 8), (2, 5), (3, 4)])
-def test_ranks_learn_what_one_process_learns(world: int, envs: int) -> None:
+def test_ranks_learn_like_one_process(world: int, envs: int) -> None:
     """Shares of unequal size, and minibatches in which a rank has no env, are among these."""
     config = PPOConfig(hidden=16, epochs=3, target_kl=10.0)
     (alone, expected), *_ = together(1, lambda ranks: learn(ranks, envs, config))
@@ -70,7 +70,7 @@ def assert_close(got: Learned, wanted: Learned) -> None:
         assert getattr(got, name) == pytest.approx(value, rel=1e-3, abs=1e-6), name
 
 
-def test_all_ranks_stop_early_together() -> None:
+def test_ranks_stop_early_together() -> None:
     config = PPOConfig(hidden=16, learning_rate=0.1, target_kl=0.001, epochs=8)
     (alone, _), *_ = together(1, lambda ranks: learn(ranks, 6, config, rounds=1))
     assert alone[0].stopped_early
@@ -78,7 +78,7 @@ def test_all_ranks_stop_early_together() -> None:
         assert (learned[0].stopped_early, learned[0].minibatches) == (True, alone[0].minibatches)
 
 
-def test_a_head_that_no_rank_used_reports_no_gradient() -> None:
+def test_head_unused_on_all_ranks_reports_no_gradient() -> None:
     def used(ranks: Ranks) -> dict[str, float | None]:
         config = PPOConfig(hidden=16)
         network = PolicyNetwork(SLOTS, BLUEPRINTS, config.hidden)

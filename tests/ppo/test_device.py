@@ -46,7 +46,7 @@ def views(step: int) -> list[EnvView]:
     ]
 
 
-def test_a_policy_decides_and_learns_where_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_decides_and_learns_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributions, "validate", False)  # it would look at values
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # `meta` has none
     agent = agent_on(META)
@@ -66,19 +66,19 @@ def test_a_policy_decides_and_learns_where_it_lives(monkeypatch: pytest.MonkeyPa
     assert {parameter.grad.device for parameter in agent.network.parameters() if parameter.grad is not None} == {META}
 
 
-def test_all_that_a_policy_keeps_is_on_its_device_but_what_envs_report() -> None:
+def test_policy_state_is_on_its_device() -> None:
     agent = agent_on(META)
     assert {name for name, tensor in agent.tensors().items() if tensor.device != META} == FROM_ENVS
 
 
-def test_the_default_is_the_host_and_costs_no_copy() -> None:
+def test_default_device_is_the_cpu_without_copies() -> None:
     agent = agent_on(CPU)
     assert {tensor.device for tensor in agent.tensors().values()} == {CPU}
     staging = Staging(ENVS, 5, SLOTS, CPU)
     assert staging.move() is staging.here
 
 
-def test_one_copy_moves_all_of_a_situation() -> None:
+def test_situation_is_moved_in_one_copy() -> None:
     here, there = (Situation(ENVS, 5, SLOTS, CPU) for _ in range(2))
     here.obs_EF.normal_()
     here.blueprint_ES.random_(0, 9)

@@ -18,7 +18,7 @@ from esper.ppo.learner import Learner, explained_variance
 from esper.ppo.loss import Loss, ppo_loss
 from esper.ppo.normalise import RunningMeanStd
 from esper.ppo.rollout import Rollout, Sequences
-from tests.host_reads import host_reads
+from tests.device_syncs import device_syncs
 
 SLOTS, BLUEPRINTS = 2, 3
 
@@ -63,7 +63,7 @@ def batch_of(rollout: Rollout, obs_ETF: Tensor) -> Sequences:
     return next(rollout.minibatches(obs_ETF, ones, ones, 1, torch.Generator().manual_seed(0)))
 
 
-def test_the_first_minibatch_has_ratio_one_and_no_kl() -> None:
+def test_first_minibatch_has_ratio_one_and_zero_kl() -> None:
     network, rollout, learner = build(8, 6, PPOConfig(hidden=32))
     obs = torch.randn(8, 6, observation_size(SLOTS))
     play(network, rollout, legal(8, *Op), obs, torch.Generator().manual_seed(2))
@@ -79,14 +79,14 @@ def test_the_first_minibatch_has_ratio_one_and_no_kl() -> None:
 
 
 @pytest.mark.parametrize(("envs", "sizes"), [(16, [4, 4, 4, 4]), (9, [3, 2, 2, 2]), (5, [2, 1, 1, 1]), (2, [1, 1])])
-def test_there_are_as_many_minibatches_as_asked_for(envs: int, sizes: list[int]) -> None:
+def test_update_has_the_configured_number_of_minibatches(envs: int, sizes: list[int]) -> None:
     _, rollout, _ = build(envs, 3, PPOConfig(hidden=16))
     obs = torch.randn(envs, 3, observation_size(SLOTS))
     batches = rollout.minibatches(obs, rollout.reward_ET, rollout.reward_ET, 4, torch.Generator())
     assert [len(batch.obs_ETF) for batch in batches] == sizes
 
 
-def test_the_lstm_over_whole_episodes_equals_stepping() -> None:
+def test_lstm_over_episodes_equals_stepping() -> None:
     network, rollout, _ = build(4, 9, PPOConfig(hidden=16))
     obs, state = torch.randn(4, 9, observation_size(SLOTS)), network.start(4)
     whole, _ = network.encode(obs, rollout.blueprint_ETS, state)
@@ -97,7 +97,7 @@ def test_the_lstm_over_whole_episodes_equals_stepping() -> None:
     assert torch.allclose(whole, torch.cat(stepped, dim=1), atol=1e-6)
 
 
-def test_garbage_in_steps_that_do_not_count_changes_nothing() -> None:
+def test_invalid_steps_do_not_change_the_update() -> None:
     network, rollout, _ = build(3, 5, PPOConfig(hidden=16))
     obs = torch.randn(3, 5, observation_size(SLOTS))
     play(network, rollout, legal(3, *Op), obs, torch.Generator().manual_seed(2))
@@ -117,7 +117,7 @@ def test_garbage_in_steps_that_do_not_count_changes_nothing() -> None:
         assert torch.equal(wanted, got)
 
 
-def test_the_gradient_at_ratio_one_is_the_policy_gradient() -> None:
+def test_gradient_at_ratio_one_is_the_policy_gradient() -> None:
     network, rollout, _ = build(4, 5, PPOConfig(hidden=16))
     obs = torch.randn(4, 5, observation_size(SLOTS))
     play(network, rollout, legal(4, *Op), obs, torch.Generator().manual_seed(2))
@@ -132,7 +132,7 @@ def test_the_gradient_at_ratio_one_is_the_policy_gradient() -> None:
     assert torch.allclose(got, wanted, atol=1e-7)
 
 
-def test_an_unused_head_reports_no_gradient_and_a_used_one_does() -> None:
+def test_only_used_heads_report_a_gradient() -> None:
     network, rollout, learner = build(6, 4, PPOConfig(hidden=16))
     obs = torch.randn(6, 4, observation_size(SLOTS))
     generator = torch.Generator().manual_seed(2)
@@ -147,7 +147,7 @@ def test_an_unused_head_reports_no_gradient_and_a_used_one_does() -> None:
     assert learned.head_entropies["tempo"] is None
 
 
-def test_a_non_finite_gradient_is_reported_as_such() -> None:
+def test_non_finite_gradient_is_reported() -> None:
     network, rollout, learner = build(6, 4, PPOConfig(hidden=16, epochs=1, minibatches=1))
     obs = torch.randn(6, 4, observation_size(SLOTS))
     generator = torch.Generator().manual_seed(2)
@@ -157,7 +157,7 @@ def test_a_non_finite_gradient_is_reported_as_such() -> None:
 
 
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
-def test_every_head_has_a_finite_gradient_under_autocast(precision: torch.dtype) -> None:
+def test_heads_have_finite_gradients_under_autocast(precision: torch.dtype) -> None:
     network, rollout, learner = build(8, 6, PPOConfig(hidden=16))
     obs = torch.randn(8, 6, observation_size(SLOTS))
     generator = torch.Generator().manual_seed(2)
@@ -205,7 +205,7 @@ def learned_from(
     return batch, torch.randperm(envs, generator=torch.Generator().manual_seed(0))
 
 
-def test_envs_of_one_host_are_judged_by_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_update_subtracts_the_host_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     config = PPOConfig(hidden=16, epochs=1, minibatches=1, envs_per_host=4)
     network, rollout, learner = build(32, 6, config)
     obs, generator = torch.randn(32, 6, observation_size(SLOTS)), torch.Generator().manual_seed(2)
@@ -220,7 +220,7 @@ def test_envs_of_one_host_are_judged_by_each_other(monkeypatch: pytest.MonkeyPat
     assert abs(torch.corrcoef(torch.stack((judged_E, luck_ET[order, -1])))[0, 1]) < 0.3
 
 
-def test_a_host_that_breaks_down_does_not_drown_what_the_others_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_update_is_robust_to_a_breakdown(monkeypatch: pytest.MonkeyPatch) -> None:
     config = PPOConfig(hidden=16, epochs=1, minibatches=1, envs_per_host=2)
     network, rollout, learner = build(8, 6, config)
     obs, generator = torch.randn(8, 6, observation_size(SLOTS)), torch.Generator().manual_seed(2)
@@ -234,7 +234,7 @@ def test_a_host_that_breaks_down_does_not_drown_what_the_others_decided(monkeypa
     assert (judged_ET[order == 0, :4] == -MOST).all()
 
 
-def test_a_large_step_stops_the_update_early() -> None:
+def test_large_kl_stops_the_update_early() -> None:
     network, rollout, learner = build(8, 6, PPOConfig(hidden=16, learning_rate=0.1, target_kl=0.001, epochs=8))
     obs = torch.randn(8, 6, observation_size(SLOTS))
     generator = torch.Generator().manual_seed(2)
@@ -269,12 +269,12 @@ def learn_to(reward_of, steps: int, cue_steps: int, rounds: int = 25, learning_r
     return rollout.reward_ET.sum(dim=1).mean().item()
 
 
-def test_it_learns_to_answer_what_it_sees() -> None:
+def test_learner_solves_a_contextual_bandit() -> None:
     score = learn_to(lambda chosen, cue: (chosen == cue.unsqueeze(-1)).float(), steps=3, cue_steps=3)
     assert score > 2.7  # of 3; chance is 1
 
 
-def test_it_learns_to_remember() -> None:
+def test_learner_solves_a_memory_task() -> None:
     def at_the_end(chosen: Tensor, cue: Tensor) -> Tensor:
         reward = torch.zeros(chosen.shape)
         reward[:, -1] = (chosen[:, -1] == cue).float()
@@ -284,14 +284,14 @@ def test_it_learns_to_remember() -> None:
 
 
 @pytest.mark.parametrize("minibatches", [1, 4])
-def test_a_minibatch_reads_nothing_from_the_device(minibatches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minibatch_does_not_synchronise_with_the_device(minibatches: int, monkeypatch: pytest.MonkeyPatch) -> None:
     config = PPOConfig(epochs=2, minibatches=minibatches, target_kl=1e9)
     network, rollout, learner = build(8, 3, config)
     generator = torch.Generator().manual_seed(0)
     obs_ETF = torch.randn(8, 3, observation_size(SLOTS), generator=generator)
     play(network, rollout, legal(8, Op.WAIT), obs_ETF, generator)
     monkeypatch.setattr(learner.optimizer, "step", lambda: None)  # it reads its own counters, which are on the host
-    with host_reads(monkeypatch) as found:
+    with device_syncs(monkeypatch) as found:
         learned = learner.update(rollout, obs_ETF, torch.randn(8), 0, generator)
     assert learned.minibatches == 2 * minibatches
     assert found.count("__float__") == 2  # the KL of each epoch, which may be the last

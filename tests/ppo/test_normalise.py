@@ -13,7 +13,7 @@ def batches(count: int, features: int = 3) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
-def test_the_first_batches_are_averaged_evenly(count: int) -> None:
+def test_normaliser_averages_first_batches_evenly(count: int) -> None:
     """Up to 1 / (1 − momentum) batches, it is the mean and variance of all rows so far."""
     running = RunningMeanStd(3, momentum=0.9)
     seen = batches(count)
@@ -24,7 +24,7 @@ def test_the_first_batches_are_averaged_evenly(count: int) -> None:
     torch.testing.assert_close(running.var, rows.var(0, unbiased=False), rtol=1e-4, atol=1e-4)
 
 
-def test_later_batches_decay_exponentially() -> None:
+def test_normaliser_decays_later_batches_exponentially() -> None:
     running, momentum = RunningMeanStd(1, momentum=0.5), 0.5
     for value in (0.0, 4.0):
         running.update(torch.full((5, 1), value))
@@ -37,7 +37,7 @@ def test_later_batches_decay_exponentially() -> None:
     assert running.var.item() == pytest.approx(var)
 
 
-def test_it_is_frozen_between_updates_and_inverts_itself() -> None:
+def test_normaliser_is_frozen_between_updates_and_invertible() -> None:
     running = RunningMeanStd(3)
     for batch in batches(3):
         running.update(batch)
@@ -47,7 +47,7 @@ def test_it_is_frozen_between_updates_and_inverts_itself() -> None:
     torch.testing.assert_close(running.restore_scale(once), values)
 
 
-def test_what_was_seen_has_mean_zero_and_deviation_one() -> None:
+def test_normalised_data_has_mean_zero_and_deviation_one() -> None:
     running = RunningMeanStd(3)
     (batch,) = batches(1)
     running.update(batch)
@@ -56,7 +56,7 @@ def test_what_was_seen_has_mean_zero_and_deviation_one() -> None:
     torch.testing.assert_close(normal.std(0, unbiased=False), torch.ones(3), atol=1e-4, rtol=0)
 
 
-def test_a_feature_that_never_varied_is_only_centred_and_outliers_are_clamped() -> None:
+def test_constant_feature_is_centred_and_outliers_are_clamped() -> None:
     running = RunningMeanStd(2)
     running.update(torch.tensor([[3.0, 0.0], [3.0, 2.0]]))
     assert running.normalise(torch.tensor([[3.5, 500.0]])).tolist() == [[0.5, 10.0]]

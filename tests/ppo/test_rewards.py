@@ -26,7 +26,7 @@ def play(
 
 
 @given(episode, st.floats(0.5, 1))
-def test_shaping_adds_nothing_to_the_return_of_an_episode_that_ends(
+def test_shaping_adds_nothing_to_the_return_of_ended_episode(
     steps: list[tuple[float, float, float]], gamma: float
 ) -> None:
     parts = play("shaped", steps, gamma, "episode")
@@ -35,16 +35,14 @@ def test_shaping_adds_nothing_to_the_return_of_an_episode_that_ends(
 
 
 @given(episode, st.floats(0.5, 1))
-def test_shaping_telescopes_to_the_last_potential_where_things_go_on(
-    steps: list[tuple[float, float, float]], gamma: float
-) -> None:
+def test_shaping_telescopes_to_the_last_potential(steps: list[tuple[float, float, float]], gamma: float) -> None:
     parts = play("shaped", steps, gamma, "continuing")
     discounted = sum(gamma**t * part["contribution"] for t, part in enumerate(parts))
     assert math.isclose(discounted, 0.5 * gamma ** len(steps) * steps[-1][1], abs_tol=1e-9)
 
 
 @given(episode)
-def test_simplified_sums_to_the_gain_in_accuracy_less_the_rent_and_the_charge_of_ops(
+def test_simplified_return_is_gain_minus_rent_and_op_costs(
     steps: list[tuple[float, float, float]],
 ) -> None:
     total = sum(sum(part.values()) for part in play("simplified", steps, gamma=0.9))
@@ -53,14 +51,14 @@ def test_simplified_sums_to_the_gain_in_accuracy_less_the_rent_and_the_charge_of
 
 
 @given(episode)
-def test_to_wait_is_free(steps: list[tuple[float, float, float]]) -> None:
+def test_waiting_has_no_op_cost(steps: list[tuple[float, float, float]]) -> None:
     assert [part["op"] for part in play("simplified", steps, 0.9)] == [
         0.0 if index % 2 else -RewardConfig().op for index in range(len(steps))
     ]
 
 
 @given(episode)
-def test_sparse_pays_the_simplified_return_at_the_end_and_nothing_before(
+def test_sparse_pays_the_simplified_return_at_the_end(
     steps: list[tuple[float, float, float]],
 ) -> None:
     sparse = [sum(part.values()) for part in play("sparse", steps, gamma=0.9)]
@@ -68,13 +66,13 @@ def test_sparse_pays_the_simplified_return_at_the_end_and_nothing_before(
     assert math.isclose(sparse[-1], sum(sum(p.values()) for p in play("simplified", steps, gamma=0.9)), abs_tol=1e-9)
 
 
-def test_the_potential_is_the_sum_over_the_seeds() -> None:
+def test_potential_is_the_sum_over_seeds() -> None:
     assert potential([0.25, -0.125]) == 0.125
     assert potential([]) == 0.0
 
 
 @given(episode)
-def test_without_measured_contributions_the_shaped_reward_is_the_simplified_one(
+def test_shaped_without_contributions_equals_simplified(
     steps: list[tuple[float, float, float]],
 ) -> None:
     unmeasured = [(accuracy, None, charge) for accuracy, _, charge in steps]
@@ -82,14 +80,14 @@ def test_without_measured_contributions_the_shaped_reward_is_the_simplified_one(
 
 
 @given(episode, st.sampled_from(["shaped", "simplified", "sparse"]))
-def test_modes_differ_in_the_shaping_and_in_when_they_pay(steps: list[tuple[float, float, float]], mode: str) -> None:
+def test_reward_modes_differ_in_shaping_and_timing(steps: list[tuple[float, float, float]], mode: str) -> None:
     """Accuracy and rent come to the same over an episode, whatever the mode."""
     parts = play(mode, steps, 0.9)
     assert math.isclose(sum(part["accuracy"] for part in parts), steps[-1][0] - 0.1, abs_tol=1e-9)
     assert math.isclose(sum(part["rent"] for part in parts), -sum(step[2] for step in steps), abs_tol=1e-9)
 
 
-def test_rent_is_the_log_of_what_was_grown() -> None:
+def test_rent_is_the_log_of_grown_parameters() -> None:
     weights = RewardConfig(rent=0.01, rent_floor=100)
     assert rent(3.0, 500, weights) == pytest.approx(0.01 * math.log(3.0))
     assert rent(1.0, 500, weights) == 0.0
@@ -98,7 +96,7 @@ def test_rent_is_the_log_of_what_was_grown() -> None:
 @pytest.mark.parametrize(
     "stage", [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED]
 )
-def test_every_grown_parameter_is_charged_once_at_every_stage(stage: Stage) -> None:
+def test_grown_parameters_are_charged_once_at_every_stage(stage: Stage) -> None:
     net = network()
     grow(net.slots[0], stage, "conv_light")
     grow(net.slots[2], Stage.FOSSILIZED, "conv_small")
@@ -108,18 +106,18 @@ def test_every_grown_parameter_is_charged_once_at_every_stage(stage: Stage) -> N
     assert charged == pytest.approx(0.01 * math.log1p(grown / net.host_parameter_count))
 
 
-def test_a_seed_that_was_removed_is_charged_no_more() -> None:
+def test_removed_seed_is_not_charged() -> None:
     net = network()
     grow(net.slots[1], Stage.PROBATIONARY)
     net.slots[1].remove("cull")
     assert rent(net.parameter_ratio, net.host_parameter_count, RewardConfig()) == 0.0
 
 
-def test_a_tiny_host_is_charged_as_if_it_had_the_floor() -> None:
+def test_tiny_host_is_charged_at_the_floor() -> None:
     assert rent(3.0, 50, RewardConfig(rent=0.01, rent_floor=100)) == pytest.approx(0.01 * math.log(2.0))
 
 
-def test_an_episode_continues_from_a_snapshot() -> None:
+def test_reward_continues_from_a_snapshot() -> None:
     steps = [(0.3, 0.1, 0.001), (0.5, 0.2, 0.002), (0.4, 0.0, 0.003)]
     reward = Reward("sparse", RewardConfig(), PPOConfig(), 3)
     reward.begin(0.1)
