@@ -57,6 +57,23 @@ def test_history_knows_positions_of_steps_and_rounds(tmp_path: Path) -> None:
     assert [type(RUN[position]) for position in history.rounds] == [ev.RoundStarted] * 2
 
 
+def test_poll_in_time_slices_over_segments_reads_all(tmp_path: Path) -> None:
+    cuts = [0, len(RUN) // 3, 2 * len(RUN) // 3, len(RUN)]
+    for number, (start, stop) in enumerate(pairwise(cuts), 1):
+        pack(write_segment(tmp_path / "run", number, recording(RUN[start:stop], fold(RUN[:start]))))
+
+    history = open_history(tmp_path / "run", within=0.0)
+    lengths = [history.length]
+    while not history.loaded:
+        history.poll(within=0.0)
+        lengths.append(history.length)
+
+    assert 0 < lengths[0] < len(RUN)
+    assert len(lengths) >= 3
+    assert same(history, RUN)
+    assert history.notices == []
+
+
 def test_truncated_file_loses_at_most_its_last_line(tmp_path: Path) -> None:
     path = tmp_path / "short.jsonl"
     states = [repr(fold(SHORT[:count])) for count in range(len(SHORT) + 1)]

@@ -98,12 +98,6 @@ class Marks:
         self._positions.insert(index, mark.position)
         self._elapsed.insert(index, mark.elapsed)
 
-    def extend(self, other: Marks, position: int, elapsed: float) -> None:
-        """Go on with those of what follows, which were counted from its beginning: a position, and recorded seconds."""
-        self._signs.extend(other._signs)
-        self._positions.extend(position + each for each in other._positions)
-        self._elapsed.extend(elapsed + each for each in other._elapsed)
-
     def forget(self, position: int) -> None:
         """Drop what lies after a position: it was undone."""
         kept = bisect_right(self._positions, position)

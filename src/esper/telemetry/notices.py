@@ -49,15 +49,6 @@ class Notices:
         many = f"{before + count} events are" if before + count > 1 else "an event is"
         self._told["missing", path] = f"{many} missing in {path}, from number {begin} on"
 
-    @property
-    def silent(self) -> bool:
-        """All that there was could be read."""
-        return not (self._told or self._damaged or self._refused)
-
-    def extend(self, other: Notices) -> None:
-        """A file was read elsewhere, with nothing to tell."""
-        self._seen |= other._seen
-
     def begin_file(self) -> None:
         """What follows may have been written by another version."""
         self._met = set()

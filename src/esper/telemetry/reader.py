@@ -20,7 +20,6 @@ from time import perf_counter
 import msgspec
 
 from esper.telemetry import events as ev
-from esper.telemetry.ahead import Ahead
 from esper.telemetry.blocks import Block, pack_state
 from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
 from esper.telemetry.marks import Marks
@@ -89,7 +88,6 @@ class History:
         self._skipped = 0
         """Lines since the last event."""
         self._notices = Notices(path)
-        self._ahead = Ahead()
         self._mark(opens=True)
 
     @property
@@ -104,18 +102,9 @@ class History:
         """
         kept, deadline = self.length, perf_counter() + within
         self.loaded = True
-        paths = self._paths()
-        for index, path in enumerate(paths):
+        for path in self._paths():
             if self.loaded and path > self._segment.path:
-                if self.length or math.isinf(within):  # else what comes first is to be shown first
-                    self._ahead.read(paths[index:])
-                self.loaded = self._ahead.wait(path, deadline)
-                if not self.loaded:
-                    break
-                alone = self._ahead.take(path)
                 self._begin(path)
-                if alone is not None:
-                    self._join(alone)
             if path == self._segment.path:
                 kept = min(kept, self._read_on(deadline))
         return kept
@@ -256,25 +245,6 @@ class History:
         self._complete = packed
         self._check_end()
         return kept
-
-    def _join(self, alone: History) -> None:
-        """Take in what was just begun as the history that it is by itself, if it goes on from here and all is well."""
-        # The first of its blocks is from before its Keyframe.
-        seqs = [block.seq for block in alone._blocks[1:]]
-        goes_on = bool(seqs) and seqs[0] == self._state.seq == min(seqs)
-        if not (goes_on and alone._notices.silent and alone._complete):
-            return
-        position, seconds = self.length, self.duration
-        self._segment, self._offset, self._complete = alone._segment, alone._offset, True
-        self._notices.extend(alone._notices)
-        self.steps.extend(position + each for each in alone.steps)
-        self.rounds.extend(position + each for each in alone.rounds)
-        self.marks.extend(alone.marks, position, seconds)
-        self._clock.extend(alone._clock, position, seconds)
-        for block in alone._blocks[1:]:
-            self._keep(block._replace(position=position + block.position, elapsed=seconds + block.elapsed))
-        self._state, self._resuming = alone._state, False
-        self.length, self.duration = position + alone.length, seconds + alone.duration
 
     def _append(self, text: bytes, events: list[ev.AnyEvent]) -> int:
         """Take events in, one a line of the text. Returns the position up to which the history is as it was."""

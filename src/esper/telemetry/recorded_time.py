@@ -23,11 +23,6 @@ class RecordedTime:
         """From this position on, it is another."""
         self._shifts.append((position, shift))
 
-    def extend(self, other: RecordedTime, position: int, elapsed: float) -> None:
-        """Go on with that of what follows, which was counted from its beginning: a position, and recorded seconds."""
-        # The first of it, before any event, says nothing.
-        self._shifts.extend((position + start, shift - elapsed) for start, shift in other._shifts[1:])
-
     def forget(self, position: int) -> None:
         """What begins at a position or after it was undone."""
         while len(self._shifts) > 1 and self._shifts[-1][0] >= position:
