@@ -23,6 +23,7 @@ from esper.garbage import spare_what_is_loaded
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode
 from esper.telemetry.hub import Hub
+from esper.telemetry.inspector import Inspector
 from esper.telemetry.playback import Playback
 from esper.telemetry.reader import open_history
 from esper.telemetry.recorder import Recorder
@@ -56,7 +57,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def emit(run: list[ev.AnyEvent]) -> None:
-    hub = Hub(Nowhere())  # pyright: ignore[reportArgumentType]
+    hub = Hub(Nowhere(), Inspector())  # pyright: ignore[reportArgumentType]
     hub.subscribe()
     for event in run:
         hub.emit(event)

@@ -22,6 +22,7 @@ from esper.sanctum.theme import DEFAULT
 from esper.sanctum.widgets.footer import Footer
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
+from esper.telemetry.inspector import Inspector
 from esper.telemetry.liveness import RunLock
 from esper.telemetry.recorder import Recorder
 from tests.attach.viewers import asked, well
@@ -41,7 +42,7 @@ class StubRun:
         self.control = Control()
         self.lock = RunLock(directory)
         self.recorder = Recorder(directory)
-        self.hub = Hub(self.recorder)
+        self.hub = Hub(self.recorder, Inspector())
         self.say(*example_run()[:30])
 
     def say(self, *events: ev.AnyEvent) -> None:

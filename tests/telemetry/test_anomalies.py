@@ -260,7 +260,8 @@ def test_resumed_inspector_finds_the_same_anomalies() -> None:
         state.apply(event)
         for finding in inspector.look(event):
             state.apply(finding)
-    other = Inspector.resumed(Keyframe.of(state).open())
+    other = Inspector()
+    other.resume(Keyframe.of(state).open())
     rest = [*course({"accuracy": 0.4}), device_sampled(used=91, total=100), device_sampled(used=10, total=100)]
     rest = [msgspec.structs.replace(event, step=11) if isinstance(event, ev.EnvStepped) else event for event in rest]
     expected = [inspector.look(event) for event in rest]

@@ -168,7 +168,8 @@ def test_resumed_run_finds_the_same_anomalies(run: list[ev.AnyEvent], data: st.D
     stops = data.draw(st.sets(st.integers(0, len(run) - 1), max_size=3))
     for number, (event, expected) in enumerate(zip(stamp(run), meant(run), strict=True)):
         if number in stops:
-            inspector = Inspector.resumed(Keyframe.of(state).open())
+            inspector = Inspector()
+            inspector.resume(Keyframe.of(state).open())
         findings = inspector.look(event)
         assert repr(told(findings)) == repr(expected)
         for each in (event, *findings):

@@ -13,6 +13,7 @@ import pytest
 from esper.ranks import RankLostError, Ranks
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
+from esper.telemetry.inspector import Inspector
 from esper.telemetry.recorder import Recorder
 from esper.telemetry.shared_hub import SharedHub
 from esper.telemetry.state import Keyframe, Record, RunState
@@ -45,7 +46,7 @@ def memory() -> Memory:
 
 @pytest.fixture
 def hub(memory: Memory) -> Hub:
-    return Hub(memory)
+    return Hub(memory, Inspector())
 
 
 def drained(records: queue.SimpleQueue[Record]) -> Iterator[Record]:
@@ -65,7 +66,7 @@ def test_hub_of_a_rank_inspects_its_own_envs_and_lanes() -> None:
 
     def work(ranks: Ranks) -> list[Record]:
         memory = HearingMemory()
-        hub = SharedHub(memory, ranks)
+        hub = SharedHub(memory, Inspector(), ranks)
         lanes = ["cpu:0", "cpu:1", "cpu:2"]
         hub.announce(msgspec.structs.replace(run_started(), lanes=lanes))
         for step in range(1, 16):
@@ -85,7 +86,7 @@ def test_hub_of_a_rank_inspects_its_own_envs_and_lanes() -> None:
 
 def test_hub_emits_the_report_of_a_lost_rank() -> None:
     meeting, memory = Meeting(2), HearingMemory()
-    hub = SharedHub(memory, meeting.rank(0))
+    hub = SharedHub(memory, Inspector(), meeting.rank(0))
     hub.emit(env_stepped(env=0, step=1))
     meeting.leave()
     with pytest.raises(RankLostError):
@@ -172,7 +173,7 @@ def test_hub_reports_recording_failure_and_recovery_once(hub: Hub, memory: Memor
 
 def test_hub_snapshot_equals_the_state_of_a_listener(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run")
-    hub = Hub(recorder)
+    hub = Hub(recorder, Inspector())
     heard = hub.subscribe()
     hub.emit(run_started())
     hub.emit(env_stepped(loss=math.inf))

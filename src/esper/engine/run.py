@@ -28,6 +28,7 @@ from esper.ranks import RankLostError, join_ranks, leave_ranks
 from esper.tasks import get_task
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
+from esper.telemetry.inspector import Inspector
 from esper.telemetry.liveness import RunLock
 from esper.telemetry.recorder import Recorder, RecordingError, write_manifest
 from esper.telemetry.runs import make_run_directory
@@ -81,7 +82,10 @@ class Run:
             opened.callback(lock.release)
             self.recorder = Recorder(self.directory / place.directory)
             opened.callback(self.recorder.close)
-            self.hub = Hub(self.recorder) if ranks.alone else SharedHub(self.recorder, ranks)
+            if ranks.alone:
+                self.hub = Hub(self.recorder, Inspector())
+            else:
+                self.hub = SharedHub(self.recorder, Inspector(), ranks)
             self.hub.subscribe(records)
             self.trainer = Trainer(
                 TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks),

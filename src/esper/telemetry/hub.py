@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Protocol
 
 from msgspec.structs import force_setattr, replace
 
 from esper.telemetry.events import AnyEvent, Logged
-from esper.telemetry.inspector import Inspector
-from esper.telemetry.state import Keyframe, Record
+from esper.telemetry.state import Keyframe, Record, RunState
 
 
 class Sink(Protocol):
@@ -40,14 +40,30 @@ class Sink(Protocol):
         ...
 
 
+class Detector(Protocol):
+    """Finds anomalies in the events of a run. The Inspector is one."""
+
+    def look(self, event: AnyEvent) -> Sequence[AnyEvent]:
+        """Return the anomalies that begin or end with an event."""
+        ...
+
+    def hear(self, event: AnyEvent) -> None:
+        """Process an event that the detector of another rank checks."""
+        ...
+
+    def resume(self, state: RunState) -> None:
+        """Start again from a state of the run, which the detector then owns."""
+        ...
+
+
 class Hub:
     """The one way from the engine to its listeners. Only the engine's thread emits; any thread may subscribe."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, detector: Detector) -> None:
         self.seq = 0
         """Number of the last event."""
         self._sink = sink
-        self._inspector = Inspector()
+        self._detector = detector
         self._put = sink.put
         self._queues: tuple[SimpleQueue[Record], ...] = ()
         self._told: str | None = None
@@ -67,7 +83,7 @@ class Hub:
     def emit(self, event: AnyEvent) -> None:
         """Number and date a new event of an env or a device, and give it out; after it the anomalies that are in it."""
         self._send(event)
-        for finding in self._inspector.look(event):
+        for finding in self._detector.look(event):
             self._send(finding)
         self._tell_of_sink()
 
@@ -81,7 +97,7 @@ class Hub:
     def restore(self, keyframe: Keyframe) -> None:
         """Go back to the state of a checkpoint: listeners get it, and the next event follows its number."""
         self.seq = keyframe.seq
-        self._inspector = Inspector.resumed(keyframe.open())
+        self._detector.resume(keyframe.open())
         self._give(replace(keyframe, restored=self._clock()))
 
     def flush(self) -> bool:

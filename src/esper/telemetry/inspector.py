@@ -17,20 +17,18 @@ Finding: TypeAlias = ev.AnomalyFound | ev.AnomalyEnded
 class Inspector:
     """Told every event of a run, one after the other."""
 
-    def __init__(self, vitals: Vitals | None = None) -> None:
-        """`vitals` are those of the run so far, which are given away to it."""
-        self._evidence = Evidence(Vitals() if vitals is None else vitals)
+    def __init__(self) -> None:
+        self._evidence = Evidence(Vitals())
         self._open: dict[str, dict[str, ev.AnomalyFound]] = {}
         """By the scope of a rule, then by rule and place."""
 
-    @classmethod
-    def resumed(cls, state: RunState) -> Inspector:
-        """One that has seen all that led to a state, which is given away to it."""
-        inspector = cls(state.vitals)
+    def resume(self, state: RunState) -> None:
+        """Start again from a state of the run, which the inspector then owns."""
+        self._evidence = Evidence(state.vitals)
+        self._open = {}
         for anomaly in state.active_anomalies():
             found = anomaly.found
-            inspector._open.setdefault(_scope_of(found, state.vitals), {})[key_of(found)] = found
-        return inspector
+            self._open.setdefault(_scope_of(found, state.vitals), {})[key_of(found)] = found
 
     def hear(self, event: ev.AnyEvent) -> None:
         """Take in an event at which another inspector looks: that of the rank which it befell."""

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from msgspec.structs import force_setattr
 
 from esper.telemetry.events import AnyEvent, RunStarted
-from esper.telemetry.hub import Hub, Sink
+from esper.telemetry.hub import Detector, Hub, Sink
 
 T = TypeVar("T")
 
@@ -41,8 +41,8 @@ class HearingSink(Sink, Protocol):
 class SharedHub(Hub):
     """The hub of one rank. What `emit` is given waits for the next `announce`, which all ranks call together."""
 
-    def __init__(self, sink: HearingSink, peers: Peers) -> None:
-        super().__init__(sink)
+    def __init__(self, sink: HearingSink, detector: Detector, peers: Peers) -> None:
+        super().__init__(sink, detector)
         self._hear = sink.hear
         self._peers = peers
         self._said: list[AnyEvent] = []
@@ -91,7 +91,7 @@ class SharedHub(Hub):
             for queue in self._queues:
                 queue.put(event)
             if rank != self._peers.rank:
-                self._inspector.hear(event)
+                self._detector.hear(event)
             # Every file begins with what the run is, so that it can be read by itself.
             if rank == self._peers.rank or isinstance(event, RunStarted):
                 self._put(event)
