@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.telemetry import events as ev
-from esper.telemetry import merged, reader
+from esper.telemetry import keyframe_index, merged
 from esper.telemetry.liveness import LOCK, Holder, RunLock
 from esper.telemetry.playback import Playback
 from esper.telemetry.reader import open_history
@@ -73,7 +73,7 @@ def test_merged_ranks_read_as_one_history(ranks: int, packed: bool, tmp_path: Pa
 
 def test_merged_history_seeks_to_any_position(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(merged, "CHUNK", 2_000)
-    monkeypatch.setattr(reader, "BLOCK", 16)
+    monkeypatch.setattr(keyframe_index, "INDEX_INTERVAL", 16)
     record(tmp_path / "run", RUN, 2)
     history = open_history(tmp_path / "run")
     for position in range(history.length + 1):

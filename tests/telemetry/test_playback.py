@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.telemetry import events as ev
+from esper.telemetry import keyframe_index, segments
 from esper.telemetry import playback as module
-from esper.telemetry import reader, segments
 from esper.telemetry.playback import Playback
 from esper.telemetry.reader import History, open_history
 from tests.factory import example_run, stamp
@@ -24,7 +24,7 @@ STEPS = [i + 1 for i, event in enumerate(RUN) if isinstance(event, ev.PhaseTimed
 def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     path = write_segment(tmp_path_factory.mktemp("run"), 1, recording(RUN))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "BLOCK", 7)
+        patch.setattr(keyframe_index, "INDEX_INTERVAL", 7)
         patch.setattr(segments, "CHUNK", 1000)
         return open_history(path)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.telemetry import events as ev
-from esper.telemetry import notices, reader, segments
+from esper.telemetry import keyframe_index, notices, segments
 from esper.telemetry.codec import encode
 from esper.telemetry.reader import History, ReadError, open_history
 from esper.telemetry.segment_writer import pack
@@ -368,9 +368,9 @@ def test_resumed_run_reads_as_one_history(tmp_path: Path, torn: bytes) -> None:
 
 
 def test_history_returns_any_events_and_any_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "BLOCK", 3)
+    monkeypatch.setattr(keyframe_index, "INDEX_INTERVAL", 3)
     monkeypatch.setattr(segments, "CHUNK", 1000)
-    monkeypatch.setattr(reader, "BLOCKS", 9)  # so that every second kept state is thrown away, again and again
+    monkeypatch.setattr(keyframe_index, "MAX_INDEX_ENTRIES", 9)
     whole = resumed(tmp_path, until=60, at=31)
     history = open_history(tmp_path)
 
@@ -378,7 +378,7 @@ def test_history_returns_any_events_and_any_state(tmp_path: Path, monkeypatch: p
         assert repr(list(history.events(start, start + 7))) == repr(whole[start : start + 7])
         assert repr(history.state_at(start)) == repr(fold(whole[:start]))
     assert list(history.events(len(whole))) == []
-    assert len(history._blocks) <= 9
+    assert len(history._index) <= 9
 
 
 def test_recorded_time_stands_still_during_a_gap(tmp_path: Path) -> None:
@@ -475,7 +475,7 @@ def test_reader_follows_new_segments_and_restores(tmp_path: Path) -> None:
 
 
 def test_reader_continues_when_its_file_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "BLOCK", 10)
+    monkeypatch.setattr(keyframe_index, "INDEX_INTERVAL", 10)
     monkeypatch.setattr(segments, "CHUNK", 1000)
     path = write_segment(tmp_path, 1, recording(RUN[:50]))
     history = open_history(tmp_path)

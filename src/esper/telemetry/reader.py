@@ -13,15 +13,14 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
 
 import msgspec
 
 from esper.telemetry import events as ev
-from esper.telemetry.blocks import Block, pack_state
 from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
+from esper.telemetry.keyframe_index import IndexEntry, KeyframeIndex, compress_state
 from esper.telemetry.marks import Marks
 from esper.telemetry.merged import Merged, Source, rank_directories, read
 from esper.telemetry.notices import Notices
@@ -31,10 +30,6 @@ from esper.telemetry.segments import ReadError, Segment, list_segments, packed_p
 from esper.telemetry.state import Keyframe, RunState
 
 __all__ = ["History", "ReadError", "open_history"]
-
-BLOCK = 4_096
-"""Events from one kept state to the next, until there are BLOCKS of them; then twice as many."""
-BLOCKS = 512
 
 
 def open_history(path: Path, within: float = math.inf) -> History:
@@ -80,15 +75,14 @@ class History:
         """The last poll came to the end of what there was."""
         self._state = RunState()
         """At the end."""
-        self._interval = BLOCK
-        self._blocks: list[Block] = []
+        self._index = KeyframeIndex()
         self._clock = RecordedTime()
         self._resuming = True
         """The next event is the first after a Keyframe, or of all."""
         self._skipped = 0
         """Lines since the last event."""
         self._notices = Notices(path)
-        self._mark(opens=True)
+        self._index_here(starts_segment=True)
 
     @property
     def notices(self) -> list[str]:
@@ -111,20 +105,20 @@ class History:
 
     def state_at(self, position: int) -> RunState:
         """The state after the first `position` events: a fresh one that the caller owns."""
-        index = self._block_of(position)
-        state = self._blocks[index].open()
-        for event in self._block_events(index, position):
+        index = self._index.index_at_position(position)
+        state = self._index[index].open()
+        for event in self._entry_events(index, position):
             state.apply(event)
         return state
 
     def events(self, start: int = 0, stop: int | None = None) -> Iterator[ev.AnyEvent]:
         """The events from position `start` to `stop`, or to what is the end now."""
         stop = self.length if stop is None else min(stop, self.length)
-        for index in range(self._block_of(start), len(self._blocks)):
-            position = self._blocks[index].position
+        for index in range(self._index.index_at_position(start), len(self._index)):
+            position = self._index[index].position
             if position >= stop:
                 return
-            for event in self._block_events(index, stop):
+            for event in self._entry_events(index, stop):
                 if position >= start:
                     yield event
                 position += 1
@@ -138,9 +132,9 @@ class History:
 
     def position_at(self, seconds: float) -> int:
         """The last position that is reached within so many recorded seconds."""
-        index = max(bisect_right(self._blocks, seconds, key=attrgetter("elapsed")) - 1, 0)
-        position = self._blocks[index].position
-        for event in self._block_events(index, self.length):
+        index = self._index.index_at_elapsed(seconds)
+        position = self._index[index].position
+        for event in self._entry_events(index, self.length):
             if self.elapsed(position, event.time) > seconds:
                 break
             position += 1
@@ -170,18 +164,13 @@ class History:
             if max(first, start) < min(end, stop):
                 yield max(first, start), min(end, stop)
 
-    def _block_of(self, position: int) -> int:
-        """Index of the block in which a position lies."""
-        return max(bisect_right(self._blocks, position, key=attrgetter("position")) - 1, 0)
-
-    def _block_events(self, index: int, stop: int) -> Iterator[ev.AnyEvent]:
-        """The events of one block, up to a position."""
-        block = self._blocks[index]
-        end = self._blocks[index + 1].position if index + 1 < len(self._blocks) else self.length
-        count = min(stop, end) - block.position
+    def _entry_events(self, index: int, stop: int) -> Iterator[ev.AnyEvent]:
+        """Yield the events from one index entry to the next, up to position `stop`."""
+        entry = self._index[index]
+        count = min(stop, self._index.end_of(index, self.length)) - entry.position
         if count <= 0:
             return
-        for _, _, found in read(block.segment, block.offset, block.envs):
+        for _, _, found in read(entry.segment, entry.offset, entry.envs):
             if isinstance(found, list):
                 yield from found[:count]
                 count -= len(found)
@@ -216,7 +205,7 @@ class History:
         self._segment, self._offset, self._complete = Merged(self.path) if ranks else Segment(path), 0, False
         self._resuming = True
         self._notices.begin_file()
-        self._mark(opens=True)
+        self._index_here(starts_segment=True)
 
     def _read_on(self, deadline: float) -> int:
         """Read the segment to its end, if there is time. Returns the position up to which the history is as it was."""
@@ -251,8 +240,8 @@ class History:
         kept, last = self.length, self._state.time
         if self._resuming:
             kept, last = self._resume(events[0]), events[0].time
-        if self.length - self._blocks[-1].position >= self._interval:
-            self._mark(opens=False)
+        if self._index.is_due(self.length):
+            self._index_here(starts_segment=False)
         self._notices.meet(text, events)
         self._count(events)
         length, shift, apply, note = self.length, self._clock.shift, self._state.apply, self.marks.note
@@ -291,7 +280,7 @@ class History:
         if event.seq <= self._state.seq:  # the Keyframe that should have said so was unreadable
             kept = self._undo(event.seq - 1)
             self._state = self.state_at(kept)
-            self._mark(opens=True)
+            self._index_here(starts_segment=True)
         self._clock.set_shift(self.length, event.time - self.duration)
         self._resuming = False
         return kept
@@ -311,20 +300,20 @@ class History:
         kept = self._undo(keyframe.seq)
         self._state = state
         self._resuming = True
-        self._mark(opens=True)
+        self._index_here(starts_segment=True)
         return kept
 
     def _undo(self, seq: int) -> int:
         """Forget the events after number `seq`. Returns the length that is left."""
-        index = max(bisect_right(self._blocks, seq, key=attrgetter("seq")) - 1, 0)
-        position, duration = self._blocks[index].position, self._blocks[index].elapsed
-        for event in self._block_events(index, self.length):
+        index = self._index.index_at_seq(seq)
+        position, duration = self._index[index].position, self._index[index].elapsed
+        for event in self._entry_events(index, self.length):
             if event.seq > seq:
                 break
             duration = self.elapsed(position, event.time)
             position += 1
         if position < self.length:
-            del self._blocks[index + 1 :]
+            self._index.truncate_after(index)
             del self.steps[bisect_right(self.steps, position) :]
             del self.rounds[bisect_left(self.rounds, position) :]
             self.marks.forget(position)
@@ -332,26 +321,20 @@ class History:
             self.length, self.duration = position, duration
         return position
 
-    def _mark(self, opens: bool) -> None:
-        """Keep the state here, and in the long run every second of those kept."""
-        self._keep(
-            Block(
+    def _index_here(self, starts_segment: bool) -> None:
+        """Add the state at the end of the history to the index."""
+        self._index.append(
+            IndexEntry(
                 position=self.length,
                 seq=self._state.seq,
                 elapsed=self.duration,
                 segment=self._segment,
                 offset=self._offset,
                 envs=len(self._state.envs),
-                opens=opens,
-                state=pack_state(self._state),
+                starts_segment=starts_segment,
+                state=compress_state(self._state),
             )
         )
-
-    def _keep(self, block: Block) -> None:
-        self._blocks.append(block)
-        if len(self._blocks) > BLOCKS and not block.opens:
-            self._blocks = [block for i, block in enumerate(self._blocks) if block.opens or i % 2 == 0]
-            self._interval *= 2
 
     def _skip(self, end: int, bad: Unreadable) -> None:
         """Go on without the line that ends at an offset. Raises ReadError where it cannot be damage."""

@@ -1,0 +1,95 @@
+"""Keyframe index: packed states along a history, from which a `History` reads on when it seeks."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+import zstandard
+
+from esper.telemetry.merged import Source
+from esper.telemetry.state import RunState
+
+INDEX_INTERVAL = 4_096
+"""Events between two entries, until there are MAX_INDEX_ENTRIES of them; then twice as many."""
+MAX_INDEX_ENTRIES = 512
+"""Entries above which every second one is dropped, except those that start a segment."""
+
+
+class KeyframeIndex:
+    """Index entries in the order of their positions. Their number is bounded, however long the recording is."""
+
+    def __init__(self) -> None:
+        self._entries: list[IndexEntry] = []
+        self._interval = INDEX_INTERVAL
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, index: int) -> IndexEntry:
+        return self._entries[index]
+
+    def append(self, entry: IndexEntry) -> None:
+        """Add an entry behind the last one; drop every second entry if there are too many."""
+        self._entries.append(entry)
+        if len(self._entries) > MAX_INDEX_ENTRIES and not entry.starts_segment:
+            self._entries = [kept for i, kept in enumerate(self._entries) if kept.starts_segment or i % 2 == 0]
+            self._interval *= 2
+
+    def is_due(self, position: int) -> bool:
+        """True if a position is far enough behind the last entry for another one."""
+        return position - self._entries[-1].position >= self._interval
+
+    def truncate_after(self, index: int) -> None:
+        """Drop the entries behind number `index`: their events were undone."""
+        del self._entries[index + 1 :]
+
+    def index_at_position(self, position: int) -> int:
+        """Index of the last entry at a position or before it."""
+        return max(bisect_right(self._entries, position, key=attrgetter("position")) - 1, 0)
+
+    def index_at_seq(self, seq: int) -> int:
+        """Index of the last entry at an event number or before it."""
+        return max(bisect_right(self._entries, seq, key=attrgetter("seq")) - 1, 0)
+
+    def index_at_elapsed(self, seconds: float) -> int:
+        """Index of the last entry that is reached within so many recorded seconds."""
+        return max(bisect_right(self._entries, seconds, key=attrgetter("elapsed")) - 1, 0)
+
+    def end_of(self, index: int, length: int) -> int:
+        """Position at which the events of an entry end: that of the next entry, or the length of the history."""
+        return self._entries[index + 1].position if index + 1 < len(self._entries) else length
+
+
+class IndexEntry(NamedTuple):
+    """A position from which a history can be read on, and the state there."""
+
+    position: int
+    seq: int
+    elapsed: float
+    """Recorded seconds."""
+    segment: Source
+    offset: int
+    """Bytes of the segment before the position."""
+    envs: int
+    starts_segment: bool
+    """A file or a Keyframe begins here. Reading does not reach across this point, so the entry is never dropped."""
+    state: bytes
+    """As `compress_state` returns it."""
+
+    def open(self) -> RunState:
+        """Decode the state: a fresh one, which the caller owns."""
+        return _decode(_unpack(self.state))
+
+
+def compress_state(state: RunState) -> bytes:
+    """Return a state as an index entry stores it."""
+    return _pack(_encode(state))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(RunState).decode
+_pack = zstandard.ZstdCompressor(level=1).compress
+_unpack = zstandard.ZstdDecompressor().decompress
