@@ -13,7 +13,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.liveness import RunLock
 from esper.telemetry.segment_writer import pack
 from tests.factory import env_stepped, example_run, run_started, stamp
-from tests.telemetry.recordings import recording, write_segment
+from tests.telemetry.recordings import fold, recording, write_segment
 
 RUN = example_run(envs=4, rounds=3)
 EPISODES = [event for event in RUN if isinstance(event, ev.EpisodeEnded)]
@@ -71,17 +71,36 @@ def reading(blueprint: str, contribution: float | None) -> ev.SlotReading:
     return ev.SlotReading(stage="blending", blueprint=blueprint, contribution=contribution)
 
 
-def test_summary_contribution_is_the_mean_of_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    slots = [[reading("norm", 0.1), reading("norm", None)], [reading("norm", -0.4), reading("attention", None)]]
-    moved = {"round": 1, "step": 1, "env": 0, "slot": "mid", "before": "x", "reason": "op"}
-    moves = [ev.SeedMoved(**moved, after=after, blueprint="norm") for after in ("fossilized", "culled", "culled")]
-    path = hand_made(tmp_path, *[env_stepped(env, slots=slots[env]) for env in (0, 1)], *moves)
+def test_show_contribution_is_mean_of_last_per_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = [[reading("norm", value), reading("norm", None)] for value in (0.1, 0.3)]
+    culled = [reading("attention", None), reading("norm", -0.4)]
+    moved = {"round": 1, "step": 2, "env": 1, "slot": "mid", "before": "x", "reason": "op", "blueprint": "norm"}
+    (ended,) = [event for event in EPISODES if (event.round, event.env) == (1, 0)]
+    path = hand_made(
+        tmp_path,
+        env_stepped(0, step=1, slots=kept[0]),
+        env_stepped(1, step=1, slots=culled),
+        env_stepped(0, step=2, slots=kept[1]),
+        ev.SeedMoved(**moved, after="culled"),
+        ended,
+    )
 
     seeds = as_json("show", path, capsys=capsys)["seeds"]
 
-    assert seeds == {
-        "norm": {"fossilized": 1, "culled": 2, "contribution": pytest.approx(-0.15), "measurements": 2},
+    assert seeds == {"norm": {"culled": 1, "contribution": pytest.approx(-0.05), "measurements": 2}}
+
+
+def test_show_and_run_state_agree_on_blueprints(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seeds = as_json("show", run, capsys=capsys)["seeds"]
+
+    records = fold(RUN).blueprints
+    assert any(record.judged for record in records.values())
+    assert {name: found.get("contribution") for name, found in seeds.items()} == {
+        name: pytest.approx(record.contribution) if record.judged else None for name, record in records.items()
     }
+    for name, record in records.items():
+        counts = [seeds[name].get(key, 0) for key in ("planted", "fossilized", "culled", "measurements")]
+        assert counts == [record.planted, record.fossilized, record.culled, record.judged]
 
 
 def test_summary_adds_up_skips_rollbacks_and_pauses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

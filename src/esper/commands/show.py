@@ -102,7 +102,7 @@ def _growth(summary: Summary) -> Iterator[tuple[str, str]]:
     if not summary.seeds:
         yield "seeds", "none planted"
         return
-    rows = [("", "planted", "fossilized", "culled", "contribution, mean over steps")]
+    rows = [("", "planted", "fossilized", "culled", "contribution, mean over seeds")]
     for blueprint, seeds in sorted(summary.seeds.items()):
         counts = (str(seeds.planted), str(seeds.fossilized), str(seeds.culled))
         rows.append((blueprint, *counts, number(seeds.contribution, "+.2%")))

@@ -12,7 +12,7 @@ import msgspec
 from esper.telemetry import events as ev
 from esper.telemetry.glance import is_written, word_for
 from esper.telemetry.reader import History
-from esper.telemetry.traces import spread
+from esper.telemetry.traces import BlueprintRecord, spread
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,21 +36,27 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     step: int
 
 
-class Seeds(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What became of the seeds of one blueprint."""
+class Seeds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of the seeds of one blueprint, as the dashboard shows it: `show` prints this as JSON."""
 
     planted: int = 0
     fossilized: int = 0
     culled: int = 0
     contribution: float | None = None
-    """Mean over every measurement of one; absent if there was none."""
+    """Mean over the measured seeds of the last measurement of each; absent if there is none."""
     measurements: int = 0
+    """Number of measured seeds: their contribution is final, as they were culled or their episode has ended."""
 
-    def measure(self, contribution: float) -> None:
-        """Take a measurement into the mean."""
-        self.measurements += 1
-        before = self.contribution or 0.0
-        self.contribution = before + (contribution - before) / self.measurements
+    @classmethod
+    def of(cls, record: BlueprintRecord) -> Seeds:
+        """Return the numbers of a blueprint in a RunState."""
+        return cls(
+            planted=record.planted,
+            fossilized=record.fossilized,
+            culled=record.culled,
+            contribution=record.contribution,
+            measurements=record.judged,
+        )
 
 
 class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -147,7 +153,7 @@ def summarise(history: History, now: float) -> Summary | None:
         env_steps_per_second=tally.env_steps / wall if wall > 0 else None,
         finished=tally.finished,
         best=tally.best,
-        seeds=tally.seeds,
+        seeds={blueprint: Seeds.of(record) for blueprint, record in state.blueprints.items()},
         anomalies=dict(tally.anomalies.most_common()),
         skipped=dict(tally.skipped),
         rollbacks=tally.rollbacks,
@@ -168,7 +174,6 @@ class _Tally:
         """Those of the round in progress, by env."""
         self.finished: list[Round] = []
         self.best: Best | None = None
-        self.seeds: dict[str, Seeds] = {}
         self.anomalies: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
         self.env_steps = self.rollbacks = self.pauses = self.checkpoints = 0
@@ -184,8 +189,6 @@ class _Tally:
                 self._episodes = {}
             case ev.PhaseTimed():
                 self.wall += event.wall
-            case ev.SeedMoved():
-                self._move(event)
             case ev.EpisodeEnded():
                 self._episode(event)
             case ev.AnomalyFound():
@@ -204,17 +207,6 @@ class _Tally:
             self.best = Best(accuracy=event.accuracy, env=event.env, round=event.round, step=event.step)
         if event.skipped:
             self.skipped.update(event.skipped)
-        for slot in event.slots:
-            if slot.contribution is not None and slot.blueprint is not None:
-                self._of(slot.blueprint).measure(slot.contribution)
-
-    def _move(self, event: ev.SeedMoved) -> None:
-        if event.blueprint is None:
-            return
-        seeds = self._of(event.blueprint)
-        seeds.planted += event.after == "germinated"
-        seeds.fossilized += event.after == "fossilized"
-        seeds.culled += event.after == "culled"
 
     def _episode(self, event: ev.EpisodeEnded) -> None:
         self._episodes[event.env] = event
@@ -229,9 +221,6 @@ class _Tally:
                 parameter_ratio=statistics.fmean(episode.parameter_ratio for episode in episodes),
             )
         )
-
-    def _of(self, blueprint: str) -> Seeds:
-        return self.seeds.setdefault(blueprint, Seeds())
 
 
 def differences(config: dict[str, Any], other: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
