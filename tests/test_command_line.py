@@ -311,6 +311,8 @@ def test_resume_reads_configuration_from_a_pipe(tmp_path: Path, monkeypatch: pyt
     ("arguments", "absent"),
     [
         (["--help"], {"torch", "textual", "numpy"}),
+        (["--help-all"], {"torch", "textual", "numpy"}),
+        (["config"], {"torch", "textual", "numpy"}),
         (["--version"], {"torch", "textual", "numpy"}),
         (["replay", "--help"], {"torch", "textual", "numpy"}),
         (["replay", ".", "--no-tui"], {"torch", "textual", "numpy"}),
@@ -335,5 +337,7 @@ def test_help_lists_every_option_and_command(tmp_path: Path) -> None:
     done = run("--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout
+    pointer = "esper-sanctum --help-all lists every option with its range, unit and default."
+    assert " ".join(done.stdout.split()).endswith(pointer)
     for word in ("--envs", "--devices", "--resume", "--checkpoint-every", "--theme", "--no-tui", "replay"):
         assert word in done.stdout

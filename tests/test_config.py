@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from esper import cli
 from esper.commands.options import DONE, WRONG_REQUEST
-from esper.config import Config, ConfigError, PPOConfig, RewardConfig, TrainingConfig, as_toml, resolve
+from esper.config import Config, ConfigError, PPOConfig, RewardConfig, TrainingConfig, resolve
+from esper.config_toml import to_toml
+from esper.tasks import with_task_settings
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 positive = st.floats(min_value=0, exclude_min=True, allow_nan=False)
@@ -26,7 +28,7 @@ configs = st.builds(
     seed=st.integers(0, 2**63 - 1),
     telemetry_dir=texts.filter(bool),
     data_dir=texts,
-    training=st.builds(TrainingConfig, host_clip=positive),
+    training=st.builds(TrainingConfig, host_clip=positive, batch_size=st.none() | st.integers(1, 10**9)),
     ppo=st.builds(PPOConfig, learning_rate=st.floats(0, 1, exclude_min=True), gamma=st.floats(0, 1)),
     reward_weights=st.builds(RewardConfig, rent=st.floats(0, 1e6)),
 )
@@ -34,7 +36,7 @@ configs = st.builds(
 
 @given(configs)
 def test_config_toml_round_trip_is_equal(config: Config) -> None:
-    assert msgspec.convert(tomllib.loads(as_toml(config)), Config) == config
+    assert msgspec.convert(tomllib.loads(to_toml(config)), Config) == config
 
 
 @pytest.mark.parametrize("key", ["envs", "devices", "task"])
@@ -46,7 +48,7 @@ def test_config_table_instead_of_value_is_refused(key: str, tmp_path: Path) -> N
 
 
 def test_config_lists_every_field_with_a_description() -> None:
-    lines = as_toml(Config()).splitlines()
+    lines = to_toml(with_task_settings(Config())).splitlines()
     keys = [line.partition(" = ")[0] for line in lines if " = " in line and not line.startswith("#")]
     sections = (Config, TrainingConfig, PPOConfig, RewardConfig)
     fields = [field for section in sections for field in msgspec.structs.fields(section)]
@@ -74,7 +76,7 @@ def test_config_prints_the_configuration_of_the_run(tmp_path: Path, capsys: pyte
     again = tmp_path / "second.toml"
     again.write_text(printed.out)
     config = resolve(again, {})
-    assert config == resolve(file, options)
+    assert config == with_task_settings(resolve(file, options))
     assert (config.envs, config.ppo.clip, config.slots) == (3, 0.3, ("mid", "late"))
 
 

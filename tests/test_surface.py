@@ -25,9 +25,9 @@ from esper.telemetry import address
 from esper.telemetry import events as ev
 
 OPTIONS = {
-    "": "--help --version --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
-    "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config --resume "
-    "--theme --symbols --bell --notify --no-tui --narrate --detach",
+    "": "--help --version --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots "
+    "--reward --counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config "
+    "--resume --theme --symbols --bell --notify --no-tui --narrate --detach",
     "replay": "--help --telemetry-dir --follow --against --at --speed --theme --symbols --bell --notify --no-tui "
     "--narrate",
     "attach": "--help --telemetry-dir --read-only --theme --symbols --bell --notify --no-tui --narrate",
@@ -39,16 +39,18 @@ OPTIONS = {
     "export": "--help --telemetry-dir --to --out",
     "evaluate": "--help --checkpoint --telemetry-dir --policies --episodes --seed --devices --json",
     "checkpoints": "--help --telemetry-dir --json",
-    "devices": "--help --envs --devices --json",
+    "devices": "--help --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
+    "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config --json",
     "schema": "--help",
-    "config": "--help --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
+    "config": "--help --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
     "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config",
 }
 
 CONFIG = {
     "": "envs devices policy-device task policy rounds steps slots reward counterfactual amp scaler seed telemetry-dir "
     "checkpoint-every keep data-dir",
-    "training": "host-clip seed-clip",
+    "training": "host-clip seed-clip host-learning-rate seed-learning-rate batch-size samples-per-epoch momentum "
+    "weight-decay",
     "ppo": "learning-rate gamma horizon gae-lambda clip epochs minibatches envs-per-host value-coef entropy-coef "
     "max-grad-norm target-kl hidden",
     "reward-weights": "rent rent-floor op contribution penalty",
@@ -112,12 +114,12 @@ VALUES = {
 }
 
 
-def options_of(command: str | None, capsys: pytest.CaptureFixture[str]) -> str:
-    """What its --help lists."""
+def options_of(command: str | None, capsys: pytest.CaptureFixture[str], flag: str = "--help") -> str:
+    """The options that the help of a command lists."""
     with pytest.raises(SystemExit) as stopped:
-        cli.main([command, "--help"] if command else ["--help"])
+        cli.main([command, flag] if command else [flag])
     assert stopped.value.code == 0
-    return " ".join(re.findall(r"^  (?:-h, )?(--[a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+    return " ".join(re.findall(r"^  (?:-h, )?(--[a-z.-]+)", capsys.readouterr().out, re.MULTILINE))
 
 
 def fields(kind: type[msgspec.Struct]) -> str:
@@ -144,8 +146,10 @@ def test_surface_configuration_keys_are_unchanged() -> None:
     assert keys(Config()) == CONFIG
 
 
-def test_every_configuration_key_has_an_option() -> None:
-    assert {f"--{key}" for key in CONFIG[""].split()} <= set(OPTIONS[""].split())
+@pytest.mark.parametrize("command", [None, "config", "devices"])
+def test_help_all_lists_an_option_for_every_key(command: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    dotted = [f"--{table}.{key}" for table, names in CONFIG.items() if table for key in names.split()]
+    assert options_of(command, capsys, "--help-all").split() == [*OPTIONS[command or ""].split(), *dotted]
 
 
 def test_surface_configuration_choices_are_unchanged() -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 import esper
-from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, refuse
+from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, given_options, refuse
 from esper.commands.screen import DEFAULT_THEME, Look, add_screen_options, check_theme, show
 from esper.commands.streams import FULL, PATIENCE, UNREAD, is_frozen, let_go
 from esper.config import Config, ConfigError, read_table, resolve
@@ -37,7 +37,7 @@ from esper.engine.manifest import (
     run_of,
 )
 from esper.place import Place
-from esper.tasks import TaskError, check_task_name
+from esper.tasks import TaskError, check_task_name, with_task_settings
 from esper.telemetry.runs import resolve_run
 from esper.telemetry.segments import ReadError
 
@@ -107,8 +107,7 @@ def train(arguments: Sequence[str]) -> int:
     file, resume, detach = (chosen.pop(name) for name in ("config", "resume", "detach"))
     look, narrate = Look.take(chosen), chosen.pop("narrate")
     headless = chosen.pop("no_tui") or narrate
-    options = {name: value for name, value in chosen.items() if value is not None}
-    config, checkpoint = _resolve_run(file, resume, options)
+    config, checkpoint = _resolve_run(file, resume, given_options(chosen))
     check_task_name(config.task)
     if detach:
         from esper.commands.detach import start_detached
@@ -157,7 +156,7 @@ def _resolve_run(file: Path | None, resume: str | None, options: dict[str, Any])
     except CheckpointError as error:
         raise CheckpointError(f"{error}; `esper-sanctum checkpoints {run}` tells which are whole") from None
     config = resolve(file, options, base=msgspec.to_builtins(saved), table=table)
-    check_compatible(saved, config, checkpoint)
+    check_compatible(with_task_settings(saved), with_task_settings(config), checkpoint)
     if manifest.round >= config.rounds:
         raise ConfigError(
             f"{resume} is finished: all its {manifest.round} rounds are done; --rounds N with a greater N continues it"
@@ -265,20 +264,18 @@ def _train_parser() -> Parser:
     parser = Parser(
         commands=COMMANDS,
         prog="esper-sanctum",
-        description="Train a population of growing networks, and watch it. It needs no options.",
-        epilog="Other commands: "
-        + ", ".join(f"esper-sanctum {name}" for name in COMMANDS)
-        + " (each with its --help).",
+        description="Train a population of growing networks and watch it in a dashboard",
+        epilog=f"Other commands, each with its --help: {', '.join(COMMANDS)}.",
     )
     parser.add_argument("--version", action="version", version=f"esper-sanctum {esper.__version__}")
     add_run_options(parser)
     parser.add_argument(
         "--resume",
         metavar="RUN",
-        help="go on from a checkpoint, or from a run's newest: a path, a run below the telemetry directory, or last",
+        help="resume from a checkpoint or from a run's newest one (checkpoint path, run name, run path, or last)",
     )
     add_screen_options(parser)
     parser.add_argument(
-        "--detach", action="store_true", help="train in a process of its own, which the dashboard may leave running"
+        "--detach", action="store_true", help="train in a background process that outlives the dashboard"
     )
     return parser

@@ -1,21 +1,21 @@
-"""The configuration of a run: one typed, frozen structure that the command line and a TOML file fill.
+"""The configuration of a run: one typed, frozen structure, filled from the command line and TOML.
 
-Command line beats file beats defaults. A field's option and its TOML key are its name with hyphens. What msgspec's
-constraints cannot say is checked where the thing is resolved: devices by the engine, tasks by their registry.
+The command line beats the file, and the file beats the defaults. The TOML key of a field is its name with hyphens; its
+option is the key, after the name of its table and a dot. Descriptions, units and limits are annotations of the fields,
+and `config_fields` reads them. Devices are checked by the engine and task names by the task registry.
 """
 
 from __future__ import annotations
 
-import json
-import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from esper.config_fields import list_fields
 from esper.nearest import nearest
 
 
@@ -28,14 +28,20 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 MOST = 1_000_000_000
-"""Of what is counted and has no other limit."""
+"""Default upper bound of counts."""
 PositiveInt = Annotated[int, Meta(ge=1, le=MOST)]
 Positive = Annotated[float, Meta(gt=0)]
-Weight = Annotated[float, Meta(ge=0, le=1e6)]
-"""Of what is added up, where infinity would leave no number: a limit may be infinite."""
+Weight = Annotated[float, Meta(ge=0, le=1_000_000)]
+"""Finite, because an infinite weight would make the weighted sum NaN. Clipping limits may be infinite."""
 Share = Annotated[float, Meta(ge=0, le=1)]
+SgdLearningRate = Annotated[float, Meta(gt=0, le=100)]
+Momentum = Annotated[float, Meta(ge=0, lt=1)]
 
-
+PolicyName = Literal["ppo", "heuristic", "periodic", "random", "static", "full"]
+RewardName = Literal["shaped", "simplified", "sparse"]
+AmpName = Literal["auto", "off", "bf16", "fp16"]
+ScalerName = Literal["env", "device"]
+CounterfactualName = Literal["ablation", "shapley", "off"]
 HorizonName = Literal["episode", "continuing"]
 
 
@@ -43,129 +49,233 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
     """Recurrent PPO over whole episodes (Schulman et al., 2017; GAE: Schulman et al., 2016)."""
 
     learning_rate: Annotated[
-        float, Meta(gt=0, le=1, description="Adam's, at the start; it falls linearly to a tenth by the last round")
+        float,
+        Meta(gt=0, le=1, description="learning rate of Adam; it falls linearly to a tenth by the last round"),
     ] = 1e-3
-    gamma: Annotated[Share, Meta(description="discount of a step; 1 is the return that evaluate sums")] = 1.0
+    gamma: Annotated[
+        Share, Meta(description="discount factor per step; 1 optimises the return reported by evaluate")
+    ] = 1.0
     horizon: Annotated[
         HorizonName,
         Meta(
-            description="what the end of an episode is; episode: the end, as the policy sees it coming; continuing: an "
-            "interruption, after which the critic's estimate stands in for what would have come; with a gamma below 1"
+            description="meaning of the end of an episode",
+            extra={
+                "choices": {
+                    "episode": "the end, and the policy sees it coming",
+                    "continuing": "an interruption; the critic estimates the rest; needs a gamma below 1",
+                }
+            },
         ),
     ] = "episode"
     gae_lambda: Annotated[Share, Meta(description="decay of the generalised advantage estimate")] = 0.95
-    clip: Annotated[Positive, Meta(description="how far a probability ratio may leave 1")] = 0.2
-    epochs: Annotated[PositiveInt, Meta(description="passes over a round's experience, at most")] = 4
+    clip: Annotated[Positive, Meta(description="clipping range of the probability ratio around 1")] = 0.2
+    epochs: Annotated[
+        PositiveInt, Meta(description="maximum number of passes over the data of a round", extra={"unit": "passes"})
+    ] = 4
     minibatches: Annotated[
         PositiveInt,
-        Meta(description="minibatches of whole env sequences in an epoch; never more than there are envs"),
+        Meta(
+            description="minibatches of whole env sequences per pass; never more than there are envs",
+            extra={"unit": "minibatches"},
+        ),
     ] = 4
     envs_per_host: Annotated[
         PositiveInt,
         Meta(
-            description="envs that train the same host on the same data in a round, so that they differ by what was "
-            "decided alone; 1: each its own"
+            description="envs per round that share host initialisation and data order, so that they differ only in "
+            "their decisions; 1 disables sharing",
+            extra={"unit": "envs"},
         ),
     ] = 4
     value_coef: Annotated[Weight, Meta(description="weight of the value loss")] = 0.5
     entropy_coef: Annotated[
-        Weight,
-        Meta(description="entropy bonus at the start; it falls linearly to nothing in the last round"),
+        Weight, Meta(description="weight of the entropy bonus; it falls linearly to 0 by the last round")
     ] = 0.08
     max_grad_norm: Annotated[Positive, Meta(description="limit of the L2 norm of the whole gradient")] = 0.5
-    target_kl: Annotated[Positive, Meta(description="an epoch that ends above it is the update's last, nats")] = 0.03
-    hidden: Annotated[int, Meta(ge=1, le=16_384, description="width of the LSTM")] = 128
+    target_kl: Annotated[
+        Positive,
+        Meta(description="KL divergence above which the update stops after the current pass", extra={"unit": "nats"}),
+    ] = 0.03
+    hidden: Annotated[int, Meta(ge=1, le=16_384, description="width of the LSTM", extra={"unit": "units"})] = 128
 
 
 class RewardConfig(_Section, frozen=True, kw_only=True):
-    """What a step is worth, in units of validation accuracy."""
+    """Weights of the reward components. The unit of the reward is validation accuracy, a fraction."""
 
-    rent: Annotated[Weight, Meta(description="of a step, times ln(1 + grown / host parameters)")] = 0.002
+    rent: Annotated[
+        Weight,
+        Meta(description="rent per step, times ln(1 + grown / host parameters)", extra={"unit": "accuracy"}),
+    ] = 0.002
     rent_floor: Annotated[
-        PositiveInt, Meta(description="a host with fewer parameters is charged as if it had this many")
+        PositiveInt,
+        Meta(
+            description="minimum of the host parameters in the rent; smaller hosts pay as if they had this many",
+            extra={"unit": "parameters"},
+        ),
     ] = 200
-    op: Annotated[Weight, Meta(description="charge of every op but WAIT")] = 0.001
+    op: Annotated[Weight, Meta(description="cost of every op except WAIT", extra={"unit": "accuracy"})] = 0.001
     contribution: Annotated[
         Weight,
         Meta(description="weight of the contribution potential; it changes the learning, not the optimum"),
     ] = 0.1
     penalty: Annotated[
-        Weight, Meta(description="charge of the step in which an env breaks down and the governor takes it back")
+        Weight,
+        Meta(
+            description="penalty of a step in which an env breaks down and is rolled back", extra={"unit": "accuracy"}
+        ),
     ] = 1.0
 
 
 class TrainingConfig(_Section, frozen=True, kw_only=True):
-    """How the hosts and seeds are trained, beyond what their task says."""
+    """Training of hosts and seeds by SGD with Nesterov momentum. Keys that are not given have the task's own value."""
 
-    host_clip: Annotated[Positive, Meta(description="limit of the L2 norm of a host's gradient")] = 1.0
-    seed_clip: Annotated[Positive, Meta(description="the same for each seed, by itself")] = 1.0
-
-
-PolicyName = Literal["ppo", "heuristic", "periodic", "random", "static", "full"]
-RewardName = Literal["shaped", "simplified", "sparse"]
-AmpName = Literal["auto", "off", "bf16", "fp16"]
-ScalerName = Literal["env", "device"]
-CounterfactualName = Literal["ablation", "shapley", "off"]
+    host_clip: Annotated[Positive, Meta(description="limit of the L2 norm of the host's gradient")] = 1.0
+    seed_clip: Annotated[Positive, Meta(description="limit of the L2 norm of the gradient of each seed")] = 1.0
+    host_learning_rate: Annotated[
+        SgdLearningRate | None,
+        Meta(description="learning rate of the host; it falls in the last quarter of an episode"),
+    ] = None
+    seed_learning_rate: Annotated[
+        SgdLearningRate | None,
+        Meta(description="learning rate of each seed; it falls in the last quarter of an episode"),
+    ] = None
+    batch_size: Annotated[
+        PositiveInt | None, Meta(description="samples per optimizer step", extra={"unit": "samples"})
+    ] = None
+    samples_per_epoch: Annotated[
+        PositiveInt | None,
+        Meta(
+            description="samples of the training split that every env sees per step; at most the whole split",
+            extra={"unit": "samples"},
+        ),
+    ] = None
+    momentum: Annotated[Momentum | None, Meta(description="Nesterov momentum of host and seeds")] = None
+    weight_decay: Annotated[
+        Share | None, Meta(description="weight decay of host and seeds, added to the gradient times the parameter")
+    ] = None
 
 
 class Config(_Section, frozen=True, kw_only=True):
-    """A run. Each field is an option; each section a table of the TOML file."""
+    """A run. Each field is a key of the TOML file and an option; each section is a table of the file."""
 
-    envs: Annotated[int, Meta(ge=1, le=65_536, description="environments in a round")] = 16
+    envs: Annotated[int, Meta(ge=1, le=65_536, description="environments in a round", extra={"unit": "envs"})] = 16
     devices: Annotated[
         tuple[str, ...],
         Meta(
             min_length=1,
-            description="lanes, e.g. cuda:0 cuda:1 or cpu:0 cpu:1; auto: every CUDA device, else one per core",
+            description="lanes, e.g. cuda:0 cuda:1 or cpu:0 cpu:1; auto: every CUDA device, else one lane per core",
         ),
     ] = ("auto",)
     policy_device: Annotated[
         str,
         Meta(
-            description="where the policy decides and learns, e.g. cuda:0; a small recurrent network that acts once in "
-            "a step is launched faster on a CPU than on a GPU, which then has more for the hosts"
+            description="device of the policy network, e.g. cuda:0; for the default network size a CPU is usually "
+            "faster"
         ),
     ] = "cpu"
-    task: Annotated[str, Meta(description="what the hosts learn")] = "digits_impaired"
-    policy: Annotated[PolicyName, Meta(description=f"who grows the networks: {', '.join(get_args(PolicyName))}")] = (
-        "ppo"
-    )
+    task: Annotated[str, Meta(description="task to train on")] = "digits_impaired"
+    policy: Annotated[
+        PolicyName,
+        Meta(
+            description="policy that decides what to grow",
+            extra={
+                "choices": {
+                    "ppo": "learns by reinforcement learning",
+                    "heuristic": "follows hand-written rules",
+                    "periodic": "grows on a fixed schedule",
+                    "random": "takes random legal actions",
+                    "static": "never grows anything",
+                    "full": "plants a seed at every step",
+                }
+            },
+        ),
+    ] = "ppo"
     rounds: Annotated[
-        int, Meta(ge=1, le=MOST, description="rounds in the run: an episode of every env, then an update")
+        int,
+        Meta(
+            ge=1,
+            le=MOST,
+            description="rounds in the run; a round is one episode of every env and one policy update",
+            extra={"unit": "rounds"},
+        ),
     ] = 70
     steps: Annotated[
-        int, Meta(ge=1, le=100_000, description="steps in an episode: a decision, then an epoch of training")
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="steps in an episode; a step is one decision and one epoch of training",
+            extra={"unit": "steps"},
+        ),
     ] = 40
-    slots: Annotated[
-        tuple[str, ...], Meta(description="slots that the policy may use; default: all of the host's")
-    ] = ()
-    reward: Annotated[RewardName, Meta(description=f"reward of a step: {', '.join(get_args(RewardName))}")] = "shaped"
+    slots: Annotated[tuple[str, ...], Meta(description="slots that the policy may use; none: all of the host's")] = ()
+    reward: Annotated[
+        RewardName,
+        Meta(
+            description="reward of a step",
+            extra={
+                "choices": {
+                    "shaped": "accuracy gain and contribution potential, minus costs",
+                    "simplified": "accuracy gain minus rent and op costs",
+                    "sparse": "simplified, all at the last step",
+                }
+            },
+        ),
+    ] = "shaped"
     counterfactual: Annotated[
         CounterfactualName,
         Meta(
-            description="how contributions are measured: ablation; shapley: also Shapley values at the end of an "
-            "episode; off: not at all, so that seeds become permanent untried and the shaped reward has no such part"
+            description="how to measure contributions",
+            extra={
+                "choices": {
+                    "ablation": "switch one seed off",
+                    "shapley": "ablation, plus Shapley values at episode end",
+                    "off": "seeds can be fossilized unmeasured, no contribution reward",
+                }
+            },
         ),
     ] = "ablation"
     amp: Annotated[
-        AmpName, Meta(description="autocast of the hosts' training; auto: bf16 on a GPU that is fast at it, else off")
+        AmpName,
+        Meta(
+            description="mixed precision of host training",
+            extra={
+                "choices": {
+                    "auto": "bf16 on GPUs that are fast at it, else off",
+                    "off": "float32",
+                    "bf16": "bfloat16 autocast",
+                    "fp16": "float16 autocast with loss scaling",
+                }
+            },
+        ),
     ] = "auto"
     scaler: Annotated[
         ScalerName,
         Meta(
-            description="whose loss scale under fp16; env: each env its own, so that an overflow costs nobody else "
-            "(scales may drift apart, which is shown); device: one for all envs of a lane, which every overflow halves"
+            description="scope of the fp16 loss scale",
+            extra={
+                "choices": {
+                    "env": "overflows affect one env",
+                    "device": "shared by all envs of a lane",
+                }
+            },
         ),
     ] = "env"
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="everything random comes from it")] = 0
-    telemetry_dir: Annotated[str, Meta(min_length=1, description="where runs are written")] = "telemetry"
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="random seed")] = 0
+    telemetry_dir: Annotated[str, Meta(min_length=1, description="directory to write runs to")] = "telemetry"
     checkpoint_every: Annotated[
-        int, Meta(ge=0, le=MOST, description="rounds between checkpoints; 0: only when asked and at the end")
+        int,
+        Meta(
+            ge=0,
+            le=MOST,
+            description="rounds between checkpoints; 0: only on request and at the end",
+            extra={"unit": "rounds"},
+        ),
     ] = 10
-    keep: Annotated[int, Meta(ge=1, le=MOST, description="checkpoints kept")] = 3
-    data_dir: Annotated[
-        str, Meta(description="where data sets are looked for; default: the user's cache directory")
-    ] = ""
+    keep: Annotated[
+        int, Meta(ge=1, le=MOST, description="number of checkpoints to keep", extra={"unit": "checkpoints"})
+    ] = 3
+    data_dir: Annotated[str, Meta(description="directory of the data sets; none: the user's cache directory")] = ""
     training: TrainingConfig = TrainingConfig()
     ppo: PPOConfig = PPOConfig()
     reward_weights: RewardConfig = RewardConfig()
@@ -193,7 +303,7 @@ def resolve(
 
     Args:
         file: `--config`.
-        options: value by field name; only those that were given.
+        options: given options by field name, e.g. `envs`, or `ppo.learning_rate` for a key of a table.
         base: in place of the defaults, by key: the configuration of the checkpoint that the run goes on from.
         table: what the file says, where that was read before: a pipe says it once.
 
@@ -202,7 +312,13 @@ def resolve(
     """
     table = read_table(file) if table is None else table
     given = {name.replace("_", "-"): value for name, value in options.items()}
-    values = {**_merged(base or {}, table), **given}
+    values = _merged(base or {}, table)
+    for key, value in given.items():
+        table_name, _, name = key.rpartition(".")
+        if table_name:
+            values[table_name] = {**values.get(table_name, {}), name: value}
+        else:
+            values[key] = value
     try:
         return msgspec.convert(values, Config, strict=False)
     except msgspec.ValidationError as error:
@@ -217,36 +333,6 @@ def _merged(base: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]
         if isinstance(value, dict) and isinstance(before, dict):
             merged[key] = {**before, **value}
     return merged
-
-
-def as_toml(config: Config) -> str:
-    """TOML that `resolve` reads back as the same configuration, with what each field means as a comment."""
-    return "".join(_toml_lines(config))
-
-
-def _toml_lines(section: _Section) -> Iterator[str]:
-    hints = get_type_hints(type(section), include_extras=True)
-    for field in msgspec.structs.fields(section):
-        value = getattr(section, field.name)
-        if isinstance(value, _Section):
-            yield f"\n# {type(value).__doc__}\n[{field.encode_name}]\n"
-            yield from _toml_lines(value)
-            continue
-        notes = [note for note in get_args(hints[field.name]) if isinstance(note, Meta)]
-        described = "; ".join(note.description for note in notes if note.description)
-        yield textwrap.fill(described, 100, initial_indent="# ", subsequent_indent="# ") + "\n"
-        yield f"{field.encode_name} = {_toml_value(value)}\n"
-
-
-def _toml_value(value: str | float | tuple[str, ...]) -> str:
-    match value:
-        case str():
-            # A string of JSON is one of TOML, but for DEL, which TOML wants escaped.
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        case tuple():
-            return f"[{', '.join(map(_toml_value, value))}]"
-        case _:
-            return repr(value)
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -288,7 +374,7 @@ _WORDS = {
 
 def _explain(message: str, values: Mapping[str, Any], given: Mapping[str, Any], file: Path | None) -> str:
     """Turn msgspec's `Expected `int` >= 1 - at `$.envs`` into a sentence that names the option and its value."""
-    complaint, _, path = message.partition(" - at `$.")
+    complaint, _, path = message.replace(" | null`", "`").partition(" - at `$.")
     key = path.rstrip("`").split("[")[0]
     value: Any = values
     for part in key.split("."):
@@ -297,18 +383,10 @@ def _explain(message: str, values: Mapping[str, Any], given: Mapping[str, Any], 
     if key in given:
         source = f"--{key} {value!r}"
         complaint = complaint.removesuffix(", got `str`")  # whatever stands on a command line is one
-    if choices := _choices(key):
+    choices = next((field.choices for field in list_fields(Config) if field.key == key), None)
+    if choices:
         complaint = nearest(str(value), choices)
     for term, words in _WORDS.items():
         complaint = complaint.replace(f"`{term}`", words)
     complaint = complaint.replace("Expected ", "it must be ").replace("got ", "not ").replace("`", "")
     return f"{source} is not valid: {complaint}"
-
-
-def _choices(key: str) -> tuple[str, ...]:
-    """The values that a key such as `amp` or `ppo.horizon` may take, if they are words; else none."""
-    kind: Any = Config
-    for part in key.split("."):
-        kind = next(field.type for field in msgspec.structs.fields(kind) if field.encode_name == part)
-    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    return get_args(plain) if get_origin(plain) is Literal else ()

@@ -423,7 +423,7 @@ def test_checkpoint_outside_a_run_cannot_be_resumed(tmp_path: Path) -> None:
         ({"seed": 1}, "--seed 0, not 1"),
         ({"reward": "sparse"}, "--reward shaped, not sparse"),
         ({"counterfactual": "off"}, "--counterfactual ablation, not off"),
-        ({"ppo": PPOConfig(hidden=64)}, "ppo.hidden 128, not 64"),
+        ({"ppo": PPOConfig(hidden=64)}, "--ppo.hidden 128, not 64"),
     ],
 )
 def test_resume_refuses_changes_of_fixed_options_by_name(change: dict[str, Any], sentence: str) -> None:

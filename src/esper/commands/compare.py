@@ -10,6 +10,7 @@ from esper.commands.summaries import read_summary, word
 from esper.commands.text import NOT_MEASURED, columns, number
 from esper.config import ConfigError
 from esper.sanctum.widgets.plot import curve, span_of
+from esper.tasks import with_recorded_settings
 from esper.telemetry.codec import encode
 from esper.telemetry.console import duration
 from esper.telemetry.narrate import assignment
@@ -77,9 +78,9 @@ def _rows(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
 
 def _differing(summaries: Sequence[Summary]) -> dict[str, tuple[str, ...]]:
     """Keys in which the configurations differ, each with its value in every run."""
-    first = summaries[0].config
-    keys = dict.fromkeys(key for other in summaries[1:] for key in differences(first, other.config))
-    return {key: tuple(word(value_of(summary.config, key)) for summary in summaries) for key in keys}
+    first, *others = configs = [with_recorded_settings(summary.config) for summary in summaries]
+    keys = dict.fromkeys(key for other in others for key in differences(first, other))
+    return {key: tuple(word(value_of(config, key)) for config in configs) for key in keys}
 
 
 def _last(summary: Summary, say: Callable[[Round], str]) -> str:

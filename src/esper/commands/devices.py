@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from esper.commands.options import DONE, Parser
-from esper.config import Config, resolve
+from esper.commands.options import DONE, Parser, add_run_options, given_options
+from esper.config import resolve
+from esper.tasks import check_task_name
 from esper.telemetry.narrate import assignment
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 def run(arguments: Sequence[str]) -> int:
     """Print it."""
     chosen = _parser().parse_args(arguments)
-    options = {name: getattr(chosen, name) for name in ("envs", "devices") if getattr(chosen, name) is not None}
-    config = resolve(None, options)
+    config = resolve(chosen.config, given_options(vars(chosen)))
+    check_task_name(config.task)
 
     from esper.engine.devices import lane_of, list_devices, resolve_devices
 
@@ -34,14 +35,12 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> Parser:
-    defaults = Config()
     parser = Parser(
         prog="esper-sanctum devices",
-        description="Print the devices of this machine, and which lane each env of a run would live on.",
+        description="Print the devices of this machine, and the lane of each env of a run with these options.",
     )
-    parser.add_argument("--envs", metavar="ENVS", help=f"environments to deal (default: {defaults.envs})")
-    parser.add_argument("--devices", nargs="+", metavar="DEVICES", help="lanes to deal them over (default: auto)")
-    parser.add_argument("--json", action="store_true", help="print JSON: the devices, and for each env its lane")
+    add_run_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON: the devices, and the lane of each env")
     return parser
 
 

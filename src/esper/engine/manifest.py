@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,8 +27,12 @@ CHECKPOINTS = "checkpoints"
 UNDONE = "undone"
 """Where it keeps those that were later than one it went back to: as many, in case that was a mistake."""
 
-FIXED = ("task", "policy", "envs", "steps", "slots", "seed", "reward", "counterfactual", "amp", "scaler")
-"""What a checkpoint was made for: a run that goes on from it cannot change these."""
+FIXED = (
+    *("task", "policy", "envs", "steps", "slots", "seed", "reward", "counterfactual", "amp", "scaler", "ppo.hidden"),
+    *("training.host_learning_rate", "training.seed_learning_rate", "training.batch_size"),
+    *("training.samples_per_epoch", "training.momentum", "training.weight_decay"),
+)
+"""Options that a resumed run cannot change, as dotted field names."""
 
 PARTIAL, REMOVED, REPLACED = ".partial", ".removed", ".replaced"
 """After the name of a checkpoint: one that is being written, or removed; and one that gives its name to another, whole
@@ -242,21 +247,23 @@ def set_aside(checkpoint: Path, suffix: str) -> Path:
 
 
 def check_compatible(saved: Config, config: Config, path: Path) -> None:
-    """Refuse to go on from a checkpoint under a configuration that it does not fit.
+    """Refuse to resume from a checkpoint under a configuration that it does not fit.
+
+    Args:
+        saved: Configuration of the checkpoint, with the task's settings filled in.
+        config: Configuration to resume under, with the task's settings filled in.
+        path: Checkpoint, for the message.
 
     Raises:
-        CheckpointError: naming the option that differs.
+        CheckpointError: An option of `FIXED` differs; the message names it.
     """
     for name in FIXED:
-        before, now = getattr(saved, name), getattr(config, name)
+        before, now = attrgetter(name)(saved), attrgetter(name)(config)
         if before != now and (name != "slots" or sorted(before) != sorted(now)):  # their order is the host's
             raise CheckpointError(
-                f"{path} was made with --{name} {_plain(before)}, not {_plain(now)}; a run cannot change that"
+                f"{path} was made with --{name.replace('_', '-')} {_plain(before)}, not {_plain(now)}; a run cannot "
+                "change that"
             )
-    if saved.ppo.hidden != config.ppo.hidden:
-        raise CheckpointError(
-            f"{path} was made with ppo.hidden {saved.ppo.hidden}, not {config.ppo.hidden}; a run cannot change that"
-        )
 
 
 def _plain(value: Any) -> str:

@@ -25,7 +25,7 @@ from esper.engine.training_state import TrainingState
 from esper.nearest import nearest
 from esper.place import Place
 from esper.ranks import RankLostError, join_ranks, leave_ranks
-from esper.tasks import get_task
+from esper.tasks import configured_task, with_task_settings
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
 from esper.telemetry.inspector import Inspector
@@ -67,10 +67,10 @@ class Run:
         lanes = deal_lanes(resolve_devices(config.devices), place)
         resolve_policy_device(config.policy_device)
         _check_ranks(config, place)
-        task = get_task(config.task)
+        task = configured_task(config)
         splits = task.load(Path(config.data_dir) if config.data_dir else None)
         slots = _slots(config, [injection.name for injection in task.build_host().injections])
-        config = msgspec.structs.replace(config, slots=slots)
+        config = msgspec.structs.replace(with_task_settings(config), slots=slots)
         with ExitStack() as opened:
             opened.callback(leave_ranks)
             self.ranks = ranks = join_ranks(place, lanes)

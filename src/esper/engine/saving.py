@@ -26,6 +26,7 @@ from esper.engine.manifest import (
 from esper.engine.training_state import TrainingState
 from esper.policy.agent import below
 from esper.ranks import Ranks
+from esper.tasks import with_task_settings
 from esper.telemetry.codec import decoder, encode
 from esper.telemetry.state import Keyframe
 
@@ -126,7 +127,7 @@ class Saver:
         saved = ranks.first(lambda: self._read_own(path))
         with _or_tell(f"{path} cannot be read"):
             size, written = ranks.first(lambda: size_and_time(path))
-        check_compatible(saved.config, training.config, path)
+        check_compatible(with_task_settings(saved.config), training.config, path)
         before = _capture(training)
         before = before._replace(tensors={name: value.clone() for name, value in before.tensors.items()})
         keyframe: Keyframe | None = None

@@ -23,7 +23,7 @@ from esper.engine.seeding import decision_noise, evaluation_seed
 from esper.engine.step import play_step, tick_slots
 from esper.engine.stopwatch import Stopwatch
 from esper.policy.agent import Agent, below
-from esper.tasks import get_task
+from esper.tasks import configured_task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class HeldOut:
             ppo=msgspec.structs.replace(trained.ppo, envs_per_host=1),  # nothing learns: each episode tells more alone
         )
         lanes = resolve_devices(devices)
-        task = get_task(self.config.task)
+        task = configured_task(self.config)
         splits = task.load(Path(self.config.data_dir) if self.config.data_dir else None)
         slots = self.config.slots
         self._agents = {policy: self._agent(policy, len(slots), task.blueprints) for policy in policies}

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from esper.tasks.names import TASK_NAMES, TaskError, check_task_name
+from esper.tasks.settings import own_values, settings_of, with_recorded_settings, with_task_settings
 
 if TYPE_CHECKING:
+    from esper.config import Config
     from esper.tasks.task import Task
 
-__all__ = ["TASK_NAMES", "TaskError", "check_task_name", "get_task"]
+__all__ = [
+    "TASK_NAMES",
+    "TaskError",
+    "check_task_name",
+    "configured_task",
+    "get_task",
+    "own_values",
+    "with_recorded_settings",
+    "with_task_settings",
+]
 
 
 def get_task(name: str) -> Task:
@@ -22,3 +34,12 @@ def get_task(name: str) -> Task:
     from esper.tasks.registry import TASKS  # here, so that the names are known without torch
 
     return TASKS[name]
+
+
+def configured_task(config: Config) -> Task:
+    """Return the task of a run, with the settings of its `[training]` table.
+
+    Raises:
+        TaskError: The task name is unknown.
+    """
+    return replace(get_task(config.task), **asdict(settings_of(config)))

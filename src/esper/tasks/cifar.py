@@ -17,6 +17,7 @@ from torch import Tensor
 
 from esper.tasks.conv_host import ConvHost
 from esper.tasks.names import TaskError
+from esper.tasks.settings import TASK_SETTINGS
 from esper.tasks.task import Splits, Task, standardised
 
 if TYPE_CHECKING:
@@ -68,10 +69,7 @@ def _task(name: str, widths: tuple[int, int, int], kernel_size: int) -> Task:
             ConvHost, in_channels=3, widths=widths, kernel_size=kernel_size, pools=2, pool_before="norm", classes=10
         ),
         load=load,
-        batch_size=128,
-        samples_per_epoch=12_800,
-        host_learning_rate=0.1,
-        seed_learning_rate=0.1,
+        **vars(TASK_SETTINGS[name]),
     )
 
 

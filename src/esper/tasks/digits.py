@@ -12,6 +12,7 @@ import torch
 
 from esper.tasks.conv_host import ConvHost
 from esper.tasks.names import TaskError
+from esper.tasks.settings import TASK_SETTINGS
 from esper.tasks.task import Splits, Task, standardised
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
@@ -46,10 +47,7 @@ def _task(name: str, kernel_size: int) -> Task:
             ConvHost, in_channels=1, widths=(4, 8, 16), kernel_size=kernel_size, pools=2, pool_before="conv", classes=10
         ),
         load=load,
-        batch_size=128,
-        samples_per_epoch=1024,
-        host_learning_rate=0.05,
-        seed_learning_rate=0.2,
+        **vars(TASK_SETTINGS[name]),
     )
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from esper.tasks.conv_host import ConvHost
+from esper.tasks.settings import TASK_SETTINGS
 from esper.tasks.task import Splits, Task, standardised
 
 CLASSES = 10
@@ -51,8 +52,5 @@ SYNTHETIC = Task(
         ConvHost, in_channels=3, widths=(8, 16, 32), kernel_size=3, pools=2, pool_before="norm", classes=CLASSES
     ),
     load=load,
-    batch_size=128,
-    samples_per_epoch=512,
-    host_learning_rate=0.1,
-    seed_learning_rate=0.1,
+    **vars(TASK_SETTINGS["synthetic"]),
 )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from esper.growth.network import Host
+from esper.tasks.settings import TaskSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +72,8 @@ def standardised(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """A data set, the host that learns it, and how. The optimizers are SGD with Nesterov momentum."""
+class Task(TaskSettings):
+    """A data set, the host that learns it, and the settings of its training."""
 
     name: str
     classes: int
@@ -82,13 +83,6 @@ class Task:
     """A host with PyTorch's own initial values; see `initialise`."""
     load: Callable[[Path | None], Splits]
     """Reads the data, from this directory or from the default; raises `TaskError` where they are missing or damaged."""
-    batch_size: int
-    samples_per_epoch: int
-    """What an epoch is: so many samples of the training split, whatever the number of envs."""
-    host_learning_rate: float
-    seed_learning_rate: float
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
     blueprints: tuple[str, ...] = (
         "norm",
         "attention",

@@ -1,0 +1,103 @@
+"""Description of every configuration key, read from the annotations of the configuration's structs.
+
+Help texts, ranges and TOML comments are generated from these descriptions, so none of them is written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigField:
+    """One key of the configuration."""
+
+    key: str
+    """Dotted name, e.g. `ppo.learning-rate`; without a dot for keys outside the tables."""
+    description: str
+    """Noun phrase or imperative, for help and comments."""
+    unit: str
+    """Plural unit, e.g. `steps`; empty for plain numbers and text."""
+    range: str
+    """Valid values of a number, e.g. `>0, <=1`; empty if there is no limit."""
+    choices: dict[str, str]
+    """Valid words, each with its explanation; empty for other types."""
+    default: Any
+
+    @property
+    def table(self) -> str:
+        """Name of the TOML table, empty for keys outside the tables."""
+        return self.key.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """Key inside its table."""
+        return self.key.rpartition(".")[2]
+
+    @property
+    def details(self) -> str:
+        """Description with the explanation of every choice, the unit and the range."""
+        choices = "; ".join(f"{choice} ({meaning})" for choice, meaning in self.choices.items())
+        limits = f"[{', '.join(filter(None, (self.unit, self.range)))}]" if self.unit or self.range else ""
+        return " ".join(filter(None, (f"{self.description}:" if choices else self.description, choices, limits)))
+
+
+def list_fields(section: type[msgspec.Struct], prefix: str = "") -> Iterator[ConfigField]:
+    """Yield the fields of a configuration struct and of the tables inside it, in order.
+
+    Args:
+        section: Struct class; a field whose type is a struct is a table.
+        prefix: Start of the keys, ending in a dot.
+    """
+    hints = get_type_hints(section, include_extras=True)
+    for field in msgspec.structs.fields(section):
+        hint, key = hints[field.name], f"{prefix}{field.encode_name}"
+        if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+            yield from list_fields(hint, f"{key}.")
+            continue
+        metas = list(_metas(hint))
+        extra = {name: value for meta in metas for name, value in (meta.extra or {}).items()}
+        yield ConfigField(
+            key=key,
+            description=" ".join(meta.description for meta in metas if meta.description),
+            unit=extra.get("unit", ""),
+            range=_range(metas),
+            choices=_choices(hint, extra.get("choices", {})),
+            default=field.default,
+        )
+
+
+def table_description(section: type[msgspec.Struct], table: str) -> str:
+    """Return the docstring of a table's struct, on one line."""
+    kind = next(field.type for field in msgspec.structs.fields(section) if field.encode_name == table)
+    return " ".join((kind.__doc__ or "").split())
+
+
+def _metas(hint: Any) -> Iterator[Meta]:
+    """Yield the annotations of a type, and of a member of a union inside it."""
+    for argument in get_args(hint):
+        if isinstance(argument, Meta):
+            yield argument
+        else:
+            yield from _metas(argument)
+
+
+def _range(metas: list[Meta]) -> str:
+    limits = {
+        name: value for meta in metas for name in ("gt", "ge", "lt", "le") if (value := getattr(meta, name)) is not None
+    }
+    if {"ge", "le"} <= limits.keys():
+        return f"{limits['ge']:,} to {limits['le']:,}"
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    return ", ".join(f"{signs[name]}{value:,}" for name, value in limits.items())
+
+
+def _choices(hint: Any, meanings: dict[str, str]) -> dict[str, str]:
+    """Return the words of a `Literal` with their explanations, in its order."""
+    plain = get_args(hint)[0] if get_origin(hint) is not Literal else hint
+    return {word: meanings[word] for word in get_args(plain)} if get_origin(plain) is Literal else {}
