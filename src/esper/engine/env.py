@@ -1,6 +1,6 @@
 """One env: a host with its slots, its optimizers and its data order. Everything here runs on the thread of its lane.
 
-Shapes: B samples of a batch, N samples of a split, V configurations of an ablation, K classes.
+Shapes: B samples of a batch, N samples of a split, K classes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import (
 )
 
 from esper.config import Config, CounterfactualName
-from esper.engine.counterfactual import contributions, shapley_values
+from esper.engine.counterfactual import read_effects, validate_variants
 from esper.engine.precision import LossScaler, autocast, resolve_amp
 from esper.engine.seeding import generator as seeded
 from esper.engine.sgd import SGD
@@ -301,36 +301,23 @@ class Env:
 
     @torch.inference_mode()
     def validate(self, *, last: bool) -> Tensor:
-        """Measure loss and accuracy on the validation split, and what each blended seed contributes to the latter.
+        """Measure loss and accuracy on the validation split, and the effect of each measured seed on the accuracy.
 
         Args:
-            last: whether this ends the episode, and Shapley values are due where they were asked for.
+            last: True at the end of an episode: Shapley values are measured too, if the configuration asks for them.
 
         Returns:
-            [2 + 2 V'] on the device, V' measured slots: mean loss, accuracy, then for each measured slot in order its
-            contribution and the standard error of that; then, where they are due, V' Shapley values.
+            [2 + 2 n] or [2 + 3 n] on the device for n measured slots, as `validate_variants` describes.
         """
-        network, splits = self.network, self.splits
-        network.eval()
-        alphas, slots = network.alphas(), self.measured_slots()
-        subsets = last and self.counterfactual == "shapley"
-        forward = network.forward_subsets if subsets else network.forward_ablations
-        loss = torch.zeros((), device=splits.validation_x.device)
-        hits_VN: list[Tensor] = []
-        batches = zip(
-            splits.validation_x.split(VALIDATION_BATCH), splits.validation_y.split(VALIDATION_BATCH), strict=True
+        self.network.eval()
+        return validate_variants(
+            self.network,
+            self.measured_slots(),
+            self.splits.validation_x,
+            self.splits.validation_y,
+            batch_size=VALIDATION_BATCH,
+            subsets=last and self.counterfactual == "shapley",
         )
-        for x_BCHW, y_B in batches:
-            logits_VBK = forward(x_BCHW, alphas, slots)
-            loss += F.cross_entropy(logits_VBK[0], y_B, reduction="sum")
-            hits_VN.append((logits_VBK.argmax(dim=-1) == y_B).float())
-        hits = torch.cat(hits_VN, dim=1)
-        # Row by row: a list as an index would be copied to the device, and the host would wait for it.
-        one_off = torch.stack([hits[2**k] for k in range(len(slots))]) if subsets and slots else hits[1:]
-        parts = [torch.stack((loss / hits.shape[1], hits[0].mean())), contributions(hits[0], one_off).flatten()]
-        if subsets:
-            parts.append(shapley_values(hits.mean(dim=1)))
-        return torch.cat(parts)
 
     @torch.inference_mode()
     def test(self) -> Tensor:
@@ -354,14 +341,12 @@ class Env:
         return [] if self.counterfactual == "off" else self.blended_slots()
 
     def take(self, trained: list[float], validated: list[float]) -> Measurement:
-        """Give the numbers of `train` and `validate`, once on the host, their names; note them in the slots."""
+        """Unpack the values of `train` and `validate` into a `Measurement`, and update the slots."""
         owners = self.trained_slots()
         norms, lost = trained[6 : 7 + len(owners)], trained[7 + len(owners) :]
         names = ["host", *(self.network.slots[index].name for index in owners)]
         slot_norms = dict(zip(owners, norms[1:], strict=True))
-        slots = self.measured_slots()
-        gains, shapley = validated[2 : 2 + 2 * len(slots)], validated[2 + 2 * len(slots) :]
-        contributed = dict(zip(slots, zip(gains[::2], gains[1::2], strict=True), strict=True))
+        contributed, shapley = read_effects(validated[2:], self.measured_slots())
         for index, slot in enumerate(self.network.slots):
             slot.grad_norm = slot_norms.get(index)
             if index in contributed:
@@ -379,5 +364,5 @@ class Env:
             lost=int(trained[5]),
             skipped={name: int(count) for name, count in zip(names, lost, strict=True) if count},
             contributions=contributed,
-            shapley=dict(zip(slots, shapley, strict=True)) if shapley else {},
+            shapley=shapley,
         )
