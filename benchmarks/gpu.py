@@ -48,7 +48,7 @@ def population(task: Task, splits: Splits, device: str, envs: int, blueprint: st
             env.apply(Action(Op.GERMINATE, index, blueprint=task.blueprints.index(str(blueprint))), 0, 0)
             while slot.stage is not Stage.PROBATIONARY:
                 slot.grad_norm = 1.0
-                if slot.may_advance:
+                if slot.can_advance:
                     slot.advance()
                 slot.tick()
     return pool

@@ -17,7 +17,7 @@ from esper import cli
 from esper.config import AmpName, Config, CounterfactualName, PolicyName, RewardName, ScalerName
 from esper.control import Kind
 from esper.engine.manifest import FORMAT
-from esper.growth.blend import SPEEDS, STYLES, TARGETS, TEMPOS, Blend, Curve
+from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend, Curve
 from esper.growth.stages import Stage
 from esper.policy.actions import HEADS, Op
 from esper.tasks import TASK_NAMES
@@ -182,10 +182,10 @@ def test_surface_stored_values_are_unchanged() -> None:
         "stages": words(stage.label for stage in Stage),
         "curves": words(curve.value for curve in Curve),
         "blends": words(blend.value for blend in Blend),
-        "styles": words(style.name for style in STYLES),
-        "tempos": words(TEMPOS),
-        "speeds": words(SPEEDS),
-        "targets": words(TARGETS),
+        "styles": words(style.name for style in BLEND_STYLES),
+        "tempos": words(INITIAL_RAMP_EPOCHS),
+        "speeds": words(RAMP_EPOCHS),
+        "targets": words(ALPHA_TARGETS),
         "addresses": words(address.PARTS),
         "requests": words(kind.value for kind in Kind),
         "tasks": words(TASK_NAMES),

@@ -12,7 +12,7 @@ import msgspec
 from esper.config import Config
 from esper.engine.env import Measurement
 from esper.engine.pool import Pool
-from esper.growth.blend import SPEEDS, TEMPOS
+from esper.growth.blend import INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.slot import Slot
 from esper.growth.stages import Stage
 from esper.policy.actions import Action, Op
@@ -51,15 +51,17 @@ def population(
 def script(env: int, step: int, slots: Sequence[Slot]) -> Action:
     """Takes each env along another path through the stages; every env meets all of them in a dozen steps."""
     for index, slot in enumerate(slots):
-        if slot.may_fossilize and (index + env) % 2:
+        if slot.can_fossilize and (index + env) % 2:
             return Action(Op.FOSSILIZE, index)
-        if slot.may_cull and slot.stage is Stage.PROBATIONARY:
-            return Action(Op.CULL, index, alpha_speed=SPEEDS.index(3))
-        if slot.may_advance:
+        if slot.can_cull and slot.stage is Stage.PROBATIONARY:
+            return Action(Op.CULL, index, alpha_speed=RAMP_EPOCHS.index(3))
+        if slot.can_advance:
             return Action(Op.ADVANCE, index)
     index = (env + step) % len(slots)
-    if slots[index].may_germinate:
-        return Action(Op.GERMINATE, index, blueprint=env % 3, style=(env + step) % 4, tempo=TEMPOS.index(3))
+    if slots[index].can_germinate:
+        return Action(
+            Op.GERMINATE, index, blueprint=env % 3, style=(env + step) % 4, tempo=INITIAL_RAMP_EPOCHS.index(3)
+        )
     return Action(Op.WAIT)
 
 

@@ -103,4 +103,4 @@ def test_counterfactual_off_trains_the_same() -> None:
     with population(envs=1, counterfactual="off", steps=STEPS) as pool:
         play(pool, 0, STEPS)
         assert all(slot.contribution is None for slot in pool.envs[0].network.slots)
-        assert any(slot.stage.blended for slot in pool.envs[0].network.slots)
+        assert any(slot.stage.is_blended for slot in pool.envs[0].network.slots)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from esper.config import TrainingConfig
 from esper.engine.env import LEFT, Env, Measurement, learning_rate_share
-from esper.growth.blend import STYLES, Blend
+from esper.growth.blend import BLEND_STYLES, Blend
 from esper.growth.stages import Stage
 from esper.policy.actions import Action, Op
 from esper.tasks.task import Splits, Task
@@ -44,7 +44,7 @@ def until(env: Env, stage: Stage, step: int = 0) -> int:
     """Grow a seed in the middle slot up to a stage; the next step."""
     slot = env.network.slots[1]
     while slot.stage is not stage:
-        epoch(env, step, GERMINATE if slot.may_germinate else Action(Op.ADVANCE, slot=1) if slot.may_advance else WAIT)
+        epoch(env, step, GERMINATE if slot.can_germinate else Action(Op.ADVANCE, slot=1) if slot.can_advance else WAIT)
         step += 1
     return step
 
@@ -206,7 +206,7 @@ def test_blended_seed_and_host_receive_gradients() -> None:
 
 def test_new_blend_gate_is_trained_and_momenta_are_kept() -> None:
     gated, plain = (
-        next(i for i, style in enumerate(STYLES) if style.blend is blend) for blend in (Blend.GATE, Blend.ADD)
+        next(i for i, style in enumerate(BLEND_STYLES) if style.blend is blend) for blend in (Blend.GATE, Blend.ADD)
     )
     with population() as pool:
         (env,) = pool.envs

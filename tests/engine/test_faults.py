@@ -22,7 +22,7 @@ from esper.engine.checkpoint import Checkpoint, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.faults import FaultError
 from esper.engine.manifest import MANIFEST, UNDONE, find_checkpoint, list_checkpoints
-from esper.growth.slot import Move
+from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
 from esper.ppo.learner import Learner
 from esper.telemetry import events as ev
@@ -34,7 +34,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], NoReturn]) -> 
     """Let env 1 fail, once, in the third step of the second round."""
     apply, failed = Env.apply, threading.Event()
 
-    def broken(env: Env, action: Action, round_index: int, step: int) -> list[Move]:
+    def broken(env: Env, action: Action, round_index: int, step: int) -> list[StageTransition]:
         if (env.index, round_index, step) == (1, 1, 2) and not failed.is_set():
             failed.set()
             fail()

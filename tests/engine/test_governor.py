@@ -15,7 +15,7 @@ from esper.engine.env import Env, Measurement
 from esper.engine.env_state import env_tensors
 from esper.engine.governor import SUSTAINED, LastGood, Panic, fatal, symptom
 from esper.engine.manifest import list_checkpoints
-from esper.growth.slot import Move
+from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
 from esper.policy.agent import EnvView
 from esper.ppo.advantages import gae
@@ -81,9 +81,9 @@ def test_governor_finds_lasting_breakdowns(losses: list[float], accuracies: list
 
 def poison(monkeypatch: pytest.MonkeyPatch, round_index: int = 0) -> None:
     """Make one weight of the ill env NaN before it trains."""
-    apply: Callable[[Env, Action, int, int], list[Move]] = Env.apply
+    apply: Callable[[Env, Action, int, int], list[StageTransition]] = Env.apply
 
-    def ill(env: Env, action: Action, round_: int, step: int) -> list[Move]:
+    def ill(env: Env, action: Action, round_: int, step: int) -> list[StageTransition]:
         if (env.index, round_, step) == (ILL, round_index, AT):
             with torch.no_grad():
                 next(iter(env.network.host.parameters())).view(-1)[0] = math.nan
@@ -229,9 +229,9 @@ def test_run_resumes_with_an_inactive_env(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_breakdown_right_after_resume_restores_loss_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch)
-    apply: Callable[[Env, Action, int, int], list[Move]] = Env.apply
+    apply: Callable[[Env, Action, int, int], list[StageTransition]] = Env.apply
 
-    def lower(env: Env, action: Action, round_: int, step: int) -> list[Move]:
+    def lower(env: Env, action: Action, round_: int, step: int) -> list[StageTransition]:
         if step == 0 and env.scaler:
             env.scaler.go_on_at(torch.tensor(512.0))  # as overflows leave it
         return apply(env, action, round_, step)

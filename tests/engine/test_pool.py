@@ -78,7 +78,7 @@ def test_results_do_not_depend_on_the_number_of_lanes(amp: str) -> None:
     with population(envs=3, amp=amp) as one, population(envs=3, amp=amp, lanes=TWO_LANES) as two:
         assert play(one, 0, 12) == play(two, 0, 12)
         stages = {slot.stage for env in one.envs for slot in env.network.slots}
-        assert any(stage.blended for stage in stages)  # or it would show less
+        assert any(stage.is_blended for stage in stages)  # or it would show less
         for env in range(3):
             assert same(weights(one, env), weights(two, env))
             assert scale(one, env) == scale(two, env)
@@ -98,7 +98,7 @@ def test_envs_of_one_host_differ_only_by_decisions() -> None:
         assert measured[0] == measured[1] == measured[2] != measured[3] == measured[4] == measured[5]
         epochs: list[Epoch | None] = []
         for step in range(6):
-            grow = plant if step == 0 else advance if pool.envs[1].network.slots[1].may_advance else wait
+            grow = plant if step == 0 else advance if pool.envs[1].network.slots[1].can_advance else wait
             epochs = pool.step([wait, grow, grow, wait, wait, plant if step == 3 else wait], 0, step)
             pool.tick()
         assert epochs[1] == epochs[2] != epochs[0]
@@ -186,7 +186,7 @@ def test_outbox_size_is_the_maximum_of_an_env() -> None:
             env.train(0, step)
             for index, slot in enumerate(env.network.slots):
                 slot.grad_norm = 1.0
-                if slot.may_advance:
+                if slot.can_advance:
                     env.apply(Action(Op.ADVANCE, index), 0, step)
             env.tick()
         assert len(env.measured_slots()) == 3

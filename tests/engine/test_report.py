@@ -254,7 +254,7 @@ def test_gate_refusal_is_reported_as_long_as_it_lasts(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, policy="random", envs=4, rounds=1, steps=12, seed=3).start_paused()
     while live.state.step < 11:
         for told, episode in zip(live.state.envs, live.run.trainer.state.episodes, strict=True):
-            holding = {slot.name: gate for slot in episode.env.network.slots if (gate := slot.waiting_gate())}
+            holding = {slot.name: gate for slot in episode.env.network.slots if (gate := slot.refusing_gate())}
             assert {name: refusal.gate for name, refusal in told.refusals.items()} == {
                 name: gate.gate for name, gate in holding.items()
             }

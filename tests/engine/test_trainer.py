@@ -17,7 +17,7 @@ from esper.engine.checkpoint import STATE, Checkpoint, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.faults import RunFailedError
 from esper.engine.manifest import list_checkpoints
-from esper.growth.slot import Move
+from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
 from esper.telemetry import events as ev
 from esper.telemetry.liveness import is_live
@@ -281,7 +281,7 @@ def test_fault_in_a_lane_ends_the_run_with_its_reason(
 ) -> None:
     apply = Env.apply
 
-    def broken(env: Env, action: Action, round_index: int, step: int) -> list[Move]:
+    def broken(env: Env, action: Action, round_index: int, step: int) -> list[StageTransition]:
         if (env.index, step) == (1, 2):
             raise RuntimeError("the device is on fire")
         return apply(env, action, round_index, step)

@@ -50,11 +50,11 @@ def grow(
     while slot.stage is not stage:
         if slot.stage is Stage.TRAINING:
             slot.grad_norm = 1.0
-            if slot.may_advance:
+            if slot.can_advance:
                 slot.advance()
                 continue
         if slot.stage is Stage.PROBATIONARY:
-            slot.measure(0.1, 0.01)
+            slot.record_contribution(0.1, 0.01)
             slot.fossilize()
             continue
         slot.tick()

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.growth.blend import STYLES, AlphaSchedule, Blend, Curve, Gate, blend, straight_through
+from esper.growth.blend import BLEND_STYLES, AlphaSchedule, Blend, BlendGate, Curve, blend, straight_through
 from tests.growth.hosts import generator
 
 SIGMOIDS = [(Curve.SIGMOID_GENTLE, 6.0), (Curve.SIGMOID, 12.0), (Curve.SIGMOID_SHARP, 24.0)]
@@ -13,11 +13,11 @@ SIGMOIDS = [(Curve.SIGMOID_GENTLE, 6.0), (Curve.SIGMOID, 12.0), (Curve.SIGMOID_S
 
 @pytest.mark.parametrize("curve", Curve)
 def test_curves_rise_from_exactly_zero_to_exactly_one(curve: Curve) -> None:
-    heights = [curve.at(i / 100) for i in range(101)]
+    heights = [curve.value_at(i / 100) for i in range(101)]
     assert heights[0] == 0.0
     assert heights[-1] == 1.0
     assert heights == sorted(heights)
-    assert curve.at(0.5) == pytest.approx(0.5)
+    assert curve.value_at(0.5) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("curve", "steepness"), SIGMOIDS)
@@ -27,11 +27,11 @@ def test_sigmoid_is_the_scaled_logistic(curve: Curve, steepness: float, t: float
         return 1.0 / (1.0 + math.exp(-steepness * (u - 0.5)))
 
     expected = (logistic(t) - logistic(0.0)) / (logistic(1.0) - logistic(0.0))
-    assert curve.at(t) == pytest.approx(expected, abs=1e-12)
+    assert curve.value_at(t) == pytest.approx(expected, abs=1e-12)
 
 
 def test_cosine_against_its_formula() -> None:
-    assert Curve.COSINE.at(0.25) == pytest.approx((1 - math.cos(math.pi / 4)) / 2)
+    assert Curve.COSINE.value_at(0.25) == pytest.approx((1 - math.cos(math.pi / 4)) / 2)
 
 
 @given(start=st.floats(0, 1), target=st.floats(0, 1), steps=st.integers(0, 10), curve=st.sampled_from(Curve))
@@ -97,7 +97,7 @@ def test_gate_blend_without_a_gate_is_refused() -> None:
 
 
 def test_gate_opens_each_sample_by_itself() -> None:
-    gate = Gate(4)
+    gate = BlendGate(4)
     with torch.no_grad():
         gate.out.weight.copy_(torch.randn(gate.out.weight.shape, generator=generator(5)))
     x = torch.randn(SHAPE, generator=generator(3))
@@ -124,4 +124,4 @@ def test_straight_through_has_the_hosts_value_and_gives_both_the_gradient(poison
 
 
 def test_style_names_are_what_telemetry_shows() -> None:
-    assert [style.name for style in STYLES] == ["linear_add", "linear_multiply", "sigmoid_add", "linear_gate"]
+    assert [style.name for style in BLEND_STYLES] == ["linear_add", "linear_multiply", "sigmoid_add", "linear_gate"]

@@ -3,9 +3,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from esper.growth.blueprints import BLUEPRINTS, blueprint, build
-from esper.growth.blueprints.cnn import Bottleneck
-from esper.growth.layers import initialise
+from esper.growth.blueprints import BLUEPRINTS, blueprint, build_seed
+from esper.growth.blueprints.cnn import BottleneckSeed
+from esper.growth.layers import initialise_
 from tests.growth.hosts import generator
 
 WIDTHS = [1, 2, 4, 16, 48, 64]
@@ -22,8 +22,8 @@ PARAMETERS = {
 
 
 def seed_of(name: str, channels: int) -> nn.Module:
-    module = build(name, channels)
-    initialise(module, generator(channels))
+    module = build_seed(name, channels)
+    initialise_(module, generator(channels))
     return module
 
 
@@ -41,7 +41,7 @@ def test_fresh_seed_is_the_identity_exactly(name: str, channels: int) -> None:
 @pytest.mark.parametrize("channels", WIDTHS)
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameter_count_against_closed_form(name: str, channels: int) -> None:
-    count = sum(parameter.numel() for parameter in build(name, channels).parameters())
+    count = sum(parameter.numel() for parameter in build_seed(name, channels).parameters())
     assert count == PARAMETERS[name](channels)
 
 
@@ -68,7 +68,7 @@ def test_every_parameter_learns_although_the_seed_starts_as_identity(name: str) 
 def test_a_bottleneck_cannot_fall_silent() -> None:
     """What a host's block hands on is not negative: weights that all are would let nothing through its first ReLU."""
     seed = seed_of("bottleneck", 8)
-    assert isinstance(seed, Bottleneck)
+    assert isinstance(seed, BottleneckSeed)
     with torch.no_grad():
         seed.down.weight.abs_().neg_()
         seed.up.weight.fill_(1.0)
@@ -79,6 +79,6 @@ def test_a_bottleneck_cannot_fall_silent() -> None:
 
 def test_unknown_and_doubled_names_are_refused() -> None:
     with pytest.raises(ValueError, match="did you mean conv_light"):
-        build("conv_lite", 4)
+        build_seed("conv_lite", 4)
     with pytest.raises(ValueError, match="already"):
         blueprint("norm")(lambda channels: nn.Identity())

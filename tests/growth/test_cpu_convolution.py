@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from esper.growth.cpu_convolution import LONGEST_ROW, WIDE, Convolution, _RowConvolution
+from esper.growth.cpu_convolution import MAX_ROW_ELEMENTS, MIN_WIDTH, Convolution, _RowConvolution
 
 
 def pair(
@@ -56,12 +56,12 @@ ROWS, PAIRS, PYTORCH = "_RowConvolutionBackward", "PermuteBackward0", "Convoluti
     [
         (4, 4, 8, ROWS),
         (4, 4, 9, PYTORCH),
-        (LONGEST_ROW, 4, 1, ROWS),
-        (3, 8, WIDE, PAIRS),
-        (3, 8, WIDE + 1, PYTORCH),
-        (3, 8, WIDE - 2, PYTORCH),
-        (3, 9, WIDE, PYTORCH),
-        (4, 8, WIDE, PYTORCH),
+        (MAX_ROW_ELEMENTS, 4, 1, ROWS),
+        (3, 8, MIN_WIDTH, PAIRS),
+        (3, 8, MIN_WIDTH + 1, PYTORCH),
+        (3, 8, MIN_WIDTH - 2, PYTORCH),
+        (3, 9, MIN_WIDTH, PYTORCH),
+        (4, 8, MIN_WIDTH, PYTORCH),
     ],
 )
 def test_each_input_goes_the_way_that_is_fastest_for_it(channels: int, out: int, width: int, way: str) -> None:
@@ -76,7 +76,7 @@ def test_each_input_goes_the_way_that_is_fastest_for_it(channels: int, out: int,
 
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 def test_two_pixels_at_a_time_are_a_convolution_in_any_layout_and_precision(layout: torch.memory_format) -> None:
-    layer, x, _ = pair(2, 3, 8, 4, WIDE)
+    layer, x, _ = pair(2, 3, 8, 4, MIN_WIDTH)
     x = x.to(memory_format=layout)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert layer(x).dtype is torch.bfloat16
@@ -106,7 +106,7 @@ def test_in_float16_a_cpu_computes_exactly_and_rounds(
 
     PyTorch's own in float16 is no reference: how it rounds on the way is another matter on each kind of CPU.
     """
-    layer, x, gradient = pair(2, channels, out, 8, WIDE, kernel_size, groups)
+    layer, x, gradient = pair(2, channels, out, 8, MIN_WIDTH, kernel_size, groups)
     gradient = gradient.half() * scale
     exact_x, exact_kernel = (each.detach().half().double().requires_grad_() for each in (x, layer.weight))
     with torch.autocast("cpu", dtype=torch.float16):

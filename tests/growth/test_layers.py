@@ -5,12 +5,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from esper.growth.layers import FEW, BatchNorm, Pointwise, group_norm, halved, initialise, pixel_mean, zero_start
+from esper.growth.layers import (
+    MAX_SLOW_CHANNELS,
+    FastBatchNorm2d,
+    PointwiseConv,
+    global_avg_pool,
+    initialise_,
+    make_group_norm,
+    mark_zero_init,
+    max_pool_2x2,
+)
 from tests.growth.hosts import generator, network
 
 
 def test_pointwise_is_a_1x1_convolution() -> None:
-    layer = Pointwise(3, 5, bias=True)
+    layer = PointwiseConv(3, 5, bias=True)
     x = torch.randn(2, 3, 4, 4, generator=generator())
     torch.testing.assert_close(layer(x), F.conv2d(x, layer.weight, layer.bias))
     x = x.contiguous(memory_format=torch.channels_last)
@@ -19,14 +28,14 @@ def test_pointwise_is_a_1x1_convolution() -> None:
 
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("channels", [1, 2, FEW, FEW + 1])
+@pytest.mark.parametrize("channels", [1, 2, MAX_SLOW_CHANNELS, MAX_SLOW_CHANNELS + 1])
 def test_batch_norm_is_pytorchs_in_the_layout_that_came_in(
     channels: int, dtype: torch.dtype, layout: torch.memory_format
 ) -> None:
     x = torch.randn(16, channels, 4, 6, generator=generator()).to(dtype).contiguous(memory_format=layout)
     gradient = torch.randn(x.shape, generator=generator()).to(dtype).contiguous(memory_format=layout)
     x.requires_grad_()
-    ours, theirs = BatchNorm(channels, momentum=0.3), torch.nn.BatchNorm2d(channels, momentum=0.3)
+    ours, theirs = FastBatchNorm2d(channels, momentum=0.3), torch.nn.BatchNorm2d(channels, momentum=0.3)
     results = []
     for norm in (ours, theirs):
         torch.nn.init.uniform_(norm.weight, generator=generator())
@@ -42,7 +51,7 @@ def test_the_mean_over_the_pixels_keeps_the_layout_of_its_gradient(dtype: torch.
     x = torch.randn(3, 5, 4, 6, generator=generator()).to(dtype).contiguous(memory_format=torch.channels_last)
     gradient = torch.randn(3, 5, generator=generator()).to(dtype)
     x.requires_grad_()
-    ours, theirs = pixel_mean(x), x.mean((2, 3))
+    ours, theirs = global_avg_pool(x), x.mean((2, 3))
     (our_gradient,), (their_gradient,) = (torch.autograd.grad(mean, x, gradient) for mean in (ours, theirs))
     assert torch.equal(ours, theirs)
     assert torch.equal(our_gradient, their_gradient)
@@ -55,10 +64,10 @@ def test_a_picture_is_halved_as_by_a_max_pool_with_and_without_a_gradient(size: 
     x[0, 0, 0, 0] = torch.nan
     wanted = F.max_pool2d(x, 2)
     with torch.inference_mode():
-        without = halved(x)
+        without = max_pool_2x2(x)
     torch.testing.assert_close(without, wanted, rtol=0, atol=0, equal_nan=True)
     assert without.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(halved(x.requires_grad_()), wanted, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(max_pool_2x2(x.requires_grad_()), wanted, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("channels", [4, 16])
@@ -66,7 +75,7 @@ def test_a_picture_is_halved_as_by_a_max_pool_with_and_without_a_gradient(size: 
 def test_group_norm_is_that_of_float32_in_the_type_that_came_in(channels: int, dtype: torch.dtype) -> None:
     x = torch.randn(3, channels, 4, 4, generator=generator()).to(dtype).requires_grad_()
     gradient = torch.randn(x.shape, generator=generator()).to(dtype)
-    norm = group_norm(channels)
+    norm = make_group_norm(channels)
     exact = x.detach().float().requires_grad_()
     ours, wanted = norm(x), F.group_norm(exact, norm.num_groups, norm.weight, norm.bias)
     assert ours.dtype is dtype
@@ -117,9 +126,9 @@ def test_other_generators_give_other_values() -> None:
 
 
 def test_kaiming_bound_and_zero_start() -> None:
-    plain, zero = nn.Conv2d(16, 64, 3), zero_start(nn.Conv2d(16, 64, 3))
-    initialise(plain, generator())
-    initialise(zero, generator())
+    plain, zero = nn.Conv2d(16, 64, 3), mark_zero_init(nn.Conv2d(16, 64, 3))
+    initialise_(plain, generator())
+    initialise_(zero, generator())
     bound = (6 / (16 * 9)) ** 0.5
     assert 0.99 * bound < plain.weight.abs().max() <= bound
     assert plain.bias is not None
@@ -129,4 +138,4 @@ def test_kaiming_bound_and_zero_start() -> None:
 
 def test_unknown_layers_are_refused() -> None:
     with pytest.raises(TypeError, match="Embedding"):
-        initialise(nn.Sequential(nn.ReLU(), nn.Embedding(3, 3)), generator())
+        initialise_(nn.Sequential(nn.ReLU(), nn.Embedding(3, 3)), generator())

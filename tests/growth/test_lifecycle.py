@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from esper.growth.lifecycle import GateConfig, GateResult, g1, g2, g3, g5
+from esper.growth.lifecycle import GateConfig, GateResult, gate_g1, gate_g2, gate_g3, gate_g5
 
 CONFIG = GateConfig(training_epochs=2, max_grad_norm=10.0)
 
@@ -13,8 +13,8 @@ def failed(result: GateResult) -> list[str]:
 
 
 def test_g1_waits_for_an_epoch() -> None:
-    assert failed(g1(0)) == ["epochs germinated"]
-    assert not failed(g1(1))
+    assert failed(gate_g1(0)) == ["epochs germinated"]
+    assert not failed(gate_g1(1))
 
 
 @pytest.mark.parametrize(
@@ -31,32 +31,32 @@ def test_g1_waits_for_an_epoch() -> None:
     ],
 )
 def test_g2_names_what_fails(epochs: int, grad_norm: float | None, expected: list[str]) -> None:
-    assert failed(g2(epochs, grad_norm, CONFIG)) == expected
+    assert failed(gate_g2(epochs, grad_norm, CONFIG)) == expected
 
 
 def test_g2_reports_the_checks_that_passed_too() -> None:
-    checks = {check.name: check for check in g2(1, 3.0, CONFIG).checks}
+    checks = {check.name: check for check in gate_g2(1, 3.0, CONFIG).checks}
     assert checks["gradient not exploding"].passed
     assert checks["gradient not exploding"].value == 3.0
     assert checks["gradient not exploding"].threshold == 10.0
 
 
 def test_g3_is_exact() -> None:
-    assert not failed(g3(0.7, 0.7))
-    assert failed(g3(0.6999999, 0.7)) == ["alpha at target"]
+    assert not failed(gate_g3(0.7, 0.7))
+    assert failed(gate_g3(0.6999999, 0.7)) == ["alpha at target"]
 
 
 def test_g5_asks_for_a_measurement_and_if_strict_for_a_contribution() -> None:
-    strict = GateConfig(strict=True, min_contribution=0.02)
-    assert failed(g5(None, CONFIG)) == ["contribution measured"]
-    assert not failed(g5(-0.5, CONFIG))
-    assert failed(g5(0.019, strict)) == ["contribution suffices"]
-    assert not failed(g5(0.02, strict))
-    assert failed(g5(None, strict)) == ["contribution measured"]
+    strict = GateConfig(require_min_contribution=True, min_contribution=0.02)
+    assert failed(gate_g5(None, CONFIG)) == ["contribution measured"]
+    assert not failed(gate_g5(-0.5, CONFIG))
+    assert failed(gate_g5(0.019, strict)) == ["contribution suffices"]
+    assert not failed(gate_g5(0.02, strict))
+    assert failed(gate_g5(None, strict)) == ["contribution measured"]
 
 
 def test_g5_asks_for_nothing_that_cannot_be_measured() -> None:
-    assert not failed(g5(None, GateConfig(measured=False)))
+    assert not failed(gate_g5(None, GateConfig(require_contribution=False)))
 
 
 @pytest.mark.parametrize(

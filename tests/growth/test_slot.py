@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.growth.blend import SPEEDS, TARGETS, TEMPOS, Blend, Curve
+from esper.growth.blend import ALPHA_TARGETS, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend, Curve
 from esper.growth.blueprints import BLUEPRINTS
-from esper.growth.lifecycle import TRANSITIONS, GateConfig, IllegalTransition
-from esper.growth.slot import Move, Slot
+from esper.growth.lifecycle import LEGAL_TRANSITIONS, GateConfig, IllegalTransitionError
+from esper.growth.slot import Slot, StageTransition
 from esper.growth.stages import Stage
 from tests.growth.hosts import generator, grow, network, pictures
 
@@ -31,31 +31,31 @@ def operations(draw: st.DrawFn) -> tuple:
             draw(st.sampled_from(sorted(BLUEPRINTS))),
             draw(st.sampled_from(Blend)),
             draw(st.sampled_from(Curve)),
-            draw(st.sampled_from(TEMPOS)),
-            draw(st.sampled_from(TARGETS)),
+            draw(st.sampled_from(INITIAL_RAMP_EPOCHS)),
+            draw(st.sampled_from(ALPHA_TARGETS)),
             draw(st.integers(0, 99)),
         )
     if op == "set_alpha":
         return (
             op,
-            draw(st.sampled_from(TARGETS)),
-            draw(st.sampled_from(SPEEDS)),
+            draw(st.sampled_from(ALPHA_TARGETS)),
+            draw(st.sampled_from(RAMP_EPOCHS)),
             draw(st.sampled_from(Curve)),
             draw(st.none() | st.sampled_from(Blend)),
         )
     if op == "cull":
-        return op, draw(st.sampled_from(SPEEDS)), draw(st.sampled_from(Curve)), "policy"
+        return op, draw(st.sampled_from(RAMP_EPOCHS)), draw(st.sampled_from(Curve)), "policy"
     if op == "gradient":
         return op, draw(st.sampled_from((0.5, 0.5, 0.5, None, math.nan, math.inf)))
     return (op,)
 
 
-def perform(slot: Slot, op: str, *args: Any) -> list[Move]:
+def perform(slot: Slot, op: str, *args: Any) -> list[StageTransition]:
     """Do it; raises what the slot raises."""
     if op == "tick":
         return slot.tick()
     if op == "measure":
-        slot.measure(0.01, 0.002)
+        slot.record_contribution(0.01, 0.002)
         return []
     if op == "gradient":
         slot.grad_norm = args[0]
@@ -73,37 +73,37 @@ def test_only_legal_transitions_and_queries_that_tell_the_truth(sequence: list[t
     features = torch.randn(2, 8, 4, 4, generator=generator())
     for op, *args in sequence:
         before = slot.stage
-        allowed = getattr(slot, f"may_{op}", True)
+        allowed = getattr(slot, f"can_{op}", True)
         try:
             moves = perform(slot, op, *args)
-        except IllegalTransition:
+        except IllegalTransitionError:
             assert not allowed
             assert slot.stage is before
             continue
         assert allowed
         for move in moves:
             assert move.before is before
-            assert move.after in TRANSITIONS[before]
+            assert move.after in LEGAL_TRANSITIONS[before]
             before = move.after
         assert slot.stage is before
         occupied = slot.stage not in (Stage.DORMANT, Stage.CULLED, Stage.EMBARGOED)
         assert (slot.seed is not None) == (slot.blueprint is not None) == (slot.schedule is not None) == occupied
         assert (slot.gate is not None) == (occupied and slot.blend is Blend.GATE)
         assert 0.0 <= slot.alpha <= 1.0
-        assert slot.alpha == 0.0 or slot.stage.blended
+        assert slot.alpha == 0.0 or slot.stage.is_blended
         assert slot.parameter_count == sum(parameter.numel() for parameter in slot.parameters())
         assert slot(features, slot.alpha).shape == features.shape
-        gate = slot.waiting_gate()
+        gate = slot.refusing_gate()
         assert gate is None or not gate.passed
 
 
 def test_a_whole_life_tick_by_tick() -> None:
     slot = empty()
     assert slot.germinate("conv_light", Blend.ADD, Curve.LINEAR, 3, 0.7, generator()).reason == "germinate"
-    assert slot.tick() == [Move("mid", Stage.GERMINATED, Stage.TRAINING, "conv_light", "G1")]
+    assert slot.tick() == [StageTransition("mid", Stage.GERMINATED, Stage.TRAINING, "conv_light", "G1")]
     slot.grad_norm = 0.5
     for _ in range(2):
-        assert not slot.may_advance
+        assert not slot.can_advance
         assert slot.tick() == []
     slot.advance()
     alphas, moves = [], []
@@ -112,15 +112,15 @@ def test_a_whole_life_tick_by_tick() -> None:
         moves = slot.tick()
     assert alphas == pytest.approx([0.7 / 3, 1.4 / 3, 0.7])
     assert [move.reason for move in moves] == ["G3"]
-    assert not slot.may_fossilize
-    slot.measure(0.2, 0.01)
+    assert not slot.can_fossilize
+    slot.record_contribution(0.2, 0.01)
     assert slot.fossilize().after is Stage.FOSSILIZED
     assert slot.tick() == []
     assert slot.alpha == 0.7
     assert slot.age == 7
-    assert not any(getattr(slot, f"may_{op}") for op in ("germinate", "advance", "set_alpha", "cull", "fossilize"))
-    with pytest.raises(IllegalTransition):
-        slot.remove("governor")
+    assert not any(getattr(slot, f"can_{op}") for op in ("germinate", "advance", "set_alpha", "cull", "fossilize"))
+    with pytest.raises(IllegalTransitionError):
+        slot.remove_seed("governor")
 
 
 def test_a_scheduled_cull_goes_down_and_then_rests() -> None:
@@ -131,26 +131,26 @@ def test_a_scheduled_cull_goes_down_and_then_rests() -> None:
     assert (move.before, move.after) == (Stage.PROBATIONARY, Stage.BLENDING)
     alphas, moves = [slot.alpha], []
     while not (moves := slot.tick()):
-        assert slot.culling
-        assert not slot.may_cull
-        assert not slot.may_set_alpha
-        assert slot.waiting_gate() is None
+        assert slot.is_culling
+        assert not slot.can_cull
+        assert not slot.can_set_alpha
+        assert slot.refusing_gate() is None
         alphas.append(slot.alpha)
     assert alphas == pytest.approx([2 / 3, 1 / 3])
-    assert moves == [Move("mid", Stage.BLENDING, Stage.CULLED, "conv_light", "hurts")]
+    assert moves == [StageTransition("mid", Stage.BLENDING, Stage.CULLED, "conv_light", "hurts")]
     assert slot.seed is None
     assert slot.contribution is None
     history = [slot.tick() for _ in range(6)]
     assert [move.after for moves in history for move in moves] == [Stage.EMBARGOED, Stage.DORMANT]
     assert history[-1][0].after is Stage.DORMANT
-    assert slot.may_germinate
+    assert slot.can_germinate
 
 
 def test_a_cull_at_once_from_every_stage_that_allows_it() -> None:
     for stage in (Stage.TRAINING, Stage.PROBATIONARY):
         slot = empty(GateConfig(cull_age=1))
         grow(slot, stage)
-        move = slot.cull(0 if stage.blended else 5, Curve.COSINE, "policy")
+        move = slot.cull(0 if stage.is_blended else 5, Curve.COSINE, "policy")
         assert move is not None
         assert move.after is Stage.CULLED
 
@@ -160,9 +160,9 @@ def test_a_young_seed_is_not_culled_by_the_policy_and_is_by_the_governor() -> No
     grow(slot, Stage.TRAINING)
     slot.tick()
     assert slot.age == 2
-    with pytest.raises(IllegalTransition, match="cull"):
+    with pytest.raises(IllegalTransitionError, match="cull"):
         slot.cull(0, Curve.LINEAR, "policy")
-    assert slot.remove("governor").reason == "governor"
+    assert slot.remove_seed("governor").reason == "governor"
 
 
 def test_retarget_at_once_and_by_ramp() -> None:
@@ -174,7 +174,7 @@ def test_retarget_at_once_and_by_ramp() -> None:
     assert slot.alpha == 1.0
     assert slot.tick()[0].after is Stage.PROBATIONARY
     slot.set_alpha(0.5, 3, Curve.LINEAR)
-    with pytest.raises(IllegalTransition, match="alpha at target"):
+    with pytest.raises(IllegalTransitionError, match="alpha at target"):
         slot.set_alpha(0.7, 0, Curve.LINEAR)
     slot.tick()
     slot.tick()
@@ -198,9 +198,11 @@ def test_change_of_blend_brings_and_takes_the_gate() -> None:
 def test_refusals_name_the_gate_and_its_failed_checks() -> None:
     slot = empty()
     grow(slot, Stage.TRAINING)
-    with pytest.raises(IllegalTransition, match="advance is illegal in stage training; G2 refuses: epochs in training"):
+    with pytest.raises(
+        IllegalTransitionError, match="advance is illegal in stage training; G2 refuses: epochs in training"
+    ):
         slot.advance()
-    gate = slot.waiting_gate()
+    gate = slot.refusing_gate()
     assert gate is not None
     assert gate.gate == "G2"
 
@@ -209,11 +211,11 @@ def test_what_was_not_measured_is_none() -> None:
     slot = empty()
     grow(slot, Stage.BLENDING)
     assert slot.contribution is slot.contribution_se is slot.contribution_velocity is None
-    slot.measure(0.1, 0.02)
+    slot.record_contribution(0.1, 0.02)
     assert slot.contribution_velocity is None
-    slot.measure(0.3, 0.02)
+    slot.record_contribution(0.3, 0.02)
     assert slot.contribution_velocity == pytest.approx(0.2)
-    slot.measure(0.3, 0.02)
+    slot.record_contribution(0.3, 0.02)
     assert slot.contribution_velocity == pytest.approx(0.14)
 
 
@@ -227,10 +229,10 @@ def test_snapshot_and_restore_continue_identically(stage: Stage, blend: Blend) -
         grow(original.slots[i], stage, blueprint, blend)
     original.slots[0].grad_norm = 0.25
     for ours, theirs in zip(original.slots, copy.slots, strict=True):
-        theirs.restore(json.loads(json.dumps(ours.snapshot())))
+        theirs.load_lifecycle_state(json.loads(json.dumps(ours.lifecycle_state())))
     copy.load_state_dict(original.state_dict())
     for _ in range(4):
-        assert [slot.snapshot() for slot in original.slots] == [slot.snapshot() for slot in copy.slots]
+        assert [slot.lifecycle_state() for slot in original.slots] == [slot.lifecycle_state() for slot in copy.slots]
         assert original.parameter_ratio == copy.parameter_ratio
         outputs = [net.train()(pictures(8), net.alphas()) for net in (original, copy)]
         assert torch.equal(*outputs)
@@ -241,7 +243,7 @@ def test_snapshot_of_a_cull_under_way_ends_in_the_cull() -> None:
     slot, copy = empty(), empty()
     grow(slot, Stage.PROBATIONARY)
     slot.cull(3, Curve.LINEAR, "hurts")
-    copy.restore(json.loads(json.dumps(slot.snapshot())))
+    copy.load_lifecycle_state(json.loads(json.dumps(slot.lifecycle_state())))
     while slot.stage is not Stage.DORMANT:
         assert slot.tick() == copy.tick()
     assert copy.stage is Stage.DORMANT
@@ -250,7 +252,7 @@ def test_snapshot_of_a_cull_under_way_ends_in_the_cull() -> None:
 def test_a_late_gate_is_the_same_after_a_restore() -> None:
     slot, copy = empty(), empty()
     grow(slot, Stage.PROBATIONARY)
-    copy.restore(slot.snapshot())
+    copy.load_lifecycle_state(slot.lifecycle_state())
     for one in (slot, copy):
         one.set_alpha(1.0, 0, Curve.LINEAR, Blend.GATE)
     assert slot.gate is not None

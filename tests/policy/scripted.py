@@ -9,7 +9,7 @@ import torch
 
 from esper.config import Config, CounterfactualName
 from esper.engine.env import Env
-from esper.growth.slot import Move
+from esper.growth.slot import StageTransition
 from esper.growth.stages import Stage
 from esper.policy.actions import HEADS, Action
 from esper.policy.agent import EnvView
@@ -37,7 +37,7 @@ class ScriptedEnv:
             accuracies=[0.1],
         )
 
-    def apply(self, action: Action) -> list[Move]:
+    def apply(self, action: Action) -> list[StageTransition]:
         """Raises what the env raises."""
         return self.env.apply(action, 0, self.view.step)
 
@@ -48,7 +48,7 @@ class ScriptedEnv:
         for index in self.env.trained_slots():
             self.slots[index].grad_norm = grad_norm
         for index in self.env.measured_slots():
-            self.slots[index].measure((contributions or {}).get(index, 0.1), 0.01)
+            self.slots[index].record_contribution((contributions or {}).get(index, 0.1), 0.01)
         view = self.view
         view.step += 1
         view.losses.append(view.losses[-1] * (1 - fall))

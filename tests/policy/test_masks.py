@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.growth.lifecycle import IllegalTransition
+from esper.growth.lifecycle import IllegalTransitionError
 from esper.growth.stages import Stage
 from esper.policy.actions import Action, Op, head_sizes
 from esper.policy.baselines import Random
@@ -50,10 +50,10 @@ def test_masks_match_the_actions_that_raise(steps: list[tuple[tuple[float, ...],
         for op in set(Op) - {Op.WAIT}:
             for slot in range(len(SLOTS)):
                 if not masks.slot_EOS[0, op, slot]:
-                    before = env.slots[slot].snapshot()
-                    with pytest.raises(IllegalTransition):
+                    before = env.slots[slot].lifecycle_state()
+                    with pytest.raises(IllegalTransitionError):
                         env.apply(Action(op, slot))
-                    assert repr(env.slots[slot].snapshot()) == repr(before)
+                    assert repr(env.slots[slot].lifecycle_state()) == repr(before)
         env.apply(chosen(masks, draws))
         env.end_epoch(grad_norm=norm)
 

@@ -58,9 +58,9 @@ def test_seed_measurements_change_only_its_slice(slot: int) -> None:
     env = grown(0, 1, 2)
     before, _ = observe(env)
     seed = env.slots[slot]
-    seed.measure(-0.3, 0.01)
+    seed.record_contribution(-0.3, 0.01)
     seed.grad_norm = 7.0
-    seed.set_alpha(0.5, 5, Curve.LINEAR) if seed.may_set_alpha else seed.tick()
+    seed.set_alpha(0.5, 5, Curve.LINEAR) if seed.can_set_alpha else seed.tick()
     after, _ = observe(env)
     moved = torch.zeros_like(before, dtype=torch.bool)
     moved[slot_slice(slot)] = True

@@ -109,7 +109,7 @@ def test_grown_parameters_are_charged_once_at_every_stage(stage: Stage) -> None:
 def test_removed_seed_is_not_charged() -> None:
     net = network()
     grow(net.slots[1], Stage.PROBATIONARY)
-    net.slots[1].remove("cull")
+    net.slots[1].remove_seed("cull")
     assert rent(net.parameter_ratio, net.host_parameter_count, RewardConfig()) == 0.0
 
 

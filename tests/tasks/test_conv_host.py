@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from esper.tasks.conv_host import ConvBlock, ConvHost, Pooled
+from esper.tasks.conv_host import ConvBlock, ConvHost, PoolBefore
 from tests.growth.hosts import pictures
 
 
 @pytest.mark.parametrize(("pool_before", "sizes"), [("conv", [8, 4, 2, 2]), ("norm", [4, 2, 2, 2])])
-def test_pools_halve_the_picture_as_often_as_asked(pool_before: Pooled, sizes: list[int]) -> None:
+def test_pools_halve_the_picture_as_often_as_asked(pool_before: PoolBefore, sizes: list[int]) -> None:
     widths = (4, 4, 4, 4)
     host = ConvHost(
         in_channels=1, widths=widths, kernel_size=3, pools=2, pool_before=pool_before, classes=10, slots="abcd"

@@ -23,10 +23,10 @@ from esper.engine.precision import LossScaler, autocast, resolve_amp
 from esper.engine.seeding import generator as seeded
 from esper.engine.sgd import SGD
 from esper.engine.stopwatch import Stopwatch
-from esper.growth.blend import SPEEDS, STYLES, TARGETS, TEMPOS
+from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
-from esper.growth.slot import Move
+from esper.growth.slot import StageTransition
 from esper.growth.stages import Stage
 from esper.policy.actions import CURVES, Action, Op
 from esper.tasks.task import Splits, Task
@@ -113,7 +113,9 @@ class Env:
         self.scaler = scaler
         self._device = splits.train_x.device
         self._dtype = resolve_amp(config.amp, self._device)
-        network = GrowingNetwork(task.build_host(), slots, GateConfig(measured=config.counterfactual != "off"))
+        network = GrowingNetwork(
+            task.build_host(), slots, GateConfig(require_contribution=config.counterfactual != "off")
+        )
         self.network = network.to(device=self._device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.host_optimizer = self._optimizer(
             self.network.host_parameters(), task.host_learning_rate, self.training.host_clip
@@ -129,28 +131,28 @@ class Env:
             momentum.zero_()
         self.slot_optimizers.clear()
 
-    def apply(self, action: Action, round_index: int, step: int) -> list[Move]:
+    def apply(self, action: Action, round_index: int, step: int) -> list[StageTransition]:
         """Carry out a decision. The masks keep illegal ones from getting here.
 
         Raises:
             IllegalTransition: the op is not legal in the slot's stage.
         """
         op, slot = Op(action.op), self.network.slots[action.slot]
-        curve, speed = CURVES[action.alpha_curve], SPEEDS[action.alpha_speed]
+        curve, speed = CURVES[action.alpha_curve], RAMP_EPOCHS[action.alpha_speed]
         if op is Op.GERMINATE:
-            style = STYLES[action.style]
+            style = BLEND_STYLES[action.style]
             move = slot.germinate(
                 self.task.blueprints[action.blueprint],
                 style.blend,
                 style.curve,
-                TEMPOS[action.tempo],
-                TARGETS[action.alpha_target],
+                INITIAL_RAMP_EPOCHS[action.tempo],
+                ALPHA_TARGETS[action.alpha_target],
                 seeded(self.seed, "seed", self._host, round_index, step, action.slot),
             )
         elif op is Op.ADVANCE:
             move = slot.advance()
         elif op is Op.SET_ALPHA:
-            move = slot.set_alpha(TARGETS[action.alpha_target], speed, curve, STYLES[action.style].blend)
+            move = slot.set_alpha(ALPHA_TARGETS[action.alpha_target], speed, curve, BLEND_STYLES[action.style].blend)
         elif op is Op.CULL:
             move = slot.cull(speed, curve, "cull")
         elif op is Op.FOSSILIZE:
@@ -160,7 +162,7 @@ class Env:
         self.match_optimizers()
         return [move] if move else []
 
-    def tick(self) -> list[Move]:
+    def tick(self) -> list[StageTransition]:
         """End the epoch for every slot."""
         moves = [move for slot in self.network.slots for move in slot.tick()]
         self.match_optimizers()
@@ -330,11 +332,11 @@ class Env:
 
     def trained_slots(self) -> list[int]:
         """Slots whose seed gets a gradient this epoch."""
-        return [i for i, slot in enumerate(self.network.slots) if slot.stage is Stage.TRAINING or slot.stage.blended]
+        return [i for i, slot in enumerate(self.network.slots) if slot.stage is Stage.TRAINING or slot.stage.is_blended]
 
     def blended_slots(self) -> list[int]:
         """Slots whose seed changes what the network says."""
-        return [i for i, slot in enumerate(self.network.slots) if slot.stage.blended]
+        return [i for i, slot in enumerate(self.network.slots) if slot.stage.is_blended]
 
     def measured_slots(self) -> list[int]:
         """Slots whose seed has its contribution measured."""
@@ -350,7 +352,7 @@ class Env:
         for index, slot in enumerate(self.network.slots):
             slot.grad_norm = slot_norms.get(index)
             if index in contributed:
-                slot.measure(*contributed[index])
+                slot.record_contribution(*contributed[index])
         return Measurement(
             train_loss=trained[0],
             train_accuracy=trained[1],

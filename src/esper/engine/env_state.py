@@ -32,12 +32,12 @@ class State(NamedTuple):
         """Return the state of an env on a CPU. The arrays share the env's memory: send them before its next epoch."""
         arrays = {name: value.numpy() for name, value in env_tensors(env).items()}
         scaler = env.scaler.snapshot() if env.scaler else None
-        return cls([slot.snapshot() for slot in env.network.slots], arrays, scaler)
+        return cls([slot.lifecycle_state() for slot in env.network.slots], arrays, scaler)
 
     def enter(self, env: Env) -> None:
         """Put an env of the same host into this state."""
         for slot, saved in zip(env.network.slots, self.slots, strict=True):
-            slot.restore(saved)
+            slot.load_lifecycle_state(saved)
         env.match_optimizers()
         self.enter_numbers(env)
 

@@ -12,7 +12,7 @@ from esper.engine.env import Env
 from esper.engine.governor import SUSTAINED, LastGood, Panic, fatal, symptom
 from esper.engine.pool import Epoch, Pool
 from esper.growth.lifecycle import GateResult
-from esper.growth.slot import Move
+from esper.growth.slot import StageTransition
 from esper.policy.actions import Action, Op
 from esper.policy.agent import EnvView
 from esper.ppo.rewards import Reward, potential, rent
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     """Components of the reward."""
     panic: Panic | None = None
     """Why the env was taken back, if it was."""
-    removed: Sequence[Move] = ()
+    removed: Sequence[StageTransition] = ()
     """The seeds that it lost by that."""
 
 
@@ -118,7 +118,7 @@ class Episode:
 
     def gate_news(self, index: int) -> GateResult | None:
         """What the next gate of a slot says, if it has begun to hold the seed back, for another reason, or no more."""
-        result = self.env.network.slots[index].next_gate()
+        result = self.env.network.slots[index].check_next_gate()
         before = self.refused.pop(index, None)
         if result is None:
             return None
@@ -137,13 +137,13 @@ class Episode:
             "out": self.out,
             "ill": self.ill,
             "refused": {str(index): list(names) for index, names in self.refused.items()},
-            "slots": [slot.snapshot() for slot in self.env.network.slots],
+            "slots": [slot.lifecycle_state() for slot in self.env.network.slots],
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Continue from a snapshot. The weights of the seeds that it builds are for the checkpoint's tensors."""
         for slot, state in zip(self.env.network.slots, saved["slots"], strict=True):
-            slot.restore(state)
+            slot.load_lifecycle_state(state)
         self.env.slot_optimizers.clear()
         self.env.match_optimizers()
         self.begin(math.nan, math.nan)

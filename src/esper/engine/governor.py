@@ -10,8 +10,8 @@ from torch import Tensor
 
 from esper.engine.env import Env, Measurement
 from esper.engine.env_state import copy_tensors, env_tensors
-from esper.growth.lifecycle import TRANSITIONS
-from esper.growth.slot import Move
+from esper.growth.lifecycle import LEGAL_TRANSITIONS
+from esper.growth.slot import StageTransition
 from esper.growth.stages import Stage
 from esper.policy.agent import EnvView
 
@@ -95,7 +95,7 @@ class LastGood:
         device = next(self._env.network.parameters()).device
         self.tensors = {name: value.to(device, copy=True) for name, value in tensors.items()}
 
-    def give_back(self) -> list[Move]:
+    def give_back(self) -> list[StageTransition]:
         """Put it back, and remove every seed that is not permanent; how the slots moved by it.
 
         A seed that was made permanent in the steps that broke the env down stays, as it was before them.
@@ -104,6 +104,10 @@ class LastGood:
         copy_tensors(now, {name: value for name, value in self.tensors.items() if name in now})
         if self._env.scaler:
             self._env.scaler.go_on_at(self.tensors[_SCALE])
-        moves = [slot.remove(REASON) for slot in self._env.network.slots if Stage.CULLED in TRANSITIONS[slot.stage]]
+        moves = [
+            slot.remove_seed(REASON)
+            for slot in self._env.network.slots
+            if Stage.CULLED in LEGAL_TRANSITIONS[slot.stage]
+        ]
         self._env.match_optimizers()
         return moves

@@ -14,7 +14,7 @@ from esper.engine.faults import FaultError
 from esper.engine.lanes import Lane, Numbers, Pending, Vectors, open_lanes
 from esper.engine.precision import loss_scalers
 from esper.engine.worker import Contract, share
-from esper.growth.slot import Move
+from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
 from esper.tasks.task import Splits, Task
 
@@ -23,7 +23,7 @@ from esper.tasks.task import Splits, Task
 class Epoch:
     """What one env did in one step, before its slots are told that the epoch is over."""
 
-    moves: list[Move]
+    moves: list[StageTransition]
     measured: Measurement
 
 
@@ -116,7 +116,7 @@ class Pool:
     def step(self, actions: Sequence[Action | None], round_index: int, step: int) -> list[Epoch | None]:
         """Apply a decision to each env, train it for an epoch and validate it; None for one whose action is None."""
         decided = {env.index: action for env, action in zip(self.envs, actions, strict=True) if action is not None}
-        moves: dict[int, list[Move]] = {}
+        moves: dict[int, list[StageTransition]] = {}
 
         def apply(env: Env) -> None:
             moves[env.index] = env.apply(decided[env.index], round_index, step)
@@ -134,7 +134,7 @@ class Pool:
         found = self._everywhere(envs, lambda lane, part: lane.each(part, lambda env: [env.validate(last=False)]))
         return [(loss, accuracy) for [[loss, accuracy, *_]] in (found[env.index] for env in envs)]
 
-    def tick(self) -> list[list[Move]]:
+    def tick(self) -> list[list[StageTransition]]:
         """End the epoch in every env."""
         return [env.tick() for env in self.envs]
 

@@ -17,7 +17,7 @@ from esper.engine.gauges import Reading
 from esper.engine.lanes import Lane
 from esper.engine.moment import Moment
 from esper.growth.lifecycle import GateResult
-from esper.growth.slot import Move, Slot
+from esper.growth.slot import Slot, StageTransition
 from esper.growth.stages import Stage
 from esper.policy.actions import HEADS, RELEVANT, Choice, Op, in_words
 from esper.policy.agent import Learned
@@ -32,7 +32,7 @@ def versions() -> dict[str, str]:
     return {"esper-sanctum": esper.__version__, "python": platform.python_version(), "torch": str(torch.__version__)}
 
 
-def seed_moved(move: Move, env: int, at: Moment) -> ev.SeedMoved:
+def seed_moved(move: StageTransition, env: int, at: Moment) -> ev.SeedMoved:
     """A transition."""
     return ev.SeedMoved(
         round=at.round,
@@ -121,7 +121,7 @@ def _slot_reading(index: int, slot: Slot, measured: Measurement) -> ev.SlotReadi
     return ev.SlotReading(
         stage=slot.stage.label,
         blueprint=slot.blueprint,
-        alpha=_short(slot.alpha) if slot.stage.blended else None,
+        alpha=_short(slot.alpha) if slot.stage.is_blended else None,
         age=slot.age,
         parameters=slot.parameter_count,
         grad_norm=_short(measured.slot_grad_norms.get(index), 4),

@@ -69,7 +69,7 @@ class Run:
         _check_ranks(config, place)
         task = configured_task(config)
         splits = task.load(Path(config.data_dir) if config.data_dir else None)
-        slots = _slots(config, [injection.name for injection in task.build_host().injections])
+        slots = _slots(config, [injection.name for injection in task.build_host().injection_points])
         config = msgspec.structs.replace(with_task_settings(config), slots=slots)
         with ExitStack() as opened:
             opened.callback(leave_ranks)

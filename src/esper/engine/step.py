@@ -8,7 +8,7 @@ from typing import NamedTuple
 from esper.engine.episode import Episode, Outcome, measure_again
 from esper.engine.pool import Epoch, Pool
 from esper.engine.stopwatch import Stopwatch
-from esper.growth.slot import Move
+from esper.growth.slot import StageTransition
 from esper.policy.actions import Choice
 from esper.policy.agent import Agent
 
@@ -69,7 +69,7 @@ def play_step(
     return result
 
 
-def tick_slots(pool: Pool, episodes: Sequence[Episode]) -> list[list[Move]]:
+def tick_slots(pool: Pool, episodes: Sequence[Episode]) -> list[list[StageTransition]]:
     """Tick the slots of every env, which may remove seeds, and update the parameter ratios that policies see.
 
     Returns:

@@ -16,7 +16,7 @@ from esper.engine.saving import Saver
 from esper.engine.seeding import generator
 from esper.engine.step import StepResult, play_step, tick_slots
 from esper.engine.training_state import TrainingState
-from esper.growth.slot import Move
+from esper.growth.slot import StageTransition
 from esper.growth.stages import Stage
 from esper.ranks import RankLostError
 from esper.telemetry import events as ev
@@ -107,7 +107,7 @@ class Trainer:
 
     # Telemetry
 
-    def _emit_step(self, result: StepResult, ticked: Sequence[list[Move]]) -> None:
+    def _emit_step(self, result: StepResult, ticked: Sequence[list[StageTransition]]) -> None:
         state = self.state
         at, emit = state.step_number, state.hub.emit
         for index, episode in enumerate(state.episodes):

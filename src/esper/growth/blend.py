@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from esper.growth.layers import pixel_mean, zero_start
+from esper.growth.layers import global_avg_pool, mark_zero_init
 
-TEMPOS = (3, 5, 8)
+INITIAL_RAMP_EPOCHS = (3, 5, 8)
 """Lengths of a seed's first ramp, epochs."""
-SPEEDS = (0, 3, 5, 8)
+RAMP_EPOCHS = (0, 3, 5, 8)
 """Lengths of a later ramp, epochs; 0 is at once."""
-TARGETS = (0.5, 0.7, 1.0)
+ALPHA_TARGETS = (0.5, 0.7, 1.0)
 
 
 class Curve(enum.Enum):
@@ -31,7 +31,7 @@ class Curve(enum.Enum):
     SIGMOID = "sigmoid"
     SIGMOID_SHARP = "sigmoid_sharp"
 
-    def at(self, t: float) -> float:
+    def value_at(self, t: float) -> float:
         """Height of the curve at `t`, both in [0, 1]."""
         if self is Curve.LINEAR:
             return t
@@ -48,13 +48,13 @@ _STEEPNESS = {Curve.SIGMOID_GENTLE: 6.0, Curve.SIGMOID: 12.0, Curve.SIGMOID_SHAR
 
 @dataclass(kw_only=True)
 class AlphaSchedule:
-    """A ramp from `start` to `target` in `steps` epochs, of which `done` have begun."""
+    """A ramp from `start` to `target` in `steps` epochs, of which `epochs_started` have begun."""
 
     start: float
     target: float
     steps: int
     curve: Curve
-    done: int = 0
+    epochs_started: int = 0
 
     def __post_init__(self) -> None:
         if not (0.0 <= self.start <= 1.0 and 0.0 <= self.target <= 1.0):
@@ -65,18 +65,18 @@ class AlphaSchedule:
     @property
     def finished(self) -> bool:
         """Whether alpha is at its target."""
-        return self.done >= self.steps
+        return self.epochs_started >= self.steps
 
     @property
     def value(self) -> float:
         """Alpha now; exactly the target once finished."""
         if self.finished:
             return self.target
-        return self.start + (self.target - self.start) * self.curve.at(self.done / self.steps)
+        return self.start + (self.target - self.start) * self.curve.value_at(self.epochs_started / self.steps)
 
     def tick(self) -> None:
         """Move on by one epoch; a finished ramp stays where it is."""
-        self.done = min(self.done + 1, self.steps)
+        self.epochs_started = min(self.epochs_started + 1, self.steps)
 
 
 class Blend(enum.Enum):
@@ -90,7 +90,7 @@ class Blend(enum.Enum):
     """h + α g(h) (s − h)"""
 
 
-class Style(NamedTuple):
+class BlendStyle(NamedTuple):
     """What the policy's style head chooses: the curve of the first ramp, and the blend."""
 
     curve: Curve
@@ -102,26 +102,26 @@ class Style(NamedTuple):
         return f"{self.curve.value}_{self.blend.value}"
 
 
-STYLES = (
-    Style(Curve.LINEAR, Blend.ADD),
-    Style(Curve.LINEAR, Blend.MULTIPLY),
-    Style(Curve.SIGMOID, Blend.ADD),
-    Style(Curve.LINEAR, Blend.GATE),
+BLEND_STYLES = (
+    BlendStyle(Curve.LINEAR, Blend.ADD),
+    BlendStyle(Curve.LINEAR, Blend.MULTIPLY),
+    BlendStyle(Curve.SIGMOID, Blend.ADD),
+    BlendStyle(Curve.LINEAR, Blend.GATE),
 )
 
 
-class Gate(nn.Module):
+class BlendGate(nn.Module):
     """Decides for each sample how open the seed is: one number in (0, 1), one half at first."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         hidden = max(8, channels // 4)
         self.hidden = nn.Linear(channels, hidden)
-        self.out = zero_start(nn.Linear(hidden, 1))
+        self.out = mark_zero_init(nn.Linear(hidden, 1))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Openness [B, 1, 1, 1]."""
-        pooled_BC = pixel_mean(x_BCHW)
+        pooled_BC = global_avg_pool(x_BCHW)
         return torch.sigmoid(self.out(torch.relu(self.hidden(pooled_BC))))[:, :, None, None]
 
 

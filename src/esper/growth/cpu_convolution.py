@@ -24,14 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LONGEST_ROW = 32
+MAX_ROW_ELEMENTS = 32
 """Most numbers in a row, W times C or O, for which a matrix product is the faster way."""
-PICTURE = 3
+MAX_IN_CHANNELS = 3
 """Most channels of the input for which two pixels at a time are faster; the gradient of such an input is not asked for,
 and would take longer."""
-HALF_A_VECTOR = 8
+MAX_OUT_CHANNELS = 8
 """The same of the output."""
-WIDE = 32
+MIN_WIDTH = 32
 """Least pixels in a row for that."""
 
 
@@ -54,33 +54,33 @@ class Convolution(nn.Conv2d):
         """From [B, C, H, W] to [B, O, H, W]."""
         if input.device.type != "cpu":
             return super().forward(input)
-        dtype = _computed_in(input)
+        dtype = _compute_dtype(input)
         if dtype is not torch.float16:
-            return self._on_a_cpu(input, self.weight, dtype)
+            return self._forward_cpu(input, self.weight, dtype)
         with torch.autocast("cpu", enabled=False):
-            return self._on_a_cpu(input.half().float(), self.weight.half().float(), torch.float32).half()
+            return self._forward_cpu(input.half().float(), self.weight.half().float(), torch.float32).half()
 
-    def _on_a_cpu(self, x_BCHW: Tensor, kernel: Tensor, dtype: torch.dtype) -> Tensor:
+    def _forward_cpu(self, x_BCHW: Tensor, kernel: Tensor, dtype: torch.dtype) -> Tensor:
         """`dtype` is that of the computation."""
         width, channels, out = x_BCHW.shape[-1], self.in_channels, self.out_channels
-        short = width * max(channels, out) <= LONGEST_ROW
+        short = width * max(channels, out) <= MAX_ROW_ELEMENTS
         if dtype is torch.float32 and short and self._plain:
             return _RowConvolution.apply(x_BCHW, kernel)
-        if self._of_pictures(x_BCHW) and width % 2 == 0:
-            return _two_at_a_time(x_BCHW, kernel)
+        if self._is_wide_rgb(x_BCHW) and width % 2 == 0:
+            return _conv_two_pixels(x_BCHW, kernel)
         return F.conv2d(x_BCHW, kernel, padding=self.padding, groups=self.groups)
 
-    def _of_pictures(self, input: Tensor) -> bool:
-        few = self.in_channels <= PICTURE and self.out_channels <= HALF_A_VECTOR
-        return self._plain and few and input.shape[-1] >= WIDE
+    def _is_wide_rgb(self, input: Tensor) -> bool:
+        few = self.in_channels <= MAX_IN_CHANNELS and self.out_channels <= MAX_OUT_CHANNELS
+        return self._plain and few and input.shape[-1] >= MIN_WIDTH
 
 
-def _computed_in(input: Tensor) -> torch.dtype:
+def _compute_dtype(input: Tensor) -> torch.dtype:
     """What a convolution of it is computed in on a CPU."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
 
 
-def _two_at_a_time(x_BCHW: Tensor, kernel_OC33: Tensor) -> Tensor:
+def _conv_two_pixels(x_BCHW: Tensor, kernel_OC33: Tensor) -> Tensor:
     """[B, O, H, W] in channels_last, of an even W."""
     batch, _, height, width = x_BCHW.shape
     kernel_PC34 = torch.cat((F.pad(kernel_OC33, (0, 1)), F.pad(kernel_OC33, (1, 0))))  # P = 2 O
@@ -94,11 +94,11 @@ class _RowConvolution(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_BCHW: Tensor, kernel_OC33: Tensor) -> Tensor:
         (batch, channels, height, width), out = x_BCHW.shape, len(kernel_OC33)
-        flat = _flat(kernel_OC33)
-        threes = _threes(x_BCHW)
+        flat = _flatten_kernel(kernel_OC33)
+        threes = _stack_row_triples(x_BCHW)
         ctx.save_for_backward(threes, flat)
         ctx.shape = x_BCHW.shape
-        band = flat.index_select(0, _bands(width, channels, out)[0]).view(threes.shape[1], -1)
+        band = flat.index_select(0, _band_indices(width, channels, out)[0]).view(threes.shape[1], -1)
         return (threes @ band).view(batch, height, width, out).permute(0, 3, 1, 2)
 
     @staticmethod
@@ -106,10 +106,10 @@ class _RowConvolution(torch.autograd.Function):
         (gradient_BOHW,) = gradients
         threes, flat = ctx.saved_tensors
         (batch, channels, height, width), out = ctx.shape, gradient_BOHW.shape[1]
-        there, back = _bands(width, channels, out)
+        there, back = _band_indices(width, channels, out)
         gradient_x = None
         if ctx.needs_input_grad[0]:
-            around = _threes(gradient_BOHW)
+            around = _stack_row_triples(gradient_BOHW)
             band = flat.index_select(0, back).view(around.shape[1], -1)
             gradient_x = (around @ band).view(batch, height, width, channels).permute(0, 3, 1, 2)
         of_band = threes.T @ gradient_BOHW.permute(0, 2, 3, 1).reshape(batch * height, width * out)
@@ -117,7 +117,7 @@ class _RowConvolution(torch.autograd.Function):
         return gradient_x, of_kernel.view(out, 3, 3, channels).permute(0, 3, 1, 2)
 
 
-def _threes(x_BCHW: Tensor) -> Tensor:
+def _stack_row_triples(x_BCHW: Tensor) -> Tensor:
     """Every row between its neighbours, zeros beyond the picture: [B · H, 3 · W · C]."""
     batch, channels, height, width = x_BCHW.shape
     row = width * channels
@@ -126,23 +126,23 @@ def _threes(x_BCHW: Tensor) -> Tensor:
     return overlapping.reshape(batch * height, 3 * row)
 
 
-def _flat(kernel_OC33: Tensor) -> Tensor:
+def _flatten_kernel(kernel_OC33: Tensor) -> Tensor:
     """[9 · C · O + 1]: behind the kernel a zero, which is what stands beside the band."""
     return F.pad(kernel_OC33.permute(0, 2, 3, 1).reshape(-1), (0, 1))
 
 
 @lru_cache
-def _bands(width: int, channels: int, out: int) -> tuple[Tensor, Tensor]:
+def _band_indices(width: int, channels: int, out: int) -> tuple[Tensor, Tensor]:
     """Which entry of the flat kernel stands where in the band of a row, 9 · C · O for none.
 
     Returns:
         For the convolution, [3 · W · C · W · O]; for its transpose, which takes gradients back, [3 · W · O · W · C].
     """
     entry_O33C = torch.arange(9 * channels * out).view(out, 3, 3, channels)
-    return _band(entry_O33C, width), _band(entry_O33C.flip(1, 2).transpose(0, 3), width)
+    return _band_index(entry_O33C, width), _band_index(entry_O33C.flip(1, 2).transpose(0, 3), width)
 
 
-def _band(entry_O33C: Tensor, width: int) -> Tensor:
+def _band_index(entry_O33C: Tensor, width: int) -> Tensor:
     """For the pixels of a row of the output, from the three rows of the input around it: [3 · W · C · W · O]."""
     out, channels = len(entry_O33C), entry_O33C.shape[-1]
     there = torch.full((3, width, channels, width, out), entry_O33C.numel())

@@ -14,7 +14,7 @@ from esper.growth.cpu_convolution import Convolution
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-class Pointwise(nn.Conv2d):
+class PointwiseConv(nn.Conv2d):
     """A 1×1 convolution, computed as a matrix product over the channels.
 
     In channels_last that needs no copy, and on a CPU it is about three times as fast for pictures this small.
@@ -28,11 +28,11 @@ class Pointwise(nn.Conv2d):
         return F.linear(input.permute(0, 2, 3, 1), self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
 
 
-FEW = 4
+MAX_SLOW_CHANNELS = 4
 """Most channels of which a batch norm in channels_last goes number by number on a CPU."""
 
 
-class BatchNorm(nn.BatchNorm2d):
+class FastBatchNorm2d(nn.BatchNorm2d):
     """Batch norm that does not count its batches: only a cumulative average would need that.
 
     Of few channels in float32 it is trained in the contiguous layout, which takes two thirds of the time with both
@@ -41,7 +41,7 @@ class BatchNorm(nn.BatchNorm2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Preserves shape and layout."""
-        elsewhere = self.training and self.num_features <= FEW and input.device.type == "cpu"
+        elsewhere = self.training and self.num_features <= MAX_SLOW_CHANNELS and input.device.type == "cpu"
         if not (elsewhere and input.dtype is torch.float32):
             return self._normalised(input)
         return torch.empty_like(input).copy_(self._normalised(input.contiguous()))
@@ -52,14 +52,14 @@ class BatchNorm(nn.BatchNorm2d):
         return F.batch_norm(input, *statistics, self.weight, self.bias, self.training, self.momentum, self.eps)
 
 
-def convolution(channels_in: int, channels_out: int, kernel_size: int, groups: int = 1) -> nn.Conv2d:
+def make_conv(channels_in: int, channels_out: int, kernel_size: int, groups: int = 1) -> nn.Conv2d:
     """A convolution without bias that keeps the picture's size; `kernel_size` is odd."""
     if kernel_size == 1 and groups == 1:
-        return Pointwise(channels_in, channels_out)
+        return PointwiseConv(channels_in, channels_out)
     return Convolution(channels_in, channels_out, kernel_size, groups)
 
 
-def pixel_mean(x_BCHW: Tensor) -> Tensor:
+def global_avg_pool(x_BCHW: Tensor) -> Tensor:
     """Mean over the pixels [B, C].
 
     As `x_BCHW.mean((2, 3))`, to the bit, but its gradient is in channels_last as the activations are: in another layout
@@ -68,7 +68,7 @@ def pixel_mean(x_BCHW: Tensor) -> Tensor:
     return x_BCHW.permute(0, 2, 3, 1).mean((1, 2))
 
 
-def halved(x_BCHW: Tensor) -> Tensor:
+def max_pool_2x2(x_BCHW: Tensor) -> Tensor:
     """A 2×2 max pool: [B, C, H/2, W/2], rounded down.
 
     In channels_last PyTorch's takes two to six times as long on a CPU as maxima of rows and columns, whose gradient,
@@ -81,7 +81,7 @@ def halved(x_BCHW: Tensor) -> Tensor:
     return torch.maximum(rows[..., 0:width:2], rows[..., 1:width:2])
 
 
-class NarrowGroupNorm(nn.GroupNorm):
+class Float32GroupNorm(nn.GroupNorm):
     """GroupNorm that computes in float32 where 16 bits come in.
 
     With few channels PyTorch's CPU kernel for 16 bits goes number by number, and takes four times as long as this with
@@ -94,35 +94,35 @@ class NarrowGroupNorm(nn.GroupNorm):
         return super().forward(exact).to(input.dtype)
 
 
-_VECTOR = 16
+_FP32_VECTOR_LANES = 16
 """How many float32 numbers a vector register holds."""
 
 
-def group_norm(channels: int) -> nn.GroupNorm:
+def make_group_norm(channels: int) -> nn.GroupNorm:
     """GroupNorm with about 16 channels to a group; one group where there are fewer."""
-    kind = NarrowGroupNorm if channels < _VECTOR else nn.GroupNorm
+    kind = Float32GroupNorm if channels < _FP32_VECTOR_LANES else nn.GroupNorm
     return kind(math.gcd(channels, max(1, channels // 16)), channels)
 
 
 _ZERO_START = "starts_at_zero"
 
 
-def zero_start(module: ModuleT) -> ModuleT:
-    """Mark a layer whose weight and bias `initialise` sets to zero, so that what follows it starts as nothing."""
+def mark_zero_init(module: ModuleT) -> ModuleT:
+    """Mark a layer whose weight and bias `initialise_` sets to zero, so that what follows it starts as nothing."""
     setattr(module, _ZERO_START, True)
     return module
 
 
 @torch.no_grad()
-def initialise(module: nn.Module, generator: torch.Generator) -> None:
+def initialise_(module: nn.Module, generator: torch.Generator) -> None:
     """Set every parameter and buffer of `module` anew, in place.
 
     PyTorch's layers draw their initial values from the global random stream, so that the values depend on the order in
-    which modules are built, and on the thread. `initialise` draws from `generator` only, in the order of
+    which modules are built, and on the thread. `initialise_` draws from `generator` only, in the order of
     `module.modules()`, on the CPU, so that a module starts from the same values on every device.
 
     Convolutions and linear layers: Kaiming-uniform for ReLU, biases zero. Norms: ones and zeros, fresh statistics.
-    Layers marked by `zero_start`: zeros.
+    Layers marked by `mark_zero_init`: zeros.
 
     Raises:
         TypeError: a layer owns parameters or buffers and is of none of these kinds.

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from esper.growth.stages import Stage
 
-TRANSITIONS: Mapping[Stage, frozenset[Stage]] = MappingProxyType(
+LEGAL_TRANSITIONS: Mapping[Stage, frozenset[Stage]] = MappingProxyType(
     {
         Stage.DORMANT: frozenset({Stage.GERMINATED}),
         Stage.GERMINATED: frozenset({Stage.TRAINING, Stage.CULLED}),
@@ -24,7 +24,7 @@ TRANSITIONS: Mapping[Stage, frozenset[Stage]] = MappingProxyType(
 """The single source of truth: the stages that each stage may move to."""
 
 
-class IllegalTransition(RuntimeError):  # noqa: N818 (it names what happened)
+class IllegalTransitionError(RuntimeError):
     """An operation was asked of a slot that its stage, or a gate, does not allow."""
 
 
@@ -36,9 +36,9 @@ class GateConfig:
     """G2: least number of epochs in TRAINING."""
     max_grad_norm: float = 100.0
     """G2: mean gradient norm of the seed above which its training counts as exploding."""
-    measured: bool = True
+    require_contribution: bool = True
     """G5: whether the contribution must have been measured; it cannot be where counterfactuals are off."""
-    strict: bool = False
+    require_min_contribution: bool = False
     """G5: whether a seed must contribute, and not only be measured, to become permanent."""
     min_contribution: float = 0.01
     """G5, strict: least contribution to the validation accuracy, as a fraction."""
@@ -78,17 +78,17 @@ class GateResult:
         return all(check.passed for check in self.checks)
 
     @property
-    def failures(self) -> str:
+    def failed_checks(self) -> str:
         """The conditions that do not hold, for a message."""
         return ", ".join(check.name for check in self.checks if not check.passed)
 
 
-def g1(epochs: int) -> GateResult:
+def gate_g1(epochs: int) -> GateResult:
     """To TRAINING: germinated for an epoch."""
     return GateResult("G1", (Check("epochs germinated", epochs >= 1, epochs, 1),))
 
 
-def g2(epochs: int, grad_norm: float | None, config: GateConfig) -> GateResult:
+def gate_g2(epochs: int, grad_norm: float | None, config: GateConfig) -> GateResult:
     """To BLENDING: trained long enough, on a gradient that was measured and is sound."""
     checks = [
         Check("epochs in training", epochs >= config.training_epochs, epochs, config.training_epochs),
@@ -102,15 +102,17 @@ def g2(epochs: int, grad_norm: float | None, config: GateConfig) -> GateResult:
     return GateResult("G2", tuple(checks))
 
 
-def g3(alpha: float, target: float) -> GateResult:
+def gate_g3(alpha: float, target: float) -> GateResult:
     """To PROBATIONARY: alpha is at its target."""
     return GateResult("G3", (Check("alpha at target", alpha == target, alpha, target),))
 
 
-def g5(contribution: float | None, config: GateConfig) -> GateResult:
+def gate_g5(contribution: float | None, config: GateConfig) -> GateResult:
     """To FOSSILIZED: the contribution was measured, where it can be, and, if strict, suffices."""
-    checks = [Check("contribution measured", contribution is not None, contribution)] if config.measured else []
-    if config.strict and contribution is not None:
+    checks = (
+        [Check("contribution measured", contribution is not None, contribution)] if config.require_contribution else []
+    )
+    if config.require_min_contribution and contribution is not None:
         enough = contribution >= config.min_contribution
         checks.append(Check("contribution suffices", enough, contribution, config.min_contribution))
     return GateResult("G5", tuple(checks))

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from esper.growth.layers import initialise
+from esper.growth.layers import initialise_
 from esper.growth.lifecycle import GateConfig
 from esper.growth.slot import Slot
 from esper.nearest import nearest
 
 
-class Injection(NamedTuple):
+class InjectionPoint(NamedTuple):
     """A point of a host where a seed may grow."""
 
     name: str
@@ -30,11 +30,13 @@ class Injection(NamedTuple):
 class Host(nn.Module):
     """A base network: segments that run in order, then a head; injection points between them."""
 
-    def __init__(self, segments: Sequence[nn.Module], head: nn.Module, injections: Sequence[Injection]) -> None:
+    def __init__(
+        self, segments: Sequence[nn.Module], head: nn.Module, injection_points: Sequence[InjectionPoint]
+    ) -> None:
         super().__init__()
         self.segments = nn.ModuleList(segments)
         self.head = head
-        self.injections = tuple(sorted(injections, key=lambda injection: injection.after_segment))
+        self.injection_points = tuple(sorted(injection_points, key=lambda injection: injection.after_segment))
 
 
 class GrowingNetwork(nn.Module):
@@ -51,9 +53,9 @@ class GrowingNetwork(nn.Module):
 
     def __init__(self, host: Host, slots: Sequence[str], gates: GateConfig) -> None:
         super().__init__()
-        _check_names(slots, [injection.name for injection in host.injections])
+        _check_names(slots, [injection.name for injection in host.injection_points])
         self.host = host
-        used = [injection for injection in host.injections if injection.name in slots]
+        used = [injection for injection in host.injection_points if injection.name in slots]
         self.slots = tuple(Slot(injection.name, injection.channels, gates) for injection in used)
         """In the order of the forward pass."""
         for slot in self.slots:
@@ -131,7 +133,7 @@ class GrowingNetwork(nn.Module):
         """A fresh host with empty slots, in place."""
         for slot in self.slots:
             slot.reset()
-        initialise(self.host, generator)
+        initialise_(self.host, generator)
 
     def host_parameters(self) -> list[nn.Parameter]:
         """Parameters of the bare host."""

@@ -31,6 +31,6 @@ class Stage(enum.IntEnum):
         return self.name.lower()
 
     @property
-    def blended(self) -> bool:
+    def is_blended(self) -> bool:
         """Whether a seed of this stage takes part in the value of the forward pass."""
         return self in (Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from esper.growth.blend import SPEEDS, STYLES, TARGETS, TEMPOS, Curve
+from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Curve
 
 
 class Op(IntEnum):
@@ -84,10 +84,10 @@ def in_words(action: Action, slots: Sequence[str], blueprints: Sequence[str]) ->
         "op": op.label,
         "slot": slots[action.slot],
         "blueprint": blueprints[action.blueprint],
-        "style": STYLES[action.style].name,
-        "tempo": str(TEMPOS[action.tempo]),
-        "alpha_target": str(TARGETS[action.alpha_target]),
-        "alpha_speed": str(SPEEDS[action.alpha_speed]),
+        "style": BLEND_STYLES[action.style].name,
+        "tempo": str(INITIAL_RAMP_EPOCHS[action.tempo]),
+        "alpha_target": str(ALPHA_TARGETS[action.alpha_target]),
+        "alpha_speed": str(RAMP_EPOCHS[action.alpha_speed]),
         "alpha_curve": CURVES[action.alpha_curve].value,
     }
     return {head: words[head] for head in RELEVANT[op]}
@@ -95,4 +95,13 @@ def in_words(action: Action, slots: Sequence[str], blueprints: Sequence[str]) ->
 
 def head_sizes(slots: int, blueprints: int) -> tuple[int, ...]:
     """Number of actions of each head, in the order of `HEADS`."""
-    return (len(Op), slots, blueprints, len(STYLES), len(TEMPOS), len(TARGETS), len(SPEEDS), len(CURVES))
+    return (
+        len(Op),
+        slots,
+        blueprints,
+        len(BLEND_STYLES),
+        len(INITIAL_RAMP_EPOCHS),
+        len(ALPHA_TARGETS),
+        len(RAMP_EPOCHS),
+        len(CURVES),
+    )

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from esper.growth.blend import STYLES, TARGETS, TEMPOS, Blend, Curve
+from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, Blend, Curve
 from esper.policy.actions import HEADS, RELEVANT, WAIT, Action, Choice, Op, head_sizes
 from esper.policy.agent import EnvView
 from esper.policy.masks import legal_ops, legal_styles
@@ -129,13 +129,13 @@ class Periodic(Baseline):
         slots = list(enumerate(view.slots))
         if step % self._period == 0:
             for index, slot in slots:
-                if slot.may_germinate:
+                if slot.can_germinate:
                     return planting(index, self._blueprint)
         for index, slot in slots:
-            if slot.may_fossilize:
+            if slot.can_fossilize:
                 return Action(Op.FOSSILIZE, index)
         for index, slot in slots:
-            if slot.may_advance:
+            if slot.can_advance:
                 return Action(Op.ADVANCE, index)
         return WAIT.action
 
@@ -146,7 +146,7 @@ def planting(slot: int, blueprint: int) -> Action:
         Op.GERMINATE,
         slot,
         blueprint,
-        style=STYLES.index((Curve.LINEAR, Blend.ADD)),
-        tempo=TEMPOS.index(min(TEMPOS)),
-        alpha_target=TARGETS.index(max(TARGETS)),
+        style=BLEND_STYLES.index((Curve.LINEAR, Blend.ADD)),
+        tempo=INITIAL_RAMP_EPOCHS.index(min(INITIAL_RAMP_EPOCHS)),
+        alpha_target=ALPHA_TARGETS.index(max(ALPHA_TARGETS)),
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from esper.growth.blend import SPEEDS
+from esper.growth.blend import RAMP_EPOCHS
 from esper.growth.slot import Slot
 from esper.growth.stages import Stage
 from esper.policy.actions import WAIT, Action, Choice, Op
@@ -78,19 +78,19 @@ class Heuristic(Baseline):
         memory = self._memory.setdefault(view.env, _Memory())
         memory.penalties = {name: value / 2 for name, value in memory.penalties.items()}
         for index, slot in enumerate(view.slots):
-            if slot.may_fossilize and _judged(slot) and _contributes(slot):
+            if slot.can_fossilize and _judged(slot) and _contributes(slot):
                 return Action(Op.FOSSILIZE, index)
         for index, slot in enumerate(view.slots):
-            if slot.may_cull and _judged(slot) and slot.blueprint:
+            if slot.can_cull and _judged(slot) and slot.blueprint:
                 memory.penalties[slot.blueprint] = memory.penalties.get(slot.blueprint, 0.0) + PENALTY
-                return Action(Op.CULL, index, alpha_speed=SPEEDS.index(0))
+                return Action(Op.CULL, index, alpha_speed=RAMP_EPOCHS.index(0))
         for index, slot in enumerate(view.slots):
-            if slot.may_advance:
+            if slot.can_advance:
                 return Action(Op.ADVANCE, index)
         return self._plant(view, memory) or WAIT.action
 
     def _plant(self, view: EnvView, memory: _Memory) -> Action | None:
-        empty = next((index for index, slot in enumerate(view.slots) if slot.may_germinate), None)
+        empty = next((index for index, slot in enumerate(view.slots) if slot.can_germinate), None)
         isolated = any(slot.stage in (Stage.GERMINATED, Stage.TRAINING) for slot in view.slots)
         if empty is None or isolated or view.steps - view.step < TIME_TO_PAY or not _plateaued(view.losses):
             return None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from esper.growth.blend import STYLES, Blend
+from esper.growth.blend import BLEND_STYLES, Blend
 from esper.growth.slot import Slot
 from esper.policy.actions import Op
 from esper.policy.agent import EnvView
@@ -32,7 +32,7 @@ class Masks(NamedTuple):
         return cls(
             torch.zeros(*lead, len(Op), dtype=torch.bool),
             torch.zeros(*lead, len(Op), slots, dtype=torch.bool),
-            torch.zeros(*lead, slots, len(STYLES), dtype=torch.bool),
+            torch.zeros(*lead, slots, len(BLEND_STYLES), dtype=torch.bool),
         )
 
     def at_step(self, step: int) -> Masks:
@@ -44,18 +44,18 @@ def legal_ops(slot: Slot) -> tuple[bool, ...]:
     """For each op, whether it may be applied to this slot now."""
     return (
         True,
-        slot.may_germinate,
-        slot.may_advance,
-        slot.may_set_alpha,
-        slot.may_cull,
-        slot.may_fossilize,
+        slot.can_germinate,
+        slot.can_advance,
+        slot.can_set_alpha,
+        slot.can_cull,
+        slot.can_fossilize,
     )
 
 
 def legal_styles(slot: Slot) -> tuple[bool, ...]:
     """For each style, whether SET_ALPHA may give it to this slot's seed: a gate exists only from germination on."""
     gated = slot.blend is Blend.GATE
-    return tuple((blend is Blend.GATE) == gated for _, blend in STYLES)
+    return tuple((blend is Blend.GATE) == gated for _, blend in BLEND_STYLES)
 
 
 def write_masks(views: Sequence[EnvView], out: Masks) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from esper.growth.blend import SPEEDS
+from esper.growth.blend import RAMP_EPOCHS
 from esper.growth.slot import Slot
 from esper.growth.stages import Stage
 from esper.policy.actions import Op
@@ -76,14 +76,14 @@ def _slot(slot: Slot, view: EnvView) -> list[float]:
     if slot.stage is Stage.DORMANT:
         return [0.0] * SLOT_FEATURES
     schedule = slot.schedule
-    left = schedule.steps - schedule.done if schedule else 0
+    left = schedule.steps - schedule.epochs_started if schedule else 0
     norm = slot.grad_norm
     return [
         *(float(slot.stage is stage) for stage in STAGES),
         slot.alpha,
         schedule.target if schedule else 0.0,
         float(left > 0),
-        left / SPEEDS[-1],
+        left / RAMP_EPOCHS[-1],
         float(slot.contribution is not None),
         10 * (slot.contribution or 0.0),
         10 * (slot.contribution_velocity or 0.0),
@@ -93,7 +93,7 @@ def _slot(slot: Slot, view: EnvView) -> list[float]:
         slot.age / view.steps,
         slot.epochs_in_stage / view.steps,
         slot.parameter_count / (slot.parameter_count + 1000),
-        float(slot.may_advance or slot.may_fossilize),
+        float(slot.can_advance or slot.can_fossilize),
     ]
 
 

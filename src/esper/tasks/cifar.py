@@ -18,12 +18,12 @@ from torch import Tensor
 from esper.tasks.conv_host import ConvHost
 from esper.tasks.names import TaskError
 from esper.tasks.settings import TASK_SETTINGS
-from esper.tasks.task import Splits, Task, standardised
+from esper.tasks.task import Splits, Task, standardise_splits
 
 if TYPE_CHECKING:
     from torchvision.datasets import CIFAR10
 
-VALIDATION_SHARE = 0.1
+VALIDATION_FRACTION = 0.1
 """Of the training pictures, from the end of the files, in which their order is random."""
 
 
@@ -41,8 +41,8 @@ def load(data_dir: Path | None = None) -> Splits:
     directory = data_dir or default_dir()
     train, test = _open(directory, train=True), _open(directory, train=False)
     pictures, labels = _tensors(train)
-    split = len(labels) - round(VALIDATION_SHARE * len(labels))
-    return standardised((pictures[:split], labels[:split]), (pictures[split:], labels[split:]), _tensors(test))
+    split = len(labels) - round(VALIDATION_FRACTION * len(labels))
+    return standardise_splits((pictures[:split], labels[:split]), (pictures[split:], labels[split:]), _tensors(test))
 
 
 def _open(directory: Path, *, train: bool) -> CIFAR10:
@@ -74,7 +74,7 @@ def _task(name: str, widths: tuple[int, int, int], kernel_size: int) -> Task:
 
 
 CIFAR10_TASK = _task("cifar10", widths=(8, 16, 32), kernel_size=3)
-CIFAR_IMPAIRED = _task("cifar_impaired", widths=(1, 2, 4), kernel_size=1)
+CIFAR_IMPAIRED_TASK = _task("cifar_impaired", widths=(1, 2, 4), kernel_size=1)
 
 
 def main() -> None:

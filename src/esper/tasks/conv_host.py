@@ -11,15 +11,15 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.growth.layers import BatchNorm, convolution, halved, pixel_mean
-from esper.growth.network import Host, Injection
+from esper.growth.layers import FastBatchNorm2d, global_avg_pool, make_conv, max_pool_2x2
+from esper.growth.network import Host, InjectionPoint
 
 _BATCH_NORM_MOMENTUM = 0.5
 """An epoch may be no more than 8 batches: with PyTorch's 0.1 the running statistics lag behind the weights, and the
 validation accuracy of a sound network jumps by tens of points."""
 
 
-Pooled = Literal["conv", "norm"]
+PoolBefore = Literal["conv", "norm"]
 """Which layer of a block sees the picture halved first."""
 
 
@@ -46,7 +46,7 @@ class ConvHost(Host):
         widths: Sequence[int],
         kernel_size: int,
         pools: int,
-        pool_before: Pooled,
+        pool_before: PoolBefore,
         classes: int,
         slots: Sequence[str] = ("early", "mid", "late"),
     ) -> None:
@@ -58,26 +58,28 @@ class ConvHost(Host):
             ConvBlock(channels_in, channels_out, kernel_size, pool_before if first <= i < first + pools else None)
             for i, (channels_in, channels_out) in enumerate(zip(inputs, widths, strict=True))
         ]
-        injections = [Injection(name, width, i) for i, (name, width) in enumerate(zip(slots, widths, strict=True))]
-        super().__init__(blocks, PooledLinear(widths[-1], classes), injections)
+        injection_points = [
+            InjectionPoint(name, width, i) for i, (name, width) in enumerate(zip(slots, widths, strict=True))
+        ]
+        super().__init__(blocks, PooledLinear(widths[-1], classes), injection_points)
 
 
 class ConvBlock(nn.Module):
     """Convolution, batch norm, ReLU; in front of one of the first two, if asked, a 2×2 max pool."""
 
-    def __init__(self, channels_in: int, channels_out: int, kernel_size: int, pool_before: Pooled | None) -> None:
+    def __init__(self, channels_in: int, channels_out: int, kernel_size: int, pool_before: PoolBefore | None) -> None:
         super().__init__()
         self.pool_before = pool_before
-        self.conv = convolution(channels_in, channels_out, kernel_size)
-        self.norm = BatchNorm(channels_out, momentum=_BATCH_NORM_MOMENTUM)
+        self.conv = make_conv(channels_in, channels_out, kernel_size)
+        self.norm = FastBatchNorm2d(channels_out, momentum=_BATCH_NORM_MOMENTUM)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """From [B, C_in, H, W] to [B, C_out, H, W], halved if pooled."""
         if self.pool_before == "conv":
-            x_BCHW = halved(x_BCHW)
+            x_BCHW = max_pool_2x2(x_BCHW)
         h_BCHW = self.conv(x_BCHW)
         if self.pool_before == "norm":
-            h_BCHW = halved(h_BCHW)
+            h_BCHW = max_pool_2x2(h_BCHW)
         return F.relu(self.norm(h_BCHW), inplace=True)
 
 
@@ -90,4 +92,4 @@ class PooledLinear(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Logits [B, K]."""
-        return self.linear(pixel_mean(x_BCHW))
+        return self.linear(global_avg_pool(x_BCHW))

@@ -13,9 +13,9 @@ import torch
 from esper.tasks.conv_host import ConvHost
 from esper.tasks.names import TaskError
 from esper.tasks.settings import TASK_SETTINGS
-from esper.tasks.task import Splits, Task, standardised
+from esper.tasks.task import Splits, Task, standardise_splits
 
-TRAIN, VALIDATION, TEST = 0, 1, 2
+SPLIT_TRAIN, SPLIT_VALIDATION, SPLIT_TEST = 0, 1, 2
 
 
 def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (the digits are in the package)
@@ -33,9 +33,9 @@ def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (the digits ar
             f"the digits in {source} cannot be read ({error}): mend it with pip install --force-reinstall esper-sanctum"
         ) from error
     train, validation, test = (
-        (images[split == part][:, None], labels[split == part]) for part in (TRAIN, VALIDATION, TEST)
+        (images[split == part][:, None], labels[split == part]) for part in (SPLIT_TRAIN, SPLIT_VALIDATION, SPLIT_TEST)
     )
-    return standardised(train, validation, test)
+    return standardise_splits(train, validation, test)
 
 
 def _task(name: str, kernel_size: int) -> Task:
@@ -51,7 +51,7 @@ def _task(name: str, kernel_size: int) -> Task:
     )
 
 
-DIGITS = _task("digits", kernel_size=3)
+DIGITS_TASK = _task("digits", kernel_size=3)
 """A host that can do it alone: what counts is to know when not to grow."""
-DIGITS_IMPAIRED = _task("digits_impaired", kernel_size=1)
+DIGITS_IMPAIRED_TASK = _task("digits_impaired", kernel_size=1)
 """A host that sees each pixel by itself: growth is what wins."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from esper.tasks.cifar import CIFAR10_TASK, CIFAR_IMPAIRED
-from esper.tasks.digits import DIGITS, DIGITS_IMPAIRED
-from esper.tasks.synthetic import SYNTHETIC
+from esper.tasks.cifar import CIFAR10_TASK, CIFAR_IMPAIRED_TASK
+from esper.tasks.digits import DIGITS_IMPAIRED_TASK, DIGITS_TASK
+from esper.tasks.synthetic import SYNTHETIC_TASK
 from esper.tasks.task import Task
 
 TASKS: Mapping[str, Task] = {
-    task.name: task for task in (DIGITS_IMPAIRED, DIGITS, SYNTHETIC, CIFAR10_TASK, CIFAR_IMPAIRED)
+    task.name: task for task in (DIGITS_IMPAIRED_TASK, DIGITS_TASK, SYNTHETIC_TASK, CIFAR10_TASK, CIFAR_IMPAIRED_TASK)
 }

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from esper.tasks.conv_host import ConvHost
 from esper.tasks.settings import TASK_SETTINGS
-from esper.tasks.task import Splits, Task, standardised
+from esper.tasks.task import Splits, Task, standardise_splits
 
 CLASSES = 10
 SHAPE = (3, 32, 32)
 SIZES = (2048, 256, 512)
 """Samples for training, validation and test."""
-NOISE = 2.0
+NOISE_STD = 2.0
 """Deviation of the noise on each pixel; that of the pattern under it is about 1."""
-SHIFT = 8
+MAX_SHIFT_PIXELS = 8
 """Each picture is moved by up to this many pixels, cyclically, so that a template does not suffice."""
 
 
@@ -29,22 +29,22 @@ def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (nothing is re
     coarse_KCHW = torch.randn(CLASSES, SHAPE[0], 8, 8, generator=generator)
     patterns_KCHW = F.interpolate(coarse_KCHW, size=SHAPE[1:], mode="bicubic", align_corners=False)
     train, validation, test = (_draw(patterns_KCHW, size, generator) for size in SIZES)
-    return standardised(train, validation, test)
+    return standardise_splits(train, validation, test)
 
 
 def _draw(patterns_KCHW: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     labels_N = torch.randint(CLASSES, (size,), generator=generator)
-    shifts_N2 = torch.randint(SHIFT, (size, 2), generator=generator)
+    shifts_N2 = torch.randint(MAX_SHIFT_PIXELS, (size, 2), generator=generator)
     pictures_NCHW = torch.stack(
         [
             patterns_KCHW[label].roll((down, right), dims=(1, 2))
             for label, (down, right) in zip(labels_N.tolist(), shifts_N2.tolist(), strict=True)
         ]
     )
-    return pictures_NCHW + NOISE * torch.randn(pictures_NCHW.shape, generator=generator), labels_N
+    return pictures_NCHW + NOISE_STD * torch.randn(pictures_NCHW.shape, generator=generator), labels_N
 
 
-SYNTHETIC = Task(
+SYNTHETIC_TASK = Task(
     name="synthetic",
     classes=CLASSES,
     input_shape=SHAPE,

@@ -45,7 +45,7 @@ class Splits:
         return Splits(**{**moved, **pictures, "train_x": pictures["train_x"].to(dtype or self.train_x.dtype)})
 
 
-def standardised(
+def standardise_splits(
     train: tuple[Tensor, Tensor], validation: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
 ) -> Splits:
     """Splits whose training pictures have mean 0 and deviation 1 in every channel, and the others by the same map.
@@ -80,7 +80,7 @@ class Task(TaskSettings):
     input_shape: tuple[int, int, int]
     """C, H, W."""
     build_host: Callable[[], Host]
-    """A host with PyTorch's own initial values; see `initialise`."""
+    """A host with PyTorch's own initial values; see `initialise_`."""
     load: Callable[[Path | None], Splits]
     """Reads the data, from this directory or from the default; raises `TaskError` where they are missing or damaged."""
     blueprints: tuple[str, ...] = (
@@ -93,8 +93,3 @@ class Task(TaskSettings):
         "conv_heavy",
     )
     """Offered to the policy."""
-
-    @property
-    def chance(self) -> float:
-        """Accuracy of a guess."""
-        return 1.0 / self.classes

@@ -1,6 +1,6 @@
 """Architectures of seeds. To add one, decorate it with `@blueprint("name")` in `cnn.py`, or in a file imported here."""
 
 import esper.growth.blueprints.cnn  # noqa: F401 (registers its blueprints)
-from esper.growth.blueprints.registry import BLUEPRINTS, blueprint, build
+from esper.growth.blueprints.registry import BLUEPRINTS, blueprint, build_seed
 
-__all__ = ["BLUEPRINTS", "blueprint", "build"]
+__all__ = ["BLUEPRINTS", "blueprint", "build_seed"]

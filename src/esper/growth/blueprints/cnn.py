@@ -12,16 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.growth.blueprints.registry import blueprint
-from esper.growth.layers import Pointwise, convolution, group_norm, pixel_mean, zero_start
+from esper.growth.layers import PointwiseConv, global_avg_pool, make_conv, make_group_norm, mark_zero_init
 
 
 @blueprint("norm")
-class Norm(nn.Module):
+class NormSeed(nn.Module):
     """Adds the normalised features, channel by channel: 2C parameters."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norm = zero_start(group_norm(channels))
+        self.norm = mark_zero_init(make_group_norm(channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Shape-preserving."""
@@ -29,7 +29,7 @@ class Norm(nn.Module):
 
 
 @blueprint("attention")
-class Attention(nn.Module):
+class SqueezeExciteSeed(nn.Module):
     """Squeeze and excite: scales each channel by a factor in (0, 2) that depends on the whole picture.
 
     With r = max(1, C/4) hidden units: 2Cr + r + C parameters.
@@ -39,24 +39,24 @@ class Attention(nn.Module):
         super().__init__()
         hidden = max(1, channels // 4)
         self.squeeze = nn.Linear(channels, hidden)
-        self.excite = zero_start(nn.Linear(hidden, channels))
+        self.excite = mark_zero_init(nn.Linear(hidden, channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Shape-preserving."""
-        pooled_BC = pixel_mean(x_BCHW)
+        pooled_BC = global_avg_pool(x_BCHW)
         scale_BC = torch.tanh(self.excite(F.relu(self.squeeze(pooled_BC))))
         return x_BCHW + x_BCHW * scale_BC[:, :, None, None]
 
 
 @blueprint("depthwise")
-class Depthwise(nn.Module):
+class DepthwiseSeed(nn.Module):
     """A 3×3 convolution of each channel, then a 1×1 that mixes them: 9C + C² + 2C parameters."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.spatial = convolution(channels, channels, 3, groups=channels)
-        self.mix = Pointwise(channels, channels)
-        self.norm = zero_start(group_norm(channels))
+        self.spatial = make_conv(channels, channels, 3, groups=channels)
+        self.mix = PointwiseConv(channels, channels)
+        self.norm = mark_zero_init(make_group_norm(channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Shape-preserving."""
@@ -64,7 +64,7 @@ class Depthwise(nn.Module):
 
 
 @blueprint("bottleneck")
-class Bottleneck(nn.Module):
+class BottleneckSeed(nn.Module):
     """A 3×3 convolution between two 1×1 that narrow and widen, with norms between them (He et al., 2016).
 
     With r = max(4, C/4) channels inside: 2Cr + 9r² + 4r + C parameters. What comes in is not negative: without the
@@ -74,11 +74,11 @@ class Bottleneck(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         inner = max(4, channels // 4)
-        self.down = Pointwise(channels, inner)
-        self.down_norm = group_norm(inner)
-        self.spatial = convolution(inner, inner, 3)
-        self.spatial_norm = group_norm(inner)
-        self.up = zero_start(Pointwise(inner, channels, bias=True))
+        self.down = PointwiseConv(channels, inner)
+        self.down_norm = make_group_norm(inner)
+        self.spatial = make_conv(inner, inner, 3)
+        self.spatial_norm = make_group_norm(inner)
+        self.up = mark_zero_init(PointwiseConv(inner, channels, bias=True))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Shape-preserving."""
@@ -86,44 +86,44 @@ class Bottleneck(nn.Module):
         return x_BCHW + self.up(F.relu(self.spatial_norm(self.spatial(narrow_BCHW))))
 
 
-class _Conv(nn.Module):
+class _ConvSeed(nn.Module):
     """A convolution, a norm, SiLU: Δ of the plain convolutional seeds."""
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
         self.conv = conv
-        self.norm = zero_start(group_norm(conv.out_channels))
+        self.norm = mark_zero_init(make_group_norm(conv.out_channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         return x_BCHW + F.silu(self.norm(self.conv(x_BCHW)))
 
 
 @blueprint("conv_small")
-class ConvSmall(_Conv):
+class ConvSmallSeed(_ConvSeed):
     """A 1×1 convolution: C² + 2C parameters."""
 
     def __init__(self, channels: int) -> None:
-        super().__init__(Pointwise(channels, channels))
+        super().__init__(PointwiseConv(channels, channels))
 
 
 @blueprint("conv_light")
-class ConvLight(_Conv):
+class ConvLightSeed(_ConvSeed):
     """A 3×3 convolution: 9C² + 2C parameters."""
 
     def __init__(self, channels: int) -> None:
-        super().__init__(convolution(channels, channels, 3))
+        super().__init__(make_conv(channels, channels, 3))
 
 
 @blueprint("conv_heavy")
-class ConvHeavy(nn.Module):
+class ConvHeavySeed(nn.Module):
     """Two 3×3 convolutions: 18C² + 4C parameters."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.first = convolution(channels, channels, 3)
-        self.first_norm = group_norm(channels)
-        self.second = convolution(channels, channels, 3)
-        self.norm = zero_start(group_norm(channels))
+        self.first = make_conv(channels, channels, 3)
+        self.first_norm = make_group_norm(channels)
+        self.second = make_conv(channels, channels, 3)
+        self.norm = mark_zero_init(make_group_norm(channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Shape-preserving."""

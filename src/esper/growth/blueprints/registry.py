@@ -9,22 +9,22 @@ from torch import nn
 
 from esper.nearest import nearest
 
-Factory: TypeAlias = Callable[[int], nn.Module]
+SeedFactory: TypeAlias = Callable[[int], nn.Module]
 """Builds a seed for a number of channels. It maps [B, C, H, W] to the same shape."""
-FactoryT = TypeVar("FactoryT", bound=Factory)
+SeedFactoryT = TypeVar("SeedFactoryT", bound=SeedFactory)
 
-BLUEPRINTS: dict[str, Factory] = {}
+BLUEPRINTS: dict[str, SeedFactory] = {}
 """Every blueprint, in the order in which they were declared."""
 
 
-def blueprint(name: str) -> Callable[[FactoryT], FactoryT]:
+def blueprint(name: str) -> Callable[[SeedFactoryT], SeedFactoryT]:
     """Register the decorated class or function as the blueprint `name`.
 
     Raises:
         ValueError: the name is taken.
     """
 
-    def register(factory: FactoryT) -> FactoryT:
+    def register(factory: SeedFactoryT) -> SeedFactoryT:
         if name in BLUEPRINTS:
             raise ValueError(f"there is a blueprint {name!r} already")
         BLUEPRINTS[name] = factory
@@ -33,8 +33,8 @@ def blueprint(name: str) -> Callable[[FactoryT], FactoryT]:
     return register
 
 
-def build(name: str, channels: int) -> nn.Module:
-    """A seed with PyTorch's own initial values; see `initialise`.
+def build_seed(name: str, channels: int) -> nn.Module:
+    """A seed with PyTorch's own initial values; see `initialise_`.
 
     Raises:
         ValueError: no blueprint has this name.
