@@ -146,7 +146,7 @@ CANNOT_BE = {
     ("--slots", "middle"): "'middle'",
     ("--slots", "mid", "mid"): "--slots names 'mid' more than once",
     ("--telemetry-dir", "taken"): "cannot record to taken: File exists",
-    ("--task", "cifar10", "--data-dir", "taken"): "CIFAR-10 in taken is missing or damaged: run ",
+    ("--task", "cifar10", "--data-dir", "taken"): "CIFAR-10 in taken is missing or damaged; run ",
 }
 
 

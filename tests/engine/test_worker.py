@@ -71,7 +71,7 @@ def test_worker_error_is_reported_and_next_step_is_unaffected() -> None:
 def test_step_aborted_before_sending_leaves_no_pending_reply() -> None:
     with population(envs=4) as alone, population(envs=4, lanes=TWO_LANES) as pool:
         pool.reset(0)
-        with pytest.raises(FaultError, match=r"^env 03 on cpu:1 failed: IllegalTransition"):
+        with pytest.raises(FaultError, match=r"^env 03 on cpu:1 failed: IllegalTransitionError"):
             pool.step([WAIT, WAIT, WAIT, Action(Op.ADVANCE)], 0, 0)
         assert play(pool, 0, 3) == play(alone, 0, 3)
 

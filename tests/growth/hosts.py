@@ -1,4 +1,4 @@
-"""What the tests of growth share: networks, seeds in a wanted stage, generators."""
+"""Shared by the tests of growth: networks, seeds in a given stage, generators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def generator(seed: int = 0) -> torch.Generator:
 def network(
     slots: tuple[str, ...] = ("early", "mid", "late"), widths: tuple[int, ...] | None = None, seed: int = 0
 ) -> GrowingNetwork:
-    """A host for 1×8×8 pictures and 10 classes, with one block to a slot."""
+    """Return a network for 1×8×8 pictures and 10 classes, with one block for each slot."""
     widths = widths or tuple(4 * 2**i for i in range(len(slots)))
     host = ConvHost(in_channels=1, widths=widths, kernel_size=1, pools=2, pool_before="conv", classes=10, slots=slots)
     net = GrowingNetwork(host, slots, GateConfig())
@@ -40,7 +40,7 @@ def grow(
     seed: int = 2,
     scramble: bool = True,
 ) -> None:
-    """Take a dormant slot to a stage along the legal way; scrambled, its seed is no longer the identity."""
+    """Bring a dormant slot to a stage by legal operations; `scramble` makes its seed differ from the identity."""
     slot.germinate(blueprint, blend, Curve.LINEAR, 3, target, generator(seed))
     if scramble:
         noise = generator(seed + 1)

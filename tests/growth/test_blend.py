@@ -12,7 +12,7 @@ SIGMOIDS = [(Curve.SIGMOID_GENTLE, 6.0), (Curve.SIGMOID, 12.0), (Curve.SIGMOID_S
 
 
 @pytest.mark.parametrize("curve", Curve)
-def test_curves_rise_from_exactly_zero_to_exactly_one(curve: Curve) -> None:
+def test_curve_rises_from_exactly_zero_to_exactly_one(curve: Curve) -> None:
     heights = [curve.value_at(i / 100) for i in range(101)]
     assert heights[0] == 0.0
     assert heights[-1] == 1.0
@@ -22,7 +22,7 @@ def test_curves_rise_from_exactly_zero_to_exactly_one(curve: Curve) -> None:
 
 @pytest.mark.parametrize(("curve", "steepness"), SIGMOIDS)
 @given(t=st.floats(0, 1))
-def test_sigmoid_is_the_scaled_logistic(curve: Curve, steepness: float, t: float) -> None:
+def test_sigmoid_curve_equals_scaled_logistic(curve: Curve, steepness: float, t: float) -> None:
     def logistic(u: float) -> float:
         return 1.0 / (1.0 + math.exp(-steepness * (u - 0.5)))
 
@@ -30,14 +30,12 @@ def test_sigmoid_is_the_scaled_logistic(curve: Curve, steepness: float, t: float
     assert curve.value_at(t) == pytest.approx(expected, abs=1e-12)
 
 
-def test_cosine_against_its_formula() -> None:
+def test_cosine_curve_equals_closed_form() -> None:
     assert Curve.COSINE.value_at(0.25) == pytest.approx((1 - math.cos(math.pi / 4)) / 2)
 
 
 @given(start=st.floats(0, 1), target=st.floats(0, 1), steps=st.integers(0, 10), curve=st.sampled_from(Curve))
-def test_ramp_starts_at_its_start_and_snaps_to_its_target(
-    start: float, target: float, steps: int, curve: Curve
-) -> None:
+def test_ramp_starts_at_start_and_ends_exactly_at_target(start: float, target: float, steps: int, curve: Curve) -> None:
     ramp = AlphaSchedule(start=start, target=target, steps=steps, curve=curve)
     if steps:
         assert ramp.value == start
@@ -57,8 +55,8 @@ def test_ramp_starts_at_its_start_and_snaps_to_its_target(
 
 
 @pytest.mark.parametrize("bad", [{"target": 1.5}, {"start": -0.1}, {"steps": -1}])
-def test_impossible_ramps_are_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"alpha must stay|cannot take -1 epochs"):
+def test_alpha_schedule_rejects_invalid_ramps(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"alpha must be between|at least 0 epochs, got -1"):
         AlphaSchedule(**({"start": 0.0, "target": 1.0, "steps": 3, "curve": Curve.LINEAR} | bad))  # type: ignore[arg-type]
 
 
@@ -71,7 +69,7 @@ def two() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("alpha", [0.25, 0.7, 1.0])
-def test_blends_against_closed_form(alpha: float) -> None:
+def test_blend_equals_closed_form(alpha: float) -> None:
     h, s = two()
     g = torch.rand(3, 1, 1, 1, dtype=torch.float64, generator=generator(1))
     torch.testing.assert_close(blend(Blend.ADD, h, s, alpha), (1 - alpha) * h + alpha * s)
@@ -80,23 +78,23 @@ def test_blends_against_closed_form(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("kind", Blend)
-def test_alpha_zero_is_the_host_exactly(kind: Blend) -> None:
+def test_blend_at_alpha_zero_is_exactly_the_host(kind: Blend) -> None:
     h, s = two()
     assert torch.equal(blend(kind, h, s, 0.0, torch.ones(3, 1, 1, 1)), h)
 
 
-def test_alpha_one_is_the_seed_exactly() -> None:
+def test_add_blend_at_alpha_one_is_exactly_the_seed() -> None:
     h, s = two()
     h *= 1e6  # so that h + (s − h) is not s
     assert torch.equal(blend(Blend.ADD, h, s, 1.0), s)
 
 
-def test_gate_blend_without_a_gate_is_refused() -> None:
+def test_gate_blend_without_gate_values_raises() -> None:
     with pytest.raises(ValueError, match="GATE"):
         blend(Blend.GATE, *two(), alpha=0.5)
 
 
-def test_gate_opens_each_sample_by_itself() -> None:
+def test_blend_gate_is_computed_per_sample() -> None:
     gate = BlendGate(4)
     with torch.no_grad():
         gate.out.weight.copy_(torch.randn(gate.out.weight.shape, generator=generator(5)))
@@ -109,7 +107,7 @@ def test_gate_opens_each_sample_by_itself() -> None:
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), 0.1])
-def test_straight_through_has_the_hosts_value_and_gives_both_the_gradient(poison: float) -> None:
+def test_straight_through_keeps_host_value_and_both_gradients(poison: float) -> None:
     h, s = two()
     h.requires_grad_()
     s = torch.full_like(s, poison).requires_grad_()
@@ -123,5 +121,5 @@ def test_straight_through_has_the_hosts_value_and_gives_both_the_gradient(poison
     assert torch.equal(s.grad, weights)
 
 
-def test_style_names_are_what_telemetry_shows() -> None:
+def test_blend_style_names_match_events() -> None:
     assert [style.name for style in BLEND_STYLES] == ["linear_add", "linear_multiply", "sigmoid_add", "linear_gate"]

@@ -27,27 +27,27 @@ def seed_of(name: str, channels: int) -> nn.Module:
     return module
 
 
-def test_all_seven_are_there() -> None:
+def test_registry_holds_all_seven_blueprints() -> None:
     assert set(BLUEPRINTS) == set(PARAMETERS)
 
 
 @pytest.mark.parametrize("channels", WIDTHS)
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_fresh_seed_is_the_identity_exactly(name: str, channels: int) -> None:
+def test_new_seed_is_exactly_the_identity(name: str, channels: int) -> None:
     x = torch.randn(3, channels, 6, 6, generator=generator())
     assert torch.equal(seed_of(name, channels)(x), x)
 
 
 @pytest.mark.parametrize("channels", WIDTHS)
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_parameter_count_against_closed_form(name: str, channels: int) -> None:
+def test_seed_parameter_count_equals_closed_form(name: str, channels: int) -> None:
     count = sum(parameter.numel() for parameter in build_seed(name, channels).parameters())
     assert count == PARAMETERS[name](channels)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_every_parameter_learns_although_the_seed_starts_as_identity(name: str) -> None:
-    """The first gradient reaches only the layer that starts at zero; once that has moved, all of them."""
+def test_every_seed_parameter_is_trained_from_identity(name: str) -> None:
+    """The first gradient reaches only the zero-initialised layer; after the first step it reaches all layers."""
     seed = seed_of(name, 8)
     x = torch.randn(16, 8, 6, 6, generator=generator())
     wanted = torch.randn(16, 8, 6, 6, generator=generator(1))
@@ -65,8 +65,8 @@ def test_every_parameter_learns_although_the_seed_starts_as_identity(name: str) 
         assert not torch.equal(old, new)
 
 
-def test_a_bottleneck_cannot_fall_silent() -> None:
-    """What a host's block hands on is not negative: weights that all are would let nothing through its first ReLU."""
+def test_bottleneck_with_negative_weights_keeps_gradient() -> None:
+    """The input is non-negative, so without a norm all-negative weights would block the gradient at the first ReLU."""
     seed = seed_of("bottleneck", 8)
     assert isinstance(seed, BottleneckSeed)
     with torch.no_grad():
@@ -77,7 +77,7 @@ def test_a_bottleneck_cannot_fall_silent() -> None:
     assert seed.down.weight.grad.count_nonzero() == seed.down.weight.numel()
 
 
-def test_unknown_and_doubled_names_are_refused() -> None:
+def test_registry_rejects_unknown_and_duplicate_names() -> None:
     with pytest.raises(ValueError, match="did you mean conv_light"):
         build_seed("conv_lite", 4)
     with pytest.raises(ValueError, match="already"):

@@ -1,4 +1,4 @@
-"""Convolutions against PyTorch's own."""
+"""Comparison of the CPU convolutions with PyTorch's."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 from esper.growth.cpu_convolution import MAX_ROW_ELEMENTS, MIN_WIDTH, Convolution, _RowConvolution
 
 
-def pair(
+def layer_input_gradient(
     batch: int, channels: int, out: int, height: int, width: int, kernel_size: int = 3, groups: int = 1
 ) -> tuple[Convolution, Tensor, Tensor]:
-    """A layer, what it sees, and a gradient of what it says."""
+    """Return a layer, an input and a gradient of its output."""
     generator = torch.Generator().manual_seed(channels + 10 * out + 100 * height + 1000 * width)
     layer = Convolution(channels, out, kernel_size, groups)
     with torch.no_grad():
@@ -33,10 +33,10 @@ def pair(
     width=st.integers(1, 6),
     channels_last=st.booleans(),
 )
-def test_it_is_a_convolution_forward_and_back(
+def test_convolution_matches_pytorch_forward_and_backward(
     batch: int, channels: int, out: int, height: int, width: int, channels_last: bool
 ) -> None:
-    layer, x, gradient = pair(batch, channels, out, height, width)
+    layer, x, gradient = layer_input_gradient(batch, channels, out, height, width)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     x = x.to(memory_format=layout).requires_grad_()
     layer.to(memory_format=layout)
@@ -64,8 +64,8 @@ ROWS, PAIRS, PYTORCH = "_RowConvolutionBackward", "PermuteBackward0", "Convoluti
         (4, 8, MIN_WIDTH, PYTORCH),
     ],
 )
-def test_each_input_goes_the_way_that_is_fastest_for_it(channels: int, out: int, width: int, way: str) -> None:
-    layer, x, gradient = pair(2, channels, out, 3, width)
+def test_convolution_selects_fastest_path_for_input(channels: int, out: int, width: int, way: str) -> None:
+    layer, x, gradient = layer_input_gradient(2, channels, out, 3, width)
     ours, theirs = layer(x), F.conv2d(x, layer.weight, padding=1)
     assert type(ours.grad_fn).__name__ == way
     torch.testing.assert_close(ours, theirs)
@@ -75,8 +75,8 @@ def test_each_input_goes_the_way_that_is_fastest_for_it(channels: int, out: int,
 
 
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-def test_two_pixels_at_a_time_are_a_convolution_in_any_layout_and_precision(layout: torch.memory_format) -> None:
-    layer, x, _ = pair(2, 3, 8, 4, MIN_WIDTH)
+def test_two_pixel_path_matches_pytorch_in_any_layout_and_dtype(layout: torch.memory_format) -> None:
+    layer, x, _ = layer_input_gradient(2, 3, 8, 4, MIN_WIDTH)
     x = x.to(memory_format=layout)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert layer(x).dtype is torch.bfloat16
@@ -87,8 +87,8 @@ def test_two_pixels_at_a_time_are_a_convolution_in_any_layout_and_precision(layo
     assert layer(x).is_contiguous(memory_format=torch.channels_last)
 
 
-def test_other_precisions_are_left_to_pytorch() -> None:
-    layer, x, _ = pair(2, 4, 4, 8, 8)
+def test_bfloat16_and_float64_use_pytorch() -> None:
+    layer, x, _ = layer_input_gradient(2, 4, 4, 8, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert layer(x).dtype is torch.bfloat16
     layer.double()
@@ -99,14 +99,14 @@ def test_other_precisions_are_left_to_pytorch() -> None:
     ("channels", "out", "kernel_size", "groups"), [(4, 4, 3, 1), (3, 8, 3, 1), (4, 4, 3, 4), (2, 4, 5, 1)]
 )
 @pytest.mark.parametrize("scale", [1.0, 1e4])
-def test_in_float16_a_cpu_computes_exactly_and_rounds(
+def test_float16_is_computed_in_float32_and_rounded(
     channels: int, out: int, kernel_size: int, groups: int, scale: float
 ) -> None:
-    """Also where a gradient is more than float16 can hold, by which loss scaling finds its scale.
+    """Gradients beyond the range of float16 must become infinite, because loss scaling detects overflows by them.
 
-    PyTorch's own in float16 is no reference: how it rounds on the way is another matter on each kind of CPU.
+    The reference is the exact result: PyTorch's float16 convolution rounds differently on each type of CPU.
     """
-    layer, x, gradient = pair(2, channels, out, 8, MIN_WIDTH, kernel_size, groups)
+    layer, x, gradient = layer_input_gradient(2, channels, out, 8, MIN_WIDTH, kernel_size, groups)
     gradient = gradient.half() * scale
     exact_x, exact_kernel = (each.detach().half().double().requires_grad_() for each in (x, layer.weight))
     with torch.autocast("cpu", dtype=torch.float16):
@@ -120,7 +120,7 @@ def test_in_float16_a_cpu_computes_exactly_and_rounds(
         torch.testing.assert_close(mine, true.half().float(), rtol=1e-3, atol=1e-5 * scale)
 
 
-def test_gradients_are_those_of_finite_differences() -> None:
-    _, x, _ = pair(2, 2, 3, 3, 4)
+def test_row_convolution_gradients_match_finite_differences() -> None:
+    _, x, _ = layer_input_gradient(2, 2, 3, 3, 4)
     kernel = torch.randn(3, 2, 3, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(_RowConvolution.apply, (x.double().requires_grad_(), kernel))

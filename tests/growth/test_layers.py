@@ -15,10 +15,11 @@ from esper.growth.layers import (
     mark_zero_init,
     max_pool_2x2,
 )
-from tests.growth.hosts import generator, network
+from esper.growth.stages import Stage
+from tests.growth.hosts import generator, grow, network
 
 
-def test_pointwise_is_a_1x1_convolution() -> None:
+def test_pointwise_conv_matches_conv2d() -> None:
     layer = PointwiseConv(3, 5, bias=True)
     x = torch.randn(2, 3, 4, 4, generator=generator())
     torch.testing.assert_close(layer(x), F.conv2d(x, layer.weight, layer.bias))
@@ -29,7 +30,7 @@ def test_pointwise_is_a_1x1_convolution() -> None:
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("channels", [1, 2, MAX_SLOW_CHANNELS, MAX_SLOW_CHANNELS + 1])
-def test_batch_norm_is_pytorchs_in_the_layout_that_came_in(
+def test_fast_batch_norm_matches_pytorch_and_keeps_layout(
     channels: int, dtype: torch.dtype, layout: torch.memory_format
 ) -> None:
     x = torch.randn(16, channels, 4, 6, generator=generator()).to(dtype).contiguous(memory_format=layout)
@@ -47,7 +48,7 @@ def test_batch_norm_is_pytorchs_in_the_layout_that_came_in(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_mean_over_the_pixels_keeps_the_layout_of_its_gradient(dtype: torch.dtype) -> None:
+def test_global_avg_pool_gradient_is_channels_last(dtype: torch.dtype) -> None:
     x = torch.randn(3, 5, 4, 6, generator=generator()).to(dtype).contiguous(memory_format=torch.channels_last)
     gradient = torch.randn(3, 5, generator=generator()).to(dtype)
     x.requires_grad_()
@@ -59,7 +60,7 @@ def test_the_mean_over_the_pixels_keeps_the_layout_of_its_gradient(dtype: torch.
 
 
 @pytest.mark.parametrize("size", [(8, 6), (7, 5)])
-def test_a_picture_is_halved_as_by_a_max_pool_with_and_without_a_gradient(size: tuple[int, int]) -> None:
+def test_max_pool_2x2_matches_pytorch_with_and_without_grad(size: tuple[int, int]) -> None:
     x = torch.randn(3, 4, *size, generator=generator()).contiguous(memory_format=torch.channels_last)
     x[0, 0, 0, 0] = torch.nan
     wanted = F.max_pool2d(x, 2)
@@ -72,7 +73,7 @@ def test_a_picture_is_halved_as_by_a_max_pool_with_and_without_a_gradient(size: 
 
 @pytest.mark.parametrize("channels", [4, 16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_group_norm_is_that_of_float32_in_the_type_that_came_in(channels: int, dtype: torch.dtype) -> None:
+def test_group_norm_computes_in_float32_and_keeps_dtype(channels: int, dtype: torch.dtype) -> None:
     x = torch.randn(3, channels, 4, 4, generator=generator()).to(dtype).requires_grad_()
     gradient = torch.randn(x.shape, generator=generator()).to(dtype)
     norm = make_group_norm(channels)
@@ -85,8 +86,8 @@ def test_group_norm_is_that_of_float32_in_the_type_that_came_in(channels: int, d
     torch.testing.assert_close(our_gradient, wanted_gradient.to(dtype))
 
 
-def test_values_come_from_the_generator_alone() -> None:
-    """Neither the global stream, nor the thread, nor what the module held before has a say."""
+def test_initialise_depends_on_the_generator_only() -> None:
+    """The values do not depend on the global random stream, the thread or the module's previous values."""
     torch.manual_seed(1)
     first = network(seed=7).state_dict()
     torch.manual_seed(2)
@@ -105,10 +106,7 @@ def test_values_come_from_the_generator_alone() -> None:
         assert torch.equal(value, first[key]), key
 
 
-def test_building_and_germinating_leave_no_trace_of_the_global_stream() -> None:
-    from esper.growth.stages import Stage
-    from tests.growth.hosts import grow
-
+def test_germination_ignores_the_global_random_stream() -> None:
     states = []
     for global_seed in (1, 2):
         torch.manual_seed(global_seed)
@@ -120,12 +118,12 @@ def test_building_and_germinating_leave_no_trace_of_the_global_stream() -> None:
         assert torch.equal(states[0][key], states[1][key]), key
 
 
-def test_other_generators_give_other_values() -> None:
+def test_initialise_differs_between_random_seeds() -> None:
     one, other = network(seed=1), network(seed=2)
     assert not torch.equal(one.host_parameters()[0], other.host_parameters()[0])
 
 
-def test_kaiming_bound_and_zero_start() -> None:
+def test_initialise_respects_kaiming_bound_and_zero_mark() -> None:
     plain, zero = nn.Conv2d(16, 64, 3), mark_zero_init(nn.Conv2d(16, 64, 3))
     initialise_(plain, generator())
     initialise_(zero, generator())
@@ -136,6 +134,6 @@ def test_kaiming_bound_and_zero_start() -> None:
     assert not zero.weight.any()
 
 
-def test_unknown_layers_are_refused() -> None:
+def test_initialise_unknown_layer_raises() -> None:
     with pytest.raises(TypeError, match="Embedding"):
         initialise_(nn.Sequential(nn.ReLU(), nn.Embedding(3, 3)), generator())

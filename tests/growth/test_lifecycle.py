@@ -12,7 +12,7 @@ def failed(result: GateResult) -> list[str]:
     return [check.name for check in result.checks if not check.passed]
 
 
-def test_g1_waits_for_an_epoch() -> None:
+def test_gate_g1_requires_one_epoch() -> None:
     assert failed(gate_g1(0)) == ["epochs germinated"]
     assert not failed(gate_g1(1))
 
@@ -30,23 +30,23 @@ def test_g1_waits_for_an_epoch() -> None:
         (0, None, ["epochs in training", "gradient measured"]),
     ],
 )
-def test_g2_names_what_fails(epochs: int, grad_norm: float | None, expected: list[str]) -> None:
+def test_gate_g2_names_failed_checks(epochs: int, grad_norm: float | None, expected: list[str]) -> None:
     assert failed(gate_g2(epochs, grad_norm, CONFIG)) == expected
 
 
-def test_g2_reports_the_checks_that_passed_too() -> None:
+def test_gate_g2_reports_passed_checks_with_values() -> None:
     checks = {check.name: check for check in gate_g2(1, 3.0, CONFIG).checks}
     assert checks["gradient not exploding"].passed
     assert checks["gradient not exploding"].value == 3.0
     assert checks["gradient not exploding"].threshold == 10.0
 
 
-def test_g3_is_exact() -> None:
+def test_gate_g3_compares_exactly() -> None:
     assert not failed(gate_g3(0.7, 0.7))
     assert failed(gate_g3(0.6999999, 0.7)) == ["alpha at target"]
 
 
-def test_g5_asks_for_a_measurement_and_if_strict_for_a_contribution() -> None:
+def test_gate_g5_requires_measurement_and_if_set_minimum() -> None:
     strict = GateConfig(require_min_contribution=True, min_contribution=0.02)
     assert failed(gate_g5(None, CONFIG)) == ["contribution measured"]
     assert not failed(gate_g5(-0.5, CONFIG))
@@ -55,13 +55,13 @@ def test_g5_asks_for_a_measurement_and_if_strict_for_a_contribution() -> None:
     assert failed(gate_g5(None, strict)) == ["contribution measured"]
 
 
-def test_g5_asks_for_nothing_that_cannot_be_measured() -> None:
+def test_gate_g5_without_measurement_requirement_passes() -> None:
     assert not failed(gate_g5(None, GateConfig(require_contribution=False)))
 
 
 @pytest.mark.parametrize(
     "bad", [{"training_epochs": 0}, {"cull_age": 0}, {"embargo_epochs": 0}, {"max_grad_norm": math.nan}]
 )
-def test_senseless_thresholds_are_refused(bad: dict[str, float]) -> None:
+def test_gate_config_rejects_invalid_thresholds(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         GateConfig(**bad)  # type: ignore[arg-type]

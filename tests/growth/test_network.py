@@ -12,14 +12,14 @@ from tests.growth.hosts import generator, grow, network, pictures
 
 
 def warmed(net: GrowingNetwork) -> GrowingNetwork:
-    """With batch-norm statistics that are not the initial ones, in evaluation mode."""
+    """Return `net` in evaluation mode, with batch-norm statistics other than the initial ones."""
     net.train()
     with torch.no_grad():
         net(pictures(32, seed=9), net.alphas())
     return net.eval()
 
 
-def test_bare_host_has_the_documented_size() -> None:
+def test_bare_host_has_documented_parameter_count() -> None:
     host = ConvHost(in_channels=3, widths=(8, 16, 32), kernel_size=3, pools=2, pool_before="conv", classes=10)
     net = GrowingNetwork(host, ("early", "mid", "late"), GateConfig())
     assert net.host_parameter_count == 6418
@@ -27,7 +27,7 @@ def test_bare_host_has_the_documented_size() -> None:
 
 
 @pytest.mark.parametrize("slots", [("only",), ("early", "mid", "late"), ("a", "b", "c", "d", "e")])
-def test_hosts_with_any_number_of_slots(slots: tuple[str, ...]) -> None:
+def test_network_supports_any_number_of_slots(slots: tuple[str, ...]) -> None:
     net = network(slots)
     assert [slot.name for slot in net.slots] == list(slots)
     for slot in net.slots:
@@ -38,19 +38,19 @@ def test_hosts_with_any_number_of_slots(slots: tuple[str, ...]) -> None:
     assert not torch.equal(logits, net(pictures(), [0.0] * len(slots)))
 
 
-def test_chosen_slots_come_in_forward_order_and_typos_are_refused() -> None:
+def test_network_orders_slots_and_rejects_bad_names() -> None:
     host = ConvHost(in_channels=1, widths=(4, 8, 16), kernel_size=1, pools=2, pool_before="conv", classes=10)
     net = GrowingNetwork(host, ("late", "early"), GateConfig())
     assert [slot.name for slot in net.slots] == ["early", "late"]
     assert [slot.channels for slot in net.slots] == [4, 16]
     with pytest.raises(ValueError, match="did you mean early"):
         GrowingNetwork(host, ("earley",), GateConfig())
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError, match="unique"):
         GrowingNetwork(host, ("mid", "mid"), GateConfig())
 
 
 @pytest.mark.parametrize("slots", [("early", "mid", "late"), ("a", "b", "c", "d", "e")])
-def test_shared_prefix_equals_the_naive_way(slots: tuple[str, ...]) -> None:
+def test_forward_ablations_equals_separate_forwards(slots: tuple[str, ...]) -> None:
     net = network(slots)
     blends = itertools.cycle(Blend)
     stages = itertools.cycle((Stage.PROBATIONARY, Stage.FOSSILIZED, Stage.BLENDING))
@@ -73,7 +73,7 @@ def test_shared_prefix_equals_the_naive_way(slots: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("slots", [("early", "mid", "late"), ("a", "b", "c", "d", "e")])
-def test_subsets_equal_the_naive_way(slots: tuple[str, ...]) -> None:
+def test_forward_subsets_equals_separate_forwards(slots: tuple[str, ...]) -> None:
     net = network(slots)
     blends = itertools.cycle(Blend)
     for i, slot in enumerate(net.slots):
@@ -91,7 +91,7 @@ def test_subsets_equal_the_naive_way(slots: tuple[str, ...]) -> None:
                 assert not off or not torch.allclose(logits, shared[0])
 
 
-def test_prefix_is_computed_once() -> None:
+def test_counterfactual_forwards_compute_prefix_once() -> None:
     net = network()
     for slot in net.slots:
         grow(slot, Stage.PROBATIONARY)
@@ -106,7 +106,7 @@ def test_prefix_is_computed_once() -> None:
     assert rows == [6, 12, 24]
 
 
-def test_ablations_are_refused_where_they_would_be_wrong() -> None:
+def test_counterfactuals_reject_train_mode_and_bad_order() -> None:
     net = network()
     with pytest.raises(RuntimeError, match="eval"):
         net.train().forward_ablations(pictures(), net.alphas(), [0])
@@ -120,8 +120,8 @@ def test_ablations_are_refused_where_they_would_be_wrong() -> None:
 
 @pytest.mark.parametrize("blend", Blend)
 @pytest.mark.parametrize("poison", [None, float("nan")])
-def test_training_seed_leaves_the_host_as_it_would_be_without(blend: Blend, poison: float | None) -> None:
-    """Values and gradients of the host are bit-equal with and without a seed in TRAINING, even a broken one."""
+def test_training_seed_leaves_host_bit_equal(blend: Blend, poison: float | None) -> None:
+    """Values and gradients are bit-equal with and without a seed in TRAINING, even if it is NaN."""
     plain, seeded = network(), network()
     for i in (0, 2):
         grow(seeded.slots[i], Stage.TRAINING, blend=blend)
@@ -144,7 +144,7 @@ def test_training_seed_leaves_the_host_as_it_would_be_without(blend: Blend, pois
 
 
 @pytest.mark.parametrize("blend", Blend)
-def test_training_seed_gets_the_gradient_and_its_input_is_detached(blend: Blend) -> None:
+def test_training_seed_gets_gradient_with_detached_input(blend: Blend) -> None:
     net = network()
     slot = net.slots[1]
     grow(slot, Stage.TRAINING, blend=blend, scramble=False)
@@ -158,7 +158,7 @@ def test_training_seed_gets_the_gradient_and_its_input_is_detached(blend: Blend)
 
 
 @pytest.mark.parametrize("stage", [Stage.GERMINATED, Stage.TRAINING])
-def test_unblended_seeds_are_not_called_in_evaluation(stage: Stage) -> None:
+def test_unblended_seed_is_not_called_in_eval_mode(stage: Stage) -> None:
     net = network()
     plain = warmed(net)(pictures(), net.alphas())
     grow(net.slots[0], stage)
@@ -167,7 +167,7 @@ def test_unblended_seeds_are_not_called_in_evaluation(stage: Stage) -> None:
     assert torch.equal(net(pictures(), [1.0, 1.0, 1.0]), plain)
 
 
-def test_blended_seed_and_host_are_both_trained() -> None:
+def test_blended_seed_and_host_both_get_gradients() -> None:
     net = network().train()
     grow(net.slots[0], Stage.BLENDING)
     net(pictures(16), net.alphas()).square().sum().backward()
@@ -175,7 +175,7 @@ def test_blended_seed_and_host_are_both_trained() -> None:
         assert parameter.grad is not None
 
 
-def test_germination_changes_nothing_that_is_seen_when_blending_begins() -> None:
+def test_new_seed_leaves_output_unchanged_when_blending_starts() -> None:
     for blend in Blend:
         net = network()
         plain = warmed(net)(pictures(), net.alphas())
@@ -184,7 +184,7 @@ def test_germination_changes_nothing_that_is_seen_when_blending_begins() -> None
         torch.testing.assert_close(net(pictures(), net.alphas()), plain)
 
 
-def test_parameters_belong_to_the_host_or_to_one_slot() -> None:
+def test_parameters_belong_to_host_or_exactly_one_slot() -> None:
     net = network()
     grow(net.slots[0], Stage.FOSSILIZED, "conv_light")
     grow(net.slots[2], Stage.TRAINING, "conv_small", Blend.GATE)

@@ -51,7 +51,7 @@ def operations(draw: st.DrawFn) -> tuple:
 
 
 def perform(slot: Slot, op: str, *args: Any) -> list[StageTransition]:
-    """Do it; raises what the slot raises."""
+    """Perform one operation and return its transitions; errors of the slot are passed on."""
     if op == "tick":
         return slot.tick()
     if op == "measure":
@@ -68,7 +68,7 @@ def perform(slot: Slot, op: str, *args: Any) -> list[StageTransition]:
 
 @settings(max_examples=150)
 @given(st.lists(operations(), min_size=30, max_size=80))
-def test_only_legal_transitions_and_queries_that_tell_the_truth(sequence: list[tuple]) -> None:
+def test_slot_random_operations_stay_legal_and_consistent(sequence: list[tuple]) -> None:
     slot = empty()
     features = torch.randn(2, 8, 4, 4, generator=generator())
     for op, *args in sequence:
@@ -97,7 +97,7 @@ def test_only_legal_transitions_and_queries_that_tell_the_truth(sequence: list[t
         assert gate is None or not gate.passed
 
 
-def test_a_whole_life_tick_by_tick() -> None:
+def test_slot_full_lifecycle_tick_by_tick() -> None:
     slot = empty()
     assert slot.germinate("conv_light", Blend.ADD, Curve.LINEAR, 3, 0.7, generator()).reason == "germinate"
     assert slot.tick() == [StageTransition("mid", Stage.GERMINATED, Stage.TRAINING, "conv_light", "G1")]
@@ -123,7 +123,7 @@ def test_a_whole_life_tick_by_tick() -> None:
         slot.remove_seed("governor")
 
 
-def test_a_scheduled_cull_goes_down_and_then_rests() -> None:
+def test_cull_with_ramp_ends_in_embargo_then_dormant() -> None:
     slot = empty()
     grow(slot, Stage.PROBATIONARY)
     move = slot.cull(3, Curve.LINEAR, "hurts")
@@ -146,7 +146,7 @@ def test_a_scheduled_cull_goes_down_and_then_rests() -> None:
     assert slot.can_germinate
 
 
-def test_a_cull_at_once_from_every_stage_that_allows_it() -> None:
+def test_cull_is_immediate_without_ramp_or_before_blending() -> None:
     for stage in (Stage.TRAINING, Stage.PROBATIONARY):
         slot = empty(GateConfig(cull_age=1))
         grow(slot, stage)
@@ -155,7 +155,7 @@ def test_a_cull_at_once_from_every_stage_that_allows_it() -> None:
         assert move.after is Stage.CULLED
 
 
-def test_a_young_seed_is_not_culled_by_the_policy_and_is_by_the_governor() -> None:
+def test_young_seed_rejects_cull_but_not_remove_seed() -> None:
     slot = empty(GateConfig(cull_age=3))
     grow(slot, Stage.TRAINING)
     slot.tick()
@@ -165,7 +165,7 @@ def test_a_young_seed_is_not_culled_by_the_policy_and_is_by_the_governor() -> No
     assert slot.remove_seed("governor").reason == "governor"
 
 
-def test_retarget_at_once_and_by_ramp() -> None:
+def test_set_alpha_immediately_and_by_ramp() -> None:
     slot = empty()
     grow(slot, Stage.PROBATIONARY, target=0.5)
     move = slot.set_alpha(1.0, 0, Curve.COSINE)
@@ -182,7 +182,7 @@ def test_retarget_at_once_and_by_ramp() -> None:
     assert slot.set_alpha(0.7, 0, Curve.LINEAR) is None
 
 
-def test_change_of_blend_brings_and_takes_the_gate() -> None:
+def test_set_alpha_with_new_blend_adds_and_removes_gate() -> None:
     slot = empty()
     grow(slot, Stage.PROBATIONARY)
     seed_only = slot.parameter_count
@@ -195,7 +195,7 @@ def test_change_of_blend_brings_and_takes_the_gate() -> None:
     assert slot.parameter_count == seed_only
 
 
-def test_refusals_name_the_gate_and_its_failed_checks() -> None:
+def test_illegal_op_error_names_gate_and_failed_checks() -> None:
     slot = empty()
     grow(slot, Stage.TRAINING)
     with pytest.raises(
@@ -207,7 +207,7 @@ def test_refusals_name_the_gate_and_its_failed_checks() -> None:
     assert gate.gate == "G2"
 
 
-def test_what_was_not_measured_is_none() -> None:
+def test_contribution_is_none_until_measured() -> None:
     slot = empty()
     grow(slot, Stage.BLENDING)
     assert slot.contribution is slot.contribution_se is slot.contribution_velocity is None
@@ -223,7 +223,7 @@ def test_what_was_not_measured_is_none() -> None:
 @pytest.mark.parametrize(
     "stage", [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED]
 )
-def test_snapshot_and_restore_continue_identically(stage: Stage, blend: Blend) -> None:
+def test_lifecycle_state_reload_continues_identically(stage: Stage, blend: Blend) -> None:
     original, copy = network(), network(seed=5)
     for i, blueprint in enumerate(("attention", "conv_heavy")):
         grow(original.slots[i], stage, blueprint, blend)
@@ -239,7 +239,7 @@ def test_snapshot_and_restore_continue_identically(stage: Stage, blend: Blend) -
         assert [slot.tick() for slot in original.slots] == [slot.tick() for slot in copy.slots]
 
 
-def test_snapshot_of_a_cull_under_way_ends_in_the_cull() -> None:
+def test_lifecycle_state_during_cull_still_culls() -> None:
     slot, copy = empty(), empty()
     grow(slot, Stage.PROBATIONARY)
     slot.cull(3, Curve.LINEAR, "hurts")
@@ -249,7 +249,7 @@ def test_snapshot_of_a_cull_under_way_ends_in_the_cull() -> None:
     assert copy.stage is Stage.DORMANT
 
 
-def test_a_late_gate_is_the_same_after_a_restore() -> None:
+def test_blend_gate_added_after_reload_is_identical() -> None:
     slot, copy = empty(), empty()
     grow(slot, Stage.PROBATIONARY)
     copy.load_lifecycle_state(slot.lifecycle_state())

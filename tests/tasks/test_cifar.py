@@ -1,4 +1,4 @@
-"""CIFAR-10 is read here from a tiny archive in the format of the real one, written by the test."""
+"""CIFAR-10, read from a small archive in the original format that the test writes."""
 
 import hashlib
 import pickle
@@ -39,7 +39,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_real_format_is_read_and_split(archive: Path) -> None:
+def test_load_reads_and_splits_the_archive(archive: Path) -> None:
     splits = get_task("cifar10").load(archive)
     assert splits.train_x.shape == (90, 3, 32, 32)
     assert splits.validation_x.shape == (10, 3, 32, 32)
@@ -53,12 +53,12 @@ def test_real_format_is_read_and_split(archive: Path) -> None:
     assert correlation == pytest.approx(1.0)
 
 
-def test_missing_data_is_one_error_with_the_command_that_mends_it(tmp_path: Path) -> None:
-    with pytest.raises(TaskError, match=f'missing or damaged: run .* -m esper.tasks.cifar "{tmp_path}"'):
+def test_load_missing_data_error_names_download_command(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=f'missing or damaged; run .* -m esper.tasks.cifar "{tmp_path}"'):
         get_task("cifar_impaired").load(tmp_path)
 
 
-def test_damaged_data_is_refused(archive: Path) -> None:
+def test_load_damaged_data_raises(archive: Path) -> None:
     batch = archive / "cifar-10-batches-py" / "data_batch_3"
     batch.write_bytes(batch.read_bytes()[:-1])
     with pytest.raises(TaskError, match="missing or damaged"):

@@ -9,7 +9,7 @@ from tests.growth.hosts import pictures
 
 
 @pytest.mark.parametrize(("pool_before", "sizes"), [("conv", [8, 4, 2, 2]), ("norm", [4, 2, 2, 2])])
-def test_pools_halve_the_picture_as_often_as_asked(pool_before: PoolBefore, sizes: list[int]) -> None:
+def test_conv_host_pools_the_given_number_of_times(pool_before: PoolBefore, sizes: list[int]) -> None:
     widths = (4, 4, 4, 4)
     host = ConvHost(
         in_channels=1, widths=widths, kernel_size=3, pools=2, pool_before=pool_before, classes=10, slots="abcd"
@@ -20,7 +20,7 @@ def test_pools_halve_the_picture_as_often_as_asked(pool_before: PoolBefore, size
         assert h.shape[2:] == (size, size)
 
 
-def test_a_pool_before_the_norm_is_one_behind_the_block_while_the_norm_does_not_turn_the_sign() -> None:
+def test_pool_before_norm_equals_pool_after_block() -> None:
     pooled, whole = ConvBlock(1, 4, 3, pool_before="norm"), ConvBlock(1, 4, 3, pool_before=None)
     whole.load_state_dict(pooled.state_dict())
     x = pictures()

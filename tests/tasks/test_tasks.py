@@ -14,19 +14,19 @@ from esper.tasks import TASK_NAMES, TaskError, digits, get_task
 from esper.tasks.registry import TASKS
 
 
-def test_names_without_torch_are_those_of_the_registry() -> None:
+def test_task_names_match_registry_without_torch() -> None:
     assert tuple(TASKS) == TASK_NAMES
     code = "import sys, esper.tasks; assert 'torch' not in sys.modules and esper.tasks.TASK_NAMES"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_unknown_task_is_refused_with_the_nearest_name() -> None:
+def test_get_task_unknown_name_suggests_nearest() -> None:
     with pytest.raises(TaskError, match="unknown task 'digits_impared': did you mean digits_impaired"):
         get_task("digits_impared")
 
 
 @pytest.mark.parametrize("name", TASK_NAMES)
-def test_host_fits_the_task(name: str) -> None:
+def test_task_host_fits_its_data(name: str) -> None:
     task = get_task(name)
     net = GrowingNetwork(task.build_host(), ("early", "mid", "late"), GateConfig()).eval()
     assert net(torch.zeros(2, *task.input_shape), [0.0] * 3).shape == (2, task.classes)
@@ -34,7 +34,7 @@ def test_host_fits_the_task(name: str) -> None:
     assert task.samples_per_epoch % task.batch_size == 0
 
 
-def test_hosts_have_the_sizes_of_the_inventory() -> None:
+def test_task_hosts_have_documented_sizes() -> None:
     sizes = {
         name: sum(parameter.numel() for parameter in get_task(name).build_host().parameters()) for name in TASK_NAMES
     }
@@ -44,7 +44,7 @@ def test_hosts_have_the_sizes_of_the_inventory() -> None:
 
 
 @pytest.mark.parametrize("name", ["digits_impaired", "synthetic"])
-def test_splits_are_fixed_disjoint_and_standardised(name: str) -> None:
+def test_splits_are_deterministic_disjoint_and_standardised(name: str) -> None:
     task = get_task(name)
     first, second = task.load(None), task.load(None)
     parts = ("train", "validation", "test")
@@ -65,7 +65,7 @@ def test_splits_are_fixed_disjoint_and_standardised(name: str) -> None:
     assert first.train_x.std() == pytest.approx(1.0, abs=1e-3)
 
 
-def test_digits_are_all_there_and_stratified() -> None:
+def test_digits_are_complete_and_stratified() -> None:
     splits = digits.load()
     sizes = [len(y) for y in (splits.train_y, splits.validation_y, splits.test_y)]
     assert sizes == [1079, 359, 359]
@@ -74,7 +74,7 @@ def test_digits_are_all_there_and_stratified() -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "foreign"])
-def test_damaged_digits_are_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+def test_load_damaged_digits_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     data = tmp_path / "data"
     data.mkdir()
     whole = Path(digits.__file__).parent / "data" / "digits.npz"

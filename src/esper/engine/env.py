@@ -135,7 +135,7 @@ class Env:
         """Carry out a decision. The masks keep illegal ones from getting here.
 
         Raises:
-            IllegalTransition: the op is not legal in the slot's stage.
+            IllegalTransitionError: the op is not legal in the slot's stage.
         """
         op, slot = Op(action.op), self.network.slots[action.slot]
         curve, speed = CURVES[action.alpha_curve], RAMP_EPOCHS[action.alpha_speed]

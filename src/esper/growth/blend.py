@@ -1,4 +1,4 @@
-"""How a seed is blended into its host: alpha schedules, and the formulas that combine both outputs.
+"""Blending a seed into its host: alpha schedules, and the formulas that combine both outputs.
 
 Shapes: B samples, C channels, H × W pixels.
 """
@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from esper.growth.layers import global_avg_pool, mark_zero_init
 
 INITIAL_RAMP_EPOCHS = (3, 5, 8)
-"""Lengths of a seed's first ramp, epochs."""
+"""Selectable lengths of a seed's first ramp, in epochs."""
 RAMP_EPOCHS = (0, 3, 5, 8)
-"""Lengths of a later ramp, epochs; 0 is at once."""
+"""Selectable lengths of later ramps, in epochs; 0 changes alpha at once."""
 ALPHA_TARGETS = (0.5, 0.7, 1.0)
+"""Selectable values of alpha at the end of a ramp."""
 
 
 class Curve(enum.Enum):
@@ -32,12 +33,12 @@ class Curve(enum.Enum):
     SIGMOID_SHARP = "sigmoid_sharp"
 
     def value_at(self, t: float) -> float:
-        """Height of the curve at `t`, both in [0, 1]."""
+        """Return the value of the curve, 0 to 1, at the fraction `t` of the ramp, 0 to 1."""
         if self is Curve.LINEAR:
             return t
         if self is Curve.COSINE:
             return 0.5 * (1.0 - math.cos(math.pi * t))
-        # The logistic, scaled so that it starts at 0 and ends at 1: tanh is the same curve, centred.
+        # The logistic function, scaled to start at 0 and end at 1; tanh is the logistic function centred at 0.
         half = _STEEPNESS[self] / 4.0
         return 0.5 * (1.0 + math.tanh(half * (2.0 * t - 1.0)) / math.tanh(half))
 
@@ -48,39 +49,44 @@ _STEEPNESS = {Curve.SIGMOID_GENTLE: 6.0, Curve.SIGMOID: 12.0, Curve.SIGMOID_SHAR
 
 @dataclass(kw_only=True)
 class AlphaSchedule:
-    """A ramp from `start` to `target` in `steps` epochs, of which `epochs_started` have begun."""
+    """A ramp of alpha from `start` to `target` in `steps` epochs.
+
+    Raises:
+        ValueError: `start` or `target` is outside [0, 1], or `steps` is negative.
+    """
 
     start: float
     target: float
     steps: int
     curve: Curve
     epochs_started: int = 0
+    """Number of epochs of the ramp that have started."""
 
     def __post_init__(self) -> None:
         if not (0.0 <= self.start <= 1.0 and 0.0 <= self.target <= 1.0):
-            raise ValueError(f"alpha must stay between 0 and 1; the ramp goes from {self.start} to {self.target}")
+            raise ValueError(f"alpha must be between 0 and 1, got a ramp from {self.start} to {self.target}")
         if self.steps < 0:
-            raise ValueError(f"a ramp cannot take {self.steps} epochs; use 0 for at once")
+            raise ValueError(f"the length of a ramp must be at least 0 epochs, got {self.steps}")
 
     @property
     def finished(self) -> bool:
-        """Whether alpha is at its target."""
+        """True if alpha is at its target."""
         return self.epochs_started >= self.steps
 
     @property
     def value(self) -> float:
-        """Alpha now; exactly the target once finished."""
+        """Current alpha; exactly `target` once finished."""
         if self.finished:
             return self.target
         return self.start + (self.target - self.start) * self.curve.value_at(self.epochs_started / self.steps)
 
     def tick(self) -> None:
-        """Move on by one epoch; a finished ramp stays where it is."""
+        """Advance by one epoch; a finished ramp does not change."""
         self.epochs_started = min(self.epochs_started + 1, self.steps)
 
 
 class Blend(enum.Enum):
-    """The formula, for host h, seed s, share α and gate g."""
+    """Formula that combines host output h and seed output s, with alpha α and blend gate g."""
 
     ADD = "add"
     """h + α (s − h)"""
@@ -91,14 +97,14 @@ class Blend(enum.Enum):
 
 
 class BlendStyle(NamedTuple):
-    """What the policy's style head chooses: the curve of the first ramp, and the blend."""
+    """One choice of the policy's style head: the curve of the first ramp, and the blend."""
 
     curve: Curve
     blend: Blend
 
     @property
     def name(self) -> str:
-        """As in `linear_add`."""
+        """Name in events, such as `linear_add`."""
         return f"{self.curve.value}_{self.blend.value}"
 
 
@@ -108,10 +114,11 @@ BLEND_STYLES = (
     BlendStyle(Curve.SIGMOID, Blend.ADD),
     BlendStyle(Curve.LINEAR, Blend.GATE),
 )
+"""Choices of the style head, in its order."""
 
 
 class BlendGate(nn.Module):
-    """Decides for each sample how open the seed is: one number in (0, 1), one half at first."""
+    """Learned gate of the GATE blend: one value in (0, 1) for each sample, 0.5 at initialisation."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -120,26 +127,33 @@ class BlendGate(nn.Module):
         self.out = mark_zero_init(nn.Linear(hidden, 1))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Openness [B, 1, 1, 1]."""
+        """Return the gate values [B, 1, 1, 1] for features [B, C, H, W]."""
         pooled_BC = global_avg_pool(x_BCHW)
         return torch.sigmoid(self.out(torch.relu(self.hidden(pooled_BC))))[:, :, None, None]
 
 
 def blend(kind: Blend, host_BCHW: Tensor, seed_BCHW: Tensor, alpha: float, gate_B111: Tensor | None = None) -> Tensor:
-    """Combine both outputs [B, C, H, W]; at alpha 0 the host's value, and where they are added, at alpha 1 the seed's.
+    """Combine the outputs [B, C, H, W] of host and seed; exactly the host's at alpha 0, with ADD the seed's at alpha 1.
+
+    Args:
+        kind: Formula.
+        host_BCHW: Output of the host.
+        seed_BCHW: Output of the seed.
+        alpha: Blending weight, 0 to 1.
+        gate_B111: Values of the blend gate, required by GATE.
 
     Raises:
-        ValueError: the blend is GATE and there is no openness.
+        ValueError: The blend is GATE and `gate_B111` is None.
     """
     if kind is Blend.ADD and alpha == 1.0:
-        return seed_BCHW  # most of a life: worth sparing the operators that would give the same
+        return seed_BCHW  # the usual case: saves two operators
     difference = seed_BCHW - host_BCHW
     if kind is Blend.ADD:
         return torch.add(host_BCHW, difference, alpha=alpha)
     if kind is Blend.MULTIPLY:
         return torch.add(host_BCHW, host_BCHW * torch.tanh(difference), alpha=alpha)
     if gate_B111 is None:
-        raise ValueError("the GATE blend needs the openness of its gate")
+        raise ValueError("the GATE blend requires gate_B111")
     return torch.add(host_BCHW, gate_B111 * difference, alpha=alpha)
 
 
@@ -154,8 +168,8 @@ class _StraightThrough(torch.autograd.Function):
 
 
 def straight_through(host: Tensor, candidate: Tensor) -> Tensor:
-    """The host's value, bit for bit, whatever the candidate's; the gradient goes to both unchanged.
+    """Return the host's value, bit for bit; the backward pass gives the gradient unchanged to host and candidate.
 
-    Not written as `host + (candidate − candidate.detach())`, which rounds, and turns an infinity into NaN.
+    `host + (candidate − candidate.detach())` would round, and would turn an infinity into NaN.
     """
     return _StraightThrough.apply(host, candidate)

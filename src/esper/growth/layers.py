@@ -1,4 +1,4 @@
-"""The layers that hosts and seeds share, and their initial values."""
+"""Layers that hosts and seeds share, and their initialisation."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 class PointwiseConv(nn.Conv2d):
     """A 1×1 convolution, computed as a matrix product over the channels.
 
-    In channels_last that needs no copy, and on a CPU it is about three times as fast for pictures this small.
+    In channels_last the product needs no copy. On CPUs it takes a third of the time of `nn.Conv2d` for small pictures.
     """
 
     def __init__(self, channels_in: int, channels_out: int, bias: bool = False) -> None:
         super().__init__(channels_in, channels_out, 1, bias=bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        """From [B, C_in, H, W] to [B, C_out, H, W]."""
+        """Map [B, C_in, H, W] to [B, C_out, H, W]."""
         return F.linear(input.permute(0, 2, 3, 1), self.weight.flatten(1), self.bias).permute(0, 3, 1, 2)
 
 
 MAX_SLOW_CHANNELS = 4
-"""Most channels of which a batch norm in channels_last goes number by number on a CPU."""
+"""Maximum number of channels for which PyTorch's batch norm in channels_last is not vectorised on CPUs."""
 
 
 class FastBatchNorm2d(nn.BatchNorm2d):
-    """Batch norm that does not count its batches: only a cumulative average would need that.
+    """Batch norm that does not count batches (only a cumulative average needs the count).
 
-    Of few channels in float32 it is trained in the contiguous layout, which takes two thirds of the time with both
-    copies.
+    With at most `MAX_SLOW_CHANNELS` channels in float32 on CPUs, it trains in the contiguous layout, which takes two
+    thirds of the time, both copies included (docs/experiments.md, "batch norm of four channels").
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Preserves shape and layout."""
+        """Normalise; preserves shape and layout."""
         elsewhere = self.training and self.num_features <= MAX_SLOW_CHANNELS and input.device.type == "cpu"
         if not (elsewhere and input.dtype is torch.float32):
             return self._normalised(input)
@@ -53,26 +53,26 @@ class FastBatchNorm2d(nn.BatchNorm2d):
 
 
 def make_conv(channels_in: int, channels_out: int, kernel_size: int, groups: int = 1) -> nn.Conv2d:
-    """A convolution without bias that keeps the picture's size; `kernel_size` is odd."""
+    """Return a convolution without bias that keeps the size of the picture; `kernel_size` must be odd."""
     if kernel_size == 1 and groups == 1:
         return PointwiseConv(channels_in, channels_out)
     return Convolution(channels_in, channels_out, kernel_size, groups)
 
 
 def global_avg_pool(x_BCHW: Tensor) -> Tensor:
-    """Mean over the pixels [B, C].
+    """Return the mean over the pixels, [B, C].
 
-    As `x_BCHW.mean((2, 3))`, to the bit, but its gradient is in channels_last as the activations are: in another layout
-    the backward pass of the layer before took 15 times as long on a CPU.
+    Equal to `x_BCHW.mean((2, 3))` bit for bit, but its gradient is in channels_last like the activations. With a
+    gradient in another layout, the backward pass of the previous layer took 15 times as long on a CPU.
     """
     return x_BCHW.permute(0, 2, 3, 1).mean((1, 2))
 
 
 def max_pool_2x2(x_BCHW: Tensor) -> Tensor:
-    """A 2×2 max pool: [B, C, H/2, W/2], rounded down.
+    """Return the 2×2 max pool, [B, C, H/2, W/2], sizes rounded down.
 
-    In channels_last PyTorch's takes two to six times as long on a CPU as maxima of rows and columns, whose gradient,
-    however, takes much longer than its own.
+    Without gradients on CPUs, maxima of rows and columns replace PyTorch's pool, which takes two to six times as long
+    in channels_last. With gradients, the backward pass of the maxima takes longer than that of PyTorch's pool.
     """
     if torch.is_grad_enabled() or x_BCHW.device.type != "cpu":
         return F.max_pool2d(x_BCHW, 2)
@@ -82,24 +82,24 @@ def max_pool_2x2(x_BCHW: Tensor) -> Tensor:
 
 
 class Float32GroupNorm(nn.GroupNorm):
-    """GroupNorm that computes in float32 where 16 bits come in.
+    """GroupNorm that computes 16-bit inputs in float32.
 
-    With few channels PyTorch's CPU kernel for 16 bits goes number by number, and takes four times as long as this with
-    both casts. On a GPU autocast does the same.
+    With few channels, PyTorch's 16-bit CPU kernel is not vectorised and takes four times as long as this layer with
+    both casts. On GPUs, autocast computes GroupNorm in float32 anyway.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Preserves shape and dtype."""
+        """Normalise; preserves shape and dtype."""
         exact = input.float() if input.dtype.itemsize == 2 else input
         return super().forward(exact).to(input.dtype)
 
 
 _FP32_VECTOR_LANES = 16
-"""How many float32 numbers a vector register holds."""
+"""Number of float32 values in a vector register (AVX-512)."""
 
 
 def make_group_norm(channels: int) -> nn.GroupNorm:
-    """GroupNorm with about 16 channels to a group; one group where there are fewer."""
+    """Return a GroupNorm with about 16 channels in each group, or one group if there are fewer channels."""
     kind = Float32GroupNorm if channels < _FP32_VECTOR_LANES else nn.GroupNorm
     return kind(math.gcd(channels, max(1, channels // 16)), channels)
 
@@ -108,24 +108,24 @@ _ZERO_START = "starts_at_zero"
 
 
 def mark_zero_init(module: ModuleT) -> ModuleT:
-    """Mark a layer whose weight and bias `initialise_` sets to zero, so that what follows it starts as nothing."""
+    """Mark a layer so that `initialise_` sets its weight and bias to zero."""
     setattr(module, _ZERO_START, True)
     return module
 
 
 @torch.no_grad()
 def initialise_(module: nn.Module, generator: torch.Generator) -> None:
-    """Set every parameter and buffer of `module` anew, in place.
+    """Initialise every parameter and buffer of `module` in place, from `generator` only.
 
     PyTorch's layers draw their initial values from the global random stream, so that the values depend on the order in
-    which modules are built, and on the thread. `initialise_` draws from `generator` only, in the order of
-    `module.modules()`, on the CPU, so that a module starts from the same values on every device.
+    which modules are built, and on the thread. `initialise_` draws in the order of `module.modules()`, on the CPU, so
+    that a module has the same initial values on every device.
 
     Convolutions and linear layers: Kaiming-uniform for ReLU, biases zero. Norms: ones and zeros, fresh statistics.
     Layers marked by `mark_zero_init`: zeros.
 
     Raises:
-        TypeError: a layer owns parameters or buffers and is of none of these kinds.
+        TypeError: A layer of another type has parameters or buffers.
     """
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):

@@ -21,11 +21,11 @@ LEGAL_TRANSITIONS: Mapping[Stage, frozenset[Stage]] = MappingProxyType(
         Stage.EMBARGOED: frozenset({Stage.DORMANT}),
     }
 )
-"""The single source of truth: the stages that each stage may move to."""
+"""Legal next stages of each stage."""
 
 
 class IllegalTransitionError(RuntimeError):
-    """An operation was asked of a slot that its stage, or a gate, does not allow."""
+    """An operation on a slot that its stage or a gate does not allow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,31 +33,31 @@ class GateConfig:
     """Thresholds of the gates and timers of the lifecycle."""
 
     training_epochs: int = 2
-    """G2: least number of epochs in TRAINING."""
+    """G2: minimum number of epochs in TRAINING."""
     max_grad_norm: float = 100.0
-    """G2: mean gradient norm of the seed above which its training counts as exploding."""
+    """G2: maximum mean gradient norm of the seed; above it, training counts as exploding."""
     require_contribution: bool = True
-    """G5: whether the contribution must have been measured; it cannot be where counterfactuals are off."""
+    """G5: require that the contribution was measured. False if counterfactuals are off."""
     require_min_contribution: bool = False
-    """G5: whether a seed must contribute, and not only be measured, to become permanent."""
+    """G5: require a contribution of at least `min_contribution`."""
     min_contribution: float = 0.01
-    """G5, strict: least contribution to the validation accuracy, as a fraction."""
+    """G5: minimum contribution to the validation accuracy, as a fraction."""
     cull_age: int = 3
-    """Least age in epochs at which the policy may cull a seed."""
+    """Minimum age in epochs at which the policy can cull a seed."""
     embargo_epochs: int = 5
-    """How long an emptied slot rests."""
+    """Epochs for which an emptied slot stays EMBARGOED."""
 
     def __post_init__(self) -> None:
         for name in ("training_epochs", "cull_age", "embargo_epochs"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not self.max_grad_norm > 0:
-            raise ValueError(f"max_grad_norm must be above 0, not {self.max_grad_norm}")
+            raise ValueError(f"max_grad_norm must be above 0, got {self.max_grad_norm}")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One condition of a gate. `value` and `threshold` are None where nothing was measured or compared."""
+    """One condition of a gate. `value` is None if not measured, `threshold` None if nothing is compared."""
 
     name: str
     passed: bool
@@ -67,29 +67,29 @@ class Check:
 
 @dataclass(frozen=True)
 class GateResult:
-    """What a gate said: every condition, those that hold too."""
+    """Result of a gate: all its conditions, passed and failed."""
 
     gate: str
     checks: tuple[Check, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether every condition holds."""
+        """True if every condition holds."""
         return all(check.passed for check in self.checks)
 
     @property
     def failed_checks(self) -> str:
-        """The conditions that do not hold, for a message."""
+        """Names of the conditions that do not hold, separated by commas."""
         return ", ".join(check.name for check in self.checks if not check.passed)
 
 
 def gate_g1(epochs: int) -> GateResult:
-    """To TRAINING: germinated for an epoch."""
+    """Check the transition to TRAINING: one epoch in GERMINATED."""
     return GateResult("G1", (Check("epochs germinated", epochs >= 1, epochs, 1),))
 
 
 def gate_g2(epochs: int, grad_norm: float | None, config: GateConfig) -> GateResult:
-    """To BLENDING: trained long enough, on a gradient that was measured and is sound."""
+    """Check the transition to BLENDING: enough epochs in TRAINING, and a measured, finite, bounded gradient norm."""
     checks = [
         Check("epochs in training", epochs >= config.training_epochs, epochs, config.training_epochs),
         Check("gradient measured", grad_norm is not None),
@@ -103,12 +103,12 @@ def gate_g2(epochs: int, grad_norm: float | None, config: GateConfig) -> GateRes
 
 
 def gate_g3(alpha: float, target: float) -> GateResult:
-    """To PROBATIONARY: alpha is at its target."""
+    """Check the transition to PROBATIONARY: alpha is at its target."""
     return GateResult("G3", (Check("alpha at target", alpha == target, alpha, target),))
 
 
 def gate_g5(contribution: float | None, config: GateConfig) -> GateResult:
-    """To FOSSILIZED: the contribution was measured, where it can be, and, if strict, suffices."""
+    """Check the transition to FOSSILIZED: the contribution meets the requirements of `config`."""
     checks = (
         [Check("contribution measured", contribution is not None, contribution)] if config.require_contribution else []
     )

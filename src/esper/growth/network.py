@@ -1,6 +1,6 @@
-"""Hosts, which declare where seeds can be injected, and the network of a host and its slots.
+"""Host and GrowingNetwork: a base network with injection points, and the network of a host and its slots.
 
-Shapes: B samples, V configurations (every seed on, then each of some off), C channels, H × W pixels, K classes.
+Shapes: B samples, V configurations (all seeds on, then each ablated slot off), C channels, H × W pixels, K classes.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from esper.nearest import nearest
 
 
 class InjectionPoint(NamedTuple):
-    """A point of a host where a seed may grow."""
+    """A named point of a host where a seed can grow."""
 
     name: str
     channels: int
     after_segment: int
-    """The seed sees, and is blended into, the output of this segment."""
+    """Index of the segment whose output the seed receives and is blended into."""
 
 
 class Host(nn.Module):
-    """A base network: segments that run in order, then a head; injection points between them."""
+    """A base network: segments that run in order, then a head, with injection points after segments."""
 
     def __init__(
         self, segments: Sequence[nn.Module], head: nn.Module, injection_points: Sequence[InjectionPoint]
@@ -43,12 +43,12 @@ class GrowingNetwork(nn.Module):
     """A host with slots at some or all of its injection points.
 
     Args:
-        host: the base network.
-        slots: names of the injection points to use, in any order.
-        gates: thresholds for all of them.
+        host: Base network.
+        slots: Names of the injection points to use, in any order.
+        gates: Thresholds of every slot.
 
     Raises:
-        ValueError: the host has no injection point of a name.
+        ValueError: A name is unknown or given twice.
     """
 
     def __init__(self, host: Host, slots: Sequence[str], gates: GateConfig) -> None:
@@ -57,7 +57,7 @@ class GrowingNetwork(nn.Module):
         self.host = host
         used = [injection for injection in host.injection_points if injection.name in slots]
         self.slots = tuple(Slot(injection.name, injection.channels, gates) for injection in used)
-        """In the order of the forward pass."""
+        """Slots in the order of the forward pass."""
         for slot in self.slots:
             self.add_module(f"slot_{slot.name}", slot)
         self._slots_after = [
@@ -65,14 +65,14 @@ class GrowingNetwork(nn.Module):
             for segment in range(len(host.segments))
         ]
         self.host_parameter_count = sum(parameter.numel() for parameter in host.parameters())
-        """Of the bare host."""
+        """Number of parameters of the bare host."""
 
     def alphas(self) -> list[float]:
-        """For each slot, its alpha as its schedule has it."""
+        """Return the current alpha of each slot."""
         return [slot.alpha for slot in self.slots]
 
     def forward(self, x_BCHW: Tensor, alphas: Sequence[float]) -> Tensor:
-        """Logits [B, K] with each slot's seed blended in at its alpha."""
+        """Map pictures [B, C, H, W] to logits [B, K], with each slot's seed blended in at its alpha."""
         h = x_BCHW
         for segment, indices in zip(self.host.segments, self._slots_after, strict=True):
             h = segment(h)
@@ -81,14 +81,19 @@ class GrowingNetwork(nn.Module):
         return self.host.head(h)
 
     def forward_ablations(self, x_BCHW: Tensor, alphas: Sequence[float], ablate: Sequence[int]) -> Tensor:
-        """Logits [V, B, K]: first with every seed on, then with each slot in `ablate` (ascending) off.
+        """Return the logits [V, B, K]: first with all seeds on, then with each slot in `ablate` switched off.
 
-        What lies before the first ablated slot is computed once. At its slot, each ablation branches off from the
-        activations with every seed on, and shares the batch from there.
+        The segments before the first ablated slot are computed once. Each ablation branches off at its slot from the
+        activations with all seeds on, and is part of the batch from there.
+
+        Args:
+            x_BCHW: Input pictures.
+            alphas: Alpha of each slot.
+            ablate: Indices of the slots to ablate, ascending.
 
         Raises:
             ValueError: `ablate` is not ascending.
-            RuntimeError: the network is in training mode, in which batch norm would mix the configurations.
+            RuntimeError: The network is in training mode, in which batch norm would mix the configurations.
         """
         self._check_counterfactual(ablate)
         samples = len(x_BCHW)
@@ -104,13 +109,19 @@ class GrowingNetwork(nn.Module):
         return logits.view(1 + len(ablate), samples, -1)
 
     def forward_subsets(self, x_BCHW: Tensor, alphas: Sequence[float], slots: Sequence[int]) -> Tensor:
-        """Logits [2^n, B, K] of every subset of `slots` (ascending): bit k of the index is set where `slots[k]` is off.
+        """Return the logits [2^n, B, K] for every subset of `slots` switched off.
 
-        The batch doubles at each of these slots, so that what lies before it is computed once for both halves.
+        Bit k of the subset's index is set if `slots[k]` is off. The batch doubles at each of these slots, so that the
+        segments before it are computed once for both halves.
+
+        Args:
+            x_BCHW: Input pictures.
+            alphas: Alpha of each slot.
+            slots: Indices of n slots, ascending.
 
         Raises:
             ValueError: `slots` is not ascending.
-            RuntimeError: the network is in training mode, in which batch norm would mix the subsets.
+            RuntimeError: The network is in training mode, in which batch norm would mix the subsets.
         """
         self._check_counterfactual(slots)
         h = x_BCHW
@@ -125,27 +136,27 @@ class GrowingNetwork(nn.Module):
 
     def _check_counterfactual(self, slots: Sequence[int]) -> None:
         if self.training:
-            raise RuntimeError("counterfactuals are measured in evaluation mode: call eval() first")
+            raise RuntimeError("counterfactuals require evaluation mode; call eval() first")
         if any(a >= b for a, b in itertools.pairwise(slots)):
-            raise ValueError(f"slots to switch off must ascend, without repetition; got {list(slots)}")
+            raise ValueError(f"slots to switch off must be in ascending order without repetition, got {list(slots)}")
 
     def reset(self, generator: torch.Generator) -> None:
-        """A fresh host with empty slots, in place."""
+        """Empty all slots and initialise the host's parameters from `generator`, in place."""
         for slot in self.slots:
             slot.reset()
         initialise_(self.host, generator)
 
     def host_parameters(self) -> list[nn.Parameter]:
-        """Parameters of the bare host."""
+        """Return the parameters of the bare host."""
         return list(self.host.parameters())
 
     def slot_parameters(self, index: int) -> list[nn.Parameter]:
-        """Parameters of a slot's seed and of its gate; empty without a seed."""
+        """Return the parameters of a slot's seed and blend gate; empty without a seed."""
         return list(self.slots[index].parameters())
 
     @property
     def parameter_ratio(self) -> float:
-        """Parameters of host and seeds, the permanent ones too, over those of the bare host."""
+        """Number of parameters of host and seeds, divided by that of the bare host."""
         seeds = sum(slot.parameter_count for slot in self.slots)
         return (self.host_parameter_count + seeds) / self.host_parameter_count
 
@@ -155,4 +166,4 @@ def _check_names(slots: Sequence[str], known: Sequence[str]) -> None:
         if name not in known:
             raise ValueError(f"the host has no slot {name!r}: {nearest(name, known)}")
     if len(set(slots)) != len(slots):
-        raise ValueError(f"a slot is named twice: {', '.join(slots)}")
+        raise ValueError(f"slot names must be unique, got {', '.join(slots)}")

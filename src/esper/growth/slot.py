@@ -1,7 +1,6 @@
-"""A slot: the place in a host where seeds live, and the state machine of their lives.
+"""Slot: the state machine of the seed at one injection point of a host.
 
-Alpha is not read by the forward pass from here: it is an argument of `GrowingNetwork.forward`. The slot knows what
-alpha should be, and when.
+The slot computes alpha, but its forward pass does not read it: the caller passes it to `GrowingNetwork.forward`.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from esper.growth.stages import Stage
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 _VELOCITY_EMA_DECAY = 0.7
-"""Weight of the past in the moving average of the contribution's change."""
+"""Weight of the previous value in the exponential moving average of the contribution's change."""
 
 
 @dataclass(frozen=True)
 class StageTransition:
-    """A transition that happened, for telemetry."""
+    """A change of a slot's stage."""
 
     slot: str
     before: Stage
     after: Stage
     blueprint: str | None
     reason: str
-    """The operation, the gate or the timer that made it."""
+    """The operation, the gate or the timer that caused it."""
 
 
 class Slot(nn.Module):
-    """One injection point of one host, empty or with a seed.
+    """An injection point of a host, empty or with a seed.
 
     The operations (`germinate`, `advance`, `set_alpha`, `cull`, `fossilize`) raise `IllegalTransitionError` exactly if
     the property of the same name (`can_germinate`, …) is False. `tick` ends an epoch.
@@ -55,7 +54,7 @@ class Slot(nn.Module):
     stage: Stage
     seed: nn.Module | None
     gate: BlendGate | None
-    """The trainable gate of a seed that is blended by GATE."""
+    """The blend gate of a seed that is blended by GATE, else None."""
 
     def __init__(self, name: str, channels: int, gates: GateConfig) -> None:
         super().__init__()
@@ -64,84 +63,86 @@ class Slot(nn.Module):
         self.gates = gates
         self.register_module("seed", None)
         self.register_module("gate", None)
-        # Follows `.to(device)`, so that a seed is built where its host lives.
+        # An empty buffer follows `.to(device)`, so that a seed is placed on the device of its host.
         self.register_buffer("_device_anchor", torch.empty(0), persistent=False)
         self._empty(Stage.DORMANT)
 
     def _empty(self, stage: Stage) -> None:
-        """Drop the seed and everything known of it."""
+        """Remove the seed and all its measurements."""
         self.stage = stage
         self.epochs_in_stage = 0
         self.seed = None
         self.gate = None
         self.parameter_count = 0
-        """Of the seed and its gate."""
+        """Number of parameters of the seed and its blend gate."""
         self.blueprint: str | None = None
         self.blend = Blend.ADD
         self.schedule: AlphaSchedule | None = None
-        """The ramp to come, under way or finished; None without a seed."""
+        """The pending, current or finished ramp; None without a seed."""
         self.age = 0
         """Epochs since germination."""
         self.grad_norm: float | None = None
-        """Mean gradient norm of the last epoch, set by whoever trains the seed."""
+        """Mean gradient norm in the last epoch, set by the training loop; None if not measured."""
         self.contribution: float | None = None
+        """Validation accuracy with all seeds minus without this one, as a fraction; None if not measured."""
         self.contribution_se: float | None = None
         self.contribution_velocity: float | None = None
+        """Moving average of the contribution's change between measurements; None before the second one."""
         self._gate_seed = 0
         self._cull_reason: str | None = None
 
-    # What is
+    # State
 
     @property
     def alpha(self) -> float:
-        """Share of the seed in the forward pass of the coming epoch; 0 before blending and without a seed."""
+        """Blending weight of the seed in the next epoch, 0 to 1; 0 before blending and without a seed."""
         return self.schedule.value if self.schedule is not None else 0.0
 
     @property
     def is_ramping(self) -> bool:
-        """Whether alpha is on its way: until it arrives, nothing else may be asked of it."""
+        """True while alpha is ramping. No op on this slot is legal until the ramp has finished."""
         return self.stage is Stage.BLENDING and self.schedule is not None and not self.schedule.finished
 
     @property
     def is_culling(self) -> bool:
-        """Whether alpha is on its way to 0, at which the seed will be removed."""
+        """True while alpha ramps to 0, after which the seed is removed."""
         return self._cull_reason is not None
 
-    # What may be done
+    # Legality of the operations
 
     @property
     def can_germinate(self) -> bool:
-        """The slot is empty and rested."""
+        """True if the slot is empty and not embargoed."""
         return self.stage is Stage.DORMANT
 
     @property
     def can_advance(self) -> bool:
-        """The seed is in TRAINING and G2 lets it into BLENDING."""
+        """True if the seed is in TRAINING and passes G2."""
         return self.stage is Stage.TRAINING and self._check_g2().passed
 
     @property
     def can_set_alpha(self) -> bool:
-        """The seed is blended, not yet permanent, and its alpha rests."""
+        """True if the seed is blended and not fossilized, and alpha is not ramping."""
         return self.stage in (Stage.BLENDING, Stage.PROBATIONARY) and not self.is_ramping
 
     @property
     def can_cull(self) -> bool:
-        """There is a seed that is not permanent, is old enough to be judged, and its alpha rests."""
+        """True if there is a seed of at least `cull_age` epochs that is not fossilized, and alpha is not ramping."""
         old_enough = self.age >= self.gates.cull_age
         return Stage.CULLED in LEGAL_TRANSITIONS[self.stage] and old_enough and not self.is_ramping
 
     @property
     def can_fossilize(self) -> bool:
-        """The seed is on probation and G5 lets it become permanent."""
+        """True if the seed is in PROBATIONARY and passes G5."""
         return self.stage is Stage.PROBATIONARY and self._check_g5().passed
 
     def refusing_gate(self) -> GateResult | None:
-        """The gate that holds the seed back now; None where none does."""
+        """Return the result of the next gate if it refuses the seed, else None."""
         result = self.check_next_gate()
         return None if result is None or result.passed else result
 
     def check_next_gate(self) -> GateResult | None:
-        """What the gate to the seed's next stage says now; None where no gate is next."""
+        """Evaluate the gate to the seed's next stage; None if no gate follows."""
         if self.stage is Stage.GERMINATED:
             return gate_g1(self.epochs_in_stage)
         if self.stage is Stage.TRAINING:
@@ -160,35 +161,41 @@ class Slot(nn.Module):
     def _check_g5(self) -> GateResult:
         return gate_g5(self.contribution, self.gates)
 
-    # The operations
+    # Operations
 
     def germinate(
         self, blueprint: str, blend: Blend, curve: Curve, tempo: int, target: float, generator: torch.Generator
     ) -> StageTransition:
-        """Plant a seed, to be blended later along a ramp of `tempo` epochs up to `target`.
+        """Plant a seed and prepare its first ramp.
 
-        Its initial values are drawn from `generator` (on the CPU).
+        Args:
+            blueprint: Registered name of the seed's architecture.
+            blend: Formula that combines the outputs of seed and host.
+            curve: Shape of the first ramp.
+            tempo: Length of the first ramp in epochs.
+            target: Alpha at the end of the first ramp.
+            generator: CPU generator of the seed's initial values.
 
         Raises:
-            IllegalTransition: the slot is not DORMANT.
-            ValueError: no blueprint has this name.
+            IllegalTransitionError: The slot is not DORMANT.
+            ValueError: No blueprint has this name.
         """
         self._check_legal(self.can_germinate, "germinate")
         seed = build_seed(blueprint, self.channels)
         initialise_(seed, generator)
         self.seed = self._place_module(seed)
         self.blueprint = blueprint
-        # Drawn whatever the blend, so that neither the seed's values nor what is drawn next depend on it.
+        # Drawn for every blend, so that the values drawn from `generator` do not depend on the blend.
         self._gate_seed = int(torch.randint(2**62, (), generator=generator))
         self._set_blend(blend)
         self.schedule = AlphaSchedule(start=0.0, target=target, steps=tempo, curve=curve)
         return self._transition_to(Stage.GERMINATED, "germinate")
 
     def advance(self) -> StageTransition:
-        """From TRAINING to BLENDING; the coming epoch runs at the first value of the ramp.
+        """Move the seed from TRAINING to BLENDING; the next epoch runs at the first step of the ramp.
 
         Raises:
-            IllegalTransition: the stage is not TRAINING, or G2 refuses.
+            IllegalTransitionError: The stage is not TRAINING, or G2 refuses.
         """
         self._check_legal(self.can_advance, "advance")
         assert self.schedule is not None
@@ -196,13 +203,21 @@ class Slot(nn.Module):
         return self._transition_to(Stage.BLENDING, "advance")
 
     def set_alpha(self, target: float, steps: int, curve: Curve, blend: Blend | None = None) -> StageTransition | None:
-        """Give alpha a new target, reached in `steps` epochs (0: at once), and the seed a new blend unless None.
+        """Start a ramp to a new alpha target, and change the blend if one is given.
 
-        Returns the move back to BLENDING, or None if the seed was there already. A change to or from GATE changes the
-        slot's parameters.
+        A change to or from GATE changes the slot's parameters.
+
+        Args:
+            target: Alpha at the end of the ramp.
+            steps: Length of the ramp in epochs; 0 sets alpha at once.
+            curve: Shape of the ramp.
+            blend: New blend; None keeps the current one.
+
+        Returns:
+            The transition back to BLENDING, or None if the seed was already in BLENDING.
 
         Raises:
-            IllegalTransition: the seed is not blended, is permanent, or its alpha is moving.
+            IllegalTransitionError: The seed is not blended, is fossilized, or its alpha is ramping.
         """
         self._check_legal(self.can_set_alpha, "set_alpha")
         if blend is not None and blend is not self.blend:
@@ -210,12 +225,18 @@ class Slot(nn.Module):
         return self._start_ramp(target, steps, curve, "set_alpha")
 
     def cull(self, steps: int, curve: Curve, reason: str) -> StageTransition | None:
-        """Remove the seed: at once if `steps` is 0 or it is not blended, else when alpha has gone down to 0.
+        """Remove the seed at once if `steps` is 0 or it is not blended; else ramp alpha to 0 and remove it then.
 
-        Returns the first move of it, or None if the seed is in BLENDING and stays there on its way down.
+        Args:
+            steps: Length of the ramp to 0 in epochs.
+            curve: Shape of the ramp.
+            reason: Recorded as the reason of the transitions.
+
+        Returns:
+            The first transition, or None if the seed is in BLENDING and stays there during the ramp.
 
         Raises:
-            IllegalTransition: there is no seed, it is permanent or too young, or its alpha is moving.
+            IllegalTransitionError: There is no seed, it is fossilized or too young, or its alpha is ramping.
         """
         self._check_legal(self.can_cull, "cull")
         if steps == 0 or not self.stage.is_blended:
@@ -224,32 +245,32 @@ class Slot(nn.Module):
         return self._start_ramp(0.0, steps, curve, reason)
 
     def fossilize(self) -> StageTransition:
-        """Make the seed permanent, at the alpha at which it was tried.
+        """Make the seed permanent at its current alpha.
 
         Raises:
-            IllegalTransition: the stage is not PROBATIONARY, or G5 refuses.
+            IllegalTransitionError: The stage is not PROBATIONARY, or G5 refuses.
         """
         self._check_legal(self.can_fossilize, "fossilize")
         return self._transition_to(Stage.FOSSILIZED, "fossilize")
 
     def remove_seed(self, reason: str) -> StageTransition:
-        """Remove a seed at once, whatever its age and alpha.
+        """Remove the seed at once, regardless of its age and alpha.
 
         Raises:
-            IllegalTransition: there is no seed, or it is permanent.
+            IllegalTransitionError: There is no seed, or it is fossilized.
         """
         before, blueprint = self.stage, self.blueprint
         if Stage.CULLED not in LEGAL_TRANSITIONS[before]:
-            raise IllegalTransitionError(f"slot {self.name}: there is nothing to remove in stage {before.label}")
+            raise IllegalTransitionError(f"slot {self.name}: cannot remove a seed in stage {before.label}")
         self._empty(Stage.CULLED)
         return StageTransition(self.name, before, Stage.CULLED, blueprint, reason)
 
     def reset(self) -> None:
-        """Empty the slot for a new episode, whatever is in it."""
+        """Empty the slot for a new episode, regardless of its stage."""
         self._empty(Stage.DORMANT)
 
     def record_contribution(self, contribution: float, standard_error: float) -> None:
-        """Note the seed's measured contribution to the validation accuracy, as a fraction, and how fast it changes."""
+        """Store the seed's measured contribution to the validation accuracy (a fraction), and update its velocity."""
         if self.contribution is not None:
             change = contribution - self.contribution
             past = change if self.contribution_velocity is None else self.contribution_velocity
@@ -257,7 +278,7 @@ class Slot(nn.Module):
         self.contribution, self.contribution_se = contribution, standard_error
 
     def tick(self) -> list[StageTransition]:
-        """End an epoch: age the seed, move alpha, and make the transitions that need no decision."""
+        """End an epoch: age the seed, advance alpha, and return the transitions that need no decision."""
         if self.stage is Stage.DORMANT:
             return []
         self.epochs_in_stage += 1
@@ -274,7 +295,7 @@ class Slot(nn.Module):
         return []
 
     def _tick_alpha(self) -> list[StageTransition]:
-        """G3 is asked before alpha moves: the seed is trained and validated at its target before it goes on trial."""
+        # G3 is checked before alpha advances, so that the seed is trained and validated at its target first.
         if not self.is_culling and self._check_g3().passed:
             return [self._transition_to(Stage.PROBATIONARY, "G3")]
         assert self.schedule is not None
@@ -291,7 +312,7 @@ class Slot(nn.Module):
     def _transition_to(self, after: Stage, reason: str) -> StageTransition:
         before = self.stage
         if after not in LEGAL_TRANSITIONS[before]:
-            raise IllegalTransitionError(f"slot {self.name}: no seed goes from {before.label} to {after.label}")
+            raise IllegalTransitionError(f"slot {self.name}: illegal transition from {before.label} to {after.label}")
         self.stage, self.epochs_in_stage = after, 0
         return StageTransition(self.name, before, after, self.blueprint, reason)
 
@@ -301,12 +322,12 @@ class Slot(nn.Module):
             why = f"; {gate.gate} refuses: {gate.failed_checks}" if gate is not None else ""
             raise IllegalTransitionError(f"slot {self.name}: {op} is illegal in stage {self.stage.label}{why}")
 
-    # The modules
+    # Modules
 
     def forward(self, host_BCHW: Tensor, alpha: float) -> Tensor:
-        """The host's features [B, C, H, W] with the seed blended in at `alpha`.
+        """Return the host's features [B, C, H, W] with the seed blended in at `alpha`.
 
-        In TRAINING it is straight-through in training mode, and in evaluation mode not called at all.
+        A seed in TRAINING is straight-through in training mode, and is not called in evaluation mode.
         """
         if self.seed is None:
             return host_BCHW
@@ -331,14 +352,14 @@ class Slot(nn.Module):
         self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
 
     def _place_module(self, module: ModuleT) -> ModuleT:
-        """The module on the host's device, in its memory format and its mode."""
+        """Move a module to the host's device and memory format and set its train/eval mode."""
         module = module.to(self.get_buffer("_device_anchor").device, non_blocking=True)
         return module.to(memory_format=torch.channels_last).train(self.training)
 
     # Persistence
 
     def lifecycle_state(self) -> dict[str, Any]:
-        """Everything but the weights, as JSON can hold it; a measured NaN stays a NaN."""
+        """Return the state without the weights, as JSON-compatible values; a measured NaN stays NaN."""
         schedule = self.schedule
         return {
             "stage": self.stage.label,

@@ -1,4 +1,4 @@
-"""The stages of a seed's life."""
+"""The stages of a slot."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import enum
 
 
 class Stage(enum.IntEnum):
-    """Where a slot stands. The order is that of a successful life, then that of a failed one."""
+    """Stage of a slot, in the order of a successful seed, then the stages of a removed one. Numbers are on disk."""
 
     DORMANT = 0
     """The slot is empty."""
     GERMINATED = 1
-    """The seed exists and is not called."""
+    """The seed exists, but is not called."""
     TRAINING = 2
-    """The seed learns, straight-through: the host computes as if it were not there."""
+    """The seed is trained straight-through; the host's output is unchanged."""
     BLENDING = 3
-    """Alpha is on its way to its target, or reached it in this epoch."""
+    """Alpha is ramping to its target, or reached it in this epoch."""
     PROBATIONARY = 4
-    """Blended at its target, and on trial."""
+    """The seed is blended at its target and evaluated; it can be fossilized or culled."""
     FOSSILIZED = 5
-    """Part of the host for good."""
+    """The seed is a permanent part of the host."""
     CULLED = 6
     """The seed was removed in this epoch."""
     EMBARGOED = 7
-    """The slot is empty and rests before it may be sown again."""
+    """The slot is empty; no seed can be planted until the embargo ends."""
 
     @property
     def label(self) -> str:
-        """Lower-case name, as people and telemetry read it."""
+        """Lower-case name, used in events and on screen."""
         return self.name.lower()
 
     @property
     def is_blended(self) -> bool:
-        """Whether a seed of this stage takes part in the value of the forward pass."""
+        """True if a seed in this stage contributes to the output of the forward pass."""
         return self in (Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED)

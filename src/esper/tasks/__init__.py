@@ -1,4 +1,4 @@
-"""Data sets, and the host that each one trains. Importing this package does not import torch; getting a task does."""
+"""Tasks by name. Importing this package does not import torch; `get_task` does."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = [
 
 
 def get_task(name: str) -> Task:
-    """The task of this name.
+    """Return the task of this name.
 
     Raises:
-        TaskError: there is none; it names the nearest.
+        TaskError: No task has this name.
     """
     check_task_name(name)
-    from esper.tasks.registry import TASKS  # here, so that the names are known without torch
+    from esper.tasks.registry import TASKS  # imports torch
 
     return TASKS[name]
 

@@ -1,6 +1,6 @@
-"""CIFAR-10 (Krizhevsky, 2009), read by torchvision from the user's cache directory.
+"""CIFAR-10 (Krizhevsky, 2009), read with torchvision from the user's cache directory.
 
-Nothing is downloaded unasked: `python -m esper.tasks.cifar [DIRECTORY]` does it.
+`python -m esper.tasks.cifar [DIRECTORY]` downloads the data; training never does.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from torchvision.datasets import CIFAR10
 
 VALIDATION_FRACTION = 0.1
-"""Of the training pictures, from the end of the files, in which their order is random."""
+"""Fraction of the training pictures, taken from the end of the files, whose order is random."""
 
 
 def default_dir() -> Path:
-    """Where CIFAR-10 is looked for unless a directory is given."""
+    """Return the default directory of CIFAR-10, in the user's cache."""
     return Path(platformdirs.user_cache_dir("esper-sanctum")) / "cifar10"
 
 
@@ -36,7 +36,7 @@ def load(data_dir: Path | None = None) -> Splits:
     """Read CIFAR-10: 45,000 pictures for training, 5,000 for validation, 10,000 for test.
 
     Raises:
-        TaskError: it is not there, or its checksums are wrong; it names the command that downloads it.
+        TaskError: Files are missing or damaged; the message contains the command that downloads them.
     """
     directory = data_dir or default_dir()
     train, test = _open(directory, train=True), _open(directory, train=False)
@@ -46,13 +46,13 @@ def load(data_dir: Path | None = None) -> Splits:
 
 
 def _open(directory: Path, *, train: bool) -> CIFAR10:
-    from torchvision.datasets import CIFAR10  # slow to import, and most tasks do without
+    from torchvision.datasets import CIFAR10  # slow to import, and needed by this task only
 
     try:
         return CIFAR10(directory, train=train)
     except (OSError, RuntimeError) as error:
         raise TaskError(
-            f'CIFAR-10 in {directory} is missing or damaged: run {sys.executable} -m esper.tasks.cifar "{directory}"'
+            f'CIFAR-10 in {directory} is missing or damaged; run {sys.executable} -m esper.tasks.cifar "{directory}"'
         ) from error
 
 
@@ -87,7 +87,7 @@ def main() -> None:
     try:
         CIFAR10(directory, download=True)
     except (OSError, RuntimeError) as error:
-        sys.exit(f"CIFAR-10 could not be downloaded to {directory}: {error}")
+        sys.exit(f"cannot download CIFAR-10 to {directory}: {error}")
 
 
 if __name__ == "__main__":

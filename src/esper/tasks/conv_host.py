@@ -15,28 +15,31 @@ from esper.growth.layers import FastBatchNorm2d, global_avg_pool, make_conv, max
 from esper.growth.network import Host, InjectionPoint
 
 _BATCH_NORM_MOMENTUM = 0.5
-"""An epoch may be no more than 8 batches: with PyTorch's 0.1 the running statistics lag behind the weights, and the
-validation accuracy of a sound network jumps by tens of points."""
+"""An epoch can be as short as 8 batches. With PyTorch's default of 0.1 the running statistics lag behind the weights,
+and the validation accuracy of an intact network jumps by tens of percentage points."""
 
 
 PoolBefore = Literal["conv", "norm"]
-"""Which layer of a block sees the picture halved first."""
+"""Layer of a block before which the picture is pooled: the convolution or the norm."""
 
 
 class ConvHost(Host):
-    """Convolution blocks with a slot after each.
+    """Convolution blocks with a slot after each, then a linear head.
 
     Args:
-        in_channels: of the pictures.
-        widths: channels of each block.
-        kernel_size: of every convolution, odd.
-        pools: how often the picture is halved.
-        pool_before: where. "conv": by the blocks from the second, before their convolution, so that the seed of the
-            block before sees every pixel; for small pictures. "norm": by the blocks from the first, between convolution
-            and norm, so that norm, ReLU and seed have a quarter of the pixels to compute (as Page, 2019, "How to train
-            your ResNet", and Jordan, 2024, "94% on CIFAR-10 in 3.29 seconds").
-        classes: outputs.
-        slots: names, one to a block.
+        in_channels: Channels of the pictures.
+        widths: Output channels of each block.
+        kernel_size: Kernel size of every convolution, odd.
+        pools: Number of 2×2 max pools.
+        pool_before: Position of the pools. "conv": before the convolutions of the second and later blocks, so that the
+            seed of the previous block receives every pixel; for small pictures. "norm": between convolution and norm of
+            the first and later blocks, so that norm, ReLU and seed compute a quarter of the pixels (as in Page, 2019,
+            "How to train your ResNet", and Jordan, 2024, "94% on CIFAR-10 in 3.29 seconds").
+        classes: Number of outputs.
+        slots: Slot names, one for each block.
+
+    Raises:
+        ValueError: The numbers of slots and widths differ.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class ConvHost(Host):
         slots: Sequence[str] = ("early", "mid", "late"),
     ) -> None:
         if len(slots) != len(widths):
-            raise ValueError(f"a host of {len(widths)} blocks needs as many slot names, not {len(slots)}")
+            raise ValueError(f"expected {len(widths)} slot names, one for each block, got {len(slots)}")
         inputs = (in_channels, *widths[:-1])
         first = 1 if pool_before == "conv" else 0
         blocks = [
@@ -65,7 +68,7 @@ class ConvHost(Host):
 
 
 class ConvBlock(nn.Module):
-    """Convolution, batch norm, ReLU; in front of one of the first two, if asked, a 2×2 max pool."""
+    """Convolution, batch norm and ReLU, with an optional 2×2 max pool before the convolution or the norm."""
 
     def __init__(self, channels_in: int, channels_out: int, kernel_size: int, pool_before: PoolBefore | None) -> None:
         super().__init__()
@@ -74,7 +77,7 @@ class ConvBlock(nn.Module):
         self.norm = FastBatchNorm2d(channels_out, momentum=_BATCH_NORM_MOMENTUM)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """From [B, C_in, H, W] to [B, C_out, H, W], halved if pooled."""
+        """Map [B, C_in, H, W] to [B, C_out, H, W], or to half the height and width if pooled."""
         if self.pool_before == "conv":
             x_BCHW = max_pool_2x2(x_BCHW)
         h_BCHW = self.conv(x_BCHW)
@@ -84,12 +87,12 @@ class ConvBlock(nn.Module):
 
 
 class PooledLinear(nn.Module):
-    """Mean over the pixels, then a linear layer."""
+    """Global average pool, then a linear layer."""
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
         self.linear = nn.Linear(channels, classes)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Logits [B, K]."""
+        """Map [B, C, H, W] to logits [B, K]."""
         return self.linear(global_avg_pool(x_BCHW))

@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits that ship with the package (data/LICENCE.txt says where they come from)."""
+"""The 1,797 handwritten digits that ship with the package (source: data/LICENCE.txt)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from esper.tasks.settings import TASK_SETTINGS
 from esper.tasks.task import Splits, Task, standardise_splits
 
 SPLIT_TRAIN, SPLIT_VALIDATION, SPLIT_TEST = 0, 1, 2
+"""Values of the array `split` in digits.npz."""
 
 
 def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (the digits are in the package)
     """Read the digits: 1,079 for training, 359 for validation, 359 for test, stratified by class.
 
     Raises:
-        TaskError: the installed file is missing or damaged.
+        TaskError: The installed file is missing or damaged.
     """
     source = files("esper.tasks") / "data" / "digits.npz"
     try:
@@ -30,7 +31,7 @@ def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (the digits ar
             images, labels, split = (torch.from_numpy(arrays[key]) for key in ("images", "labels", "split"))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise TaskError(
-            f"the digits in {source} cannot be read ({error}): mend it with pip install --force-reinstall esper-sanctum"
+            f"cannot read the digits in {source} ({error}); run pip install --force-reinstall esper-sanctum"
         ) from error
     train, validation, test = (
         (images[split == part][:, None], labels[split == part]) for part in (SPLIT_TRAIN, SPLIT_VALIDATION, SPLIT_TEST)
@@ -52,6 +53,6 @@ def _task(name: str, kernel_size: int) -> Task:
 
 
 DIGITS_TASK = _task("digits", kernel_size=3)
-"""A host that can do it alone: what counts is to know when not to grow."""
+"""Digits with a 3×3 host that solves the task alone; growth costs more than it gains."""
 DIGITS_IMPAIRED_TASK = _task("digits_impaired", kernel_size=1)
-"""A host that sees each pixel by itself: growth is what wins."""
+"""Digits with a 1×1 host that cannot combine pixels; only grown seeds can."""

@@ -1,22 +1,22 @@
-"""The names of the tasks, for a command line that must answer before torch is imported."""
+"""Task names, importable without torch."""
 
 from __future__ import annotations
 
 from esper.nearest import nearest
 
 TASK_NAMES = ("digits_impaired", "digits", "synthetic", "cifar10", "cifar_impaired")
-"""The default comes first."""
+"""Names of the tasks; the first is the default."""
 
 
 class TaskError(ValueError):
-    """A task cannot be had: its name is unknown, or its data set is missing or damaged. One sentence for the user."""
+    """An unknown task name, or a missing or damaged data set. The message is one sentence for the user."""
 
 
 def check_task_name(name: str) -> None:
-    """Refuse a name that no task has.
+    """Check that a task has this name.
 
     Raises:
-        TaskError: with the nearest valid name.
+        TaskError: No task has this name; the message suggests the nearest one.
     """
     if name not in TASK_NAMES:
         raise TaskError(f"unknown task {name!r}: {nearest(name, TASK_NAMES)}")

@@ -1,4 +1,4 @@
-"""The tasks by name. To add one, list it here, its name in `names.py`, and its training in `settings.py`."""
+"""Tasks by name. To add a task, list it here, its name in `names.py`, and its settings in `settings.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures made from a seed, in the shape of CIFAR: for benchmarks and smoke tests."""
+"""Synthetic pictures in the shape of CIFAR, generated from a fixed random seed, for benchmarks and smoke tests."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from esper.tasks.task import Splits, Task, standardise_splits
 
 CLASSES = 10
 SHAPE = (3, 32, 32)
+"""Channels, height and width of a picture."""
 SIZES = (2048, 256, 512)
-"""Samples for training, validation and test."""
+"""Number of samples for training, validation and test."""
 NOISE_STD = 2.0
-"""Deviation of the noise on each pixel; that of the pattern under it is about 1."""
+"""Standard deviation of the pixel noise; that of the pattern is about 1."""
 MAX_SHIFT_PIXELS = 8
-"""Each picture is moved by up to this many pixels, cyclically, so that a template does not suffice."""
+"""Exclusive upper bound of the cyclic shift of each picture, so that matching a template is not enough."""
 
 
 def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (nothing is read)
-    """Draw the pictures: a smooth random pattern for each class, moved and covered with noise."""
+    """Generate the pictures: a smooth random pattern for each class, shifted, with noise added."""
     generator = torch.Generator().manual_seed(0)
     coarse_KCHW = torch.randn(CLASSES, SHAPE[0], 8, 8, generator=generator)
     patterns_KCHW = F.interpolate(coarse_KCHW, size=SHAPE[1:], mode="bicubic", align_corners=False)

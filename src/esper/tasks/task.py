@@ -1,4 +1,4 @@
-"""What a task is.
+"""Task and Splits: the definition of a task and its data.
 
 Shapes: N samples, C channels, H × W pixels.
 """
@@ -18,25 +18,26 @@ from esper.tasks.settings import TaskSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """The data of a task on the CPU, standardised by the training split. Pictures are float32, labels int64."""
+    """The data of a task, standardised by the training split. Pictures are float32, labels int64."""
 
     train_x: Tensor
     """[N, C, H, W]"""
     train_y: Tensor
     """[N]"""
     validation_x: Tensor
-    """Drives the reward."""
+    """[N, C, H, W]; the reward is computed from these."""
     validation_y: Tensor
     test_x: Tensor
-    """Touched only by `evaluate`."""
+    """[N, C, H, W]; used only by `evaluate`."""
     test_y: Tensor
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Splits:
-        """The same data on a device, pictures in channels-last layout.
+        """Return the data on a device, pictures in channels-last layout.
 
         Args:
-            device: where to.
-            dtype: of the training pictures, where a host's first layer would cast them to it in every epoch.
+            device: Target device.
+            dtype: Type of the training pictures, to avoid a cast in the host's first layer in every epoch; None keeps
+                the current type.
         """
         moved = {name: tensor.to(device) for name, tensor in vars(self).items()}
         pictures = {
@@ -48,12 +49,14 @@ class Splits:
 def standardise_splits(
     train: tuple[Tensor, Tensor], validation: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
 ) -> Splits:
-    """Splits whose training pictures have mean 0 and deviation 1 in every channel, and the others by the same map.
+    """Return splits whose training pictures have mean 0 and standard deviation 1 in every channel.
+
+    Validation and test pictures are scaled with the mean and standard deviation of the training pictures.
 
     Args:
-        train: pictures [N, C, H, W] of any real type, and labels [N].
-        validation: the same.
-        test: the same.
+        train: Pictures [N, C, H, W] of any real type, and labels [N].
+        validation: Pictures and labels of the same form.
+        test: Pictures and labels of the same form.
     """
     pictures = train[0].float()
     mean = pictures.mean((0, 2, 3), keepdim=True)
@@ -73,16 +76,16 @@ def standardise_splits(
 
 @dataclass(frozen=True, kw_only=True)
 class Task(TaskSettings):
-    """A data set, the host that learns it, and the settings of its training."""
+    """A data set, its host, and the settings of its training."""
 
     name: str
     classes: int
     input_shape: tuple[int, int, int]
-    """C, H, W."""
+    """Channels, height and width of a picture."""
     build_host: Callable[[], Host]
-    """A host with PyTorch's own initial values; see `initialise_`."""
+    """Builds a host with PyTorch's default initial values; see `initialise_`."""
     load: Callable[[Path | None], Splits]
-    """Reads the data, from this directory or from the default; raises `TaskError` where they are missing or damaged."""
+    """Reads the data from a directory (None: the default); raises `TaskError` if they are missing or damaged."""
     blueprints: tuple[str, ...] = (
         "norm",
         "attention",
@@ -92,4 +95,4 @@ class Task(TaskSettings):
         "conv_light",
         "conv_heavy",
     )
-    """Offered to the policy."""
+    """Blueprints that the policy can choose."""

@@ -1,4 +1,4 @@
-"""Architectures of seeds. To add one, decorate it with `@blueprint("name")` in `cnn.py`, or in a file imported here."""
+"""Blueprints of seeds. To add one, decorate it with `@blueprint("name")` in `cnn.py` or in a module imported here."""
 
 import esper.growth.blueprints.cnn  # noqa: F401 (registers its blueprints)
 from esper.growth.blueprints.registry import BLUEPRINTS, blueprint, build_seed

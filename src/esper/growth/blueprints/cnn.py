@@ -1,8 +1,11 @@
-"""Seeds for convolutional hosts, from cheap to dear.
+"""Blueprints for convolutional hosts, in order of increasing cost.
 
-Every one is residual, s = x + Δ(x), and Δ ends in a layer that starts at zero: a fresh seed is the identity, so nothing
-jumps when its blending begins. Δ ends in SiLU, not in ReLU, because at zero SiLU still lets gradient through (slope ½).
-Norms are GroupNorm: there are no running statistics that a seed in straight-through training could leave behind.
+Every seed is residual, s = x + Δ(x), and the last layer of Δ is initialised to zero: a new seed is the identity, so the
+output of the network does not jump when blending begins. Where Δ ends in an activation, it is SiLU, because its slope
+at zero is ½, while ReLU would pass no gradient. Norms are GroupNorm, because it has no running statistics that
+straight-through training could distort.
+
+Shapes: B samples, C channels, H × W pixels.
 """
 
 from __future__ import annotations
@@ -17,20 +20,20 @@ from esper.growth.layers import PointwiseConv, global_avg_pool, make_conv, make_
 
 @blueprint("norm")
 class NormSeed(nn.Module):
-    """Adds the normalised features, channel by channel: 2C parameters."""
+    """Adds the normalised features, scaled per channel: 2C parameters."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.norm = mark_zero_init(make_group_norm(channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Shape-preserving."""
+        """Map [B, C, H, W] to the same shape."""
         return x_BCHW + self.norm(x_BCHW)
 
 
 @blueprint("attention")
 class SqueezeExciteSeed(nn.Module):
-    """Squeeze and excite: scales each channel by a factor in (0, 2) that depends on the whole picture.
+    """Squeeze-and-excitation (Hu et al., 2018): scales each channel by a factor in (0, 2), computed from channel means.
 
     With r = max(1, C/4) hidden units: 2Cr + r + C parameters.
     """
@@ -42,7 +45,7 @@ class SqueezeExciteSeed(nn.Module):
         self.excite = mark_zero_init(nn.Linear(hidden, channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Shape-preserving."""
+        """Map [B, C, H, W] to the same shape."""
         pooled_BC = global_avg_pool(x_BCHW)
         scale_BC = torch.tanh(self.excite(F.relu(self.squeeze(pooled_BC))))
         return x_BCHW + x_BCHW * scale_BC[:, :, None, None]
@@ -50,7 +53,7 @@ class SqueezeExciteSeed(nn.Module):
 
 @blueprint("depthwise")
 class DepthwiseSeed(nn.Module):
-    """A 3×3 convolution of each channel, then a 1×1 that mixes them: 9C + C² + 2C parameters."""
+    """A depthwise 3×3 convolution, then a 1×1 convolution: 9C + C² + 2C parameters."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -59,16 +62,16 @@ class DepthwiseSeed(nn.Module):
         self.norm = mark_zero_init(make_group_norm(channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Shape-preserving."""
+        """Map [B, C, H, W] to the same shape."""
         return x_BCHW + F.silu(self.norm(self.mix(self.spatial(x_BCHW))))
 
 
 @blueprint("bottleneck")
 class BottleneckSeed(nn.Module):
-    """A 3×3 convolution between two 1×1 that narrow and widen, with norms between them (He et al., 2016).
+    """A 3×3 convolution between two 1×1 convolutions that reduce and restore the channels (He et al., 2016).
 
-    With r = max(4, C/4) channels inside: 2Cr + 9r² + 4r + C parameters. What comes in is not negative: without the
-    first norm a step of the optimizer can leave no channel above zero, for ever.
+    With r = max(4, C/4) inner channels: 2Cr + 9r² + 4r + C parameters. The input is non-negative; without the first
+    norm, one optimizer step can make all inner channels negative, and ReLU would then block the gradient for good.
     """
 
     def __init__(self, channels: int) -> None:
@@ -81,13 +84,13 @@ class BottleneckSeed(nn.Module):
         self.up = mark_zero_init(PointwiseConv(inner, channels, bias=True))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Shape-preserving."""
+        """Map [B, C, H, W] to the same shape."""
         narrow_BCHW = F.relu(self.down_norm(self.down(x_BCHW)))
         return x_BCHW + self.up(F.relu(self.spatial_norm(self.spatial(narrow_BCHW))))
 
 
 class _ConvSeed(nn.Module):
-    """A convolution, a norm, SiLU: Δ of the plain convolutional seeds."""
+    """Base of the seeds with Δ = SiLU(norm(convolution))."""
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
@@ -126,6 +129,6 @@ class ConvHeavySeed(nn.Module):
         self.norm = mark_zero_init(make_group_norm(channels))
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Shape-preserving."""
+        """Map [B, C, H, W] to the same shape."""
         inner_BCHW = F.relu(self.first_norm(self.first(x_BCHW)))
         return x_BCHW + F.silu(self.norm(self.second(inner_BCHW)))

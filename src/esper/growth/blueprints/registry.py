@@ -1,4 +1,4 @@
-"""The blueprints by name."""
+"""The `@blueprint` decorator and the table of blueprints."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch import nn
 from esper.nearest import nearest
 
 SeedFactory: TypeAlias = Callable[[int], nn.Module]
-"""Builds a seed for a number of channels. It maps [B, C, H, W] to the same shape."""
+"""Function from a number of channels C to a seed, which maps [B, C, H, W] to the same shape."""
 SeedFactoryT = TypeVar("SeedFactoryT", bound=SeedFactory)
 
 BLUEPRINTS: dict[str, SeedFactory] = {}
-"""Every blueprint, in the order in which they were declared."""
+"""Blueprints by name, in order of registration."""
 
 
 def blueprint(name: str) -> Callable[[SeedFactoryT], SeedFactoryT]:
     """Register the decorated class or function as the blueprint `name`.
 
     Raises:
-        ValueError: the name is taken.
+        ValueError: The name is already registered.
     """
 
     def register(factory: SeedFactoryT) -> SeedFactoryT:
         if name in BLUEPRINTS:
-            raise ValueError(f"there is a blueprint {name!r} already")
+            raise ValueError(f"blueprint {name!r} is already registered")
         BLUEPRINTS[name] = factory
         return factory
 
@@ -34,11 +34,11 @@ def blueprint(name: str) -> Callable[[SeedFactoryT], SeedFactoryT]:
 
 
 def build_seed(name: str, channels: int) -> nn.Module:
-    """A seed with PyTorch's own initial values; see `initialise_`.
+    """Build a seed with PyTorch's default initial values; see `initialise_`.
 
     Raises:
-        ValueError: no blueprint has this name.
+        ValueError: No blueprint has this name.
     """
     if name not in BLUEPRINTS:
-        raise ValueError(f"there is no blueprint {name!r}: {nearest(name, BLUEPRINTS)}")
+        raise ValueError(f"unknown blueprint {name!r}: {nearest(name, BLUEPRINTS)}")
     return BLUEPRINTS[name](channels)
