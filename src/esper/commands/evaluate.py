@@ -27,8 +27,8 @@ def run(arguments: Sequence[str]) -> int:
     checkpoint = find_checkpoint(resolve_run(chosen.checkpoint, chosen.telemetry_dir))
 
     from esper.engine.faults import FaultError
-    from esper.evaluation import report
     from esper.evaluation.episodes import HeldOut
+    from esper.evaluation.report import as_json, as_text, print_table
 
     options = {name: getattr(chosen, name) for name in ("policies", "episodes", "seed", "devices")}
     held_out = HeldOut(checkpoint, **options)
@@ -42,11 +42,11 @@ def run(arguments: Sequence[str]) -> int:
     task = held_out.config.task
     found = report.compare(results, checkpoint=str(checkpoint), task=task, steps=steps, seed=chosen.seed)
     if chosen.json:
-        print(report.as_json(found))
+        print(as_json(found))
     elif sys.stdout.isatty():
-        report.print_table(found)
+        print_table(found)
     else:
-        print(report.as_text(found))
+        print(as_text(found))
     return DONE
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from esper.policy import distributions
 from esper.policy.actions import HEADS, RELEVANT, Op, head_sizes
+from esper.policy.distributions import likely, log_prob_of, masked_log_probs, normalised_entropy, sample
 from esper.policy.masks import Masks
 from esper.policy.observation import observation_size
 
@@ -114,12 +114,12 @@ class PolicyNetwork(nn.Module):
         """
         actions_EH = torch.zeros(features_ED.shape[0], len(HEADS), dtype=torch.int64, device=features_ED.device)
         log_probs_EO, _ = self._head(0, features_ED, actions_EH, masks)
-        ops_EO = log_probs_EO if explores else distributions.likely(log_probs_EO)
-        actions_EH[:, 0] = distributions.sample(ops_EO, uniform_EH[:, 0])
+        ops_EO = log_probs_EO if explores else likely(log_probs_EO)
+        actions_EH[:, 0] = sample(ops_EO, uniform_EH[:, 0])
         for index in range(1, len(HEADS)):
             log_probs_EA, _ = self._head(index, features_ED, actions_EH, masks)
             actions_EH[:, index] = (
-                distributions.sample(log_probs_EA, uniform_EH[:, index]) if explores else log_probs_EA.argmax(dim=-1)
+                sample(log_probs_EA, uniform_EH[:, index]) if explores else log_probs_EA.argmax(dim=-1)
             )
         actions_EH *= self.relevant_OH[actions_EH[:, 0]]
         evaluation = self.evaluate(features_ED, actions_EH, masks)
@@ -134,8 +134,8 @@ class PolicyNetwork(nn.Module):
             relevant = relevant_H[..., index]
             action = actions_H[..., index]
             # A head that the op does not use holds a fixed 0, legal or not: its terms are cut, not multiplied by 0.
-            log_probs.append(torch.where(relevant, distributions.log_prob_of(log_probs_A, action), 0.0))
-            entropies.append(torch.where(relevant, distributions.normalised_entropy(log_probs_A, legal_A), 0.0))
+            log_probs.append(torch.where(relevant, log_prob_of(log_probs_A, action), 0.0))
+            entropies.append(torch.where(relevant, normalised_entropy(log_probs_A, legal_A), 0.0))
             choices.append(relevant & (legal_A.sum(dim=-1) > 1))
         return Evaluation(
             torch.stack(log_probs, dim=-1),
@@ -162,7 +162,7 @@ class PolicyNetwork(nn.Module):
             legal_A = _pick(masks.style_ESY, slot) | (op != Op.SET_ALPHA).unsqueeze(-1)
         else:
             legal_A = torch.ones_like(logits_A, dtype=torch.bool)
-        return distributions.masked_log_probs(logits_A, legal_A), legal_A
+        return masked_log_probs(logits_A, legal_A), legal_A
 
 
 def _mlp(inputs: int, outputs: int) -> nn.Sequential:
