@@ -22,12 +22,12 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from esper.config import Config
+from esper.domain import Op, Stage
 from esper.engine.devices import torch_device
 from esper.engine.env import Env
 from esper.engine.pool import Pool
 from esper.engine.sgd import SGD
-from esper.growth.stages import Stage
-from esper.policy.actions import Action, Op
+from esper.policy.actions import Action
 from esper.tasks import get_task
 from esper.tasks.task import Splits, Task
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.factory import example_run
 from tests.telemetry.recordings import fold
 
-from esper.garbage import spare_what_is_loaded
+from esper.process import spare_what_is_loaded
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode
 from esper.telemetry.hub import Hub

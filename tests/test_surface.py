@@ -16,10 +16,9 @@ import pytest
 from esper import cli
 from esper.config import AmpName, Config, CounterfactualName, PolicyName, RewardName, ScalerName
 from esper.control import Kind
+from esper.domain import HEADS, Op, Stage
 from esper.engine.manifest import FORMAT
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend, Curve
-from esper.growth.stages import Stage
-from esper.policy.actions import HEADS, Op
 from esper.tasks import TASK_NAMES
 from esper.telemetry import address
 from esper.telemetry import events as ev

@@ -1,3 +1,5 @@
 """Esper Sanctum: train populations of growing neural networks, and watch them do it."""
 
-__version__ = "0.1.0"
+from esper.domain import VERSION as __version__
+
+__all__ = ["__version__"]

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-import esper
 from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, given_options, refuse
 from esper.commands.screen import DEFAULT_THEME, Look, add_screen_options, check_theme, show
 from esper.commands.streams import FULL, PATIENCE, UNREAD, is_frozen, let_go
 from esper.config import Config, ConfigError, read_table, resolve
 from esper.control import Kind
+from esper.domain import VERSION
 from esper.engine.manifest import (
     CheckpointError,
     check_compatible,
@@ -36,7 +36,7 @@ from esper.engine.manifest import (
     read_manifest,
     run_of,
 )
-from esper.place import Place
+from esper.process import Place
 from esper.tasks import TaskError, check_task_name, with_task_settings
 from esper.telemetry.runs import resolve_run
 from esper.telemetry.segments import ReadError
@@ -267,7 +267,7 @@ def _train_parser() -> Parser:
         description="Train a population of growing networks and watch it in a dashboard",
         epilog=f"Other commands, each with its --help: {', '.join(COMMANDS)}.",
     )
-    parser.add_argument("--version", action="version", version=f"esper-sanctum {esper.__version__}")
+    parser.add_argument("--version", action="version", version=f"esper-sanctum {VERSION}")
     add_run_options(parser)
     parser.add_argument(
         "--resume",

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from esper.config_fields import list_fields
-from esper.nearest import nearest
+from esper.formatting import nearest
 
 
 class ConfigError(ValueError):
@@ -390,3 +390,7 @@ def _explain(message: str, values: Mapping[str, Any], given: Mapping[str, Any], 
         complaint = complaint.replace(f"`{term}`", words)
     complaint = complaint.replace("Expected ", "it must be ").replace("got ", "not ").replace("`", "")
     return f"{source} is not valid: {complaint}"
+
+
+class TaskError(ValueError):
+    """An unknown task name, or a missing or damaged data set. The message is one sentence for the user."""

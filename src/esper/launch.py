@@ -13,8 +13,7 @@ from esper.attach.protocol import ControlError
 from esper.attach.server import ControlServer
 from esper.config import Config, ConfigError
 from esper.control import Control
-from esper.garbage import spare_what_is_loaded
-from esper.place import Place
+from esper.process import Place, spare_what_is_loaded
 from esper.telemetry.events import Logged
 from esper.telemetry.state import Record
 

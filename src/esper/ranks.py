@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from esper.place import Place
+from esper.process import Place
 
 PATIENCE = timedelta(minutes=10)
 """How long a rank waits for another that is there, but does not answer. One that has ended is missed at once."""

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from esper import cli
-from esper.commands.text import size
+from esper.formatting import size
 from esper.telemetry import events as ev
 from esper.telemetry.liveness import LOCK, RunLock
 from esper.telemetry.segment_writer import pack

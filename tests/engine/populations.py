@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from esper.config import Config
+from esper.domain import Op, Stage
 from esper.engine.env import Measurement
 from esper.engine.pool import Pool
 from esper.growth.blend import INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.slot import Slot
-from esper.growth.stages import Stage
-from esper.policy.actions import Action, Op
+from esper.policy.actions import Action
 from esper.tasks import get_task
 from esper.tasks.task import Splits, Task
 

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.config import TrainingConfig
+from esper.domain import Op, Stage
 from esper.engine.env import LEFT, Env, Measurement, learning_rate_share
 from esper.growth.blend import BLEND_STYLES, Blend
-from esper.growth.stages import Stage
-from esper.policy.actions import Action, Op
+from esper.policy.actions import Action
 from esper.tasks.task import Splits, Task
 from tests.engine.populations import population
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.growth.stages import Stage
+from esper.domain import Stage
 from esper.ppo.agent import PPOAgent
 from tests.device_syncs import device_syncs
 from tests.engine.populations import population, script

@@ -23,7 +23,7 @@ from esper.engine import run as run_module
 from esper.engine.checkpoint import read_checkpoint
 from esper.engine.devices import deal_lanes
 from esper.engine.manifest import checkpoint_path, list_checkpoints
-from esper.place import Place
+from esper.process import Place
 from esper.ranks import RankLostError
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode

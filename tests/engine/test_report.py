@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from esper.control import Kind
+from esper.domain import Stage
 from esper.engine.env import Env, Measurement
 from esper.growth.network import GrowingNetwork
-from esper.growth.stages import Stage
 from esper.telemetry import events as ev
 from tests.runs import LiveRun
 

@@ -19,14 +19,14 @@ from torch import Tensor
 
 from esper.config import Config, ConfigError
 from esper.control import Kind
+from esper.domain import Op, Stage
 from esper.engine import worker
 from esper.engine.env import Env
 from esper.engine.env_state import State, env_tensors
 from esper.engine.faults import FaultError
 from esper.engine.pool import Pool
 from esper.engine.worker import Contract, Order, share
-from esper.growth.stages import Stage
-from esper.policy.actions import Action, Op
+from esper.policy.actions import Action
 from esper.telemetry import events as ev
 from tests.engine.populations import SLOTS, measurements, play, population
 from tests.runs import LiveRun, computed, recorded

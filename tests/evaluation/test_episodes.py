@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from esper.config import Config, PolicyName
+from esper.domain import HEADS
 from esper.engine.agents import build_agent
 from esper.engine.checkpoint import read_checkpoint
 from esper.engine.manifest import CheckpointError, list_checkpoints
 from esper.engine.pool import Pool
-from esper.engine.seeding import decision_noise, evaluation_seed, generator
 from esper.evaluation.episodes import EpisodeResult, HeldOut, play
-from esper.policy.actions import HEADS
 from esper.ppo.rewards import rent
+from esper.seeding import decision_noise, evaluation_seed, generator
 from esper.tasks import get_task
 from tests.runs import LiveRun
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from esper.domain import Stage
 from esper.growth.blend import Blend, Curve
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.growth.slot import Slot
-from esper.growth.stages import Stage
 from esper.tasks.conv_host import ConvHost
 
 

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from esper.domain import Stage
 from esper.growth.layers import (
     MAX_SLOW_CHANNELS,
     FastBatchNorm2d,
@@ -15,7 +16,6 @@ from esper.growth.layers import (
     mark_zero_init,
     max_pool_2x2,
 )
-from esper.growth.stages import Stage
 from tests.growth.hosts import generator, grow, network
 
 

@@ -3,10 +3,10 @@ import itertools
 import pytest
 import torch
 
+from esper.domain import Stage
 from esper.growth.blend import Blend
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
-from esper.growth.stages import Stage
 from esper.tasks.conv_host import ConvHost
 from tests.growth.hosts import generator, grow, network, pictures
 

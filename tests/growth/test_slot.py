@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esper.domain import Stage
 from esper.growth.blend import ALPHA_TARGETS, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend, Curve
 from esper.growth.blueprints import BLUEPRINTS
 from esper.growth.lifecycle import LEGAL_TRANSITIONS, GateConfig, IllegalTransitionError
 from esper.growth.slot import Slot, StageTransition
-from esper.growth.stages import Stage
 from tests.growth.hosts import generator, grow, network, pictures
 
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import torch
 
 from esper.config import Config, CounterfactualName
+from esper.domain import HEADS, Stage
 from esper.engine.env import Env
 from esper.growth.slot import StageTransition
-from esper.growth.stages import Stage
-from esper.policy.actions import HEADS, Action
+from esper.policy.actions import Action
 from esper.policy.agent import EnvView
 from esper.tasks import get_task
 

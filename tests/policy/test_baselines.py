@@ -2,8 +2,8 @@
 
 import pytest
 
-from esper.growth.stages import Stage
-from esper.policy.actions import Action, Op
+from esper.domain import Op, Stage
+from esper.policy.actions import Action
 from esper.policy.agent import Agent
 from esper.policy.baselines import PERIOD, STRONG, Periodic, Static
 from esper.policy.heuristic import PATIENCE, ROTATION, TIME_TO_PAY, Heuristic

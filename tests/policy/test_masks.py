@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esper.domain import Op, Stage
 from esper.growth.lifecycle import IllegalTransitionError
-from esper.growth.stages import Stage
-from esper.policy.actions import Action, Op, head_sizes
+from esper.policy.actions import Action, head_sizes
 from esper.policy.baselines import Random
 from esper.policy.masks import Masks, write_masks
 from tests.policy.scripted import SLOTS, TASK, ScriptedEnv

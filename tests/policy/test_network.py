@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.policy.actions import HEADS, Op, head_sizes
+from esper.domain import HEADS, Op
+from esper.policy.actions import head_sizes
 from esper.policy.distributions import LIKELY
 from esper.policy.masks import Masks
 from esper.policy.network import PolicyNetwork

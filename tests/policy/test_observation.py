@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from esper.domain import Op
 from esper.growth.blend import Curve
-from esper.policy.actions import Action, Op
+from esper.policy.actions import Action
 from esper.policy.observation import BASE_FEATURES, SLOT_FEATURES, observation_size, write_observation
 from tests.policy.scripted import SLOTS, TASK, ScriptedEnv
 

@@ -3,8 +3,8 @@
 import torch
 
 from esper.config import HorizonName, PPOConfig
+from esper.domain import HEADS
 from esper.growth.network import GrowingNetwork
-from esper.policy.actions import HEADS
 from esper.policy.agent import EnvView
 from esper.ppo.agent import PPOAgent
 from tests.growth.hosts import network

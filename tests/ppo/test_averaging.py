@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from esper.config import PPOConfig
-from esper.policy.actions import Op
+from esper.domain import Op
 from esper.policy.agent import Learned
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size

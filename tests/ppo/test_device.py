@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from esper.config import PPOConfig
+from esper.domain import HEADS, Op
 from esper.growth.network import GrowingNetwork
 from esper.policy import distributions
-from esper.policy.actions import HEADS, Op
 from esper.policy.agent import EnvView
 from esper.ppo.agent import CPU, PPOAgent
 from esper.ppo.staging import Situation, Staging

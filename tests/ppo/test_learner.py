@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from esper.config import PPOConfig
-from esper.policy.actions import HEADS, Op
+from esper.domain import HEADS, Op
 from esper.policy.masks import Masks
 from esper.policy.network import Evaluation, PolicyNetwork
 from esper.policy.observation import observation_size

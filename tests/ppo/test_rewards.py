@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.config import HorizonName, PPOConfig, RewardConfig
-from esper.growth.stages import Stage
+from esper.domain import Stage
 from esper.ppo.rewards import Reward, potential, rent
 from tests.growth.hosts import grow, network
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from esper.sanctum.theme import DEFAULT, load_themes
 from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.labels import apart
-from esper.sanctum.widgets.plot import Axis, curve, fitted, labelled, places, round_up, sparkline
+from esper.text_plot import Axis, curve, fitted, labelled, places, round_up, sparkline
 
 
 def test_sparkline_distinguishes_gap_zero_and_nan() -> None:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.sanctum.symbols import brief, clock, number, percent, plain, power_of_two, shorten, span
+from esper.formatting import clock, plain, span
+from esper.sanctum.symbols import brief, number, percent, power_of_two, shorten
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from esper.commands.options import DONE, Parser, add_recording
-from esper.commands.text import age, size
 from esper.engine.manifest import (
     CHECKPOINTS,
     CheckpointError,
@@ -20,6 +19,7 @@ from esper.engine.manifest import (
     saved_config,
     size_and_time,
 )
+from esper.formatting import age, size
 from esper.telemetry.runs import resolve_run
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import esper
 from esper.commands.options import Parser
 from esper.commands.replay import parse_replay, replay
 from esper.telemetry.segments import ReadError
@@ -20,7 +19,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def find_demo() -> Path:
     """Where it is: an installed package has it inside, a checkout at its root. Raises ReadError if it is at neither."""
-    package = Path(esper.__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     places = (package / "demo", package.parents[1] / "telemetry" / "demo")
     for place in places:
         if place.is_dir():

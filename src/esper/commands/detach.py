@@ -16,7 +16,7 @@ from esper.commands.attach import watch
 from esper.commands.options import DONE
 from esper.commands.screen import Look, check_screen
 from esper.config import ConfigError
-from esper.place import Place
+from esper.process import Place
 from esper.telemetry.liveness import Holder, read_holder
 from esper.telemetry.runs import list_runs
 

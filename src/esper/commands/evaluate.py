@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from esper.commands.options import DONE, FAILED, Parser, add_telemetry_dir, warn
 from esper.config import ConfigError, PolicyName
 from esper.engine.manifest import find_checkpoint
-from esper.nearest import nearest
+from esper.formatting import nearest
 from esper.telemetry.runs import resolve_run
 
 

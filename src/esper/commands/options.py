@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from esper.config import Config
 from esper.config_fields import ConfigField, list_fields, table_description
-from esper.nearest import nearest
+from esper.formatting import nearest
 from esper.tasks import TASK_NAMES, own_values
 
 DONE, FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from esper.commands.options import DONE, Parser, add_recording, refuse, warn
 from esper.commands.screen import Look, add_screen_options, show
 from esper.config import ConfigError
-from esper.nearest import nearest
+from esper.formatting import nearest
 from esper.telemetry.address import Address, AddressError, parse_address
 
 if TYPE_CHECKING:

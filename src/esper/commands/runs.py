@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from esper.commands.options import DONE, Parser, warn
-from esper.commands.text import NOT_MEASURED, age, columns, number, size
 from esper.config import Config, ConfigError
+from esper.formatting import NOT_MEASURED, age, columns, number, size
 from esper.telemetry.glance import Glance, glance
 from esper.telemetry.runs import last_written, list_runs
 

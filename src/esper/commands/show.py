@@ -9,13 +9,12 @@ import msgspec
 
 from esper.commands.options import DONE, Parser, add_recording
 from esper.commands.summaries import read_summary, word
-from esper.commands.text import NOT_MEASURED, columns, number
 from esper.config import Config
-from esper.sanctum.widgets.plot import places, span_of, sparkline
+from esper.formatting import NOT_MEASURED, columns, duration, number
 from esper.telemetry.codec import encode
-from esper.telemetry.console import duration
 from esper.telemetry.narrate import assignment
 from esper.telemetry.summary import Summary, differences
+from esper.text_plot import places, span_of, sparkline
 
 _WIDTH = 60
 """Characters of a sparkline at most."""

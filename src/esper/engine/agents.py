@@ -7,12 +7,12 @@ from typing import assert_never
 
 from esper.config import Config
 from esper.engine.devices import resolve_policy_device
-from esper.engine.seeding import generator as seeded
 from esper.policy.agent import Agent
 from esper.policy.baselines import PERIOD, Periodic, Random, Static
 from esper.policy.heuristic import Heuristic
 from esper.ppo.agent import PPOAgent
 from esper.ranks import ALONE, Ranks
+from esper.seeding import generator as seeded
 
 
 def build_agent(config: Config, slots: int, blueprints: Sequence[str], ranks: Ranks = ALONE) -> Agent:

@@ -22,6 +22,7 @@ import safetensors.torch
 from torch import Tensor
 
 from esper.config import Config
+from esper.domain import Moment
 from esper.engine.manifest import (
     FORMAT,
     MANIFEST,
@@ -39,7 +40,6 @@ from esper.engine.manifest import (
     read_manifest,
     set_aside,
 )
-from esper.engine.moment import Moment
 from esper.telemetry.codec import encode
 
 

@@ -16,8 +16,7 @@ import torch
 from esper.config import ConfigError
 from esper.engine.nvml import driver_version
 from esper.engine.precision import resolve_amp
-from esper.place import Place
-from esper.processes import cores
+from esper.process import Place, cores
 
 T = TypeVar("T")
 

@@ -18,17 +18,17 @@ from torch import (
 )
 
 from esper.config import Config, CounterfactualName
+from esper.domain import Op, Stage
 from esper.engine.counterfactual import read_effects, validate_variants
 from esper.engine.precision import LossScaler, autocast, resolve_amp
-from esper.engine.seeding import generator as seeded
 from esper.engine.sgd import SGD
 from esper.engine.stopwatch import Stopwatch
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.growth.slot import StageTransition
-from esper.growth.stages import Stage
-from esper.policy.actions import CURVES, Action, Op
+from esper.policy.actions import CURVES, Action
+from esper.seeding import generator as seeded
 from esper.tasks.task import Splits, Task
 
 VALIDATION_BATCH = 1024

@@ -8,12 +8,13 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from esper.config import Config
+from esper.domain import Op
 from esper.engine.env import Env
 from esper.engine.governor import SUSTAINED, LastGood, Panic, fatal, symptom
 from esper.engine.pool import Epoch, Pool
 from esper.growth.lifecycle import GateResult
 from esper.growth.slot import StageTransition
-from esper.policy.actions import Action, Op
+from esper.policy.actions import Action
 from esper.policy.agent import EnvView
 from esper.ppo.rewards import Reward, potential, rent
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from esper.domain import Stage
 from esper.engine.env import Env, Measurement
 from esper.engine.env_state import copy_tensors, env_tensors
 from esper.growth.lifecycle import LEGAL_TRANSITIONS
 from esper.growth.slot import StageTransition
-from esper.growth.stages import Stage
 from esper.policy.agent import EnvView
 
 TRAINED = 0.3

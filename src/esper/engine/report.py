@@ -9,17 +9,15 @@ from typing import overload
 
 import torch
 
-import esper
+from esper.domain import HEADS, VERSION, Moment, Op, Stage
 from esper.engine.checkpoint import Checkpoint
 from esper.engine.env import Measurement
 from esper.engine.episode import Episode, Outcome
 from esper.engine.gauges import Reading
 from esper.engine.lanes import Lane
-from esper.engine.moment import Moment
 from esper.growth.lifecycle import GateResult
 from esper.growth.slot import Slot, StageTransition
-from esper.growth.stages import Stage
-from esper.policy.actions import HEADS, RELEVANT, Choice, Op, in_words
+from esper.policy.actions import RELEVANT, Choice, in_words
 from esper.policy.agent import Learned
 from esper.telemetry import events as ev
 
@@ -29,7 +27,7 @@ DIGITS = 4
 
 def versions() -> dict[str, str]:
     """Of what the numbers depend on."""
-    return {"esper-sanctum": esper.__version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+    return {"esper-sanctum": VERSION, "python": platform.python_version(), "torch": str(torch.__version__)}
 
 
 def seed_moved(move: StageTransition, env: int, at: Moment) -> ev.SeedMoved:

@@ -22,8 +22,8 @@ from esper.engine.saving import Saver
 from esper.engine.shared_control import SharedControl
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
-from esper.nearest import nearest
-from esper.place import Place
+from esper.formatting import nearest
+from esper.process import Place
 from esper.ranks import RankLostError, join_ranks, leave_ranks
 from esper.tasks import configured_task, with_task_settings
 from esper.telemetry import events as ev

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from esper.control import Control
+from esper.domain import Stage
 from esper.engine import report
 from esper.engine.attendant import Attendant
 from esper.engine.env import Measurement
@@ -13,12 +14,11 @@ from esper.engine.faults import FaultError, RunFailedError
 from esper.engine.gauges import read_gauges
 from esper.engine.memory import Ledger
 from esper.engine.saving import Saver
-from esper.engine.seeding import generator
 from esper.engine.step import StepResult, play_step, tick_slots
 from esper.engine.training_state import TrainingState
 from esper.growth.slot import StageTransition
-from esper.growth.stages import Stage
 from esper.ranks import RankLostError
+from esper.seeding import generator
 from esper.telemetry import events as ev
 from esper.telemetry.recorder import RecordingError
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from esper.config import Config
+from esper.domain import Moment
 from esper.engine.episode import Episode
-from esper.engine.moment import Moment
 from esper.engine.pool import Pool
-from esper.engine.seeding import decision_noise
 from esper.engine.stopwatch import StepTimes
 from esper.policy.agent import Agent
 from esper.ranks import ALONE, Ranks
+from esper.seeding import decision_noise
 from esper.telemetry.hub import Hub
 
 

@@ -27,8 +27,7 @@ from esper.engine.env_state import State
 from esper.engine.faults import FaultError
 from esper.engine.precision import loss_scalers
 from esper.engine.stopwatch import Stopwatch
-from esper.garbage import spare_what_is_loaded
-from esper.processes import another_python
+from esper.process import another_python, spare_what_is_loaded
 from esper.tasks.task import Splits, Task
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from esper.growth.stages import Stage
+from esper.domain import Stage
 
 LEGAL_TRANSITIONS: Mapping[Stage, frozenset[Stage]] = MappingProxyType(
     {

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from esper.formatting import nearest
 from esper.growth.layers import initialise_
 from esper.growth.lifecycle import GateConfig
 from esper.growth.slot import Slot
-from esper.nearest import nearest
 
 
 class InjectionPoint(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from esper.domain import Stage
 from esper.growth.blend import AlphaSchedule, Blend, BlendGate, Curve, blend, straight_through
 from esper.growth.blueprints import build_seed
 from esper.growth.layers import initialise_
@@ -24,7 +25,6 @@ from esper.growth.lifecycle import (
     gate_g3,
     gate_g5,
 )
-from esper.growth.stages import Stage
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 

@@ -6,30 +6,10 @@ A decision is one choice of each head. An op uses some heads only; the others ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from typing import NamedTuple
 
+from esper.domain import Op
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Curve
-
-
-class Op(IntEnum):
-    """What a policy can do to an env in one step."""
-
-    WAIT = 0
-    GERMINATE = 1
-    ADVANCE = 2
-    SET_ALPHA = 3
-    CULL = 4
-    FOSSILIZE = 5
-
-    @property
-    def label(self) -> str:
-        """Name in telemetry."""
-        return self.name.lower()
-
-
-HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
-"""Factors of an action, in the order in which they are chosen."""
 
 RELEVANT: dict[Op, tuple[str, ...]] = {
     Op.WAIT: ("op",),

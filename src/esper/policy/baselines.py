@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from esper.domain import HEADS, Op
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, Blend, Curve
-from esper.policy.actions import HEADS, RELEVANT, WAIT, Action, Choice, Op, head_sizes
+from esper.policy.actions import RELEVANT, WAIT, Action, Choice, head_sizes
 from esper.policy.agent import EnvView
 from esper.policy.masks import legal_ops, legal_styles
 from esper.ranks import ALONE, Ranks

@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
+from esper.domain import Op, Stage
 from esper.growth.blend import RAMP_EPOCHS
 from esper.growth.slot import Slot
-from esper.growth.stages import Stage
-from esper.policy.actions import WAIT, Action, Choice, Op
+from esper.policy.actions import WAIT, Action, Choice
 from esper.policy.agent import EnvView
 from esper.policy.baselines import Baseline, planting
 

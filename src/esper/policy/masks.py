@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from esper.domain import Op
 from esper.growth.blend import BLEND_STYLES, Blend
 from esper.growth.slot import Slot
-from esper.policy.actions import Op
 from esper.policy.agent import EnvView
 
 

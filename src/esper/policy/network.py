@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from esper.policy.actions import HEADS, RELEVANT, Op, head_sizes
+from esper.domain import HEADS, Op
+from esper.policy.actions import RELEVANT, head_sizes
 from esper.policy.distributions import likely, log_prob_of, masked_log_probs, normalised_entropy, sample
 from esper.policy.masks import Masks
 from esper.policy.observation import observation_size

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from esper.domain import Op, Stage
 from esper.growth.blend import RAMP_EPOCHS
 from esper.growth.slot import Slot
-from esper.growth.stages import Stage
-from esper.policy.actions import Op
 from esper.policy.agent import EnvView
 
 HISTORY = 3

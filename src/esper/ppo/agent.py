@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from esper.config import PPOConfig
-from esper.policy.actions import HEADS, Action, Choice, Op
+from esper.domain import HEADS, Op
+from esper.policy.actions import Action, Choice
 from esper.policy.agent import EnvView, Learned, below
 from esper.policy.masks import write_masks
 from esper.policy.network import PolicyNetwork

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.config import PPOConfig
-from esper.policy.actions import HEADS
+from esper.domain import HEADS
 from esper.policy.agent import Learned
 from esper.policy.network import PolicyNetwork
 from esper.ppo.advantages import gae, less_common_luck, ordinary, standardise

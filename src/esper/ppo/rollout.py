@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from esper.policy.actions import HEADS
+from esper.domain import HEADS
 from esper.policy.masks import Masks
 from esper.ranks import ALONE, Ranks
 

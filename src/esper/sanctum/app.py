@@ -18,7 +18,7 @@ from textual.drivers.web_driver import WebDriver
 from textual.filter import LineFilter
 from textual.screen import Screen
 
-from esper.garbage import spare_what_is_loaded
+from esper.process import spare_what_is_loaded
 from esper.sanctum.bindings import APP, ENV_VIEW, KEYS, bindings, shown
 from esper.sanctum.charset import CharsetFilter, chosen
 from esper.sanctum.controllers.diagnosis import DiagnosisActions

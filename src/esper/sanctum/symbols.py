@@ -7,7 +7,6 @@ look alike: not measured is a dash, zero is a bare 0, and not a number is NaN, r
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from esper.formatting import NOT_A_NUMBER, NOT_MEASURED, power
 from esper.telemetry.marks import Sign
 
 _CONSOLE = Console()
@@ -83,9 +83,6 @@ SIGNS: dict[Sign, tuple[Symbol, str]] = {
     Sign.PLANTED: (Symbol("planted", "g", "a seed was planted"), "germinated"),
 }
 """Signs of the time line and their roles; where several fall into one cell, the first is shown."""
-
-NOT_MEASURED = "–"
-NOT_A_NUMBER = "NaN"
 
 OPS: dict[str, str] = {
     "wait": "do nothing",
@@ -173,48 +170,6 @@ def power_of_two(value: float | None) -> Cell:
     if value <= 0 or math.isinf(value):
         return Cell(f"{value:<5.2g}", "bad")
     return Cell(power(math.log2(value)).ljust(5))
-
-
-def exponent_of(scale: float | None) -> float | None:
-    """The power of two that a loss scale is; None where there is none, or what is there is no scale."""
-    return None if scale is None or scale <= 0 else math.log2(scale)
-
-
-def power(exponent: float) -> str:
-    """A power of two: 2^15; 2^11.3 where it lies between two."""
-    return f"2^{exponent:.{0 if float(exponent).is_integer() else 1}f}".replace("-", "−")
-
-
-def span(seconds: float | None) -> str:
-    """A duration in one or two units: 38s, 1m56s, 14m, 2h05m, 3d04h."""
-    if seconds is None or not math.isfinite(seconds):
-        return NOT_MEASURED
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 3600:
-        return f"{whole // 60}m"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
-
-
-def clock(seconds: float) -> str:
-    """A duration as 01:12:40."""
-    whole = int(seconds)
-    return f"{whole // 3600:02d}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
-
-
-def time_of_day(when: float) -> str:
-    """Local time of an instant, as 21:14:07."""
-    return time.strftime("%H:%M:%S", time.localtime(when))
-
-
-def plain(text: str) -> str:
-    """The text without the control characters that would tear the screen."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def shorten(text: str, width: int) -> str:

@@ -17,7 +17,7 @@ from rich.style import Style
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
-from esper.nearest import nearest
+from esper.formatting import nearest
 from esper.sanctum.sixteen import DARK, LIGHT
 from esper.sanctum.symbols import STAGES
 

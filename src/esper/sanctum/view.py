@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from textual.message import Message
 
+from esper.formatting import span
 from esper.sanctum.source import Source
-from esper.sanctum.symbols import brief, span
+from esper.sanctum.symbols import brief
 from esper.sanctum.theme import Palette
 from esper.telemetry.events import AnomalyFound
 from esper.telemetry.state import RunState

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from esper.tasks.names import TASK_NAMES, TaskError, check_task_name
+from esper.config import TaskError
+from esper.tasks.names import TASK_NAMES, check_task_name
 from esper.tasks.settings import own_values, settings_of, with_recorded_settings, with_task_settings
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import platformdirs
 import torch
 from torch import Tensor
 
+from esper.config import TaskError
 from esper.tasks.conv_host import ConvHost
-from esper.tasks.names import TaskError
 from esper.tasks.settings import TASK_SETTINGS
 from esper.tasks.task import Splits, Task, standardise_splits
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from esper.config import TaskError
 from esper.tasks.conv_host import ConvHost
-from esper.tasks.names import TaskError
 from esper.tasks.settings import TASK_SETTINGS
 from esper.tasks.task import Splits, Task, standardise_splits
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from esper.nearest import nearest
+from esper.config import TaskError
+from esper.formatting import nearest
 
 TASK_NAMES = ("digits_impaired", "digits", "synthetic", "cifar10", "cifar_impaired")
 """Names of the tasks; the first is the default."""
-
-
-class TaskError(ValueError):
-    """An unknown task name, or a missing or damaged data set. The message is one sentence for the user."""
 
 
 def check_task_name(name: str) -> None:

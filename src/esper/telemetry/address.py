@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from esper.nearest import nearest
+from esper.formatting import nearest
 
 MOMENTS = ("round", "step", "event", "anomaly")
 """What may say when; each counts as `find_moment` does."""

@@ -12,13 +12,13 @@ from datetime import datetime
 from queue import SimpleQueue
 from typing import TextIO
 
+from esper.formatting import NOT_MEASURED, duration
 from esper.telemetry import events as ev
 from esper.telemetry.narrate import sentence
 from esper.telemetry.state import ANOMALIES, Keyframe, Record, RunState, key_of
 
 IDLE = 0.2
 """Seconds between looks at whether the run is still alive."""
-NOT_MEASURED = "–"
 _ROUTINE = frozenset({ev.SeedMoved, ev.PolicyUpdated})
 """Too many for a log, or told by the line of the round."""
 
@@ -189,14 +189,3 @@ def _pace(state: RunState) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return NOT_MEASURED if value is None else f"{value:{form}}"
-
-
-def duration(seconds: float | None) -> str:
-    """Hours, minutes and seconds, as few as say it."""
-    if seconds is None or not math.isfinite(seconds):
-        return NOT_MEASURED
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from torch import nn
 
-from esper.nearest import nearest
+from esper.formatting import nearest
 
 SeedFactory: TypeAlias = Callable[[int], nn.Module]
 """Function from a number of channels C to a seed, which maps [B, C, H, W] to the same shape."""

@@ -9,11 +9,12 @@ from itertools import takewhile
 from statistics import median
 from typing import Protocol
 
+from esper.formatting import plain
 from esper.sanctum.controllers import AppServices
 from esper.sanctum.screens.choices import anomaly_list, why
 from esper.sanctum.screens.explain import Explain
 from esper.sanctum.source import ENDED, Source
-from esper.sanctum.symbols import plain, shorten
+from esper.sanctum.symbols import shorten
 from esper.sanctum.view import GoToMoment, ViewState
 from esper.sanctum.widgets.panel import Panel
 from esper.telemetry import events as ev

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from esper.config import Config
+from esper.formatting import plain, span
 from esper.sanctum.bindings import ENV_VIEW
 from esper.sanctum.controllers import Notifier
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.source import Source
-from esper.sanctum.symbols import plain, span
 from esper.sanctum.view import ViewState
 from esper.telemetry.address import Address
 from esper.telemetry.codec import encode

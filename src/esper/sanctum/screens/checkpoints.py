@@ -13,7 +13,8 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
-from esper.sanctum.symbols import number, percent, plain, shorten, time_of_day
+from esper.formatting import plain, time_of_day
+from esper.sanctum.symbols import number, percent, shorten
 from esper.telemetry.events import CheckpointSaved
 
 

@@ -14,7 +14,8 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from esper.sanctum.symbols import SEVERITIES, brief, plain, time_of_day
+from esper.formatting import plain, time_of_day
+from esper.sanctum.symbols import SEVERITIES, brief
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.anomalies import destination

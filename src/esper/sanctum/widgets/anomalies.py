@@ -8,8 +8,9 @@ from typing import ClassVar
 from textual.binding import BindingType
 from textual.geometry import Size
 
+from esper.formatting import plain
 from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.symbols import SEVERITIES, plain, shorten
+from esper.sanctum.symbols import SEVERITIES, shorten
 from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.narrate import place_of

@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line
-from esper.sanctum.widgets.plot import Axis, column_spread, curve, fitted, overlay
+from esper.text_plot import Axis, column_spread, curve, fitted, overlay
 
 AXIS = 5
 """Columns that the labels of the y axis take."""

@@ -7,13 +7,14 @@ from textwrap import wrap
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import OPS, brief, head_label, number, percent, plain
+from esper.formatting import plain
+from esper.sanctum.symbols import OPS, brief, head_label, number, percent
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
-from esper.sanctum.widgets.plot import sparkline
 from esper.telemetry.state import EnvState
 from esper.telemetry.traces import Trace
+from esper.text_plot import sparkline
 
 _ROOM_FOR_COURSE = 46
 _BESIDE = 57

@@ -7,7 +7,8 @@ from collections.abc import Hashable
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import Cell, brief, number, percent, plain
+from esper.formatting import plain
+from esper.sanctum.symbols import Cell, brief, number, percent
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.events import DeviceSampled
 from esper.telemetry.vitals import memory_of

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import number, percent, plain
+from esper.formatting import plain
+from esper.sanctum.symbols import number, percent
 from esper.sanctum.widgets.accuracy import percent_ticks
 from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
-from esper.sanctum.widgets.plot import round_up, span_of
 from esper.telemetry.state import EnvState
+from esper.text_plot import round_up, span_of
 
 
 class EnvAccuracy(EnvPanel):

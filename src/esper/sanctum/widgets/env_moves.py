@@ -6,7 +6,8 @@ from textwrap import wrap
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import SEVERITIES, STAGES, brief, plain, shorten
+from esper.formatting import plain
+from esper.sanctum.symbols import SEVERITIES, STAGES, brief, shorten
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
 from esper.telemetry.events import GateCheck, GateRefused, SeedMoved

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median, median_high, median_low
 
+from esper.formatting import plain
 from esper.sanctum.population import NUMBERS
-from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, number, percent, plain, power_of_two
+from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, number, percent, power_of_two
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line, Pieces
-from esper.sanctum.widgets.plot import places, sparkline
 from esper.telemetry.events import RunStarted, SlotReading
 from esper.telemetry.marks import Sign
 from esper.telemetry.state import HISTORY, EnvState
+from esper.text_plot import places, sparkline
 
 _CHOICES = ((10, 6, 2), (10, 0, 2), (10, 0, 1), (6, 0, 1), (0, 0, 2), (0, 0, 1))
 """Columns for a blueprint's name, for the bar of alpha, and between columns, from roomy to tight."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import STAGES, number, plain
+from esper.formatting import plain
+from esper.sanctum.symbols import STAGES, number
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
 from esper.telemetry.events import SlotReading

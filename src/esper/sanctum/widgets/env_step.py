@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import Cell, number, plain, power_of_two
+from esper.formatting import plain
+from esper.sanctum.symbols import Cell, number, power_of_two
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
 from esper.telemetry.events import EnvStepped

@@ -8,13 +8,14 @@ from itertools import groupby
 
 from textual.geometry import Size
 
+from esper.formatting import plain
 from esper.sanctum.population import severities_of
-from esper.sanctum.symbols import SEVERITIES, STAGES, percent, plain, shorten
+from esper.sanctum.symbols import SEVERITIES, STAGES, percent, shorten
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import Line, Row
-from esper.sanctum.widgets.plot import places
 from esper.telemetry.events import RunStarted
 from esper.telemetry.state import HISTORY, EnvState
+from esper.text_plot import places
 
 STAGE_OF = {name[0]: name for name in STAGES}
 """Stages by the letters of a trace."""

@@ -14,7 +14,7 @@ from esper.sanctum.widgets.chart import AXIS, Chart
 from esper.sanctum.widgets.heads import no_update
 from esper.sanctum.widgets.labels import Label, attach, width_of
 from esper.sanctum.widgets.panel import Line, Panel, Row
-from esper.sanctum.widgets.plot import UNSOUND, decades, extent_of_rounds, logarithmic
+from esper.text_plot import UNSOUND, decades, extent_of_rounds, logarithmic
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 

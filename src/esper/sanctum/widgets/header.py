@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from textual.geometry import Size
 
+from esper.formatting import plain, span
 from esper.sanctum.source import ENDED, Source
-from esper.sanctum.symbols import STATUSES, brief, plain, shorten, span
+from esper.sanctum.symbols import STATUSES, brief, shorten
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.narrate import counted
 

@@ -8,9 +8,9 @@ from textual.geometry import Size
 
 from esper.sanctum.symbols import brief, head_label, number
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.sanctum.widgets.plot import span_of, sparkline
 from esper.telemetry.events import RunStarted
 from esper.telemetry.state import HeadState
+from esper.text_plot import span_of, sparkline
 
 
 def no_update(started: RunStarted) -> str:

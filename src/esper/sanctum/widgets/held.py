@@ -7,8 +7,9 @@ from collections.abc import Hashable
 from rich.cells import set_cell_size
 from textual.geometry import Size
 
+from esper.formatting import plain
 from esper.sanctum.holds import hold_of
-from esper.sanctum.symbols import STATUSES, plain, shorten, wrapped
+from esper.sanctum.symbols import STATUSES, shorten, wrapped
 from esper.sanctum.widgets.panel import Line, Panel
 
 _MOST_LINES = 6

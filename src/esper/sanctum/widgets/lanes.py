@@ -6,10 +6,11 @@ from collections.abc import Hashable
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import brief, percent, plain
+from esper.formatting import plain
+from esper.sanctum.symbols import brief, percent
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.sanctum.widgets.plot import sparkline
 from esper.telemetry.vitals import STEPS
+from esper.text_plot import sparkline
 
 
 class LaneLoads(Panel):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Hashable
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import Cell, number, plain
+from esper.formatting import plain
+from esper.sanctum.symbols import Cell, number
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.traces import BlueprintRecord
 

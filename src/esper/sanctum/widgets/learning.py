@@ -10,7 +10,7 @@ from esper.sanctum.symbols import brief
 from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.heads import no_update
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.sanctum.widgets.plot import axis_of, extent_of_rounds
+from esper.text_plot import axis_of, extent_of_rounds
 
 FIGURES: dict[str, tuple[str, float | None]] = {
     "episode_return": ("mean return", None),

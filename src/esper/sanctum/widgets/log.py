@@ -7,7 +7,8 @@ from functools import lru_cache
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import SEVERITIES, plain, time_of_day, wrapped
+from esper.formatting import plain, time_of_day
+from esper.sanctum.symbols import SEVERITIES, wrapped
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.state import LogLine
 

@@ -10,8 +10,9 @@ from textual.binding import BindingType
 from textual.events import Click
 from textual.geometry import Size
 
+from esper.formatting import plain, time_of_day
 from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.symbols import SEVERITIES, plain, shorten, time_of_day
+from esper.sanctum.symbols import SEVERITIES, shorten
 from esper.sanctum.view import GoToMoment, ViewState
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.state import LOG_LINES, LogLine

@@ -11,15 +11,16 @@ from typing import NamedTuple
 
 from textual.geometry import Size
 
+from esper.formatting import exponent_of, plain
 from esper.sanctum.population import severities_of
-from esper.sanctum.symbols import SEVERITIES, exponent_of, number, percent, plain, power_of_two
+from esper.sanctum.symbols import SEVERITIES, number, percent, power_of_two
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import Line, Row
-from esper.sanctum.widgets.plot import places, sparkline
 from esper.telemetry.anomalies import PING_PONG
 from esper.telemetry.events import RunStarted
 from esper.telemetry.state import EnvState
 from esper.telemetry.vitals import STEPS, EnvVitals
+from esper.text_plot import places, sparkline
 
 SKIP = "↓"
 """In a staircase: a step that lost a batch, for which the scale was halved."""

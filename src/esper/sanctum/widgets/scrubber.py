@@ -9,8 +9,9 @@ from textual.binding import BindingType
 from textual.events import MouseDown, MouseMove, MouseUp
 from textual.geometry import Size
 
+from esper.formatting import clock
 from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.symbols import SIGNS, clock
+from esper.sanctum.symbols import SIGNS
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.marks import ANOMALIES, Mark

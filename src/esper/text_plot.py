@@ -1,4 +1,4 @@
-"""Curves and sparklines as plain text, in block and braille characters."""
+"""Curves and sparklines as text, in braille and block characters."""
 
 from __future__ import annotations
 

@@ -1,8 +1,13 @@
-"""The stages of a slot."""
+"""Shared vocabulary: stages, ops, policy heads, pause causes, anomaly rule names, step numbers."""
 
 from __future__ import annotations
 
 import enum
+from enum import IntEnum
+from typing import NamedTuple
+
+VERSION = "0.1.0"
+"""Version of the package, re-exported as `esper.__version__`."""
 
 
 class Stage(enum.IntEnum):
@@ -34,3 +39,37 @@ class Stage(enum.IntEnum):
     def is_blended(self) -> bool:
         """True if a seed in this stage contributes to the output of the forward pass."""
         return self in (Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED)
+
+
+class Moment(NamedTuple):
+    """The end of a step, which is counted from 1, of a round, which is too. The start of a run is 0, 0."""
+
+    round: int
+    step: int
+
+    @classmethod
+    def after(cls, rounds: int, steps: int, length: int) -> Moment:
+        """After so many rounds of that many steps, and so many steps of the next."""
+        if steps == 0:
+            return cls(rounds, length if rounds else 0)
+        return cls(rounds + 1, steps)
+
+
+class Op(IntEnum):
+    """What a policy can do to an env in one step."""
+
+    WAIT = 0
+    GERMINATE = 1
+    ADVANCE = 2
+    SET_ALPHA = 3
+    CULL = 4
+    FOSSILIZE = 5
+
+    @property
+    def label(self) -> str:
+        """Name in telemetry."""
+        return self.name.lower()
+
+
+HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
+"""Factors of an action, in the order in which they are chosen."""

@@ -1,4 +1,4 @@
-"""Where all randomness comes from: generators seeded by what they are for.
+"""Random generators, each seeded by what it is used for.
 
 No random stream is carried from one step to the next, so none has to be saved: a resumed run, a run on other lanes and
 a run with other neighbours draw the same numbers for the same env, round and step.
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from esper.policy.actions import HEADS
+from esper.domain import HEADS
 
 
 def generator(seed: int, purpose: str, *where: int) -> torch.Generator:
