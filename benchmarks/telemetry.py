@@ -19,11 +19,11 @@ from pathlib import Path
 from tests.factory import example_run
 from tests.telemetry.recordings import fold
 
+from esper.health.detector import Inspector
 from esper.process import spare_what_is_loaded
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode
 from esper.telemetry.hub import Hub
-from esper.telemetry.inspector import Inspector
 from esper.telemetry.playback import Playback
 from esper.telemetry.reader import open_history
 from esper.telemetry.recorder import Recorder

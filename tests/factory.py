@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from esper.health.detector import Inspector
 from esper.telemetry import events as ev
-from esper.telemetry.inspector import Inspector
 
 START = 1_790_000_000.0
 """Wall-clock time of the first event."""

@@ -14,6 +14,7 @@ from esper.attach.server import ControlServer
 from esper.attach.session import AttachSession
 from esper.config import resolve
 from esper.control import Control, Kind
+from esper.health.detector import Inspector
 from esper.launch import EngineThread
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.quit_dialog import QuitDialog
@@ -22,7 +23,6 @@ from esper.sanctum.theme import DEFAULT
 from esper.sanctum.widgets.footer import Footer
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
-from esper.telemetry.inspector import Inspector
 from esper.telemetry.liveness import RunLock
 from esper.telemetry.recorder import Recorder
 from tests.attach.viewers import asked, well

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from esper.telemetry import anomalies, vitals
+from esper.health import rules
+from esper.health.detector import Finding, Inspector
+from esper.health.rules import DEAD_GRAD_NORM, ENTROPY_FLOOR, KL_SPIKE, memory_full, stale_telemetry
 from esper.telemetry import events as ev
-from esper.telemetry.anomalies import DEAD_GRAD_NORM, ENTROPY_FLOOR, KL_SPIKE, memory_full, stale_telemetry
-from esper.telemetry.inspector import Finding, Inspector
+from esper.telemetry import vitals
 from esper.telemetry.state import Keyframe, RunState
 from esper.telemetry.vitals import MemoryVitals
 from tests.factory import device_sampled, env_stepped, example_run, policy_updated, run_started, stamp
@@ -103,10 +104,10 @@ def test_one_event_can_break_several_rules() -> None:
 
 
 def test_anomaly_events_are_not_inspected() -> None:
-    anomalies = [event for event in example_run() if isinstance(event, ev.AnomalyFound)]
+    rules = [event for event in example_run() if isinstance(event, ev.AnomalyFound)]
 
-    assert anomalies
-    assert all(inspect(msgspec.structs.replace(anomaly, value=math.nan)) == [] for anomaly in anomalies)
+    assert rules
+    assert all(inspect(msgspec.structs.replace(anomaly, value=math.nan)) == [] for anomaly in rules)
 
 
 def course(*changes: Mapping[str, object], env: int = 0, round: int = 1) -> list[ev.AnyEvent]:
@@ -126,10 +127,10 @@ def memories(*held: int, used: int = 0) -> list[ev.AnyEvent]:
     return rounds
 
 
-LONG = [{"accuracy": 0.5}] + [{"accuracy": 0.4}] * anomalies.STALLED_STEPS
+LONG = [{"accuracy": 0.5}] + [{"accuracy": 0.4}] * rules.STALLED_STEPS
 SLOW = [
     device_sampled(f"cpu:{lane}", envs=2, busy=busy, allocated=None)
-    for _ in range(anomalies.STRAGGLING_STEPS)
+    for _ in range(rules.STRAGGLING_STEPS)
     for lane, busy in enumerate((0.5, 0.9))
 ]
 EVEN = [device_sampled(lane, busy=0.5, allocated=None) for lane in ("cpu:0", "cpu:1") for _ in range(10)]
@@ -137,7 +138,7 @@ EVEN = [device_sampled(lane, busy=0.5, allocated=None) for lane in ("cpu:0", "cp
 CASES = {
     "non-finite gradient": (course({"grad_norm": math.nan}), course({}, {})[-1:]),
     "exploding gradient": (course({}, {}, {}, {"grad_norm": 9.0}), [env_stepped(0, 1, 5)]),
-    "repeated skips": (course(*[{"lost": 2}] * anomalies.SKIPS_IN_A_ROW), [env_stepped(0, 1, 9)]),
+    "repeated skips": (course(*[{"lost": 2}] * rules.SKIPS_IN_A_ROW), [env_stepped(0, 1, 9)]),
     "stalled env": (course(*LONG), [env_stepped(0, 1, 20, accuracy=0.6)]),
     "KL spike": ([policy_updated(kl=0.2, heads={})], [policy_updated(2, kl=0.01, heads={})]),
     "dead head": ([update(op=ev.HeadReading(entropy=0.5))], [update(op=ev.HeadReading(entropy=0.5, grad_norm=0.1))]),

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.telemetry import anomalies, vitals
+from esper.health import rules
+from esper.health.detector import Finding, Inspector
+from esper.health.rule_context import Accuracies
 from esper.telemetry import events as ev
-from esper.telemetry.evidence import Accuracies
-from esper.telemetry.inspector import Finding, Inspector
+from esper.telemetry import vitals
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import device_sampled, env_stepped, run_started, stamp
 
@@ -77,19 +78,19 @@ def broken_by_step(event: ev.EnvStepped, earlier: Sequence[ev.EnvStepped]) -> It
         owners.append(([each.slots[index].grad_norm for each in mine], slot.grad_norm))
     for before, norm in owners:
         finite = [value for value in before if value is not None and math.isfinite(value)]
-        if norm is None or not math.isfinite(norm) or len(finite) < anomalies.EXPLODING_STEPS:
+        if norm is None or not math.isfinite(norm) or len(finite) < rules.EXPLODING_STEPS:
             continue
-        limit = max(anomalies.EXPLODING_FACTOR * median(finite), anomalies.EXPLODING_LEAST)
+        limit = max(rules.EXPLODING_FACTOR * median(finite), rules.EXPLODING_LEAST)
         if median(finite) > 0 and limit < norm:
             yield "exploding gradient", norm, limit
-    last = [*known, event][-anomalies.SKIPS_IN_A_ROW :]
-    if len(last) == anomalies.SKIPS_IN_A_ROW and all(each.lost for each in last):
-        yield "repeated skips", sum(each.lost for each in last), float(anomalies.SKIPS_IN_A_ROW)
+    last = [*known, event][-rules.SKIPS_IN_A_ROW :]
+    if len(last) == rules.SKIPS_IN_A_ROW and all(each.lost for each in last):
+        yield "repeated skips", sum(each.lost for each in last), float(rules.SKIPS_IN_A_ROW)
     accuracies = [each.accuracy for each in [*episode, event]]
-    split = len(accuracies) - anomalies.STALLED_STEPS
+    split = len(accuracies) - rules.STALLED_STEPS
     if split > 0 and not max(accuracies[split:]) > max(accuracies[:split]):
         latest = {each.env: each.accuracy for each in earlier if each.env != event.env}
-        limit = (median(latest.values()) if latest else event.accuracy) - anomalies.STALLED_GAP
+        limit = (median(latest.values()) if latest else event.accuracy) - rules.STALLED_GAP
         if event.accuracy < limit:
             yield "stalled env", event.accuracy, limit
 
@@ -101,14 +102,14 @@ def broken_by_sample(
     loads: dict[str, float] = {}
     for lane in {each.device for each in (*earlier, event)}:
         samples = [each for each in (*earlier, event) if each.device == lane]
-        recent = samples[-anomalies.STRAGGLING_STEPS :]
+        recent = samples[-rules.STRAGGLING_STEPS :]
         busy = [each.busy / each.active for each in recent if each.busy is not None and each.active]
-        if len(busy) == anomalies.STRAGGLING_STEPS:
+        if len(busy) == rules.STRAGGLING_STEPS:
             loads[lane] = sum(busy) / len(busy)
     mine = loads.pop(event.device, None)
     usual = median(loads.values()) if loads else 0.0
-    if mine is not None and usual > 0 and mine > anomalies.STRAGGLING * usual:
-        yield "straggling lane", mine / usual, anomalies.STRAGGLING
+    if mine is not None and usual > 0 and mine > rules.STRAGGLING * usual:
+        yield "straggling lane", mine / usual, rules.STRAGGLING
 
 
 def meant(run: Sequence[ev.AnyEvent]) -> Iterator[list[tuple[object, ...]]]:

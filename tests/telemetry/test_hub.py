@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esper.health.detector import Inspector
 from esper.ranks import RankLostError, Ranks
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
-from esper.telemetry.inspector import Inspector
 from esper.telemetry.recorder import Recorder
 from esper.telemetry.shared_hub import SharedHub
 from esper.telemetry.state import Keyframe, Record, RunState

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from esper.health.detector import Inspector
+from esper.health.root_cause import trace_back
 from esper.telemetry import events as ev
-from esper.telemetry.inspector import Inspector
 from esper.telemetry.state import RunState
-from esper.telemetry.why import trace_back
 from tests.factory import env_stepped, run_started, stamp
 
 

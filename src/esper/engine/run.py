@@ -23,12 +23,12 @@ from esper.engine.shared_control import SharedControl
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
 from esper.formatting import nearest
+from esper.health.detector import Inspector
 from esper.process import Place
 from esper.ranks import RankLostError, join_ranks, leave_ranks
 from esper.tasks import configured_task, with_task_settings
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
-from esper.telemetry.inspector import Inspector
 from esper.telemetry.liveness import RunLock
 from esper.telemetry.recorder import Recorder, RecordingError, write_manifest
 from esper.telemetry.runs import make_run_directory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from esper.telemetry import anomalies as rules
+from esper.health import rules as rules
 
 
 class Explanation(NamedTuple):

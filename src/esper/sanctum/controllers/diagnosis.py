@@ -10,6 +10,7 @@ from statistics import median
 from typing import Protocol
 
 from esper.formatting import plain
+from esper.health.rules import stale_telemetry
 from esper.sanctum.controllers import AppServices
 from esper.sanctum.screens.choices import anomaly_list, why
 from esper.sanctum.screens.explain import Explain
@@ -18,7 +19,6 @@ from esper.sanctum.symbols import shorten
 from esper.sanctum.view import GoToMoment, ViewState
 from esper.sanctum.widgets.panel import Panel
 from esper.telemetry import events as ev
-from esper.telemetry.anomalies import stale_telemetry
 from esper.telemetry.state import LogLine
 
 NOTIFY_PROTOCOLS = ("osc9", "osc777")

@@ -15,12 +15,12 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from esper.formatting import plain, time_of_day
+from esper.health.root_cause import Moment, trace_back
 from esper.sanctum.symbols import SEVERITIES, brief
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.anomalies import destination
 from esper.telemetry.state import Anomaly, RunState
-from esper.telemetry.why import Moment, trace_back
 
 _WIDTH, _FRAME = 96, 8
 """Columns of the dialog, as in sanctum.tcss, and of these what border, padding and scrollbar take."""

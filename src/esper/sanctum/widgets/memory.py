@@ -8,11 +8,11 @@ from collections.abc import Hashable, Sequence
 from textual.geometry import Size
 
 from esper.formatting import plain
+from esper.health.rules import MEMORY_ROUNDS, memory_full
 from esper.sanctum.symbols import Cell, brief, number
 from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.labels import Label, attach, width_of
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.anomalies import MEMORY_ROUNDS, memory_full
 from esper.telemetry.events import DeviceSampled
 from esper.telemetry.vitals import MemoryVitals, memory_of
 from esper.text_plot import round_up

@@ -9,10 +9,10 @@ from textwrap import wrap
 from textual.geometry import Size
 
 from esper.formatting import exponent_of, plain, power
+from esper.health.rules import SCALE_SPREAD
 from esper.sanctum.symbols import power_of_two
 from esper.sanctum.widgets.chart import AXIS, Chart
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.anomalies import SCALE_SPREAD
 from esper.telemetry.narrate import counted
 from esper.telemetry.vitals import CHANGES
 from esper.text_plot import Axis

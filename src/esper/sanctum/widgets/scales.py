@@ -12,11 +12,11 @@ from typing import NamedTuple
 from textual.geometry import Size
 
 from esper.formatting import exponent_of, plain
+from esper.health.rules import PING_PONG
 from esper.sanctum.population import severities_of
 from esper.sanctum.symbols import SEVERITIES, number, percent, power_of_two
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import Line, Row
-from esper.telemetry.anomalies import PING_PONG
 from esper.telemetry.events import RunStarted
 from esper.telemetry.state import EnvState
 from esper.telemetry.vitals import STEPS, EnvVitals

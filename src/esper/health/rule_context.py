@@ -1,4 +1,4 @@
-"""What the rules of `anomalies.py` may look at beside an event: the vital signs, and what follows from them.
+"""What an anomaly rule may look at besides its event.
 
 Every step of every env is looked at, and anomalies are rare. What is kept here is at hand, or tells that a look back
 would find nothing.

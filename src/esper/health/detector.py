@@ -1,13 +1,13 @@
-"""Looks at a run as it happens, with the rules of `anomalies.py`: where an anomaly begins, and where it ends."""
+"""Runs the rules on each event; reports where an anomaly begins and ends."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import TypeAlias
 
+from esper.health.rule_context import Evidence
+from esper.health.rules import RULES
 from esper.telemetry import events as ev
-from esper.telemetry.anomalies import RULES
-from esper.telemetry.evidence import Evidence
 from esper.telemetry.state import RunState, key_of
 from esper.telemetry.vitals import Vitals
 

@@ -1,4 +1,4 @@
-"""Why an env is in trouble: from its last symptom back to the first signal that left its range. A pure function."""
+"""Traces the trouble of an env back to its first symptom."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
-from esper.telemetry.anomalies import exploding
+from esper.health.rules import exploding
 from esper.telemetry.narrate import counted
 from esper.telemetry.state import RunState
 from esper.telemetry.vitals import Vital

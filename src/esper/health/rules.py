@@ -1,4 +1,4 @@
-"""The rules by which a value is an anomaly. One table; every threshold has a name, and is to be found only here."""
+"""The anomaly rules and their thresholds, one table."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
+from esper.health.rule_context import Evidence
 from esper.telemetry import events as ev
-from esper.telemetry.evidence import Evidence
 from esper.telemetry.vitals import MemoryVitals, memory_of, non_finite_update
 
 DEAD_GRAD_NORM = 1e-8

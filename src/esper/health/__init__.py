@@ -1,0 +1,1 @@
+"""Health: what is wrong with a run, and why."""
