@@ -37,9 +37,9 @@ from esper.engine.manifest import (
     run_of,
 )
 from esper.process import Place
+from esper.recording.runs import resolve_run
+from esper.recording.segments import ReadError
 from esper.tasks import TaskError, check_task_name, with_task_settings
-from esper.telemetry.runs import resolve_run
-from esper.telemetry.segments import ReadError
 
 if TYPE_CHECKING:
     from esper.launch import EngineThread

@@ -76,8 +76,8 @@ class EngineThread:
         from esper.engine.manifest import CheckpointError
         from esper.engine.run import Run
         from esper.ranks import RankLostError
+        from esper.recording.recorder import RecordingError
         from esper.tasks import TaskError
-        from esper.telemetry.recorder import RecordingError
 
         if self.control.leaving and Place.current().world_size == 1:  # other ranks would wait for this one
             return

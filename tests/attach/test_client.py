@@ -17,7 +17,7 @@ from esper.attach.client import RemoteControl
 from esper.attach.protocol import SOCKET, Acknowledged, Refused, Welcome, frame
 from esper.attach.server import ControlServer
 from esper.control import Control, Kind
-from esper.telemetry.liveness import LOCK, Holder
+from esper.recording.run_lock import LOCK, Holder
 from tests.attach.viewers import NO_TEXT, PATIENCE, asked, framed, wait_until, well
 
 

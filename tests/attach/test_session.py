@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from esper.attach.session import AttachSession
+from esper.recording.recorder import Recorder
+from esper.recording.run_lock import RunLock
 from esper.telemetry.codec import encode
-from esper.telemetry.liveness import RunLock
-from esper.telemetry.recorder import Recorder
 from esper.telemetry.state import Keyframe, Record
 from tests.attach.viewers import wait_until
 from tests.factory import example_run

@@ -19,10 +19,10 @@ from esper import cli
 from esper.commands.attach import find_live_run
 from esper.engine.checkpoint import read_checkpoint
 from esper.engine.manifest import list_checkpoints
+from esper.recording.recorder import Recorder
+from esper.recording.run_lock import LOCK, RunLock, is_live, read_holder
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode
-from esper.telemetry.liveness import LOCK, RunLock, is_live, read_holder
-from esper.telemetry.recorder import Recorder
 from tests.factory import example_run
 from tests.runs import only_run, recorded
 from tests.telemetry.recordings import recording

@@ -13,9 +13,9 @@ import pytest
 
 from esper import cli
 from esper.formatting import size
+from esper.recording.run_lock import LOCK, RunLock
+from esper.recording.segments import pack
 from esper.telemetry import events as ev
-from esper.telemetry.liveness import LOCK, RunLock
-from esper.telemetry.segment_writer import pack
 from tests.factory import example_run, stamp
 from tests.telemetry.recordings import fold, recording, write_segment
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from esper import cli
-from esper.telemetry.liveness import RunLock
+from esper.recording.run_lock import RunLock
 from tests.factory import example_run
 from tests.telemetry.recordings import recording, write_segment
 from tests.terminals import PATIENCE, started

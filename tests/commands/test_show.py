@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from esper import cli
+from esper.recording.run_lock import RunLock
+from esper.recording.segments import pack
 from esper.telemetry import events as ev
-from esper.telemetry.liveness import RunLock
-from esper.telemetry.segment_writer import pack
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.telemetry.recordings import fold, recording, write_segment
 

@@ -25,8 +25,8 @@ from esper.engine.manifest import MANIFEST, UNDONE, find_checkpoint, list_checkp
 from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
 from esper.ppo.learner import Learner
+from esper.recording import recorder, segments
 from esper.telemetry import events as ev
-from esper.telemetry import recorder, segment_writer
 from tests.runs import LiveRun, computed, recorded, stopped_run
 
 
@@ -248,7 +248,7 @@ def test_failed_recording_holds_the_run_without_loss(tmp_path: Path, monkeypatch
         return write(file, data)
 
     monkeypatch.setattr(recorder, "RETRY", 0.02)
-    monkeypatch.setattr(segment_writer.os, "write", limited)
+    monkeypatch.setattr(segments.os, "write", limited)
     live = LiveRun(tmp_path, attended=True).start_paused(1)
     full.set()
     live.control.ask(Kind.RESUME, "test")
@@ -394,7 +394,7 @@ def test_fault_after_restore_saves_no_undone_state(tmp_path: Path, monkeypatch: 
 def test_failed_run_also_reports_unrecorded_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "RETRY", 0.02)
     live = LiveRun(tmp_path).start_paused(1)
-    monkeypatch.setattr(segment_writer.os, "write", no_room)
+    monkeypatch.setattr(segments.os, "write", no_room)
     monkeypatch.setattr(saving, "write_checkpoint", no_room)
     live.control.ask(Kind.STOP, "signal")
     assert live.finish().status == "failed"

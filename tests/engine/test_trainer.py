@@ -19,10 +19,10 @@ from esper.engine.faults import RunFailedError
 from esper.engine.manifest import list_checkpoints
 from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
+from esper.recording.recorder import RecordingError
+from esper.recording.run_lock import is_live
+from esper.recording.segments import list_segments, packed_path
 from esper.telemetry import events as ev
-from esper.telemetry.liveness import is_live
-from esper.telemetry.recorder import RecordingError
-from esper.telemetry.segments import list_segments, packed_path
 from tests.runs import LiveRun, computed, recorded
 
 

@@ -16,6 +16,8 @@ from esper.config import resolve
 from esper.control import Control, Kind
 from esper.health.detector import Inspector
 from esper.launch import EngineThread
+from esper.recording.recorder import Recorder
+from esper.recording.run_lock import RunLock
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.quit_dialog import QuitDialog
 from esper.sanctum.source import AttachSource
@@ -23,8 +25,6 @@ from esper.sanctum.theme import DEFAULT
 from esper.sanctum.widgets.footer import Footer
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
-from esper.telemetry.liveness import RunLock
-from esper.telemetry.recorder import Recorder
 from tests.attach.viewers import asked, well
 from tests.factory import example_run
 from tests.runs import recorded, tiny

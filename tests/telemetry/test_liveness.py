@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from esper.telemetry import liveness
-from esper.telemetry.liveness import LOCK, RunLock, is_live, read_holder
-from esper.telemetry.recorder import RecordingError
+from esper.recording import run_lock
+from esper.recording.recorder import RecordingError
+from esper.recording.run_lock import LOCK, RunLock, is_live, read_holder
 
 HOLD = "import sys; from pathlib import Path; from esper.telemetry.liveness import RunLock; "
 HOLD += "lock = RunLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
@@ -67,14 +67,14 @@ def test_run_is_live_until_its_process_is_killed(tmp_path: Path, other: subproce
 def test_second_process_cannot_lock_a_run(
     tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(liveness, "PATIENCE", 0.05)
+    monkeypatch.setattr(run_lock, "PATIENCE", 0.05)
     with pytest.raises(RecordingError, match=f"is being trained by process {other.pid} on .*esper-sanctum attach"):
         RunLock(tmp_path)
     assert is_live(tmp_path)
 
 
 def test_lock_waits_while_another_process_checks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "PATIENCE", 60.0)
+    monkeypatch.setattr(run_lock, "PATIENCE", 60.0)
     RunLock(tmp_path).release()
     look = os.open(tmp_path / LOCK, os.O_RDONLY)
     fcntl.flock(look, fcntl.LOCK_SH)
@@ -100,7 +100,7 @@ def test_filesystem_without_locks_is_reported(tmp_path: Path, monkeypatch: pytes
 
 
 def test_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(liveness, "fcntl", None)
+    monkeypatch.setattr(run_lock, "fcntl", None)
     lock = RunLock(tmp_path)
     assert lock.problem is not None
     assert "no file locks" in lock.problem

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esper.recording import merged_ranks
+from esper.recording.run_lock import LOCK, Holder, RunLock
+from esper.recording.segments import pack, segment_path
 from esper.telemetry import events as ev
-from esper.telemetry import keyframe_index, merged
-from esper.telemetry.liveness import LOCK, Holder, RunLock
+from esper.telemetry import keyframe_index
 from esper.telemetry.playback import Playback
 from esper.telemetry.reader import open_history
-from esper.telemetry.segment_writer import pack
-from esper.telemetry.segments import segment_path
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.telemetry.recordings import fold, lines, write_segment
@@ -72,7 +72,7 @@ def test_merged_ranks_read_as_one_history(ranks: int, packed: bool, tmp_path: Pa
 
 
 def test_merged_history_seeks_to_any_position(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(merged, "CHUNK", 2_000)
+    monkeypatch.setattr(merged_ranks, "CHUNK", 2_000)
     monkeypatch.setattr(keyframe_index, "INDEX_INTERVAL", 16)
     record(tmp_path / "run", RUN, 2)
     history = open_history(tmp_path / "run")

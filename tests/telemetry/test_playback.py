@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from esper.recording import segments
 from esper.telemetry import events as ev
-from esper.telemetry import keyframe_index, segments
+from esper.telemetry import keyframe_index
 from esper.telemetry import playback as module
 from esper.telemetry.playback import Playback
 from esper.telemetry.reader import History, open_history

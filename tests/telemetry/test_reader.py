@@ -11,12 +11,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esper.recording import decoder, segments
+from esper.recording.segments import Segment, pack
 from esper.telemetry import events as ev
-from esper.telemetry import keyframe_index, notices, segments
+from esper.telemetry import keyframe_index
 from esper.telemetry.codec import encode
 from esper.telemetry.reader import History, ReadError, open_history
-from esper.telemetry.segment_writer import pack
-from esper.telemetry.segments import Segment
 from esper.telemetry.state import Keyframe
 from tests.factory import example_run, policy_updated, stamp
 from tests.telemetry.recordings import fold, lines, recording, write_segment
@@ -262,8 +262,8 @@ def test_many_damaged_lines_are_summarised(tmp_path: Path) -> None:
     history = open_history(write_segment(tmp_path, 1, recording(RUN) + b"{}\n" * 1000))
 
     assert history.length == len(RUN)
-    assert len(history.notices) == notices.NOTICES + 1
-    assert history.notices[-1] == f"{1000 - notices.NOTICES} more lines are damaged"
+    assert len(history.notices) == decoder.NOTICES + 1
+    assert history.notices[-1] == f"{1000 - decoder.NOTICES} more lines are damaged"
 
 
 def test_newer_version_is_read_as_far_as_known(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esper.recording import recorder as module
+from esper.recording import segments
+from esper.recording.recorder import Recorder, RecordingError, write_manifest
+from esper.recording.segments import SegmentWriter
 from esper.telemetry import events as ev
-from esper.telemetry import recorder as module
-from esper.telemetry import segment_writer
 from esper.telemetry.reader import open_history
-from esper.telemetry.recorder import Recorder, RecordingError, write_manifest
-from esper.telemetry.segment_writer import SegmentWriter
 from esper.telemetry.state import Keyframe
 from tests.factory import example_run, stamp
 from tests.telemetry.recordings import fold, recording, write_segment
@@ -171,7 +171,7 @@ class FullDisk:
 @pytest.mark.parametrize("room", [0, 10, 2500, 9001])
 def test_full_disk_loses_no_events_and_recovers(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     disk = FullDisk(room)
-    monkeypatch.setattr(segment_writer.os, "write", disk)
+    monkeypatch.setattr(segments.os, "write", disk)
     monkeypatch.setattr(module, "BATCH", 10)
     put_all(recorder, RUN[:90])
 
@@ -192,7 +192,7 @@ def test_full_disk_loses_no_events_and_recovers(recorder: Recorder, monkeypatch:
 def test_close_on_full_disk_reports_the_number_lost(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     put_all(recorder, RUN[:90])
     recorder.flush()
-    monkeypatch.setattr(segment_writer.os, "write", FullDisk(0))
+    monkeypatch.setattr(segments.os, "write", FullDisk(0))
     put_all(recorder, RUN[90:])
     recorder.close()
 
@@ -208,8 +208,8 @@ def test_close_reports_losses_despite_a_second_error(recorder: Recorder, monkeyp
 
     put_all(recorder, RUN[:90])
     recorder.flush()
-    monkeypatch.setattr(segment_writer.os, "write", FullDisk(0))
-    monkeypatch.setattr(segment_writer.os, "fsync", refuse)
+    monkeypatch.setattr(segments.os, "write", FullDisk(0))
+    monkeypatch.setattr(segments.os, "fsync", refuse)
     put_all(recorder, RUN[90:])
     recorder.close()
 
@@ -231,7 +231,7 @@ def test_unfinishable_segment_is_reported_and_replaced(
     put_all(recorder, RUN[:50])
     assert recorder.flush()
     text = f"{recorder.directory / 'events-00001.jsonl'} could not be finished, and may lack events: Input/output error"
-    monkeypatch.setattr(segment_writer.os, "close", refuse)
+    monkeypatch.setattr(segments.os, "close", refuse)
     if at_the_end:
         recorder.close()
         assert recorder.failure == text
@@ -240,7 +240,7 @@ def test_unfinishable_segment_is_reported_and_replaced(
     assert recorder.flush()
     assert len(closed) == 1
     assert recorder.notices.pop() == text
-    monkeypatch.setattr(segment_writer.os, "close", close)
+    monkeypatch.setattr(segments.os, "close", close)
     put_all(recorder, RUN[50:])
     recorder.close()
     assert recorder.failure is None

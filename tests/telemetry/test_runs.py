@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from esper.telemetry import runs
+from esper.recording import runs
+from esper.recording.runs import list_runs, make_run_directory, resolve_run
+from esper.recording.segments import packed_path
 from esper.telemetry.reader import ReadError
-from esper.telemetry.runs import list_runs, make_run_directory, resolve_run
-from esper.telemetry.segments import packed_path
 
 NOW = datetime(2026, 11, 21, 1, 53, 0)
 

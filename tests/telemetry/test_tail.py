@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from esper.recording.recorder import Recorder
+from esper.recording.segments import ReadError, pack, segment_path
+from esper.recording.tail import DAMAGED, Tail
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode
-from esper.telemetry.recorder import Recorder
-from esper.telemetry.segment_writer import pack
-from esper.telemetry.segments import ReadError, segment_path
 from esper.telemetry.state import Keyframe, Record, RunState
-from esper.telemetry.tail import DAMAGED, Tail
 from tests.factory import example_run
 
 RUN = example_run()

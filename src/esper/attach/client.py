@@ -30,7 +30,7 @@ from esper.attach.protocol import (
     unix_socket,
 )
 from esper.control import Kind
-from esper.telemetry.liveness import read_holder
+from esper.recording.run_lock import read_holder
 
 PATIENCE = 5.0
 """Seconds in which a run answers: it does at once, unless it is stopped by a signal."""

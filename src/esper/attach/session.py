@@ -8,10 +8,10 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from esper.attach.client import RemoteControl
-from esper.telemetry.liveness import is_live
-from esper.telemetry.segments import ReadError
+from esper.recording.run_lock import is_live
+from esper.recording.segments import ReadError
+from esper.recording.tail import Tail
 from esper.telemetry.state import Keyframe, Record, RunState
-from esper.telemetry.tail import Tail
 
 PERIOD = 0.1
 """Seconds between looks at the recording."""

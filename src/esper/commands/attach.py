@@ -39,8 +39,8 @@ def find_live_run(name: str | None, telemetry_dir: Path) -> Path:
         ConfigError: it is not live.
         ReadError: there is no such run.
     """
-    from esper.telemetry.liveness import is_live, live_since
-    from esper.telemetry.runs import list_runs, resolve_run
+    from esper.recording.run_lock import is_live, live_since
+    from esper.recording.runs import list_runs, resolve_run
 
     if name is None:
         live = [run for run in list_runs(telemetry_dir) if is_live(run)]

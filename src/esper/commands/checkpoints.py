@@ -20,7 +20,7 @@ from esper.engine.manifest import (
     size_and_time,
 )
 from esper.formatting import age, size
-from esper.telemetry.runs import resolve_run
+from esper.recording.runs import resolve_run
 
 
 class Listed(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from esper.commands.options import Parser
 from esper.commands.replay import parse_replay, replay
-from esper.telemetry.segments import ReadError
+from esper.recording.segments import ReadError
 
 
 def run(arguments: Sequence[str]) -> int:

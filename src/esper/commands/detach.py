@@ -17,8 +17,8 @@ from esper.commands.options import DONE
 from esper.commands.screen import Look, check_screen
 from esper.config import ConfigError
 from esper.process import Place
-from esper.telemetry.liveness import Holder, read_holder
-from esper.telemetry.runs import list_runs
+from esper.recording.run_lock import Holder, read_holder
+from esper.recording.runs import list_runs
 
 PERIOD = 0.1
 """Seconds between looks for the run that was started."""

@@ -11,7 +11,7 @@ from esper.commands.options import DONE, FAILED, Parser, add_telemetry_dir, warn
 from esper.config import ConfigError, PolicyName
 from esper.engine.manifest import find_checkpoint
 from esper.formatting import nearest
-from esper.telemetry.runs import resolve_run
+from esper.recording.runs import resolve_run
 
 
 def run(arguments: Sequence[str]) -> int:

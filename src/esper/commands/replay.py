@@ -34,7 +34,7 @@ ADDRESS = (
 
 def run(arguments: Sequence[str]) -> int:
     """Show a recorded run."""
-    from esper.telemetry.runs import resolve_run
+    from esper.recording.runs import resolve_run
 
     parser = Parser(prog="esper-sanctum replay", description="Show a recorded run.", epilog=ADDRESS)
     add_recording(parser, "FILE_OR_RUN")

@@ -12,15 +12,15 @@ from esper.commands import attach, replay
 from esper.commands.options import DONE, Parser, add_telemetry_dir, refuse
 from esper.commands.screen import DEFAULT_THEME, check_theme
 from esper.config import ConfigError
-from esper.telemetry.segments import ReadError
+from esper.recording.segments import ReadError
 
 PORT = 8000
 
 
 def run(arguments: Sequence[str]) -> int:
     """Serve it, until Ctrl-C."""
+    from esper.recording.runs import LAST, resolve_run, shortest_name
     from esper.telemetry.reader import open_history
-    from esper.telemetry.runs import LAST, resolve_run, shortest_name
 
     parser = Parser(
         prog="esper-sanctum serve",
@@ -69,8 +69,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def view(run: str, telemetry_dir: str, theme: str) -> int:
     """What the process of a visitor does: watch a live run, replay one that is over; the exit code."""
-    from esper.telemetry.liveness import is_live
-    from esper.telemetry.runs import resolve_run
+    from esper.recording.run_lock import is_live
+    from esper.recording.runs import resolve_run
 
     try:
         path = resolve_run(run, Path(telemetry_dir))

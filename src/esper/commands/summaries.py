@@ -8,9 +8,9 @@ from typing import Any
 
 from esper.commands.options import warn
 from esper.config import ConfigError
+from esper.recording.runs import resolve_run
+from esper.recording.segments import ReadError
 from esper.telemetry.reader import open_history
-from esper.telemetry.runs import resolve_run
-from esper.telemetry.segments import ReadError
 from esper.telemetry.summary import Summary, summarise
 
 

@@ -26,12 +26,12 @@ from esper.formatting import nearest
 from esper.health.detector import Inspector
 from esper.process import Place
 from esper.ranks import RankLostError, join_ranks, leave_ranks
+from esper.recording.recorder import Recorder, RecordingError, write_manifest
+from esper.recording.run_lock import RunLock
+from esper.recording.runs import make_run_directory
 from esper.tasks import configured_task, with_task_settings
 from esper.telemetry import events as ev
 from esper.telemetry.hub import Hub
-from esper.telemetry.liveness import RunLock
-from esper.telemetry.recorder import Recorder, RecordingError, write_manifest
-from esper.telemetry.runs import make_run_directory
 from esper.telemetry.shared_hub import SharedHub
 from esper.telemetry.state import Record
 

@@ -18,9 +18,9 @@ from esper.engine.step import StepResult, play_step, tick_slots
 from esper.engine.training_state import TrainingState
 from esper.growth.slot import StageTransition
 from esper.ranks import RankLostError
+from esper.recording.recorder import RecordingError
 from esper.seeding import generator
 from esper.telemetry import events as ev
-from esper.telemetry.recorder import RecordingError
 
 
 class Trainer:

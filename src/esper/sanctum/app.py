@@ -19,6 +19,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 
 from esper.process import spare_what_is_loaded
+from esper.recording.segments import ReadError
 from esper.sanctum.bindings import APP, ENV_VIEW, KEYS, bindings, shown
 from esper.sanctum.charset import CharsetFilter, chosen
 from esper.sanctum.controllers.diagnosis import DiagnosisActions
@@ -34,7 +35,6 @@ from esper.sanctum.source import Source
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.view import GoToMoment, ViewState
 from esper.sanctum.widgets.too_small import HEIGHT, WIDTH
-from esper.telemetry.segments import ReadError
 
 TICK = 0.2
 """Seconds between two looks at the source."""

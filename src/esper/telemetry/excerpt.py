@@ -9,9 +9,9 @@ from pathlib import Path
 
 import zstandard
 
+from esper.recording.segments import LEVEL
 from esper.telemetry.codec import encode, encode_lines
 from esper.telemetry.reader import History
-from esper.telemetry.segment_writer import LEVEL
 from esper.telemetry.state import Keyframe
 
 AROUND = 120.0

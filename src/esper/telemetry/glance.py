@@ -8,10 +8,10 @@ from stat import S_ISREG
 
 import msgspec
 
-from esper.telemetry.liveness import LOCK, is_live
-from esper.telemetry.merged import rank_directories
+from esper.recording.merged_ranks import rank_directories
+from esper.recording.run_lock import LOCK, is_live
+from esper.recording.segments import ReadError, list_segments, packed_path
 from esper.telemetry.reader import open_history
-from esper.telemetry.segments import ReadError, list_segments, packed_path
 from esper.telemetry.state import RunState
 
 RECENT = 60.0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 import zstandard
 
-from esper.telemetry.merged import Source
+from esper.recording.merged_ranks import Source
 from esper.telemetry.state import RunState
 
 INDEX_INTERVAL = 4_096

@@ -18,15 +18,14 @@ from time import perf_counter
 
 import msgspec
 
+from esper.recording.decoder import Notices, Unreadable
+from esper.recording.merged_ranks import Merged, Source, rank_directories, read
+from esper.recording.segments import ReadError, Segment, list_segments, packed_path, plain_path, segment_path
 from esper.telemetry import events as ev
 from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
 from esper.telemetry.keyframe_index import IndexEntry, KeyframeIndex, compress_state
 from esper.telemetry.marks import Marks
-from esper.telemetry.merged import Merged, Source, rank_directories, read
-from esper.telemetry.notices import Notices
 from esper.telemetry.recorded_time import RecordedTime
-from esper.telemetry.scan import Unreadable
-from esper.telemetry.segments import ReadError, Segment, list_segments, packed_path, plain_path, segment_path
 from esper.telemetry.state import Keyframe, RunState
 
 __all__ = ["History", "ReadError", "open_history"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from esper.config import Config
 from esper.formatting import plain, span
+from esper.recording.runs import shortest_name
 from esper.sanctum.bindings import ENV_VIEW
 from esper.sanctum.controllers import Notifier
 from esper.sanctum.screens.env_detail import EnvDetail
@@ -19,7 +20,6 @@ from esper.telemetry.address import Address
 from esper.telemetry.codec import encode
 from esper.telemetry.excerpt import AROUND, write_excerpt
 from esper.telemetry.reader import ReadError, open_history
-from esper.telemetry.runs import shortest_name
 
 if TYPE_CHECKING:
     from textual.screen import Screen

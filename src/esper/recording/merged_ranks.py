@@ -17,10 +17,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from esper.recording.decoder import Piece, Unreadable, placed, scan
+from esper.recording.run_lock import has_ended
+from esper.recording.segments import CHUNK, ReadError, Segment, list_segments, segment_path
 from esper.telemetry import events as ev
-from esper.telemetry.liveness import has_ended
-from esper.telemetry.scan import Piece, Unreadable, placed, scan
-from esper.telemetry.segments import CHUNK, ReadError, Segment, list_segments, segment_path
 from esper.telemetry.state import Keyframe, Record
 
 _NAME = re.compile(r"rank-(\d+)")

@@ -1,4 +1,4 @@
-"""Whether a run is alive: its process holds a lock in its directory, which ends with the process, however that ends."""
+"""The lock a live run holds in its directory: tells whether the run is alive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from esper.telemetry.recorder import RecordingError
+from esper.recording.recorder import RecordingError
 
 try:
     import fcntl

@@ -1,4 +1,4 @@
-"""Reads what is being recorded, as it comes: for who wants the present of a run, and its past only summed up.
+"""Follows a recording while it is written.
 
 However long a run is, its present is near: every segment opens with a Keyframe, so the last one is enough.
 """
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from esper.recording.decoder import KINDS, Unreadable
+from esper.recording.merged_ranks import Merged, Source, rank_directories, read
+from esper.recording.segments import ReadError, Segment, list_segments
 from esper.telemetry import events as ev
-from esper.telemetry.merged import Merged, Source, rank_directories, read
-from esper.telemetry.scan import KINDS, Unreadable
-from esper.telemetry.segments import ReadError, Segment, list_segments
 from esper.telemetry.state import Keyframe, Record
 
 DAMAGED = 20

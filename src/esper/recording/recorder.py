@@ -1,4 +1,4 @@
-"""Writes every record of a run to its directory, in a thread of its own, and never drops one.
+"""Writes every record of a run in a thread of its own, and never drops one.
 
 What is on disk is valid at any moment but for its last line. While the disk refuses, records wait in memory; when too
 many wait, the engine waits as well.
@@ -16,10 +16,9 @@ from typing import Any, NamedTuple, final
 
 import msgspec
 
+from esper.recording.segments import SegmentWriter, list_segments, pack, segment_number, segment_path
 from esper.telemetry.codec import encode, encode_lines
 from esper.telemetry.events import SCHEMA, AnyEvent
-from esper.telemetry.segment_writer import SegmentWriter, pack
-from esper.telemetry.segments import list_segments, segment_number, segment_path
 from esper.telemetry.state import Keyframe, Record, RunState
 
 SEGMENT_BYTES = 64 << 20

@@ -1,4 +1,4 @@
-"""Names of runs, and how to find one by what a person types."""
+"""Run directories: their names, and how to find one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from esper.telemetry.segments import ReadError, list_segments, packed_path
+from esper.recording.segments import ReadError, list_segments, packed_path
 
 LAST = "last"
 """Stands for the run that was written to last."""
