@@ -25,8 +25,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from esper.history.history import History, open_history
 from esper.telemetry import events as ev
-from esper.telemetry.reader import History, open_history
 
 ESPER = [sys.executable, "-m", "esper"]
 DEMO = Path(__file__).resolve().parents[1] / "telemetry" / "demo"

@@ -20,13 +20,13 @@ from tests.factory import example_run
 from tests.telemetry.recordings import fold
 
 from esper.health.detector import Inspector
+from esper.history.history import open_history
+from esper.history.playback import Playback
 from esper.process import spare_what_is_loaded
 from esper.recording.recorder import Recorder
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode
 from esper.telemetry.hub import Hub
-from esper.telemetry.playback import Playback
-from esper.telemetry.reader import open_history
 
 ENVS = 16
 SEEKS = 200

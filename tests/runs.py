@@ -14,8 +14,8 @@ from esper.config import resolve
 from esper.control import Control, Kind
 from esper.engine.faults import RunFailedError
 from esper.engine.run import Run
+from esper.history.history import open_history
 from esper.telemetry import events as ev
-from esper.telemetry.reader import open_history
 from esper.telemetry.state import Keyframe, Record, RunState
 
 E = TypeVar("E", bound=ev.Event)

@@ -19,8 +19,8 @@ from esper.control import Kind
 from esper.domain import HEADS, Op, Stage
 from esper.engine.manifest import FORMAT
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend, Curve
+from esper.history import address
 from esper.tasks import TASK_NAMES
-from esper.telemetry import address
 from esper.telemetry import events as ev
 
 OPTIONS = {

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from esper import cli
+from esper.history import export as module
 from esper.telemetry import events as ev
-from esper.telemetry import export as module
 from tests.factory import SLOTS, device_sampled, env_stepped, example_run, stamp
 from tests.telemetry.recordings import recording, write_segment
 

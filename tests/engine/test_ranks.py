@@ -23,11 +23,11 @@ from esper.engine import run as run_module
 from esper.engine.checkpoint import read_checkpoint
 from esper.engine.devices import deal_lanes
 from esper.engine.manifest import checkpoint_path, list_checkpoints
+from esper.history.history import open_history
 from esper.process import Place
 from esper.ranks import RankLostError
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode
-from esper.telemetry.reader import open_history
 from esper.telemetry.state import Keyframe
 from tests.ranks import Meeting
 from tests.runs import LiveRun, computed, only_run, recorded

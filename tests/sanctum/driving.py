@@ -18,6 +18,8 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from esper.control import Request
+from esper.history.history import open_history
+from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource, ReplaySource
 from esper.sanctum.theme import DEFAULT
@@ -25,8 +27,6 @@ from esper.sanctum.widgets.header import Header
 from esper.sanctum.widgets.panel import Panel
 from esper.telemetry.codec import encode
 from esper.telemetry.events import AnyEvent
-from esper.telemetry.playback import Playback
-from esper.telemetry.reader import open_history
 from esper.telemetry.state import Record
 from tests.sanctum.sessions import FakeSession
 

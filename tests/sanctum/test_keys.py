@@ -8,6 +8,7 @@ import pytest
 from textual.widgets import DataTable, OptionList
 
 from esper.control import Kind
+from esper.history.timeline import Sign
 from esper.sanctum.bindings import KEYS, Category, When
 from esper.sanctum.screens.checkpoints import CheckpointPicker
 from esper.sanctum.screens.env_detail import EnvDetail
@@ -20,7 +21,6 @@ from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.scrubber import Scrubber
 from esper.telemetry import events as ev
-from esper.telemetry.marks import Sign
 from tests.factory import example_run, stamp
 from tests.sanctum.driving import (
     has_left,

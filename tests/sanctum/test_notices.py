@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from esper.history.history import open_history
+from esper.history.playback import Playback
 from esper.sanctum.app import MOST_NOTICES, SanctumApp
 from esper.sanctum.source import ReplaySource
 from esper.sanctum.theme import DEFAULT
-from esper.telemetry.playback import Playback
-from esper.telemetry.reader import open_history
 from tests.factory import example_run
 from tests.sanctum.driving import ROOMY, notices, tick
 from tests.telemetry.recordings import recording, write_segment

@@ -8,6 +8,9 @@ from pathlib import Path
 import msgspec
 from textual.pilot import Pilot
 
+from esper.history.divergence import Rival
+from esper.history.history import open_history
+from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import ReplaySource
 from esper.sanctum.theme import DEFAULT
@@ -15,9 +18,6 @@ from esper.sanctum.widgets.accuracy import PopulationAccuracy
 from esper.sanctum.widgets.env_charts import EnvAccuracy
 from esper.sanctum.widgets.scrubber import Scrubber
 from esper.telemetry import events as ev
-from esper.telemetry.playback import Playback
-from esper.telemetry.reader import open_history
-from esper.telemetry.rival import Rival
 from tests.factory import example_run
 from tests.sanctum.driving import header, notices, settle, shown, until
 from tests.telemetry.recordings import recording, write_segment

@@ -11,13 +11,13 @@ from textual.pilot import Pilot
 from esper.cli import main
 from esper.commands import replay as command
 from esper.commands.screen import Look
+from esper.history.history import open_history
+from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.controllers import sharing
 from esper.sanctum.source import LiveSource, ReplaySource, Source
 from esper.sanctum.theme import DEFAULT
 from esper.telemetry import events as ev
-from esper.telemetry.playback import Playback
-from esper.telemetry.reader import open_history
 from tests.factory import example_run
 from tests.sanctum.driving import notices, screen_text, settle
 from tests.sanctum.sessions import FakeSession

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from esper.history.history import open_history
+from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import ReplaySource
 from esper.sanctum.theme import DEFAULT
-from esper.telemetry.playback import Playback
-from esper.telemetry.reader import open_history
 from tests.factory import example_run
 from tests.sanctum.driving import live, replay, settle
 from tests.sanctum.population import population

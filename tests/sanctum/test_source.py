@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from esper.control import Kind
+from esper.history.history import open_history
+from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource, ReplaySource
 from esper.sanctum.theme import DEFAULT
 from esper.telemetry import events as ev
-from esper.telemetry.playback import Playback
-from esper.telemetry.reader import open_history
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import example_run, stamp
 from tests.sanctum.driving import header, replay, settle

@@ -7,14 +7,14 @@ import pytest
 from textual.widgets import Input, Static
 
 from esper.control import Kind
+from esper.history.history import History
+from esper.history.timeline import Sign
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.go_to import GoTo
 from esper.sanctum.symbols import SIGNS
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.scrubber import Scrubber
 from esper.telemetry import events as ev
-from esper.telemetry.marks import Sign
-from esper.telemetry.reader import History
 from tests.factory import example_run, stamp
 from tests.sanctum.driving import header, live, notices, replay, screen_text, settle, shown, tick
 from tests.telemetry.recordings import recording, write_segment

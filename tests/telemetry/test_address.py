@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.telemetry.address import MOMENTS, Address, AddressError, parse_address
+from esper.history.address import MOMENTS, Address, AddressError, parse_address
 
 RUNS = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1)
 ADDRESSES = st.builds(

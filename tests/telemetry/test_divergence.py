@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from esper.history.divergence import COMPUTED, Comparison, Rival
+from esper.history.history import History, open_history
 from esper.telemetry import events as ev
-from esper.telemetry.divergence import COMPUTED, Comparison
-from esper.telemetry.reader import History, open_history
-from esper.telemetry.rival import Rival
 from tests.factory import example_run, stamp
 from tests.telemetry.recordings import fold, recording, write_segment
 
@@ -143,7 +142,7 @@ def test_excerpt_is_compared_from_its_first_complete_step(tmp_path: Path) -> Non
 
 
 def test_divergence_search_can_be_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.telemetry.divergence.CHECK_EVERY", 3)
+    monkeypatch.setattr("esper.history.divergence.CHECK_EVERY", 3)
     index = COMPUTED_AT[-1]
     comparison = Comparison(history(tmp_path / "a", RUN), history(tmp_path / "b", doctored(index, round=9)), ("a", "b"))
 

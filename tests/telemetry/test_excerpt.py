@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esper.history import export
+from esper.history.address import MomentError, find_moment
+from esper.history.export import write_excerpt
+from esper.history.history import History, open_history
 from esper.telemetry import events as ev
-from esper.telemetry import excerpt
-from esper.telemetry.excerpt import write_excerpt
-from esper.telemetry.moments import MomentError, find_moment
-from esper.telemetry.reader import History, open_history
 from tests.factory import example_run
 from tests.telemetry.recordings import fold, recording, write_segment
 
@@ -93,7 +93,7 @@ def test_failed_excerpt_leaves_no_file(history: History, tmp_path: Path, monkeyp
     def full(_: object) -> bytes:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(excerpt, "encode_lines", full)
+    monkeypatch.setattr(export, "encode_lines", full)
 
     with pytest.raises(OSError, match="No space"):
         write_excerpt(history, 26, tmp_path)

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from esper.history.timeline import STOPS, Marks, Sign
 from esper.telemetry import events as ev
-from esper.telemetry.marks import STOPS, Marks, Sign
 
 AT: dict[str, Any] = {"round": 1, "step": 1, "env": 0}
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esper.history import keyframe_index
+from esper.history.history import open_history
+from esper.history.playback import Playback
 from esper.recording import merged_ranks
 from esper.recording.run_lock import LOCK, Holder, RunLock
 from esper.recording.segments import pack, segment_path
 from esper.telemetry import events as ev
-from esper.telemetry import keyframe_index
-from esper.telemetry.playback import Playback
-from esper.telemetry.reader import open_history
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.telemetry.recordings import fold, lines, write_segment

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from esper.history.address import MomentError, find_moment
+from esper.history.history import History, open_history
 from esper.telemetry import events as ev
-from esper.telemetry.moments import MomentError, find_moment
-from esper.telemetry.reader import History, open_history
 from tests.factory import example_run
 from tests.telemetry.recordings import fold, recording, write_segment
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from esper.history import keyframe_index
+from esper.history import playback as module
+from esper.history.history import History, open_history
+from esper.history.playback import Playback
 from esper.recording import segments
 from esper.telemetry import events as ev
-from esper.telemetry import keyframe_index
-from esper.telemetry import playback as module
-from esper.telemetry.playback import Playback
-from esper.telemetry.reader import History, open_history
 from tests.factory import example_run, stamp
 from tests.telemetry.recordings import fold, lines, recording, write_segment
 

@@ -11,12 +11,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esper.history import keyframe_index
+from esper.history.history import History, open_history
 from esper.recording import decoder, segments
-from esper.recording.segments import Segment, pack
+from esper.recording.segments import ReadError, Segment, pack
 from esper.telemetry import events as ev
-from esper.telemetry import keyframe_index
 from esper.telemetry.codec import encode
-from esper.telemetry.reader import History, ReadError, open_history
 from esper.telemetry.state import Keyframe
 from tests.factory import example_run, policy_updated, stamp
 from tests.telemetry.recordings import fold, lines, recording, write_segment

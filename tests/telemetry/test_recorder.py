@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from esper.history.history import open_history
 from esper.recording import recorder as module
 from esper.recording import segments
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
 from esper.recording.segments import SegmentWriter
 from esper.telemetry import events as ev
-from esper.telemetry.reader import open_history
 from esper.telemetry.state import Keyframe
 from tests.factory import example_run, stamp
 from tests.telemetry.recordings import fold, recording, write_segment

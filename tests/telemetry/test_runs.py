@@ -9,8 +9,7 @@ import pytest
 
 from esper.recording import runs
 from esper.recording.runs import list_runs, make_run_directory, resolve_run
-from esper.recording.segments import packed_path
-from esper.telemetry.reader import ReadError
+from esper.recording.segments import ReadError, packed_path
 
 NOW = datetime(2026, 11, 21, 1, 53, 0)
 

@@ -9,10 +9,10 @@ from esper.commands.options import DONE, Parser, add_recording
 from esper.commands.summaries import read_summary, word
 from esper.config import ConfigError
 from esper.formatting import NOT_MEASURED, columns, duration, number
+from esper.history.summary import Round, Summary, differences, value_of
 from esper.tasks import with_recorded_settings
 from esper.telemetry.codec import encode
 from esper.telemetry.narrate import assignment
-from esper.telemetry.summary import Round, Summary, differences, value_of
 from esper.text_plot import curve, span_of
 
 _PLOT_WIDTH, _PLOT_HEIGHT = 36, 8

@@ -9,9 +9,9 @@ from pathlib import Path
 from esper.commands.options import DONE, Parser, add_recording, warn
 from esper.config import ConfigError
 from esper.formatting import nearest
+from esper.history.export import EXPORTS, ExportError
+from esper.history.history import open_history
 from esper.recording.runs import resolve_run
-from esper.telemetry.export import EXPORTS, ExportError
-from esper.telemetry.reader import open_history
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -17,12 +17,12 @@ from esper.commands.options import DONE, Parser, add_recording, refuse, warn
 from esper.commands.screen import Look, add_screen_options, show
 from esper.config import ConfigError
 from esper.formatting import nearest
-from esper.telemetry.address import Address, AddressError, parse_address
+from esper.history.address import Address, AddressError, parse_address
 
 if TYPE_CHECKING:
-    from esper.telemetry.playback import Playback
-    from esper.telemetry.reader import History
-    from esper.telemetry.rival import Rival
+    from esper.history.divergence import Rival
+    from esper.history.history import History
+    from esper.history.playback import Playback
 
 FIRST_LOOK = 0.02
 """Seconds of reading before the first frame; the dashboard reads on."""
@@ -105,10 +105,10 @@ def replay(
         against: another recording that goes along as a ghost.
         address: env and view to begin with.
     """
-    from esper.telemetry.moments import MomentError, find_moment
-    from esper.telemetry.playback import Playback
-    from esper.telemetry.reader import open_history
-    from esper.telemetry.rival import Rival
+    from esper.history.address import MomentError, find_moment
+    from esper.history.divergence import Rival
+    from esper.history.history import open_history
+    from esper.history.playback import Playback
 
     headless = chosen.no_tui or chosen.narrate
     whole = headless or chosen.at or follow
@@ -150,7 +150,7 @@ def _tell(playback: Playback, rival: Rival | None, *, narrate: bool) -> None:
 
 def _status(playback: Playback) -> str | None:
     """What became of a run whose recording has been read to its end; None at a moment before, or of a single file."""
-    from esper.telemetry.glance import is_written, word_for
+    from esper.history.run_info import is_written, word_for
 
     path, state = playback.history.path, playback.state
     if playback.position < playback.length or not path.is_dir():

@@ -11,8 +11,8 @@ import msgspec
 from esper.commands.options import DONE, Parser, warn
 from esper.config import Config, ConfigError
 from esper.formatting import NOT_MEASURED, age, columns, number, size
+from esper.history.run_info import Glance, glance
 from esper.recording.runs import last_written, list_runs
-from esper.telemetry.glance import Glance, glance
 
 _HEADINGS = ("run", "state", "task", "policy", "round", "best", "size", "written")
 _RIGHT = (4, 5, 6, 7)

@@ -19,8 +19,8 @@ PORT = 8000
 
 def run(arguments: Sequence[str]) -> int:
     """Serve it, until Ctrl-C."""
+    from esper.history.history import open_history
     from esper.recording.runs import LAST, resolve_run, shortest_name
-    from esper.telemetry.reader import open_history
 
     parser = Parser(
         prog="esper-sanctum serve",

@@ -11,9 +11,9 @@ from esper.commands.options import DONE, Parser, add_recording
 from esper.commands.summaries import read_summary, word
 from esper.config import Config
 from esper.formatting import NOT_MEASURED, columns, duration, number
+from esper.history.summary import Summary, differences
 from esper.telemetry.codec import encode
 from esper.telemetry.narrate import assignment
-from esper.telemetry.summary import Summary, differences
 from esper.text_plot import places, span_of, sparkline
 
 _WIDTH = 60

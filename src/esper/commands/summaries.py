@@ -8,10 +8,10 @@ from typing import Any
 
 from esper.commands.options import warn
 from esper.config import ConfigError
+from esper.history.history import open_history
+from esper.history.summary import Summary, summarise
 from esper.recording.runs import resolve_run
 from esper.recording.segments import ReadError
-from esper.telemetry.reader import open_history
-from esper.telemetry.summary import Summary, summarise
 
 
 def read_summary(text: str, telemetry_dir: Path) -> Summary:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 from esper.attach.session import AttachSession
+from esper.history.divergence import Rival
+from esper.history.history import open_history
+from esper.history.playback import Playback
 from esper.recording.segments import ReadError
 from esper.sanctum.requests import Inbox, RemoteRequests, Requests
-from esper.telemetry.playback import Playback
-from esper.telemetry.reader import open_history
-from esper.telemetry.rival import Rival
 from esper.telemetry.state import Keyframe, Record, RunState
 
 SLICE = 0.08

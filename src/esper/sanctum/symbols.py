@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from esper.formatting import NOT_A_NUMBER, NOT_MEASURED, power
-from esper.telemetry.marks import Sign
+from esper.history.timeline import Sign
 
 _CONSOLE = Console()
 """Rich wants one to wrap a text, and asks nothing of it."""

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from esper.config import Config
 from esper.formatting import plain, span
+from esper.history.address import Address
+from esper.history.export import AROUND, write_excerpt
+from esper.history.history import open_history
 from esper.recording.runs import shortest_name
+from esper.recording.segments import ReadError
 from esper.sanctum.bindings import ENV_VIEW
 from esper.sanctum.controllers import Notifier
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.source import Source
 from esper.sanctum.view import ViewState
-from esper.telemetry.address import Address
 from esper.telemetry.codec import encode
-from esper.telemetry.excerpt import AROUND, write_excerpt
-from esper.telemetry.reader import ReadError, open_history
 
 if TYPE_CHECKING:
     from textual.screen import Screen

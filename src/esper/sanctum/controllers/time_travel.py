@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from esper.history.playback import Playback
 from esper.recording.segments import ReadError
 from esper.sanctum.controllers import AppServices
 from esper.sanctum.screens.go_to import GoTo
 from esper.sanctum.source import Source
 from esper.sanctum.view import GoToMoment
-from esper.telemetry.playback import Playback
 
 PLAYBACK_SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, float("inf"))
 """Recorded seconds per second of playing; infinity is as fast as possible."""

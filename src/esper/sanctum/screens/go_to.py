@@ -10,8 +10,8 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from esper.telemetry.moments import FORMS, MomentError, find_moment
-from esper.telemetry.reader import History
+from esper.history.address import FORMS, MomentError, find_moment
+from esper.history.history import History
 
 
 class GoTo(ModalScreen[int | None]):

@@ -10,12 +10,12 @@ from functools import lru_cache
 from statistics import median, median_high, median_low
 
 from esper.formatting import plain
+from esper.history.timeline import Sign
 from esper.sanctum.population import NUMBERS
 from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, number, percent, power_of_two
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line, Pieces
 from esper.telemetry.events import RunStarted, SlotReading
-from esper.telemetry.marks import Sign
 from esper.telemetry.state import HISTORY, EnvState
 from esper.text_plot import places, sparkline
 

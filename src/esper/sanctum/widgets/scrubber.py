@@ -10,13 +10,13 @@ from textual.events import MouseDown, MouseMove, MouseUp
 from textual.geometry import Size
 
 from esper.formatting import clock
+from esper.history.playback import Playback
+from esper.history.timeline import ANOMALIES, Mark
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.symbols import SIGNS
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.marks import ANOMALIES, Mark
-from esper.telemetry.playback import Playback
 
 HEAD = "●"
 HEAT = "▁▂▃▄▅▆▇█"

@@ -1,4 +1,4 @@
-"""Reads what the recorder wrote, or is still writing, as one history in which any moment is near.
+"""History: the events of a recording in order, and the state at any position.
 
 Two rules make one history out of several files. Every segment opens with a Keyframe, the state from which it goes on.
 Where a Keyframe goes back (a resumed run, a restored checkpoint), the events that it leaves behind were undone.
@@ -18,14 +18,13 @@ from time import perf_counter
 
 import msgspec
 
+from esper.history.keyframe_index import IndexEntry, KeyframeIndex, compress_state
+from esper.history.timeline import Marks, RecordedTime
 from esper.recording.decoder import Notices, Unreadable
 from esper.recording.merged_ranks import Merged, Source, rank_directories, read
 from esper.recording.segments import ReadError, Segment, list_segments, packed_path, plain_path, segment_path
 from esper.telemetry import events as ev
 from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
-from esper.telemetry.keyframe_index import IndexEntry, KeyframeIndex, compress_state
-from esper.telemetry.marks import Marks
-from esper.telemetry.recorded_time import RecordedTime
 from esper.telemetry.state import Keyframe, RunState
 
 __all__ = ["History", "ReadError", "open_history"]

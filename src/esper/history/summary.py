@@ -1,4 +1,4 @@
-"""What is worth knowing of a run afterwards: one pass over its history, in memory that grows with its rounds only."""
+"""Statistics of a whole run, for `show` and `compare`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from esper.history.history import History
+from esper.history.run_info import is_written, word_for
 from esper.telemetry import events as ev
-from esper.telemetry.glance import is_written, word_for
-from esper.telemetry.reader import History
 from esper.telemetry.traces import BlueprintRecord, spread
 
 

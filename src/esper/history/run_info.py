@@ -1,4 +1,4 @@
-"""What a list of runs says of each: read from the end of its recording, without its history."""
+"""What the list of runs shows, read from the end of a recording only."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from stat import S_ISREG
 
 import msgspec
 
+from esper.history.history import open_history
 from esper.recording.merged_ranks import rank_directories
 from esper.recording.run_lock import LOCK, is_live
 from esper.recording.segments import ReadError, list_segments, packed_path
-from esper.telemetry.reader import open_history
 from esper.telemetry.state import RunState
 
 RECENT = 60.0

@@ -1,4 +1,4 @@
-"""The play head over a recording: forwards, backwards, at any speed, to any moment."""
+"""The play head: forwards, backwards, at any speed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
+from esper.history.history import History
 from esper.telemetry.events import AnyEvent
-from esper.telemetry.reader import History
 from esper.telemetry.state import RunState
 
 BATCH = 5_000

@@ -1,4 +1,4 @@
-"""Keyframe index: packed states along a history, from which a `History` reads on when it seeks."""
+"""Packed states along a history, from which any position is near."""
 
 from __future__ import annotations
 
