@@ -24,7 +24,7 @@ from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.scales import PONG, SKIP, Scales
 from esper.telemetry import events as ev
 from esper.telemetry.explanations import EXPLANATIONS
-from esper.telemetry.vitals import POINTS
+from esper.telemetry.health_stats import POINTS
 from tests.factory import device_sampled, env_stepped, example_run, run_started, stamp
 from tests.sanctum.driving import ROOMY, live, replay, screen_text, settle, shown
 from tests.sanctum.population import population

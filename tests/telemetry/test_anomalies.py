@@ -10,9 +10,9 @@ from esper.health import rules
 from esper.health.detector import Finding, Inspector
 from esper.health.rules import DEAD_GRAD_NORM, ENTROPY_FLOOR, KL_SPIKE, memory_full, stale_telemetry
 from esper.telemetry import events as ev
-from esper.telemetry import vitals
+from esper.telemetry import health_stats
+from esper.telemetry.health_stats import MemoryVitals
 from esper.telemetry.state import Keyframe, RunState
-from esper.telemetry.vitals import MemoryVitals
 from tests.factory import device_sampled, env_stepped, example_run, policy_updated, run_started, stamp
 
 SLOT = ev.SlotReading(stage="training", blueprint="conv_small", grad_norm=math.nan)
@@ -240,10 +240,10 @@ def test_full_shared_memory_is_one_anomaly() -> None:
 
 def test_memory_points_stay_evenly_spaced() -> None:
     course = MemoryVitals()
-    for sample in range(vitals.POINTS * 5):
+    for sample in range(health_stats.POINTS * 5):
         course.fold(device_sampled(allocated=sample), 1)
     told = [point.allocated for point in course.points]
-    assert told == [*range(0, vitals.POINTS * 5, course.every)]
+    assert told == [*range(0, health_stats.POINTS * 5, course.every)]
 
 
 def test_lanes_of_one_cpu_share_one_memory() -> None:

@@ -16,7 +16,7 @@ from esper.health import rules
 from esper.health.detector import Finding, Inspector
 from esper.health.rule_context import Accuracies
 from esper.telemetry import events as ev
-from esper.telemetry import vitals
+from esper.telemetry import health_stats
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import device_sampled, env_stepped, run_started, stamp
 
@@ -70,7 +70,7 @@ def broken_by_step(event: ev.EnvStepped, earlier: Sequence[ev.EnvStepped]) -> It
     for value in (event.grad_norm, *(slot.grad_norm for slot in event.slots)):
         if value is not None and not math.isfinite(value):
             yield "non-finite gradient", value, None
-    known = [each for each in earlier if each.env == event.env][1 - vitals.STEPS :]
+    known = [each for each in earlier if each.env == event.env][1 - health_stats.STEPS :]
     episode = [each for each in known if each.round == event.round]
     owners: list[tuple[list[float | None], float | None]] = [([each.grad_norm for each in episode], event.grad_norm)]
     for index, slot in enumerate(event.slots):
@@ -153,11 +153,11 @@ COURSES = st.builds(course, st.integers(0, 2**32), st.integers(20, 160))
 
 
 @settings(max_examples=100)
-@given(run=COURSES, kept=st.sampled_from((vitals.STEPS, 15, 12)))
+@given(run=COURSES, kept=st.sampled_from((health_stats.STEPS, 15, 12)))
 def test_rules_match_a_reference_over_all_past_steps(run: list[ev.AnyEvent], kept: int) -> None:
     inspector = Inspector()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vitals, "STEPS", kept)
+        patch.setattr(health_stats, "STEPS", kept)
         for event, expected in zip(run, meant(run), strict=True):
             assert repr(told(inspector.look(event))) == repr(expected)
 

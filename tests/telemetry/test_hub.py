@@ -14,8 +14,7 @@ from esper.health.detector import Inspector
 from esper.ranks import RankLostError, Ranks
 from esper.recording.recorder import Recorder
 from esper.telemetry import events as ev
-from esper.telemetry.hub import Hub
-from esper.telemetry.shared_hub import SharedHub
+from esper.telemetry.hub import Hub, SharedHub
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import SLOTS, device_sampled, env_stepped, run_started
 from tests.ranks import Meeting, together

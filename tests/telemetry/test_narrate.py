@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esper.telemetry.narrate import assignment, counted, sentence
+from esper.telemetry.sentences import assignment, counted, sentence
 from tests.factory import run_started
 
 

@@ -7,8 +7,8 @@ import io
 import pytest
 
 from esper.telemetry import events as ev
-from esper.telemetry.narrate import in_ascii
 from esper.telemetry.narrator import Narrator
+from esper.telemetry.sentences import in_ascii
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.telemetry.recordings import fold

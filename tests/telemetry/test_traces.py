@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.telemetry import events as ev
+from esper.telemetry.series import POINTS, Course
 from esper.telemetry.state import Keyframe, RunState
-from esper.telemetry.traces import POINTS, Course
 from tests.factory import SLOTS, env_stepped, policy_updated, run_started, stamp
 
 

@@ -12,7 +12,7 @@ from esper.formatting import NOT_MEASURED, columns, duration, number
 from esper.history.summary import Round, Summary, differences, value_of
 from esper.tasks import with_recorded_settings
 from esper.telemetry.codec import encode
-from esper.telemetry.narrate import assignment
+from esper.telemetry.sentences import assignment
 from esper.text_plot import curve, span_of
 
 _PLOT_WIDTH, _PLOT_HEIGHT = 36, 8

@@ -10,7 +10,7 @@ import msgspec
 from esper.commands.options import DONE, Parser, add_run_options, given_options
 from esper.config import resolve
 from esper.tasks import check_task_name
-from esper.telemetry.narrate import assignment
+from esper.telemetry.sentences import assignment
 
 if TYPE_CHECKING:
     from esper.engine.devices import Device

@@ -13,7 +13,7 @@ from esper.config import Config
 from esper.formatting import NOT_MEASURED, columns, duration, number
 from esper.history.summary import Summary, differences
 from esper.telemetry.codec import encode
-from esper.telemetry.narrate import assignment
+from esper.telemetry.sentences import assignment
 from esper.text_plot import places, span_of, sparkline
 
 _WIDTH = 60

@@ -31,8 +31,7 @@ from esper.recording.run_lock import RunLock
 from esper.recording.runs import make_run_directory
 from esper.tasks import configured_task, with_task_settings
 from esper.telemetry import events as ev
-from esper.telemetry.hub import Hub
-from esper.telemetry.shared_hub import SharedHub
+from esper.telemetry.hub import Hub, SharedHub
 from esper.telemetry.state import Record
 
 

@@ -8,8 +8,8 @@ from typing import TypeAlias
 from esper.health.rule_context import Evidence
 from esper.health.rules import RULES
 from esper.telemetry import events as ev
+from esper.telemetry.health_stats import Vitals
 from esper.telemetry.state import RunState, key_of
-from esper.telemetry.vitals import Vitals
 
 Finding: TypeAlias = ev.AnomalyFound | ev.AnomalyEnded
 

@@ -9,9 +9,9 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from esper.health.rules import exploding
-from esper.telemetry.narrate import counted
+from esper.telemetry.health_stats import Vital
+from esper.telemetry.sentences import counted
 from esper.telemetry.state import RunState
-from esper.telemetry.vitals import Vital
 
 FALL = 0.1
 """Share of accuracy lost from the best of the episode: a fall."""

@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from statistics import median
 
 from esper.telemetry import events as ev
-from esper.telemetry.vitals import Vital, Vitals
+from esper.telemetry.health_stats import Vital, Vitals
 
 UNKNOWN = 1 << 30
 """More steps than any rule asks for."""

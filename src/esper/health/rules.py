@@ -9,7 +9,7 @@ from typing import Any
 
 from esper.health.rule_context import Evidence
 from esper.telemetry import events as ev
-from esper.telemetry.vitals import MemoryVitals, memory_of, non_finite_update
+from esper.telemetry.health_stats import MemoryVitals, memory_of, non_finite_update
 
 DEAD_GRAD_NORM = 1e-8
 """A head that learns less than this in an update does not learn."""

@@ -12,7 +12,7 @@ import msgspec
 from esper.history.history import History
 from esper.history.run_info import is_written, word_for
 from esper.telemetry import events as ev
-from esper.telemetry.traces import BlueprintRecord, spread
+from esper.telemetry.series import BlueprintRecord, spread
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):

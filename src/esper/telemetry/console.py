@@ -14,7 +14,7 @@ from typing import TextIO
 
 from esper.formatting import NOT_MEASURED, duration
 from esper.telemetry import events as ev
-from esper.telemetry.narrate import sentence
+from esper.telemetry.sentences import sentence
 from esper.telemetry.state import ANOMALIES, Keyframe, Record, RunState, key_of
 
 IDLE = 0.2

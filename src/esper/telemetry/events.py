@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from esper.telemetry.readings import GateCheck as GateCheck
-from esper.telemetry.readings import HeadChoice as HeadChoice
-from esper.telemetry.readings import HeadReading as HeadReading
-from esper.telemetry.readings import SlotReading as SlotReading
+from esper.telemetry.event_parts import GateCheck as GateCheck
+from esper.telemetry.event_parts import HeadChoice as HeadChoice
+from esper.telemetry.event_parts import HeadReading as HeadReading
+from esper.telemetry.event_parts import SlotReading as SlotReading
 
 SCHEMA = 1
 """Raised when a field or an event is removed or changes its meaning; new ones do not need it."""

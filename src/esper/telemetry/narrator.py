@@ -8,7 +8,7 @@ from typing import TextIO
 
 from esper.telemetry import events as ev
 from esper.telemetry.console import Console, Show, round_line
-from esper.telemetry.narrate import in_ascii, sentence
+from esper.telemetry.sentences import in_ascii, sentence
 from esper.telemetry.state import Record
 
 _UNDATED = frozenset({ev.SeedMoved, ev.AnomalyFound, ev.AnomalyEnded, ev.ControlRequested})

@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import msgspec
 
+from esper.telemetry import event_parts
 from esper.telemetry import events as ev
-from esper.telemetry import readings
 from esper.telemetry.codec import NOT_FINITE
 from esper.telemetry.state import Keyframe, Record
 
@@ -47,7 +47,7 @@ def json_schema() -> dict[str, Any]:
 
 def _descriptions() -> dict[str, dict[str, str]]:
     """By struct and field, the text that stands below the field in the source: Python does not keep it."""
-    sources = (ev, readings, Keyframe)
+    sources = (ev, event_parts, Keyframe)
     classes = [node for source in sources for node in ast.parse(inspect.getsource(source)).body]
     documented = {node.name: dict(_field_texts(node)) for node in classes if isinstance(node, ast.ClassDef)}
     for kind in (*get_args(ev.AnyEvent), Keyframe):

@@ -13,9 +13,9 @@ import msgspec
 
 from esper.telemetry import events as ev
 from esper.telemetry.codec import decoder, encode
-from esper.telemetry.narrate import ROUTINE, sentence
-from esper.telemetry.traces import BlueprintRecord, Course, Trace, last_contribution, spread
-from esper.telemetry.vitals import Vitals
+from esper.telemetry.health_stats import Vitals
+from esper.telemetry.sentences import ROUTINE, sentence
+from esper.telemetry.series import BlueprintRecord, Course, Trace, last_contribution, spread
 
 HISTORY = 240
 """Points kept of each curve."""

@@ -9,8 +9,8 @@ from textual.geometry import Size
 from esper.sanctum.symbols import percent
 from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.panel import Line, Panel
+from esper.telemetry.series import spread
 from esper.telemetry.state import RunState
-from esper.telemetry.traces import spread
 from esper.text_plot import extent_of_rounds
 
 PERCENT = ((0.0, "0"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100"))

@@ -13,7 +13,7 @@ from esper.sanctum.bindings import Category, bindings
 from esper.sanctum.symbols import SEVERITIES, shorten
 from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.narrate import place_of
+from esper.telemetry.sentences import place_of
 from esper.telemetry.state import Anomaly, key_of
 
 

@@ -12,8 +12,8 @@ from esper.sanctum.symbols import OPS, brief, head_label, number, percent
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
+from esper.telemetry.series import Trace
 from esper.telemetry.state import EnvState
-from esper.telemetry.traces import Trace
 from esper.text_plot import sparkline
 
 _ROOM_FOR_COURSE = 46

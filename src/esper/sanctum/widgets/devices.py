@@ -11,7 +11,7 @@ from esper.formatting import plain
 from esper.sanctum.symbols import Cell, brief, number, percent
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.events import DeviceSampled
-from esper.telemetry.vitals import memory_of
+from esper.telemetry.health_stats import memory_of
 
 FULL = 0.9
 """Share of the memory from which on it is marked."""

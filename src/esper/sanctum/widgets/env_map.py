@@ -16,7 +16,7 @@ from esper.sanctum.population import NUMBERS, severities_of
 from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, brief
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.narrate import counted
+from esper.telemetry.sentences import counted
 from esper.telemetry.state import EnvState
 
 FAR = 3.5

@@ -11,7 +11,7 @@ from esper.formatting import plain, span
 from esper.sanctum.source import ENDED, Source
 from esper.sanctum.symbols import STATUSES, brief, shorten
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.narrate import counted
+from esper.telemetry.sentences import counted
 
 
 class Status(NamedTuple):

@@ -9,7 +9,7 @@ from textual.geometry import Size
 from esper.formatting import plain
 from esper.sanctum.symbols import brief, percent
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.vitals import STEPS
+from esper.telemetry.health_stats import STEPS
 from esper.text_plot import sparkline
 
 

@@ -9,7 +9,7 @@ from textual.geometry import Size
 from esper.formatting import plain
 from esper.sanctum.symbols import Cell, number
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.traces import BlueprintRecord
+from esper.telemetry.series import BlueprintRecord
 
 _COLUMNS: dict[str, tuple[int, Callable[[BlueprintRecord], float | None]]] = {
     "worth %": (9, lambda record: None if record.contribution is None else record.contribution * 100),

@@ -14,7 +14,7 @@ from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.labels import Label, attach, width_of
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.events import DeviceSampled
-from esper.telemetry.vitals import MemoryVitals, memory_of
+from esper.telemetry.health_stats import MemoryVitals, memory_of
 from esper.text_plot import round_up
 
 GIB = 2**30

@@ -13,8 +13,8 @@ from esper.health.rules import SCALE_SPREAD
 from esper.sanctum.symbols import power_of_two
 from esper.sanctum.widgets.chart import AXIS, Chart
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.narrate import counted
-from esper.telemetry.vitals import CHANGES
+from esper.telemetry.health_stats import CHANGES
+from esper.telemetry.sentences import counted
 from esper.text_plot import Axis
 
 _WINDOW = CHANGES

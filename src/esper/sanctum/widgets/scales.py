@@ -18,8 +18,8 @@ from esper.sanctum.symbols import SEVERITIES, number, percent, power_of_two
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import Line, Row
 from esper.telemetry.events import RunStarted
+from esper.telemetry.health_stats import STEPS, EnvVitals
 from esper.telemetry.state import EnvState
-from esper.telemetry.vitals import STEPS, EnvVitals
 from esper.text_plot import places, sparkline
 
 SKIP = "↓"

@@ -1,4 +1,4 @@
-"""What RunState keeps of the past, in few bytes: courses over the rounds, the steps of an episode, a league table."""
+"""Bounded histories: down-sampled series, the steps of an episode, blueprint statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vital signs that are kept of each env and device: what the rules of `anomalies.py` look back on.
+"""Running statistics of each env and device, which the anomaly rules read.
 
 RunState folds them for the screens, the hub's Inspector for the rules; both through the same methods.
 """

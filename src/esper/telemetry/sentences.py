@@ -1,4 +1,4 @@
-"""One plain sentence for each notable event: for the log panel, headless lines and screen readers."""
+"""One sentence per event, for logs and the log panel."""
 
 from __future__ import annotations
 

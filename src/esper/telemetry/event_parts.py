@@ -1,4 +1,4 @@
-"""What stands inside the events of `events.py`: readings of a slot, a head, a gate, a decision."""
+"""Structs inside events: slot readings, head choices, gate checks."""
 
 from __future__ import annotations
 
