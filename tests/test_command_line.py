@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from esper import cli
+from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.engine import saving
-from esper.engine.checkpoint import Checkpoint, read_checkpoint
 from esper.engine.env import Env
-from esper.engine.manifest import list_checkpoints
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.runs import computed, only_run, recorded

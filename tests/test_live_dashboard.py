@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from esper.checkpoint.files import read_checkpoint
 from esper.config import resolve
 from esper.control import Kind
-from esper.engine.checkpoint import read_checkpoint
 from esper.engine.env import Env
 from esper.launch import EngineThread
 from esper.sanctum.app import SanctumApp

@@ -12,9 +12,9 @@ import torch
 import zstandard
 
 from esper import cli
+from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.manifest import MANIFEST, STATE
 from esper.engine import run as engine_run
-from esper.engine.checkpoint import STATE
-from esper.engine.manifest import MANIFEST, list_checkpoints
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.runs import only_run, recorded, stopped_run

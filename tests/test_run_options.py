@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from esper import cli
+from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.files import read_checkpoint
+from esper.checkpoint.manifest import MANIFEST, Manifest
 from esper.commands.options import DONE
 from esper.config import Config
 from esper.config_fields import ConfigField, list_fields
-from esper.engine.checkpoint import read_checkpoint
-from esper.engine.manifest import MANIFEST, Manifest, list_checkpoints
 from esper.tasks import TASK_NAMES, configured_task, get_task, with_task_settings
 from esper.tasks.settings import TASK_SETTINGS
 from esper.telemetry import events as ev

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from esper import cli
+from esper.checkpoint.manifest import FORMAT
 from esper.config import AmpName, Config, CounterfactualName, PolicyName, RewardName, ScalerName
 from esper.control import Kind
 from esper.domain import HEADS, Op, Stage
-from esper.engine.manifest import FORMAT
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend, Curve
 from esper.history import address
 from esper.tasks import TASK_NAMES

@@ -15,11 +15,11 @@ from typing import NoReturn
 import pytest
 
 from esper import cli
+from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.files import read_checkpoint
 from esper.commands.screen import Look
 from esper.config import resolve
 from esper.control import Kind, Request
-from esper.engine.checkpoint import read_checkpoint
-from esper.engine.manifest import list_checkpoints
 from esper.launch import EngineThread
 from esper.telemetry import events as ev
 from tests.factory import example_run

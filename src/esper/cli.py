@@ -21,21 +21,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
+from esper.checkpoint.catalog import find_checkpoint, run_of
+from esper.checkpoint.manifest import CheckpointError, check_compatible, config_of, read_files, read_manifest
 from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, given_options, refuse
 from esper.commands.screen import DEFAULT_THEME, Look, add_screen_options, check_theme, show
 from esper.commands.streams import FULL, PATIENCE, UNREAD, is_frozen, let_go
 from esper.config import Config, ConfigError, read_table, resolve
 from esper.control import Kind
 from esper.domain import VERSION
-from esper.engine.manifest import (
-    CheckpointError,
-    check_compatible,
-    config_of,
-    find_checkpoint,
-    read_files,
-    read_manifest,
-    run_of,
-)
 from esper.process import Place
 from esper.recording.runs import resolve_run
 from esper.recording.segments import ReadError

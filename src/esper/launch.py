@@ -72,8 +72,8 @@ class EngineThread:
             self.crash = traceback.format_exc()
 
     def _run(self) -> None:
+        from esper.checkpoint.manifest import CheckpointError
         from esper.engine.faults import FaultError, RunFailedError
-        from esper.engine.manifest import CheckpointError
         from esper.engine.run import Run
         from esper.ranks import RankLostError
         from esper.recording.recorder import RecordingError

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from esper import cli
+from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.files import read_checkpoint
 from esper.commands.attach import find_live_run
-from esper.engine.checkpoint import read_checkpoint
-from esper.engine.manifest import list_checkpoints
 from esper.recording.recorder import Recorder
 from esper.recording.run_lock import LOCK, RunLock, is_live, read_holder
 from esper.telemetry import events as ev

@@ -15,11 +15,12 @@ import msgspec
 import pytest
 
 from esper import cli
+from esper.checkpoint.catalog import checkpoint_path, find_checkpoint, list_checkpoints
+from esper.checkpoint.files import Checkpoint, write_checkpoint
+from esper.checkpoint.manifest import MANIFEST, STATE, TENSORS
 from esper.commands import checkpoints as command
 from esper.commands.options import DONE, WRONG_REQUEST
 from esper.config import Config
-from esper.engine.checkpoint import Checkpoint, write_checkpoint
-from esper.engine.manifest import MANIFEST, STATE, TENSORS, checkpoint_path, find_checkpoint, list_checkpoints
 
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from esper.engine.manifest import find_checkpoint
+from esper.checkpoint.catalog import find_checkpoint
 from tests.engine.populations import play, population, script
 from tests.runs import LiveRun
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from esper.checkpoint.catalog import find_checkpoint
 from esper.control import Kind
 from esper.engine.devices import torch_device
 from esper.engine.env import Env
-from esper.engine.manifest import find_checkpoint
 from esper.telemetry import events as ev
 from tests.runs import LiveRun
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from esper.checkpoint.catalog import find_checkpoint
 from esper.domain import Op
 from esper.engine.env import Env
-from esper.engine.manifest import find_checkpoint
 from esper.policy.actions import Action
 from tests.engine.populations import measurements, population
 from tests.runs import LiveRun

@@ -18,28 +18,33 @@ import pytest
 import safetensors.torch
 import torch
 
-from esper.config import Config, PPOConfig, TrainingConfig
-from esper.control import Kind
-from esper.engine import checkpoint as checkpoints
-from esper.engine.checkpoint import STATE, TELEMETRY, TENSORS, Checkpoint, read_checkpoint, write_checkpoint
-from esper.engine.manifest import (
-    FORMAT,
-    MANIFEST,
-    CheckpointError,
-    FileEntry,
-    Manifest,
-    check_compatible,
+from esper.checkpoint import files as checkpoints
+from esper.checkpoint.catalog import (
     checkpoint_path,
-    digest,
     find_checkpoint,
     keep_newest,
     list_checkpoints,
     moment_of,
-    read_manifest,
     remove_torn,
     run_of,
+)
+from esper.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
+from esper.checkpoint.manifest import (
+    FORMAT,
+    MANIFEST,
+    STATE,
+    TELEMETRY,
+    TENSORS,
+    CheckpointError,
+    FileEntry,
+    Manifest,
+    check_compatible,
+    digest,
+    read_manifest,
     saved_config,
 )
+from esper.config import Config, PPOConfig, TrainingConfig
+from esper.control import Kind
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode
 from esper.telemetry.state import Keyframe, RunState

@@ -16,12 +16,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from esper.checkpoint.catalog import UNDONE, find_checkpoint, list_checkpoints
+from esper.checkpoint.files import Checkpoint, read_checkpoint
+from esper.checkpoint.manifest import MANIFEST
 from esper.control import Kind
 from esper.engine import run, saving
-from esper.engine.checkpoint import Checkpoint, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.faults import FaultError
-from esper.engine.manifest import MANIFEST, UNDONE, find_checkpoint, list_checkpoints
 from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
 from esper.ppo.learner import Learner

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from esper.checkpoint.catalog import list_checkpoints
 from esper.control import Kind
 from esper.engine.env import Env, Measurement
 from esper.engine.env_state import env_tensors
 from esper.engine.governor import SUSTAINED, LastGood, Panic, fatal, symptom
-from esper.engine.manifest import list_checkpoints
 from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
 from esper.policy.agent import EnvView

@@ -17,12 +17,12 @@ import psutil
 import pytest
 import torch
 
+from esper.checkpoint.catalog import checkpoint_path, list_checkpoints
+from esper.checkpoint.files import read_checkpoint
 from esper.config import ConfigError
 from esper.control import Kind
 from esper.engine import run as run_module
-from esper.engine.checkpoint import read_checkpoint
 from esper.engine.devices import deal_lanes
-from esper.engine.manifest import checkpoint_path, list_checkpoints
 from esper.history.history import open_history
 from esper.process import Place
 from esper.ranks import RankLostError

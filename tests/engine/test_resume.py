@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from esper.checkpoint.catalog import list_checkpoints
 from esper.control import Kind
-from esper.engine.manifest import list_checkpoints
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, recorded, tiny
 

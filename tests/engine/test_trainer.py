@@ -11,12 +11,13 @@ from statistics import median
 import psutil
 import pytest
 
+from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.files import Checkpoint, read_checkpoint
+from esper.checkpoint.manifest import STATE
 from esper.control import Kind
 from esper.engine import run, saving
-from esper.engine.checkpoint import STATE, Checkpoint, read_checkpoint
 from esper.engine.env import Env
 from esper.engine.faults import RunFailedError
-from esper.engine.manifest import list_checkpoints
 from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
 from esper.recording.recorder import RecordingError

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.files import read_checkpoint
+from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, PolicyName
 from esper.domain import HEADS
 from esper.engine.agents import build_agent
-from esper.engine.checkpoint import read_checkpoint
-from esper.engine.manifest import CheckpointError, list_checkpoints
 from esper.engine.pool import Pool
 from esper.evaluation.episodes import EpisodeResult, HeldOut, play
 from esper.ppo.rewards import rent

@@ -9,16 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from esper.checkpoint.catalog import CHECKPOINTS, list_checkpoints, size_and_time
+from esper.checkpoint.manifest import CheckpointError, read_files, read_manifest, saved_config
 from esper.commands.options import DONE, Parser, add_recording
-from esper.engine.manifest import (
-    CHECKPOINTS,
-    CheckpointError,
-    list_checkpoints,
-    read_files,
-    read_manifest,
-    saved_config,
-    size_and_time,
-)
 from esper.formatting import age, size
 from esper.recording.runs import resolve_run
 

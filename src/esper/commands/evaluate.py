@@ -7,9 +7,9 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
 
+from esper.checkpoint.catalog import find_checkpoint
 from esper.commands.options import DONE, FAILED, Parser, add_telemetry_dir, warn
 from esper.config import ConfigError, PolicyName
-from esper.engine.manifest import find_checkpoint
 from esper.formatting import nearest
 from esper.recording.runs import resolve_run
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
+from esper.checkpoint.files import Checkpoint
+from esper.checkpoint.manifest import CheckpointError
 from esper.control import Control, Kind, Request
 from esper.engine import report
-from esper.engine.checkpoint import Checkpoint
 from esper.engine.faults import HALF_DONE, FaultError, RunFailedError
-from esper.engine.manifest import CheckpointError
 from esper.engine.saving import Saver
 from esper.engine.training_state import TrainingState
 from esper.telemetry import events as ev

@@ -9,8 +9,8 @@ from typing import overload
 
 import torch
 
+from esper.checkpoint.files import Checkpoint
 from esper.domain import HEADS, VERSION, Moment, Op, Stage
-from esper.engine.checkpoint import Checkpoint
 from esper.engine.env import Measurement
 from esper.engine.episode import Episode, Outcome
 from esper.engine.gauges import Reading

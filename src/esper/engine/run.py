@@ -10,13 +10,14 @@ from queue import SimpleQueue
 
 import msgspec
 
+from esper.checkpoint.catalog import list_checkpoints, run_of
+from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.config import Config, ConfigError
 from esper.control import Control
 from esper.engine import report
 from esper.engine.agents import build_agent
 from esper.engine.devices import deal_lanes, resolve_devices, resolve_policy_device
 from esper.engine.faults import FaultError, RunFailedError
-from esper.engine.manifest import CheckpointError, list_checkpoints, read_manifest, run_of
 from esper.engine.pool import Pool
 from esper.engine.saving import Saver
 from esper.engine.shared_control import SharedControl

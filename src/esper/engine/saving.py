@@ -9,11 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from esper.engine.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from esper.engine.env_state import env_tensors, load_env
-from esper.engine.manifest import (
-    CheckpointError,
-    check_compatible,
+from esper.checkpoint.catalog import (
     checkpoint_path,
     keep_newest,
     list_checkpoints,
@@ -23,6 +19,9 @@ from esper.engine.manifest import (
     size_and_time,
     undo_later,
 )
+from esper.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
+from esper.checkpoint.manifest import CheckpointError, check_compatible
+from esper.engine.env_state import env_tensors, load_env
 from esper.engine.training_state import TrainingState
 from esper.policy.agent import below
 from esper.ranks import Ranks

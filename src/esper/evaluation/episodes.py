@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
+from esper.checkpoint.files import read_checkpoint
+from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, PolicyName
 from esper.engine.agents import build_agent, build_ppo
-from esper.engine.checkpoint import read_checkpoint
 from esper.engine.devices import resolve_devices
 from esper.engine.episode import Episode
-from esper.engine.manifest import CheckpointError
 from esper.engine.pool import Pool
 from esper.engine.step import play_step, tick_slots
 from esper.engine.stopwatch import Stopwatch

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: a directory that is whole and verified, or is not a checkpoint.
+"""Writes and reads a checkpoint directory: safetensors, JSON, atomic rename.
 
 Tensors are in safetensors, everything else in JSON; nothing is pickled. The directory is written beside its final name,
 its manifest (sizes and digests of the other files) last, then fsynced and renamed. What was interrupted keeps its
@@ -17,17 +17,13 @@ from statistics import median
 from typing import Any
 
 import msgspec
-import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from esper.config import Config
-from esper.domain import Moment
-from esper.engine.manifest import (
+from esper.checkpoint.catalog import PARTIAL, REPLACED, set_aside
+from esper.checkpoint.manifest import (
     FORMAT,
     MANIFEST,
-    PARTIAL,
-    REPLACED,
     STATE,
     TELEMETRY,
     TENSORS,
@@ -38,8 +34,9 @@ from esper.engine.manifest import (
     digest,
     read_files,
     read_manifest,
-    set_aside,
 )
+from esper.config import Config
+from esper.domain import Moment
 from esper.telemetry.codec import encode
 
 
