@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from esper.policy import distributions
+from esper.policy import masks
 
 for name in ("PYTHONUNBUFFERED", "COLUMNS", "LINES"):  # users do not have them; pytest -n sets the size of a terminal
     os.environ.pop(name, None)
@@ -32,4 +32,4 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _validated_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributions, "validate", True)
+    monkeypatch.setattr(masks, "validate", True)

@@ -6,8 +6,7 @@ from torch import Tensor
 
 from esper.domain import HEADS, Op
 from esper.policy.actions import head_sizes
-from esper.policy.distributions import LIKELY
-from esper.policy.masks import Masks
+from esper.policy.masks import LIKELY, Masks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size
 

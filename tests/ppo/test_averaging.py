@@ -14,8 +14,7 @@ from esper.policy.agent import Learned
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size
 from esper.ppo.learner import Learner
-from esper.ppo.normalise import RunningMeanStd
-from esper.ppo.rollout import Rollout
+from esper.ppo.rollout import Rollout, RunningMeanStd
 from esper.ranks import Ranks
 from tests.ppo.test_learner import BLUEPRINTS, SLOTS, legal, play
 from tests.ranks import together

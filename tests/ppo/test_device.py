@@ -14,10 +14,10 @@ import torch
 from esper.config import PPOConfig
 from esper.domain import HEADS, Op
 from esper.growth.network import GrowingNetwork
-from esper.policy import distributions
+from esper.policy import masks
 from esper.policy.agent import EnvView
 from esper.ppo.agent import CPU, PPOAgent
-from esper.ppo.staging import Situation, Staging
+from esper.ppo.rollout import Situation, Staging
 from tests.growth.hosts import network
 
 META = torch.device("meta")
@@ -47,7 +47,7 @@ def views(step: int) -> list[EnvView]:
 
 
 def test_policy_decides_and_learns_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributions, "validate", False)  # it would look at values
+    monkeypatch.setattr(masks, "validate", False)  # it would look at values
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # `meta` has none
     agent = agent_on(META)
     agent.begin_round(torch.rand(ENVS, STEPS, len(HEADS)))

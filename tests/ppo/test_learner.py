@@ -16,8 +16,7 @@ from esper.ppo import learner as learner_module
 from esper.ppo.advantages import MOST
 from esper.ppo.learner import Learner, explained_variance
 from esper.ppo.loss import Loss, ppo_loss
-from esper.ppo.normalise import RunningMeanStd
-from esper.ppo.rollout import Rollout, Sequences
+from esper.ppo.rollout import Rollout, RunningMeanStd, Sequences
 from tests.device_syncs import device_syncs
 
 SLOTS, BLUEPRINTS = 2, 3

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from esper.domain import HEADS, Op
 from esper.policy.actions import RELEVANT, head_sizes
-from esper.policy.distributions import likely, log_prob_of, masked_log_probs, normalised_entropy, sample
-from esper.policy.masks import Masks
+from esper.policy.masks import Masks, likely, log_prob_of, masked_log_probs, normalised_entropy, sample
 from esper.policy.observation import observation_size
 
 EMBEDDING = 4

@@ -19,9 +19,7 @@ from esper.policy.masks import write_masks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size, write_observation
 from esper.ppo.learner import Learner
-from esper.ppo.normalise import RunningMeanStd
-from esper.ppo.rollout import Rollout
-from esper.ppo.staging import Situation, Staging
+from esper.ppo.rollout import Rollout, RunningMeanStd, Situation, Staging
 from esper.ranks import ALONE, Ranks
 
 CPU = torch.device("cpu")

@@ -16,10 +16,8 @@ from esper.domain import HEADS
 from esper.policy.agent import Learned
 from esper.policy.network import PolicyNetwork
 from esper.ppo.advantages import gae, less_common_luck, ordinary, standardise
-from esper.ppo.averaging import average
-from esper.ppo.loss import Loss, ppo_loss
-from esper.ppo.normalise import RunningMeanStd
-from esper.ppo.rollout import Rollout, Sequences
+from esper.ppo.loss import Loss, average, ppo_loss
+from esper.ppo.rollout import Rollout, RunningMeanStd, Sequences
 from esper.ranks import ALONE, Ranks
 
 FINAL_SHARE = 0.1

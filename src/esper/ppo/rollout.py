@@ -5,11 +5,12 @@ Shapes: E envs, T steps, F features, S slots, H heads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from esper.domain import HEADS
 from esper.policy.masks import Masks
@@ -90,3 +91,98 @@ class Rollout:
                 return_ET[chosen],
                 counts_ET[chosen],
             )
+
+
+class Situation:
+    """Observations and masks of one step: views of a single buffer of bytes, so that one copy moves them all.
+
+    Args:
+        envs: number of envs.
+        features: of an observation.
+        slots: of an env.
+        device: where the buffer is.
+        pinned: whether a GPU may copy from it while the host goes on.
+    """
+
+    def __init__(self, envs: int, features: int, slots: int, device: torch.device, *, pinned: bool = False) -> None:
+        shapes = [(envs, slots), (envs, features), *(tuple(mask.shape) for mask in Masks.empty(envs, slots=slots))]
+        dtypes = [torch.int64, torch.float32, *[torch.bool] * (len(shapes) - 2)]  # the widest first: views are aligned
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)]
+        self._bytes = torch.zeros(sum(sizes), dtype=torch.uint8, device=device, pin_memory=pinned)
+        parts = zip(self._bytes.split(sizes), dtypes, shapes, strict=True)
+        self.blueprint_ES, self.obs_EF, *masks = (part.view(dtype).view(shape) for part, dtype, shape in parts)
+        self.masks = Masks(*masks)
+
+    def copy_(self, other: Situation) -> None:
+        """Become another one of the same shape, on the current stream."""
+        self._bytes.copy_(other._bytes, non_blocking=True)
+
+
+class Staging:
+    """A situation on the host, to be filled in, and its twin on the policy's device; on a CPU they are one.
+
+    Args:
+        envs: number of envs.
+        features: of an observation.
+        slots: of an env.
+        device: of the policy.
+    """
+
+    def __init__(self, envs: int, features: int, slots: int, device: torch.device) -> None:
+        self.here = Situation(envs, features, slots, torch.device("cpu"), pinned=device.type == "cuda")
+        self._there = self.here if device.type == "cpu" else Situation(envs, features, slots, device)
+
+    def move(self) -> Situation:
+        """What was filled in, on the policy's device. It is valid until the next time."""
+        if self._there is not self.here:
+            self._there.copy_(self.here)
+        return self._there
+
+
+class RunningMeanStd(nn.Module):
+    """Exponential moving average of mean and variance, corrected for its start.
+
+    The weight of the newest batch is max(1 − momentum, 1/n), so that the first batches are averaged evenly instead of
+    being drowned by the arbitrary start.
+
+    Args:
+        features: size of the last dimension; 1 for scalars.
+        momentum: weight of the past.
+    """
+
+    def __init__(self, features: int, momentum: float = 0.99) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("var", torch.ones(features))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+        self.mean: Tensor
+        self.var: Tensor
+        self.batches: Tensor
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation, [F]; 1 for a feature that has never varied."""
+        return torch.where(self.var > 1e-8, self.var, torch.ones_like(self.var)).sqrt()
+
+    def update(self, batch_F: Tensor) -> None:
+        """Take in a batch, [..., F]."""
+        rows = batch_F.reshape(-1, batch_F.shape[-1])
+        self.batches += 1
+        weight = max(1.0 - self.momentum, 1.0 / int(self.batches))
+        mean, var = rows.mean(dim=0), rows.var(dim=0, unbiased=False)
+        # Variance of the mixture of past and batch, not the mean of the variances.
+        self.var.copy_(
+            (1 - weight) * (self.var if self.batches > 1 else var)
+            + weight * var
+            + weight * (1 - weight) * (mean - self.mean).square()
+        )
+        self.mean.lerp_(mean, weight)
+
+    def normalise(self, values_F: Tensor, limit: float = 10.0) -> Tensor:
+        """(x − mean) / std, clamped to ±limit; same shape."""
+        return ((values_F - self.mean) / self.std).clamp(-limit, limit)
+
+    def restore_scale(self, values_F: Tensor) -> Tensor:
+        """The inverse of `normalise`, without the clamp; same shape."""
+        return values_F * self.std + self.mean

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from esper.config import TaskError
-from esper.tasks.names import TASK_NAMES, check_task_name
+from esper.tasks.registry import TASK_NAMES, check_task_name
 from esper.tasks.settings import own_values, settings_of, with_recorded_settings, with_task_settings
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from esper.config import Config
-from esper.tasks.names import check_task_name
+from esper.tasks.registry import check_task_name
 
 
 @dataclass(frozen=True, kw_only=True)
