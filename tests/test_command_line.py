@@ -19,7 +19,7 @@ from esper import cli
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.engine import saving
-from esper.engine.env import Env
+from esper.envs.env import Env
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.runs import computed, only_run, recorded

@@ -11,7 +11,7 @@ import torch
 from benchmarks.gpu import Batched, GraphedEnv, population
 from torch import Tensor
 
-from esper.engine.env import Env
+from esper.envs.env import Env
 from esper.tasks import get_task
 
 ENVS = 3

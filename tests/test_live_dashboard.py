@@ -12,7 +12,7 @@ from torch import Tensor
 from esper.checkpoint.files import read_checkpoint
 from esper.config import resolve
 from esper.control import Kind
-from esper.engine.env import Env
+from esper.envs.env import Env
 from esper.launch import EngineThread
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource

@@ -12,7 +12,7 @@ from torch import Tensor
 from esper.checkpoint.catalog import find_checkpoint
 from esper.control import Kind
 from esper.engine.devices import torch_device
-from esper.engine.env import Env
+from esper.envs.env import Env
 from esper.telemetry import events as ev
 from tests.runs import LiveRun
 

@@ -11,8 +11,8 @@ import msgspec
 
 from esper.config import Config
 from esper.domain import Op, Stage
-from esper.engine.env import Measurement
 from esper.engine.pool import Pool
+from esper.envs.env import Measurement
 from esper.growth.blend import INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.slot import Slot
 from esper.policy.actions import Action

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from esper.checkpoint.catalog import find_checkpoint
 from esper.domain import Op
-from esper.engine.env import Env
+from esper.envs.env import Env
 from esper.policy.actions import Action
 from tests.engine.populations import measurements, population
 from tests.runs import LiveRun

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.engine.counterfactual import contributions, shapley_values
-from esper.engine.env import Measurement
+from esper.envs.counterfactual import contributions, shapley_values
+from esper.envs.env import Measurement
 from tests.engine.populations import play, population
 
 STEPS = 8

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from esper.config import TrainingConfig
 from esper.domain import Op, Stage
-from esper.engine.env import LEFT, Env, Measurement, learning_rate_share
+from esper.envs.env import LEFT, Env, Measurement, learning_rate_share
 from esper.growth.blend import BLEND_STYLES, Blend
 from esper.policy.actions import Action
 from esper.tasks.task import Splits, Task

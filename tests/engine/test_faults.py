@@ -21,8 +21,8 @@ from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import MANIFEST
 from esper.control import Kind
 from esper.engine import run, saving
-from esper.engine.env import Env
 from esper.engine.faults import FaultError
+from esper.envs.env import Env
 from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
 from esper.ppo.learner import Learner

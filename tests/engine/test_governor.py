@@ -12,9 +12,9 @@ import torch
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.control import Kind
-from esper.engine.env import Env, Measurement
-from esper.engine.env_state import env_tensors
-from esper.engine.governor import SUSTAINED, LastGood, Panic, fatal, symptom
+from esper.envs.env import Env, Measurement
+from esper.envs.env_state import env_tensors
+from esper.envs.governor import SUSTAINED, LastGood, Panic, fatal, symptom
 from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
 from esper.policy.agent import EnvView

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.engine.precision import LossScaler, autocast, resolve_amp
+from esper.envs.precision import LossScaler, autocast, resolve_amp
 
 CPU = torch.device("cpu")
 

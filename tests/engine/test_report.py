@@ -14,7 +14,7 @@ from torch import Tensor
 
 from esper.control import Kind
 from esper.domain import Stage
-from esper.engine.env import Env, Measurement
+from esper.envs.env import Env, Measurement
 from esper.growth.network import GrowingNetwork
 from esper.telemetry import events as ev
 from tests.runs import LiveRun

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.engine.sgd import SGD
+from esper.envs.optimizer import SGD
 
 MOMENTUM, DECAY = 0.9, 0.01
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.engine.stopwatch import CudaStopwatch, Span, StepTimes, Stopwatch, shared_out
+from esper.envs.stopwatch import CudaStopwatch, Span, StepTimes, Stopwatch, shared_out
 
 moments = st.integers(0, 20)
 spans = st.lists(
@@ -87,7 +87,7 @@ def test_stopwatch_step_excludes_earlier_phases(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = 0.0
-    monkeypatch.setattr("esper.engine.stopwatch.time.perf_counter", lambda: clock)
+    monkeypatch.setattr("esper.envs.stopwatch.time.perf_counter", lambda: clock)
     lanes = [Stopwatch(), Stopwatch()]
     times = StepTimes(lanes)
 

@@ -21,11 +21,11 @@ from esper.config import Config, ConfigError
 from esper.control import Kind
 from esper.domain import Op, Stage
 from esper.engine import worker
-from esper.engine.env import Env
-from esper.engine.env_state import State, env_tensors
 from esper.engine.faults import FaultError
 from esper.engine.pool import Pool
 from esper.engine.worker import Contract, Order, share
+from esper.envs.env import Env
+from esper.envs.env_state import State, env_tensors
 from esper.policy.actions import Action
 from esper.telemetry import events as ev
 from tests.engine.populations import SLOTS, measurements, play, population

@@ -9,7 +9,7 @@ import pytest
 
 from esper import cli
 from esper.commands.options import DONE, FAILED, WRONG_REQUEST
-from esper.engine.env import Env
+from esper.envs.env import Env
 from tests.runs import LiveRun
 
 

@@ -9,7 +9,7 @@ import torch
 
 from esper.config import Config, CounterfactualName
 from esper.domain import HEADS, Stage
-from esper.engine.env import Env
+from esper.envs.env import Env
 from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
 from esper.policy.agent import EnvView

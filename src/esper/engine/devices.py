@@ -15,7 +15,7 @@ import torch
 
 from esper.config import ConfigError
 from esper.engine.nvml import driver_version
-from esper.engine.precision import resolve_amp
+from esper.envs.precision import resolve_amp
 from esper.process import Place, cores
 
 T = TypeVar("T")

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from esper.config import Config
 from esper.domain import Op
-from esper.engine.env import Env
-from esper.engine.governor import SUSTAINED, LastGood, Panic, fatal, symptom
 from esper.engine.pool import Epoch, Pool
+from esper.envs.env import Env
+from esper.envs.governor import SUSTAINED, LastGood, Panic, fatal, symptom
 from esper.growth.lifecycle import GateResult
 from esper.growth.slot import StageTransition
 from esper.policy.actions import Action

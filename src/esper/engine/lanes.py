@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from esper.engine.devices import torch_device
-from esper.engine.env import Env
 from esper.engine.faults import FaultError
-from esper.engine.precision import resolve_amp
-from esper.engine.stopwatch import CudaStopwatch, Stopwatch
 from esper.engine.worker import Contract, Worker
+from esper.envs.env import Env
+from esper.envs.precision import resolve_amp
+from esper.envs.stopwatch import CudaStopwatch, Stopwatch
 from esper.tasks.task import Splits
 
 P = ParamSpec("P")

@@ -9,11 +9,11 @@ from typing import IO
 
 from esper.config import Config, ConfigError
 from esper.engine.devices import lane_of
-from esper.engine.env import Env, Measurement, most_numbers
 from esper.engine.faults import FaultError
 from esper.engine.lanes import Lane, Numbers, Pending, Vectors, open_lanes
-from esper.engine.precision import loss_scalers
 from esper.engine.worker import Contract, share
+from esper.envs.env import Env, Measurement, most_numbers
+from esper.envs.precision import loss_scalers
 from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
 from esper.tasks.task import Splits, Task

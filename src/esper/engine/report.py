@@ -11,10 +11,10 @@ import torch
 
 from esper.checkpoint.files import Checkpoint
 from esper.domain import HEADS, VERSION, Moment, Op, Stage
-from esper.engine.env import Measurement
 from esper.engine.episode import Episode, Outcome
 from esper.engine.gauges import Reading
 from esper.engine.lanes import Lane
+from esper.envs.env import Measurement
 from esper.growth.lifecycle import GateResult
 from esper.growth.slot import Slot, StageTransition
 from esper.policy.actions import RELEVANT, Choice, in_words

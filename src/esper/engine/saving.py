@@ -21,8 +21,8 @@ from esper.checkpoint.catalog import (
 )
 from esper.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
 from esper.checkpoint.manifest import CheckpointError, check_compatible
-from esper.engine.env_state import env_tensors, load_env
 from esper.engine.training_state import TrainingState
+from esper.envs.env_state import env_tensors, load_env
 from esper.policy.agent import below
 from esper.ranks import Ranks
 from esper.tasks import with_task_settings

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from esper.engine.episode import Episode, Outcome, measure_again
 from esper.engine.pool import Epoch, Pool
-from esper.engine.stopwatch import Stopwatch
+from esper.envs.stopwatch import Stopwatch
 from esper.growth.slot import StageTransition
 from esper.policy.actions import Choice
 from esper.policy.agent import Agent

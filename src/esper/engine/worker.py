@@ -22,11 +22,11 @@ from typing import IO, NamedTuple
 import torch
 
 from esper.config import Config
-from esper.engine.env import Env
-from esper.engine.env_state import State
 from esper.engine.faults import FaultError
-from esper.engine.precision import loss_scalers
-from esper.engine.stopwatch import Stopwatch
+from esper.envs.env import Env
+from esper.envs.env_state import State
+from esper.envs.precision import loss_scalers
+from esper.envs.stopwatch import Stopwatch
 from esper.process import another_python, spare_what_is_loaded
 from esper.tasks.task import Splits, Task
 

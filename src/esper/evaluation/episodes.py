@@ -20,7 +20,7 @@ from esper.engine.devices import resolve_devices
 from esper.engine.episode import Episode
 from esper.engine.pool import Pool
 from esper.engine.step import play_step, tick_slots
-from esper.engine.stopwatch import Stopwatch
+from esper.envs.stopwatch import Stopwatch
 from esper.policy.agent import Agent, below
 from esper.seeding import decision_noise, evaluation_seed
 from esper.tasks import configured_task

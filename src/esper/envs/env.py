@@ -1,4 +1,4 @@
-"""One env: a host with its slots, its optimizers and its data order. Everything here runs on the thread of its lane.
+"""Env: a host with its slots; applies an action, trains an epoch, validates.
 
 Shapes: B samples of a batch, N samples of a split, K classes.
 """
@@ -19,10 +19,10 @@ from torch import (
 
 from esper.config import Config, CounterfactualName
 from esper.domain import Op, Stage
-from esper.engine.counterfactual import read_effects, validate_variants
-from esper.engine.precision import LossScaler, autocast, resolve_amp
-from esper.engine.sgd import SGD
-from esper.engine.stopwatch import Stopwatch
+from esper.envs.counterfactual import read_effects, validate_variants
+from esper.envs.optimizer import SGD
+from esper.envs.precision import LossScaler, autocast, resolve_amp
+from esper.envs.stopwatch import Stopwatch
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork

@@ -12,8 +12,8 @@ from torch import (
     _foreach_copy_,  # pyright: ignore[reportPrivateImportUsage]  (what optimizers and clipping are made of)
 )
 
-from esper.engine.env import Env
-from esper.engine.sgd import SGD
+from esper.envs.env import Env
+from esper.envs.optimizer import SGD
 from esper.policy.agent import below
 
 

@@ -1,4 +1,4 @@
-"""SGD with Nesterov momentum, for parameters that are trained together and clipped by a norm of their own."""
+"""SGD with Nesterov momentum, clipped per owner."""
 
 from __future__ import annotations
 

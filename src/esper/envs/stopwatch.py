@@ -1,4 +1,4 @@
-"""Where the time goes: seconds by phase, by the host's clock or by a GPU's."""
+"""Seconds per phase of a step, by the host clock or by CUDA events."""
 
 from __future__ import annotations
 

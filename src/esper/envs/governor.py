@@ -1,4 +1,4 @@
-"""The governor: takes an env whose training broke down back to its last good state, and out of the round."""
+"""Detects an env that broke down, and rolls it back to its last good state."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from esper.domain import Stage
-from esper.engine.env import Env, Measurement
-from esper.engine.env_state import copy_tensors, env_tensors
+from esper.envs.env import Env, Measurement
+from esper.envs.env_state import copy_tensors, env_tensors
 from esper.growth.lifecycle import LEGAL_TRANSITIONS
 from esper.growth.slot import StageTransition
 from esper.policy.agent import EnvView

@@ -1,4 +1,4 @@
-"""Validation with seeds switched off: the contribution and the Shapley value of each.
+"""Validation with seeds switched off: the contribution and Shapley value of each.
 
 Shapes: B samples of a batch, N samples, K classes, n measured seeds, V variants of the network, each with some of these
 seeds off.

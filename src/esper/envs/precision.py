@@ -1,4 +1,4 @@
-"""Mixed precision: autocast for the hosts' training, and loss scaling where float16 needs it.
+"""Mixed precision: autocast and loss scaling.
 
 bfloat16 has float32's range and needs no scaling. float16 does: gradients below 6e-8 vanish, so the loss is multiplied
 by a scale before the backward pass; where a gradient overflows, the step is skipped and the scale halved (Micikevicius

@@ -1,0 +1,1 @@
+"""Envs: one growing network each, with its optimizers, precision and health."""
