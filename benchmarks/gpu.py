@@ -23,10 +23,10 @@ from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 
 from esper.config import Config
 from esper.domain import Op, Stage
-from esper.engine.devices import torch_device
-from esper.engine.pool import Pool
 from esper.envs.env import Env
 from esper.envs.optimizer import SGD
+from esper.lanes.devices import torch_device
+from esper.lanes.pool import Pool
 from esper.policy.actions import Action
 from esper.tasks import get_task
 from esper.tasks.task import Splits, Task

@@ -12,9 +12,9 @@ import msgspec
 
 from esper.config import resolve
 from esper.control import Control, Kind
-from esper.engine.faults import RunFailedError
 from esper.engine.run import Run
 from esper.history.history import open_history
+from esper.lanes.errors import RunFailedError
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record, RunState
 

@@ -73,8 +73,8 @@ class EngineThread:
 
     def _run(self) -> None:
         from esper.checkpoint.manifest import CheckpointError
-        from esper.engine.faults import FaultError, RunFailedError
         from esper.engine.run import Run
+        from esper.lanes.errors import FaultError, RunFailedError
         from esper.ranks import RankLostError
         from esper.recording.recorder import RecordingError
         from esper.tasks import TaskError

@@ -10,8 +10,8 @@ import torch
 
 from esper import cli
 from esper.commands.options import DONE, WRONG_REQUEST
-from esper.engine import devices
-from esper.engine.devices import Device
+from esper.lanes import devices
+from esper.lanes.devices import Device
 
 GIB = 1 << 30
 MACHINE = [

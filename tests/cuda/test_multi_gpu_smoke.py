@@ -11,8 +11,8 @@ from torch import Tensor
 
 from esper.checkpoint.catalog import find_checkpoint
 from esper.control import Kind
-from esper.engine.devices import torch_device
 from esper.envs.env import Env
+from esper.lanes.devices import torch_device
 from esper.telemetry import events as ev
 from tests.runs import LiveRun
 

@@ -11,10 +11,10 @@ import msgspec
 
 from esper.config import Config
 from esper.domain import Op, Stage
-from esper.engine.pool import Pool
 from esper.envs.env import Measurement
 from esper.growth.blend import INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.slot import Slot
+from esper.lanes.pool import Pool
 from esper.policy.actions import Action
 from esper.tasks import get_task
 from esper.tasks.task import Splits, Task

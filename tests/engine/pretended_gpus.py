@@ -22,8 +22,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from esper.engine import lanes
-from esper.engine.faults import FaultError
+from esper.lanes import lane
+from esper.lanes.errors import FaultError
 from tests.engine.stream_order import StreamOrder
 
 READ = torch.ops.aten._local_scalar_dense.default
@@ -217,7 +217,7 @@ def pretended_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         for name, value in pretended.items():
             patch.setattr(torch.cuda, name, value)
         patch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
-        patch.setattr(lanes, "ThreadPoolExecutor", partial(_Now, gpus))
+        patch.setattr(lane, "ThreadPoolExecutor", partial(_Now, gpus))
         patch.setattr(nn.Module, "to", _to)
         patch.setattr(Tensor, "backward", _backward)
         yield gpus.waits

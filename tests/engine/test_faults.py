@@ -21,9 +21,9 @@ from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import MANIFEST
 from esper.control import Kind
 from esper.engine import run, saving
-from esper.engine.faults import FaultError
 from esper.envs.env import Env
 from esper.growth.slot import StageTransition
+from esper.lanes.errors import FaultError
 from esper.policy.actions import Action
 from esper.ppo.learner import Learner
 from esper.recording import recorder, segments

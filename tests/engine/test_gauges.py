@@ -13,10 +13,9 @@ import psutil
 import pytest
 import torch
 
-from esper.engine import nvml
-from esper.engine.devices import Device, list_devices, resolve_devices
-from esper.engine.gauges import Reading, read_gauges
-from esper.engine.nvml import Sensors, driver_version, read_sensors
+from esper.lanes import device_stats
+from esper.lanes.device_stats import Reading, Sensors, driver_version, read_gauges, read_sensors
+from esper.lanes.devices import Device, list_devices, resolve_devices
 
 FIRST, SECOND = "11111111-aaaa", "22222222-bbbb"
 CPU = torch.device("cpu")
@@ -72,7 +71,7 @@ def refuse(*_: object) -> Any:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     found = Machine()
     monkeypatch.setitem(sys.modules, "pynvml", found)
-    forget: tuple[Callable[[], None], ...] = (nvml._library.cache_clear, nvml._handle.cache_clear)
+    forget: tuple[Callable[[], None], ...] = (device_stats._library.cache_clear, device_stats._handle.cache_clear)
     for clear in forget:
         clear()
     yield found

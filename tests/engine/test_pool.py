@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from esper.config import PPOConfig
 from esper.domain import Op, Stage
-from esper.engine.lanes import Lane, Outbox, Pending
-from esper.engine.pool import Epoch, Pool
 from esper.envs.env import Env, most_numbers
+from esper.lanes.lane import Lane, Outbox, Pending
+from esper.lanes.pool import Epoch, Pool
 from esper.policy.actions import Action
 from esper.telemetry import events as ev
 from tests.engine.populations import play, population

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from esper.domain import Stage
-from esper.engine.faults import FaultError
 from esper.envs.env import Env
 from esper.envs.governor import LastGood
+from esper.lanes.errors import FaultError
 from tests.engine.populations import digits, population, script
 from tests.engine.pretended_gpus import pretended_gpus
 

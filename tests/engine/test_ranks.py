@@ -22,8 +22,8 @@ from esper.checkpoint.files import read_checkpoint
 from esper.config import ConfigError
 from esper.control import Kind
 from esper.engine import run as run_module
-from esper.engine.devices import deal_lanes
 from esper.history.history import open_history
+from esper.lanes.devices import deal_lanes
 from esper.process import Place
 from esper.ranks import RankLostError
 from esper.telemetry import events as ev

@@ -16,9 +16,9 @@ from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import STATE
 from esper.control import Kind
 from esper.engine import run, saving
-from esper.engine.faults import RunFailedError
 from esper.envs.env import Env
 from esper.growth.slot import StageTransition
+from esper.lanes.errors import RunFailedError
 from esper.policy.actions import Action
 from esper.recording.recorder import RecordingError
 from esper.recording.run_lock import is_live

@@ -20,12 +20,12 @@ from torch import Tensor
 from esper.config import Config, ConfigError
 from esper.control import Kind
 from esper.domain import Op, Stage
-from esper.engine import worker
-from esper.engine.faults import FaultError
-from esper.engine.pool import Pool
-from esper.engine.worker import Contract, Order, share
 from esper.envs.env import Env
 from esper.envs.env_state import State, env_tensors
+from esper.lanes import worker
+from esper.lanes.errors import FaultError
+from esper.lanes.pool import Pool
+from esper.lanes.worker import Contract, Order, share
 from esper.policy.actions import Action
 from esper.telemetry import events as ev
 from tests.engine.populations import SLOTS, measurements, play, population
@@ -39,7 +39,7 @@ def workers() -> list[psutil.Process]:
     while True:
         commands = {child: child.cmdline() for child in psutil.Process().children()}
         if all(commands.values()):  # in the instant of its start, a process has none yet
-            return [child for child, command in commands.items() if "esper.engine.worker" in " ".join(command)]
+            return [child for child, command in commands.items() if "esper.lanes.worker" in " ".join(command)]
 
 
 def gone(process: psutil.Process) -> bool:

@@ -14,8 +14,8 @@ from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, PolicyName
 from esper.domain import HEADS
 from esper.engine.agents import build_agent
-from esper.engine.pool import Pool
 from esper.evaluation.episodes import EpisodeResult, HeldOut, play
+from esper.lanes.pool import Pool
 from esper.ppo.rewards import rent
 from esper.seeding import decision_noise, evaluation_seed, generator
 from esper.tasks import get_task

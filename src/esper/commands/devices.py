@@ -13,7 +13,7 @@ from esper.tasks import check_task_name
 from esper.telemetry.sentences import assignment
 
 if TYPE_CHECKING:
-    from esper.engine.devices import Device
+    from esper.lanes.devices import Device
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -22,7 +22,7 @@ def run(arguments: Sequence[str]) -> int:
     config = resolve(chosen.config, given_options(vars(chosen)))
     check_task_name(config.task)
 
-    from esper.engine.devices import lane_of, list_devices, resolve_devices
+    from esper.lanes.devices import lane_of, list_devices, resolve_devices
 
     lanes = resolve_devices(config.devices)
     dealt = [lane_of(env, lanes) for env in range(config.envs)]

@@ -26,9 +26,9 @@ def run(arguments: Sequence[str]) -> int:
             raise ConfigError(f"--{option} {value} is not valid: it must be {least} or more")
     checkpoint = find_checkpoint(resolve_run(chosen.checkpoint, chosen.telemetry_dir))
 
-    from esper.engine.faults import FaultError
     from esper.evaluation.episodes import HeldOut
     from esper.evaluation.report import as_json, as_text, print_table
+    from esper.lanes.errors import FaultError
 
     options = {name: getattr(chosen, name) for name in ("policies", "episodes", "seed", "devices")}
     held_out = HeldOut(checkpoint, **options)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from esper.config import Config
-from esper.engine.devices import resolve_policy_device
+from esper.lanes.devices import resolve_policy_device
 from esper.policy.agent import Agent
 from esper.policy.baselines import PERIOD, Periodic, Random, Static
 from esper.policy.heuristic import Heuristic

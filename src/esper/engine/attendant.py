@@ -12,9 +12,9 @@ from esper.checkpoint.files import Checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.control import Control, Kind, Request
 from esper.engine import report
-from esper.engine.faults import HALF_DONE, FaultError, RunFailedError
 from esper.engine.saving import Saver
 from esper.engine.training_state import TrainingState
+from esper.lanes.errors import HALF_DONE, FaultError, RunFailedError
 from esper.telemetry import events as ev
 
 NOBODY = frozenset({"end", "signal", "dashboard"})

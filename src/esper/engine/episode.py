@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from esper.config import Config
 from esper.domain import Op
-from esper.engine.pool import Epoch, Pool
 from esper.envs.env import Env
 from esper.envs.governor import SUSTAINED, LastGood, Panic, fatal, symptom
 from esper.growth.lifecycle import GateResult
 from esper.growth.slot import StageTransition
+from esper.lanes.pool import Epoch, Pool
 from esper.policy.actions import Action
 from esper.policy.agent import EnvView
 from esper.ppo.rewards import Reward, potential, rent

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from esper.engine.lanes import Lane
 from esper.envs.env import Env
+from esper.lanes.lane import Lane
 from esper.policy.agent import Agent
 
 

@@ -12,11 +12,11 @@ import torch
 from esper.checkpoint.files import Checkpoint
 from esper.domain import HEADS, VERSION, Moment, Op, Stage
 from esper.engine.episode import Episode, Outcome
-from esper.engine.gauges import Reading
-from esper.engine.lanes import Lane
 from esper.envs.env import Measurement
 from esper.growth.lifecycle import GateResult
 from esper.growth.slot import Slot, StageTransition
+from esper.lanes.device_stats import Reading
+from esper.lanes.lane import Lane
 from esper.policy.actions import RELEVANT, Choice, in_words
 from esper.policy.agent import Learned
 from esper.telemetry import events as ev

@@ -16,15 +16,15 @@ from esper.config import Config, ConfigError
 from esper.control import Control
 from esper.engine import report
 from esper.engine.agents import build_agent
-from esper.engine.devices import deal_lanes, resolve_devices, resolve_policy_device
-from esper.engine.faults import FaultError, RunFailedError
-from esper.engine.pool import Pool
 from esper.engine.saving import Saver
 from esper.engine.shared_control import SharedControl
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
 from esper.formatting import nearest
 from esper.health.detector import Inspector
+from esper.lanes.devices import deal_lanes, resolve_devices, resolve_policy_device
+from esper.lanes.errors import FaultError, RunFailedError
+from esper.lanes.pool import Pool
 from esper.process import Place
 from esper.ranks import RankLostError, join_ranks, leave_ranks
 from esper.recording.recorder import Recorder, RecordingError, write_manifest

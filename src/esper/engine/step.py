@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from esper.engine.episode import Episode, Outcome, measure_again
-from esper.engine.pool import Epoch, Pool
 from esper.envs.stopwatch import Stopwatch
 from esper.growth.slot import StageTransition
+from esper.lanes.pool import Epoch, Pool
 from esper.policy.actions import Choice
 from esper.policy.agent import Agent
 

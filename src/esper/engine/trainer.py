@@ -9,14 +9,14 @@ from esper.control import Control
 from esper.domain import Stage
 from esper.engine import report
 from esper.engine.attendant import Attendant
-from esper.engine.faults import FaultError, RunFailedError
-from esper.engine.gauges import read_gauges
 from esper.engine.memory import Ledger
 from esper.engine.saving import Saver
 from esper.engine.step import StepResult, play_step, tick_slots
 from esper.engine.training_state import TrainingState
 from esper.envs.env import Measurement
 from esper.growth.slot import StageTransition
+from esper.lanes.device_stats import read_gauges
+from esper.lanes.errors import FaultError, RunFailedError
 from esper.ranks import RankLostError
 from esper.recording.recorder import RecordingError
 from esper.seeding import generator

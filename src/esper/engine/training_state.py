@@ -7,8 +7,8 @@ from torch import Tensor
 from esper.config import Config
 from esper.domain import Moment
 from esper.engine.episode import Episode
-from esper.engine.pool import Pool
 from esper.envs.stopwatch import StepTimes
+from esper.lanes.pool import Pool
 from esper.policy.agent import Agent
 from esper.ranks import ALONE, Ranks
 from esper.seeding import decision_noise

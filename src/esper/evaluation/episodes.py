@@ -16,11 +16,11 @@ from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, PolicyName
 from esper.engine.agents import build_agent, build_ppo
-from esper.engine.devices import resolve_devices
 from esper.engine.episode import Episode
-from esper.engine.pool import Pool
 from esper.engine.step import play_step, tick_slots
 from esper.envs.stopwatch import Stopwatch
+from esper.lanes.devices import resolve_devices
+from esper.lanes.pool import Pool
 from esper.policy.agent import Agent, below
 from esper.seeding import decision_noise, evaluation_seed
 from esper.tasks import configured_task

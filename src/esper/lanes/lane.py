@@ -1,4 +1,4 @@
-"""A lane: one device, and the one thread that drives it. Lanes run side by side; the envs of a lane take turns.
+"""Lane: one device and the thread that drives it.
 
 On a CPU a thread would wait for the Python of the others: a CPU lane beside another one has a worker, a process that
 trains the envs of its part of a step (`engine/worker.py`).
@@ -21,12 +21,12 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from esper.engine.devices import torch_device
-from esper.engine.faults import FaultError
-from esper.engine.worker import Contract, Worker
 from esper.envs.env import Env
 from esper.envs.precision import resolve_amp
 from esper.envs.stopwatch import CudaStopwatch, Stopwatch
+from esper.lanes.devices import torch_device
+from esper.lanes.errors import FaultError
+from esper.lanes.worker import Contract, Worker
 from esper.tasks.task import Splits
 
 P = ParamSpec("P")

@@ -1,4 +1,4 @@
-"""Which devices there are, and which of them a run uses: resolved and checked before anything starts."""
+"""Which devices exist, and which a run uses."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import psutil
 import torch
 
 from esper.config import ConfigError
-from esper.engine.nvml import driver_version
 from esper.envs.precision import resolve_amp
+from esper.lanes.device_stats import driver_version
 from esper.process import Place, cores
 
 T = TypeVar("T")

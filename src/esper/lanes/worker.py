@@ -1,4 +1,4 @@
-"""A process that trains the envs of a CPU lane: two threads of one interpreter wait for its lock at every operator.
+"""A process that trains the envs of a CPU lane.
 
 The envs live in the run's own process. For an epoch, what it depends on is sent over: stages and alphas of the slots,
 weights, buffers and momenta, loss scale; what comes back are its numbers and the tensors after it. The worker keeps
@@ -22,11 +22,11 @@ from typing import IO, NamedTuple
 import torch
 
 from esper.config import Config
-from esper.engine.faults import FaultError
 from esper.envs.env import Env
 from esper.envs.env_state import State
 from esper.envs.precision import loss_scalers
 from esper.envs.stopwatch import Stopwatch
+from esper.lanes.errors import FaultError
 from esper.process import another_python, spare_what_is_loaded
 from esper.tasks.task import Splits, Task
 

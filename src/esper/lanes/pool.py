@@ -1,4 +1,4 @@
-"""The population: envs that are built once, spread over the lanes, and reset in place."""
+"""Pool: all envs of this process, dealt over the lanes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import IO
 
 from esper.config import Config, ConfigError
-from esper.engine.devices import lane_of
-from esper.engine.faults import FaultError
-from esper.engine.lanes import Lane, Numbers, Pending, Vectors, open_lanes
-from esper.engine.worker import Contract, share
 from esper.envs.env import Env, Measurement, most_numbers
 from esper.envs.precision import loss_scalers
 from esper.growth.slot import StageTransition
+from esper.lanes.devices import lane_of
+from esper.lanes.errors import FaultError
+from esper.lanes.lane import Lane, Numbers, Pending, Vectors, open_lanes
+from esper.lanes.worker import Contract, share
 from esper.policy.actions import Action
 from esper.tasks.task import Splits, Task
 

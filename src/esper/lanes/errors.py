@@ -1,4 +1,4 @@
-"""What broke off half done, in words: nothing of it holds on to the tensors of the work that failed."""
+"""Errors of a step that failed; they hold no tensors of it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Lanes: the devices of a run, and how envs are trained on them."""
