@@ -18,7 +18,7 @@ from torch import Tensor
 from esper import cli
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
-from esper.engine import saving
+from esper.engine import checkpointer
 from esper.envs.env import Env
 from esper.telemetry import events as ev
 from tests.factory import example_run
@@ -252,7 +252,7 @@ def test_full_disk_at_the_end_is_one_sentence(
     def full(directory: Path, checkpoint: Checkpoint) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(saving, "write_checkpoint", full)
+    monkeypatch.setattr(checkpointer, "write_checkpoint", full)
     monkeypatch.chdir(tmp_path)
     assert cli.main(["--no-tui", *SMALL]) == 1
     directory = only_run(tmp_path).relative_to(tmp_path)

@@ -12,8 +12,8 @@ from torch import Tensor
 from esper.checkpoint.files import read_checkpoint
 from esper.config import resolve
 from esper.control import Kind
+from esper.engine.thread import EngineThread
 from esper.envs.env import Env
-from esper.launch import EngineThread
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource
 from esper.sanctum.widgets.held import Held

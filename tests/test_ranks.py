@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.control import Control, Kind
-from esper.engine.shared_control import SharedControl
+from esper.engine.run_control import SharedControl
 from esper.process import Place
 from esper.ranks import ALONE, RankLostError, Ranks
 from tests.ranks import Meeting, together

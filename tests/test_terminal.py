@@ -20,7 +20,7 @@ from esper.checkpoint.files import read_checkpoint
 from esper.commands.screen import Look
 from esper.config import resolve
 from esper.control import Kind, Request
-from esper.launch import EngineThread
+from esper.engine.thread import EngineThread
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.runs import LiveRun, only_run, recorded, tiny

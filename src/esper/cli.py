@@ -35,7 +35,7 @@ from esper.recording.segments import ReadError
 from esper.tasks import TaskError, check_task_name, with_task_settings
 
 if TYPE_CHECKING:
-    from esper.launch import EngineThread
+    from esper.engine.thread import EngineThread
     from esper.telemetry.state import RunState
 
 COMMANDS = (
@@ -111,7 +111,7 @@ def train(arguments: Sequence[str]) -> int:
     if headless and look.theme != DEFAULT_THEME:
         check_theme(look.theme)
 
-    from esper.launch import EngineThread
+    from esper.engine.thread import EngineThread
 
     place = Place.current()
     engine = EngineThread(config, checkpoint, attended=not headless)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from esper.config import Config, PolicyName
-from esper.engine.agents import build_agent
+from esper.engine.agent_factory import build_agent
 from esper.ppo.agent import PPOAgent
 
 BLUEPRINTS = ("conv_light", "conv_heavy")

@@ -20,7 +20,7 @@ from esper.checkpoint.catalog import UNDONE, find_checkpoint, list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import MANIFEST
 from esper.control import Kind
-from esper.engine import run, saving
+from esper.engine import checkpointer, run
 from esper.envs.env import Env
 from esper.growth.slot import StageTransition
 from esper.lanes.errors import FaultError
@@ -185,14 +185,14 @@ def no_room(*_: object) -> NoReturn:
 
 def limit_checkpoints(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """While it is set, there is no room for a checkpoint."""
-    write, full = saving.write_checkpoint, threading.Event()
+    write, full = checkpointer.write_checkpoint, threading.Event()
 
     def limited(directory: Path, checkpoint: Checkpoint) -> int:
         if full.is_set():
             no_room()
         return write(directory, checkpoint)
 
-    monkeypatch.setattr(saving, "write_checkpoint", limited)
+    monkeypatch.setattr(checkpointer, "write_checkpoint", limited)
     return full
 
 
@@ -353,7 +353,7 @@ def test_fault_is_reported_despite_a_failing_resume_hint(
         (list_checkpoints(live.run.directory)[-1] / MANIFEST).write_text("{}")
     else:
         monkeypatch.setattr(run, "list_checkpoints", not_to_be_read)
-        monkeypatch.setattr(saving, "list_checkpoints", not_to_be_read)
+        monkeypatch.setattr(checkpointer, "list_checkpoints", not_to_be_read)
     live.control.ask(Kind.STOP, "test")
     assert live.finish().status == "failed"
     assert live.failure is not None
@@ -363,7 +363,7 @@ def test_fault_is_reported_despite_a_failing_resume_hint(
 
 def test_fault_with_unlistable_checkpoints_holds_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_once(monkeypatch, out_of_memory)
-    monkeypatch.setattr(saving, "list_checkpoints", not_to_be_read)
+    monkeypatch.setattr(checkpointer, "list_checkpoints", not_to_be_read)
     live = LiveRun(tmp_path, attended=True, checkpoint_every=0).start()
     assert f"the checkpoints in {live.run.directory} cannot be listed: Permission denied" in wait_for_fault(live)
     live.control.ask(Kind.ABANDON, "test")
@@ -396,7 +396,7 @@ def test_failed_run_also_reports_unrecorded_events(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(recorder, "RETRY", 0.02)
     live = LiveRun(tmp_path).start_paused(1)
     monkeypatch.setattr(segments.os, "write", no_room)
-    monkeypatch.setattr(saving, "write_checkpoint", no_room)
+    monkeypatch.setattr(checkpointer, "write_checkpoint", no_room)
     live.control.ask(Kind.STOP, "signal")
     assert live.finish().status == "failed"
     assert live.failure is not None

@@ -15,7 +15,7 @@ from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import STATE
 from esper.control import Kind
-from esper.engine import run, saving
+from esper.engine import checkpointer, run
 from esper.envs.env import Env
 from esper.growth.slot import StageTransition
 from esper.lanes.errors import RunFailedError
@@ -209,14 +209,14 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 
 def test_scheduled_checkpoint_on_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = saving.write_checkpoint
+    write = checkpointer.write_checkpoint
 
     def full_in_the_first_round(directory: Path, checkpoint: Checkpoint) -> int:
         if checkpoint.round == 1:
             raise OSError(28, "No space left on device")
         return write(directory, checkpoint)
 
-    monkeypatch.setattr(saving, "write_checkpoint", full_in_the_first_round)
+    monkeypatch.setattr(checkpointer, "write_checkpoint", full_in_the_first_round)
     live = LiveRun(tmp_path, steps=1)
     assert live.start().finish().status == "done"
     told = [event.text for event in live.heard if isinstance(event, ev.Logged)]
@@ -228,7 +228,7 @@ def test_checkpoint_is_written_despite_undeletable_older_one(tmp_path: Path, mon
     def refused(run: Path, count: int) -> None:
         raise OSError(13, "Permission denied")
 
-    monkeypatch.setattr(saving, "keep_newest", refused)
+    monkeypatch.setattr(checkpointer, "keep_newest", refused)
     live = LiveRun(tmp_path, steps=1, rounds=2)
     assert live.start().finish().status == "done"
     assert [event.round for event in live.heard if isinstance(event, ev.CheckpointSaved)] == [1, 2]

@@ -13,7 +13,7 @@ from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, PolicyName
 from esper.domain import HEADS
-from esper.engine.agents import build_agent
+from esper.engine.agent_factory import build_agent
 from esper.evaluation.episodes import EpisodeResult, HeldOut, play
 from esper.lanes.pool import Pool
 from esper.ppo.rewards import rent

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.evaluation.intervals import LEVEL, Estimate, estimate, paired_difference
+from esper.evaluation.comparison import LEVEL, Estimate, estimate, paired_difference
 
 samples = st.lists(st.floats(-1, 1), min_size=2, max_size=20)
 

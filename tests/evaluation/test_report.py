@@ -4,9 +4,8 @@ import json
 
 import pytest
 
+from esper.evaluation.comparison import Comparison, as_json, as_text, compare, estimate, print_table
 from esper.evaluation.episodes import EpisodeResult
-from esper.evaluation.intervals import estimate
-from esper.evaluation.report import Comparison, as_json, as_text, compare, print_table
 
 RETURNS = {
     "ppo": [0.5, 0.6, 0.7],

@@ -14,8 +14,8 @@ from esper.attach.server import ControlServer
 from esper.attach.session import AttachSession
 from esper.config import resolve
 from esper.control import Control, Kind
+from esper.engine.thread import EngineThread
 from esper.health.detector import Inspector
-from esper.launch import EngineThread
 from esper.recording.recorder import Recorder
 from esper.recording.run_lock import RunLock
 from esper.sanctum.app import SanctumApp

@@ -26,8 +26,8 @@ def run(arguments: Sequence[str]) -> int:
             raise ConfigError(f"--{option} {value} is not valid: it must be {least} or more")
     checkpoint = find_checkpoint(resolve_run(chosen.checkpoint, chosen.telemetry_dir))
 
+    from esper.evaluation.comparison import as_json, as_text, print_table
     from esper.evaluation.episodes import HeldOut
-    from esper.evaluation.report import as_json, as_text, print_table
     from esper.lanes.errors import FaultError
 
     options = {name: getattr(chosen, name) for name in ("policies", "episodes", "seed", "devices")}

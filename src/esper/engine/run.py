@@ -14,10 +14,10 @@ from esper.checkpoint.catalog import list_checkpoints, run_of
 from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.config import Config, ConfigError
 from esper.control import Control
-from esper.engine import report
-from esper.engine.agents import build_agent
-from esper.engine.saving import Saver
-from esper.engine.shared_control import SharedControl
+from esper.engine import reporter
+from esper.engine.agent_factory import build_agent
+from esper.engine.checkpointer import Saver
+from esper.engine.run_control import SharedControl
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
 from esper.formatting import nearest
@@ -104,7 +104,7 @@ class Run:
     def _announce(self, config: Config) -> None:
         builtins = msgspec.to_builtins(config)
         lanes = [lane for share in self.ranks.collect(self.pool.assignment) for lane in share]
-        manifest = {"run": self.directory.name, "config": builtins, "versions": report.versions()}
+        manifest = {"run": self.directory.name, "config": builtins, "versions": reporter.versions()}
         self.ranks.first(lambda: write_manifest(self.directory, manifest))
         env = self.pool.envs[0]
         network = env.network
@@ -120,7 +120,7 @@ class Run:
             host_parameters=network.host_parameter_count,
             batches=env.batches,
             growth_interval=env.scaler.growth_interval if env.scaler else None,
-            versions=report.versions(),
+            versions=reporter.versions(),
             config=builtins,
         )
         self.hub.announce(started)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from esper.control import Control
 from esper.domain import Stage
-from esper.engine import report
-from esper.engine.attendant import Attendant
-from esper.engine.memory import Ledger
-from esper.engine.saving import Saver
+from esper.engine import reporter
+from esper.engine.checkpointer import Saver
+from esper.engine.reporter import Ledger
+from esper.engine.run_control import Attendant
 from esper.engine.step import StepResult, play_step, tick_slots
 from esper.engine.training_state import TrainingState
 from esper.envs.env import Measurement
@@ -94,14 +94,14 @@ class Trainer:
     def _end_round(self) -> None:
         state = self.state
         for episode in state.episodes:
-            state.hub.emit(report.episode_ended(episode, state.round + 1))
+            state.hub.emit(reporter.episode_ended(episode, state.round + 1))
         with state.times("update"):
             order = generator(state.config.seed, "minibatches", state.round)
             learned = state.agent.learn([episode.view for episode in state.episodes], state.round, order)
         if learned is not None:
             returns = state.ranks.collect([episode.episode_return for episode in state.episodes])
             mean_return = statistics.fmean(value for share in returns for value in share)
-            state.hub.announce(report.policy_updated(learned, mean_return, state.round + 1))
+            state.hub.announce(reporter.policy_updated(learned, mean_return, state.round + 1))
         state.round, state.step = state.round + 1, 0
         self.attendant.checkpoint_round()
 
@@ -115,16 +115,16 @@ class Trainer:
             if epoch is None or outcome is None:
                 continue
             env = episode.env.index
-            emit(report.env_stepped(episode, result.choices[index], epoch.measured, outcome.parts, at))
+            emit(reporter.env_stepped(episode, result.choices[index], epoch.measured, outcome.parts, at))
             if outcome.panic:
-                emit(report.rolled_back(outcome, env, at))
+                emit(reporter.rolled_back(outcome, env, at))
             for move in [*epoch.moves, *outcome.removed, *ticked[index]]:
                 episode.culled += move.after is Stage.CULLED
-                emit(report.seed_moved(move, env, at))
+                emit(reporter.seed_moved(move, env, at))
             for number, slot in enumerate(episode.env.network.slots):
                 news = episode.gate_news(number)
                 if news:
-                    emit(report.gate(news, slot.name, env, at))
+                    emit(reporter.gate(news, slot.name, env, at))
 
     def _emit_timing(self, measured: Sequence[Measurement | None]) -> None:
         state = self.state
@@ -136,7 +136,7 @@ class Trainer:
             readings = {lane.device: read_gauges(lane.device, processes) for lane in state.pool.lanes}
             for index, lane in enumerate(state.pool.lanes):
                 reading, its, shares = readings[lane.device], measured[index::lanes], lane in state.pool.sharing
-                told = report.device_sampled(lane, reading, busy[index], its, owners[index], shares=shares)
+                told = reporter.device_sampled(lane, reading, busy[index], its, owners[index], shares=shares)
                 state.hub.emit(told)
             at = state.step_number
             state.hub.announce(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))

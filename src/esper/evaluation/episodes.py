@@ -15,7 +15,7 @@ import msgspec
 from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, PolicyName
-from esper.engine.agents import build_agent, build_ppo
+from esper.engine.agent_factory import build_agent, build_ppo
 from esper.engine.episode import Episode
 from esper.engine.step import play_step, tick_slots
 from esper.envs.stopwatch import Stopwatch

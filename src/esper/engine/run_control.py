@@ -1,8 +1,9 @@
-"""Run control: handles requests between steps, writes checkpoints, and holds the run after a failed step."""
+"""Handles requests between steps: pause, checkpoint, restore, stop, failures; for one rank or several."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import torch
 from esper.checkpoint.files import Checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.control import Control, Kind, Request
-from esper.engine import report
-from esper.engine.saving import Saver
+from esper.engine import reporter
+from esper.engine.checkpointer import Saver
 from esper.engine.training_state import TrainingState
 from esper.lanes.errors import HALF_DONE, FaultError, RunFailedError
+from esper.ranks import Ranks
 from esper.telemetry import events as ev
 
 NOBODY = frozenset({"end", "signal", "dashboard"})
@@ -224,7 +226,7 @@ class Attendant:
     def _tell_checkpoint(
         self, path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, written: float | None = None
     ) -> None:
-        self._hub.announce(report.checkpoint_saved(path, size, saved, seconds, origin, written))
+        self._hub.announce(reporter.checkpoint_saved(path, size, saved, seconds, origin, written))
 
 
 def _vain(request: Request, *, paused: bool, unrecorded: bool) -> str | None:
@@ -236,3 +238,29 @@ def _vain(request: Request, *, paused: bool, unrecorded: bool) -> str | None:
     if request.kind in {Kind.RESUME, Kind.STEP} and not paused:
         return "the run is not paused"
     return None
+
+
+class SharedControl(Control):
+    """The inbox of all ranks: what any of them is asked reaches each, in one order.
+
+    Args:
+        own: this rank's inbox.
+        ranks: all of them.
+    """
+
+    def __init__(self, own: Control, ranks: Ranks) -> None:
+        super().__init__()
+        self._own = own
+        self._ranks = ranks
+        self._agreed: deque[Request] = deque()
+
+    def take(self, timeout: float = 0.0) -> Request | None:
+        """Take the oldest request, as `Control` does; all ranks must call it together.
+
+        Raises:
+            RankLostError: another rank has ended, or does not answer.
+        """
+        if not self._agreed:
+            asked = self._ranks.collect(self._own.take(timeout))
+            self._agreed.extend(request for request in asked if request)
+        return self._agreed.popleft() if self._agreed else None

@@ -1,4 +1,4 @@
-"""What an evaluation found, as JSON, as a table and as plain lines."""
+"""Means, bootstrap intervals and paired differences of policies."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-
-from esper.evaluation.intervals import LEVEL, RESAMPLES, Estimate, estimate, paired_difference
+import numpy as np
 
 if TYPE_CHECKING:
     from esper.evaluation.episodes import EpisodeResult
+
 
 REFERENCE = "heuristic"
 """What every policy is compared with; PPO is compared with each of them too."""
@@ -170,3 +170,48 @@ def _verdict(value: Estimate) -> str:
     if not value.excludes_zero:
         return "undecided"
     return "better" if value.mean > 0 else "worse"
+
+
+LEVEL = 0.95
+RESAMPLES = 10_000
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """A mean over episodes, and the percentile bootstrap interval of level `LEVEL` around it (Efron, 1979)."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the interval lies on one side of 0."""
+        return self.low > 0 or self.high < 0
+
+
+def estimate(values: Sequence[float], seed: int) -> Estimate:
+    """The mean of independent values.
+
+    Args:
+        values: two or more; of one, nothing can be said of its spread.
+        seed: of the resampling.
+
+    Raises:
+        ValueError: there are fewer than two values.
+    """
+    if len(values) < 2:
+        raise ValueError(f"an interval needs two values or more, not {len(values)}")
+    sample = np.asarray(values, dtype=np.float64)
+    drawn = np.random.default_rng(seed).integers(len(sample), size=(RESAMPLES, len(sample)))
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(sample[drawn].mean(axis=1), [tail, 1 - tail])
+    return Estimate(mean=float(sample.mean()), low=float(low), high=float(high))
+
+
+def paired_difference(first: Sequence[float], second: Sequence[float], seed: int) -> Estimate:
+    """The mean of `first` − `second`, pair by pair: what the pairs share cancels out.
+
+    Raises:
+        ValueError: they are not of one length, or there are fewer than two pairs.
+    """
+    return estimate([a - b for a, b in zip(first, second, strict=True)], seed)

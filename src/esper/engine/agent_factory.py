@@ -1,4 +1,4 @@
-"""Build the policy that the configuration names."""
+"""Builds the policy that the configuration names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training run behind a screen: the engine in a thread, its records in a queue, its requests in a control."""
+"""Runs the engine in a thread beside a dashboard or console; imports torch only when started."""
 
 from __future__ import annotations
 

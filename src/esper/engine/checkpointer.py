@@ -1,4 +1,4 @@
-"""Capture the training state in a checkpoint, and restore it."""
+"""Captures the training state in a checkpoint, and restores it."""
 
 from __future__ import annotations
 
