@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from esper.cli import COMMANDS
+from esper.cli.commands import COMMANDS
 from esper.sanctum.bindings import PLACES
 
 ROOT = Path(__file__).parent.parent
@@ -77,8 +77,8 @@ def test_fast_commands_import_no_slow_library(packages: tuple[str, ...], forbidd
 
 def test_commands_and_screens_are_imported_on_demand() -> None:
     """The first frame of a replay waits for what it shows, and for nothing else."""
-    waiting = {f"esper.commands.{name}" for name in COMMANDS}
+    waiting = {f"esper.cli.commands.{target.split(':')[0]}" for target in COMMANDS.values()}
     waiting |= {f"esper.sanctum.screens.{place}" for place in PLACES}
-    script = f"import sys, esper.cli, esper.sanctum.app; print(*{waiting} & set(sys.modules))"
+    script = f"import sys, esper.cli.main, esper.sanctum.app; print(*{waiting} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

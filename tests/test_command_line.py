@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper import cli
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
+from esper.cli.main import main
 from esper.engine import checkpointer
 from esper.envs.env import Env
 from esper.telemetry import events as ev
@@ -64,9 +64,9 @@ def test_narrate_prints_the_same_live_and_in_replay(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert cli.main(["--narrate", *SMALL, "--checkpoint-every", "1"]) == 0
+    assert main(["--narrate", *SMALL, "--checkpoint-every", "1"]) == 0
     live = printed(capsys)
-    assert cli.main(["replay", "last", "--narrate"]) == 0
+    assert main(["replay", "last", "--narrate"]) == 0
 
     assert printed(capsys) == live
     said, complaints = live
@@ -212,7 +212,7 @@ def test_failed_run_reports_where(
 
     monkeypatch.setattr(Env, "train", broken)
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["--no-tui", *SMALL]) == 1
+    assert main(["--no-tui", *SMALL]) == 1
     output = capsys.readouterr()
     assert "run failed: env 00 on cpu:0 failed: RuntimeError: the device is on fire" in output.out
     assert output.err.startswith("esper-sanctum: env 00 on cpu:0 failed: RuntimeError: the device is on fire")
@@ -234,7 +234,7 @@ def test_out_of_memory_is_one_sentence_with_a_remedy(
 
     monkeypatch.setattr(Env, "train", greedy)
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["--no-tui", *SMALL, "--rounds", "2", "--checkpoint-every", "1"]) == 1
+    assert main(["--no-tui", *SMALL, "--rounds", "2", "--checkpoint-every", "1"]) == 1
     directory = only_run(tmp_path).relative_to(tmp_path)
     assert capsys.readouterr().err == (
         "esper-sanctum: env 00 on cpu:0 ran out of memory: Tried to allocate 2.00 TiB.; "
@@ -243,7 +243,7 @@ def test_out_of_memory_is_one_sentence_with_a_remedy(
     assert not (directory / "traceback.txt").exists()
 
     monkeypatch.setattr(Env, "train", train)
-    assert cli.main(["--no-tui", "--resume", str(directory)]) == 0
+    assert main(["--no-tui", "--resume", str(directory)]) == 0
 
 
 def test_full_disk_at_the_end_is_one_sentence(
@@ -254,7 +254,7 @@ def test_full_disk_at_the_end_is_one_sentence(
 
     monkeypatch.setattr(checkpointer, "write_checkpoint", full)
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["--no-tui", *SMALL]) == 1
+    assert main(["--no-tui", *SMALL]) == 1
     directory = only_run(tmp_path).relative_to(tmp_path)
     assert capsys.readouterr().err == (
         f"esper-sanctum: the checkpoint cannot be written to {directory}: No space left on device; "
@@ -266,11 +266,11 @@ def test_finished_run_prints_how_to_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["--no-tui", *SMALL]) == 0
+    assert main(["--no-tui", *SMALL]) == 0
     capsys.readouterr()
     directory = str(only_run(tmp_path))
-    assert_refused(cli.main(["--no-tui", "--resume", directory]), *printed(capsys), "--rounds N")
-    assert cli.main(["--no-tui", "--resume", directory, "--rounds", "3"]) == 0
+    assert_refused(main(["--no-tui", "--resume", directory]), *printed(capsys), "--rounds N")
+    assert main(["--no-tui", "--resume", directory, "--rounds", "3"]) == 0
 
 
 @pytest.mark.parametrize("in_file", [False, True], ids=["option", "file"])
@@ -279,13 +279,13 @@ def test_resume_by_name_continues_in_place(
     named: str | None, in_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["--no-tui", *SMALL]) == 0
+    assert main(["--no-tui", *SMALL]) == 0
     Path("telemetry").rename("moved")
     (run_directory,) = Path("moved").iterdir()
     file = tmp_path / "run.toml"
     file.write_text('telemetry-dir = "moved"')
     where = ["--config", str(file)] if in_file else ["--telemetry-dir", "moved"]
-    assert cli.main(["--no-tui", "--resume", named or run_directory.name, *where, "--rounds", "2"]) == 0
+    assert main(["--no-tui", "--resume", named or run_directory.name, *where, "--rounds", "2"]) == 0
     assert sorted(tmp_path.iterdir()) == [tmp_path / "moved", file]
     assert [event.round for event in recorded(run_directory) if isinstance(event, ev.RoundStarted)] == [1, 2]
 
@@ -293,12 +293,12 @@ def test_resume_by_name_continues_in_place(
 def test_resume_reads_configuration_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says it once."""
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["--no-tui", *SMALL]) == 0
+    assert main(["--no-tui", *SMALL]) == 0
     Path("telemetry").rename("moved")
     reading, writing = os.pipe()
     os.write(writing, b'telemetry-dir = "moved"\nrounds = 2')
     os.close(writing)
-    assert cli.main(["--no-tui", "--resume", "last", "--config", f"/dev/fd/{reading}"]) == 0
+    assert main(["--no-tui", "--resume", "last", "--config", f"/dev/fd/{reading}"]) == 0
     os.close(reading)
     (run_directory,) = Path("moved").iterdir()
     assert [event.round for event in recorded(run_directory) if isinstance(event, ev.RoundStarted)] == [1, 2]
@@ -323,7 +323,7 @@ def test_heavy_libraries_are_imported_on_demand(arguments: list[str], absent: se
     (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
     script = f"""
 import sys
-from esper.cli import main
+from esper.cli.main import main
 try:
     main({arguments})
 finally:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper import cli
-from esper.commands.options import DONE, WRONG_REQUEST
+from esper.cli.main import main
+from esper.cli.options import DONE, WRONG_REQUEST
 from esper.config import Config, ConfigError, PPOConfig, RewardConfig, TrainingConfig, resolve
 from esper.config_toml import to_toml
 from esper.tasks import with_task_settings
@@ -70,7 +70,7 @@ def test_config_prints_the_configuration_of_the_run(tmp_path: Path, capsys: pyte
         for name, value in options.items()
         for word in (f"--{name}", *([value] if isinstance(value, str) else value))
     ]
-    assert cli.main(["config", "--config", str(file), *arguments]) == DONE
+    assert main(["config", "--config", str(file), *arguments]) == DONE
     printed = capsys.readouterr()
     assert printed.err == ""
     again = tmp_path / "second.toml"
@@ -86,9 +86,9 @@ def test_config_file_with_bom_and_crlf_is_read(tmp_path: Path) -> None:
 
 
 def test_config_refuses_options_like_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["config", "--counterfactual", "shaply"]) == WRONG_REQUEST
+    assert main(["config", "--counterfactual", "shaply"]) == WRONG_REQUEST
     said = capsys.readouterr()
     assert said.out == ""
     assert "--counterfactual 'shaply' is not valid: did you mean shapley?" in said.err
-    assert cli.main(["config", "--task", "digit"]) == WRONG_REQUEST
+    assert main(["config", "--task", "digit"]) == WRONG_REQUEST
     assert capsys.readouterr() == ("", "esper-sanctum: unknown task 'digit': did you mean digits?\n")

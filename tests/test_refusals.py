@@ -11,9 +11,9 @@ import pytest
 import torch
 import zstandard
 
-from esper import cli
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.manifest import MANIFEST, STATE
+from esper.cli.main import main
 from esper.engine import run as engine_run
 from esper.telemetry import events as ev
 from tests.factory import example_run
@@ -69,7 +69,7 @@ def test_invalid_file_name_is_refused_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert_refused(cli.main(["show", "x" * 300]), *printed(capsys), "cannot be used: File name too long")
+    assert_refused(main(["show", "x" * 300]), *printed(capsys), "cannot be used: File name too long")
 
 
 TOML = {
@@ -94,7 +94,7 @@ def test_invalid_configuration_file_is_refused(
 ) -> None:
     (tmp_path / "run.toml").write_bytes(text.encode("latin-1"))
     monkeypatch.chdir(tmp_path)
-    assert_refused(cli.main(["--config", "run.toml", "--no-tui"]), *printed(capsys), named)
+    assert_refused(main(["--config", "run.toml", "--no-tui"]), *printed(capsys), named)
     assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
 
 
@@ -103,7 +103,7 @@ def test_engine_import_error_is_reported(
 ) -> None:
     monkeypatch.setitem(sys.modules, "esper.engine.run", None)
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["--no-tui", "--telemetry-dir", "runs"]) == 1
+    assert main(["--no-tui", "--telemetry-dir", "runs"]) == 1
     _, said = printed(capsys)
     assert said.splitlines()[-1].startswith("esper-sanctum: the engine cannot be loaded (ModuleNotFoundError: ")
     assert list(tmp_path.iterdir()) == []
@@ -117,7 +117,7 @@ def test_too_little_memory_is_refused_in_one_sentence(
 
     monkeypatch.setattr(engine_run, "Pool", allocate)
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["--no-tui", "--telemetry-dir", "runs"]) == 1
+    assert main(["--no-tui", "--telemetry-dir", "runs"]) == 1
     _, said = printed(capsys)
     assert said.startswith("esper-sanctum: setting the run up ran out of memory: ")
     assert said.count("\n") == 1
@@ -127,7 +127,7 @@ def test_too_little_memory_is_refused_in_one_sentence(
 def test_command_line_overrides_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run.toml").write_text("policy = 'random'\nenvs = 9\nrounds = 1\nsteps = 1\n[ppo]\nclip = 0.3\n")
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["--config", "run.toml", "--envs", "1", "--no-tui"]) == 0
+    assert main(["--config", "run.toml", "--envs", "1", "--no-tui"]) == 0
     first = recorded(only_run(tmp_path))[0]
     assert isinstance(first, ev.RunStarted)
     assert (first.policy, len(first.lanes), first.config["ppo"]["clip"]) == ("random", 1, 0.3)
@@ -161,7 +161,7 @@ def test_unsupported_precision_or_device_is_refused(
     """In this process, which has torch already."""
     (tmp_path / "taken").write_text("a file where a directory should be")
     monkeypatch.chdir(tmp_path)
-    assert_refused(cli.main([*arguments, "--no-tui"]), *printed(capsys), named)
+    assert_refused(main([*arguments, "--no-tui"]), *printed(capsys), named)
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
@@ -171,7 +171,7 @@ def test_cuda_without_a_gpu_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     named = "--devices cuda:0 is not there: this machine has no cuda device; --devices auto takes what there is"
-    assert_refused(cli.main(["--no-tui", "--devices", "cuda:0", "cuda:1"]), *printed(capsys), named)
+    assert_refused(main(["--no-tui", "--devices", "cuda:0", "cuda:1"]), *printed(capsys), named)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -181,7 +181,7 @@ def test_unwritable_directory_is_refused(
 ) -> None:
     tmp_path.chmod(0o500)
     monkeypatch.chdir(tmp_path)
-    assert_refused(cli.main(["--no-tui"]), *printed(capsys), "cannot record to telemetry: ")
+    assert_refused(main(["--no-tui"]), *printed(capsys), "cannot record to telemetry: ")
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_resume_refuses_a_changed_shape(
     stopped: Path, options: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(stopped.rglob("*"))
-    assert_refused(cli.main(["--resume", str(stopped), *options, "--no-tui"]), *printed(capsys), named)
+    assert_refused(main(["--resume", str(stopped), *options, "--no-tui"]), *printed(capsys), named)
     assert sorted(stopped.rglob("*")) == before
 
 
@@ -215,7 +215,7 @@ def test_damaged_checkpoint_is_refused(
     damaged = list_checkpoints(run_directory)[-1] / file
     damaged.write_bytes(damaged.read_bytes()[:-30])
     before = {path: path.read_bytes() for path in run_directory.rglob("*") if path.is_file()}
-    code = cli.main(["--resume", str(run_directory), "--no-tui"])
+    code = main(["--resume", str(run_directory), "--no-tui"])
     output, errors = printed(capsys)
     assert_refused(code, output, errors, f"{damaged} is damaged")
     assert errors.endswith(f"`esper-sanctum checkpoints {run_directory}` tells which are whole\n")
@@ -235,9 +235,7 @@ def test_foreign_file_is_refused_as_recording(
 ) -> None:
     file = tmp_path / name
     file.write_bytes(content)
-    assert_refused(
-        cli.main(["replay", str(file), "--no-tui"]), *printed(capsys), str(tmp_path / name.removesuffix(".zst"))
-    )
+    assert_refused(main(["replay", str(file), "--no-tui"]), *printed(capsys), str(tmp_path / name.removesuffix(".zst")))
 
 
 @pytest.mark.parametrize("at", [5, 40])
@@ -246,16 +244,16 @@ def test_undecodable_packed_recording_is_damaged(at: int, tmp_path: Path, capsys
     content = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(recording(example_run())))
     content[at] ^= 8
     file.write_bytes(content)
-    assert_refused(cli.main(["show", str(file)]), *printed(capsys), f"{file} is damaged: ")
+    assert_refused(main(["show", str(file)]), *printed(capsys), f"{file} is damaged: ")
 
 
 def test_pipe_is_refused_as_recording(capsys: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
     os.close(writer)
     pipe = f"/dev/fd/{reader}"
-    assert_refused(cli.main(["show", pipe]), *printed(capsys), f"cannot read {pipe}: File or stream is not seekable")
+    assert_refused(main(["show", pipe]), *printed(capsys), f"cannot read {pipe}: File or stream is not seekable")
     os.close(reader)
 
 
 def test_empty_directory_is_refused_as_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert_refused(cli.main(["replay", str(tmp_path), "--no-tui"]), *printed(capsys), str(tmp_path))
+    assert_refused(main(["replay", str(tmp_path), "--no-tui"]), *printed(capsys), str(tmp_path))

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from esper import cli
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import MANIFEST, Manifest
-from esper.commands.options import DONE
+from esper.cli.main import main
+from esper.cli.options import DONE
 from esper.config import Config
 from esper.config_fields import ConfigField, list_fields
 from esper.tasks import TASK_NAMES, configured_task, get_task, with_task_settings
@@ -31,7 +31,7 @@ SETTINGS = ("host-learning-rate", "seed-learning-rate", "batch-size", "samples-p
 
 def config_printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     """The values of `esper-sanctum config` by dotted key."""
-    assert cli.main(["config", *arguments]) == DONE
+    assert main(["config", *arguments]) == DONE
     output, errors = printed(capsys)
     assert errors == ""
     values = tomllib.loads(output)
@@ -42,7 +42,7 @@ def config_printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[
 
 def code_of(arguments: list[str]) -> int:
     try:
-        return cli.main(arguments)
+        return main(arguments)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else -1
 
@@ -50,7 +50,7 @@ def code_of(arguments: list[str]) -> int:
 def help_all(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("COLUMNS", "1000")  # one line for each text
     with pytest.raises(SystemExit) as ended:
-        cli.main(["--help-all"])
+        main(["--help-all"])
     assert ended.value.code == DONE
     return printed(capsys)[0]
 
@@ -152,7 +152,7 @@ def test_the_command_line_beats_a_table_of_the_file(tmp_path: Path, capsys: pyte
 def test_a_refusal_names_the_file_or_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "run.toml"
     file.write_text("[training]\nbatch-size = 0\n")
-    code = cli.main(["config", "--config", str(file), "--training.momentum", "0.6"])
+    code = main(["config", "--config", str(file), "--training.momentum", "0.6"])
     named = f"training.batch-size = 0 in {file} is not valid: it must be a whole number >= 1"
     assert_refused(code, *printed(capsys), named)
 
@@ -212,7 +212,7 @@ def test_a_setting_on_the_command_line_reaches_the_run(
     monkeypatch.chdir(tmp_path)
     short = ("--no-tui", "--devices", "cpu:0", "--envs", "1", "--rounds", "1", "--steps", "2", "--policy", "static")
     settings = ("--training.batch-size", "32", "--training.samples-per-epoch", "80", "--training.momentum", "0.5")
-    assert cli.main([*short, *settings]) == DONE
+    assert main([*short, *settings]) == DONE
     started = next(event for event in recorded(only_run(tmp_path)) if isinstance(event, ev.RunStarted))
     assert started.batches == 3
     expected = {"batch-size": 32, "samples-per-epoch": 80, "momentum": 0.5, "host-learning-rate": 0.05}
@@ -262,14 +262,14 @@ def test_a_resumed_run_cannot_change_a_task_setting(
     run = request.getfixturevalue(made)
     assert tuple(CHANGED) == SETTINGS
     for name, (value, named) in CHANGED.items():
-        code = cli.main(["--resume", str(run), f"--training.{name}", value, "--no-tui"])
+        code = main(["--resume", str(run), f"--training.{name}", value, "--no-tui"])
         assert_refused(code, *printed(capsys), f"was made with --training.{name} {named}; a run cannot change that")
 
 
 def test_a_checkpoint_without_task_settings_resumes(old_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [before] = list_checkpoints(old_run)
     same = ("--training.momentum", "0.9", "--training.batch-size", "128")
-    assert cli.main(["--resume", str(old_run), *same, "--training.host-clip", "2", "--no-tui"]) == DONE
+    assert main(["--resume", str(old_run), *same, "--training.host-clip", "2", "--no-tui"]) == DONE
     capsys.readouterr()
     assert before != list_checkpoints(old_run)[-1]
     saved = read_checkpoint(list_checkpoints(old_run)[-1]).config.training
@@ -289,6 +289,6 @@ def test_compare_fills_in_the_settings_of_the_task(tmp_path: Path, capsys: pytes
         assert isinstance(started, ev.RunStarted)
         events = [msgspec.structs.replace(started, run=run, config=values), *rest]
         write_segment(tmp_path / run, 1, recording(events))
-    assert cli.main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == DONE
+    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == DONE
     differing = [line.split() for line in printed(capsys)[0].splitlines() if line.startswith("config: ")]
     assert differing == [["config:", "training.batch-size", "128", "64"]]

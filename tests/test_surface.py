@@ -13,8 +13,9 @@ from typing import get_args
 import msgspec
 import pytest
 
-from esper import cli
 from esper.checkpoint.manifest import FORMAT
+from esper.cli.commands import COMMANDS
+from esper.cli.main import main
 from esper.config import AmpName, Config, CounterfactualName, PolicyName, RewardName, ScalerName
 from esper.control import Kind
 from esper.domain import HEADS, Op, Stage
@@ -116,7 +117,7 @@ VALUES = {
 def options_of(command: str | None, capsys: pytest.CaptureFixture[str], flag: str = "--help") -> str:
     """The options that the help of a command lists."""
     with pytest.raises(SystemExit) as stopped:
-        cli.main([command, flag] if command else [flag])
+        main([command, flag] if command else [flag])
     assert stopped.value.code == 0
     return " ".join(re.findall(r"^  (?:-h, )?(--[a-z.-]+)", capsys.readouterr().out, re.MULTILINE))
 
@@ -130,7 +131,7 @@ def words(values: Iterable[object]) -> str:
 
 
 def test_surface_commands_and_options_are_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
-    commands = [None, *cli.COMMANDS]
+    commands = [None, *COMMANDS]
     assert {command or "": options_of(command, capsys) for command in commands} == OPTIONS
 
 

@@ -14,10 +14,10 @@ from typing import NoReturn
 
 import pytest
 
-from esper import cli
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
-from esper.commands.screen import Look
+from esper.cli.commands.train import _run_dashboard
+from esper.cli.dashboard import Look
 from esper.config import resolve
 from esper.control import Kind, Request
 from esper.engine.thread import EngineThread
@@ -205,10 +205,10 @@ class Engine(EngineThread):
 @pytest.mark.parametrize("code", [0, 1])
 def test_dashboard_crash_checkpoints_the_run(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, ended = Engine(resolve(None, tiny(tmp_path)), None), list[int]()
-    monkeypatch.setattr(cli, "show", lambda *_: code)
+    monkeypatch.setattr(main, "show", lambda *_: code)
     monkeypatch.setattr(os, "_exit", ended.append)
     with pytest.raises(SystemExit) if code else nullcontext():
-        cli._run_dashboard(engine, Look("", "", bell=False))
+        _run_dashboard(engine, Look("", "", bell=False))
     assert engine.control.take() == Request(Kind.STOP, "dashboard")
     assert engine.waited_for
     assert ended == [code] * bool(code)
@@ -220,8 +220,8 @@ def test_dashboard_crash_without_output_checkpoints_the_run(tmp_path: Path, monk
     def fail(*_: object) -> NoReturn:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(cli, "show", fail)
+    monkeypatch.setattr(main, "show", fail)
     with pytest.raises(OSError, match="Input/output error"):
-        cli._run_dashboard(engine, Look("", "", bell=False))
+        _run_dashboard(engine, Look("", "", bell=False))
     assert engine.control.take() == Request(Kind.STOP, "dashboard")
     assert engine.waited_for

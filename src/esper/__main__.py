@@ -2,7 +2,7 @@
 
 import sys
 
-from esper.cli import main
+from esper.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

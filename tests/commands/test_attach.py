@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from esper import cli
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
-from esper.commands.attach import find_live_run
+from esper.cli.commands.attach import find_live_run
+from esper.cli.main import main
 from esper.recording.recorder import Recorder
 from esper.recording.run_lock import LOCK, RunLock, is_live, read_holder
 from esper.telemetry import events as ev
@@ -151,7 +151,7 @@ def test_run_without_a_socket_warns_and_trains(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delattr(socket, "AF_UNIX")
     # One lane: a worker is spoken to through a pair of sockets, which every system has that starts one.
-    assert cli.main(["--no-tui", "--devices", "cpu:0", "--envs", "2", "--steps", "2", "--rounds", "1"]) == 0
+    assert main(["--no-tui", "--devices", "cpu:0", "--envs", "2", "--steps", "2", "--rounds", "1"]) == 0
     output = capsys.readouterr().out
     assert "WARNING this run cannot be controlled from elsewhere: this system has no Unix sockets\n" in output
     assert f"run {only_run(tmp_path).name}: done" in output

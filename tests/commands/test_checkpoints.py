@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from esper import cli
 from esper.checkpoint.catalog import checkpoint_path, find_checkpoint, list_checkpoints
 from esper.checkpoint.files import Checkpoint, write_checkpoint
 from esper.checkpoint.manifest import MANIFEST, STATE, TENSORS
-from esper.commands import checkpoints as command
-from esper.commands.options import DONE, WRONG_REQUEST
+from esper.cli.commands import checkpoints as command
+from esper.cli.main import main
+from esper.cli.options import DONE, WRONG_REQUEST
 from esper.config import Config
 
 MIB = 1 << 20
@@ -43,7 +43,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert cli.main(["checkpoints", *map(str, arguments)]) == DONE
+    assert main(["checkpoints", *map(str, arguments)]) == DONE
     said = capsys.readouterr()
     assert said.err == ""
     return said.out
@@ -147,7 +147,7 @@ def test_checkpoints_of_missing_run_is_refused(
 ) -> None:
     (tmp_path / "file.txt").write_text("dear diary")
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["checkpoints", str(tmp_path / name)]) == WRONG_REQUEST
+    assert main(["checkpoints", str(tmp_path / name)]) == WRONG_REQUEST
     said = capsys.readouterr()
     assert said.out == ""
     assert sentence in said.err

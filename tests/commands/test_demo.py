@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import esper
-from esper import cli
+from esper.cli.main import main
 
 
 def test_demo_is_replayed_from_any_directory(
@@ -13,7 +13,7 @@ def test_demo_is_replayed_from_any_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert cli.main(["demo", "--no-tui"]) == 0
+    assert main(["demo", "--no-tui"]) == 0
 
     printed = capsys.readouterr()
     assert printed.out.startswith("run digits_impaired-")
@@ -25,7 +25,7 @@ def test_demo_missing_from_package_is_reported(
 ) -> None:
     monkeypatch.setattr(esper, "__file__", str(tmp_path / "lib" / "esper" / "__init__.py"))
 
-    assert cli.main(["demo", "--no-tui"]) == 2
+    assert main(["demo", "--no-tui"]) == 2
 
     place = tmp_path / "lib" / "esper" / "demo"
     assert capsys.readouterr().err == (
@@ -34,5 +34,5 @@ def test_demo_missing_from_package_is_reported(
 
 
 def test_demo_opens_like_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["demo", "--no-tui", "--speed", "0"]) == 2
+    assert main(["demo", "--no-tui", "--speed", "0"]) == 2
     assert "--speed 0.0 is not valid" in capsys.readouterr().err

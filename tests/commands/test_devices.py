@@ -8,8 +8,8 @@ import psutil
 import pytest
 import torch
 
-from esper import cli
-from esper.commands.options import DONE, WRONG_REQUEST
+from esper.cli.main import main
+from esper.cli.options import DONE, WRONG_REQUEST
 from esper.lanes import devices
 from esper.lanes.devices import Device
 
@@ -28,7 +28,7 @@ def _two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
-    assert cli.main(["devices", *options]) == DONE
+    assert main(["devices", *options]) == DONE
     said = capsys.readouterr()
     assert said.err == ""
     return said.out.splitlines()
@@ -73,7 +73,7 @@ def test_devices_json_describes_this_machine(capsys: pytest.CaptureFixture[str])
 def test_invalid_request_is_refused_in_one_sentence(
     options: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["devices", *options]) == WRONG_REQUEST
+    assert main(["devices", *options]) == WRONG_REQUEST
     said = capsys.readouterr()
     assert said.out == ""
     assert sentence in said.err
@@ -82,6 +82,6 @@ def test_invalid_request_is_refused_in_one_sentence(
 
 def test_devices_names_an_extra_argument(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["devices", "cuda:0"])
+        main(["devices", "cuda:0"])
     assert ended.value.code == WRONG_REQUEST
     assert "unknown argument 'cuda:0': esper-sanctum devices --help" in capsys.readouterr().err

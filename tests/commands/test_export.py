@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from esper import cli
+from esper.cli.main import main
 from esper.history import export as module
 from esper.telemetry import events as ev
 from tests.factory import SLOTS, device_sampled, env_stepped, example_run, stamp
@@ -35,7 +35,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def export(run: Path, to: str, out: Path) -> Path:
-    assert cli.main(["export", str(run), "--to", to, "--out", str(out)]) == 0
+    assert main(["export", str(run), "--to", to, "--out", str(out)]) == 0
     return out
 
 
@@ -145,7 +145,7 @@ def test_export_without_extra_gives_the_install_command(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
 
-    assert cli.main(["export", str(run), "--to", to, "--out", str(tmp_path / "out")]) == 2
+    assert main(["export", str(run), "--to", to, "--out", str(tmp_path / "out")]) == 2
 
     assert capsys.readouterr().err == (
         f"esper-sanctum: --to {to}: {package} is not installed: pip install 'esper-sanctum[{to}]'\n"
@@ -157,12 +157,12 @@ def test_export_neither_overwrites_nor_guesses_the_format(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["export", str(run), "--to", "csv"]) == 0
+    assert main(["export", str(run), "--to", "csv"]) == 0
     assert capsys.readouterr().out == f"{len(EVENTS)} events of {run} are in run-csv\n"
 
-    assert cli.main(["export", str(run), "--to", "csv"]) == 2
+    assert main(["export", str(run), "--to", "csv"]) == 2
     assert "cannot make the directory run-csv: File exists; choose another with --out" in capsys.readouterr().err
-    assert cli.main(["export", str(run), "--to", "tensorbord"]) == 2
+    assert main(["export", str(run), "--to", "tensorbord"]) == 2
     assert "did you mean tensorboard?" in capsys.readouterr().err
 
 
@@ -175,7 +175,7 @@ def test_full_disk_leaves_no_partial_export(
 
     monkeypatch.setitem(module.EXPORTS, "csv", fill)
 
-    assert cli.main(["export", str(run), "--to", "csv", "--out", str(tmp_path / "out")]) == 2
+    assert main(["export", str(run), "--to", "csv", "--out", str(tmp_path / "out")]) == 2
 
     assert capsys.readouterr().err == f"esper-sanctum: cannot write to {tmp_path / 'out'}: No space left on device\n"
     assert not (tmp_path / "out").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.cli import main
+from esper.cli.main import main
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.runs import LiveRun

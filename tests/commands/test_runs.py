@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper import cli
+from esper.cli.main import main
 from esper.formatting import size
 from esper.recording.run_lock import LOCK, RunLock
 from esper.recording.segments import pack
@@ -40,7 +40,7 @@ def make(folder: Path, name: str, content: bytes, *, age: float = 0.0, lock: boo
 
 
 def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
-    assert cli.main(["runs", str(folder), "--json"]) == 0
+    assert main(["runs", str(folder), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -110,7 +110,7 @@ def test_runs_table_lists_newest_first(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "begun" / LOCK).touch()
     os.utime(tmp_path / "begun" / "run.json", (0, 0))
 
-    assert cli.main(["runs", str(tmp_path)]) == 0
+    assert main(["runs", str(tmp_path)]) == 0
 
     headings, *lines = capsys.readouterr().out.splitlines()
     assert headings.split() == ["run", "state", "task", "policy", "round", "best", "size", "written"]
@@ -128,7 +128,7 @@ def test_runs_skips_a_symlink_loop(tmp_path: Path, capsys: pytest.CaptureFixture
     loop = make(tmp_path, "run", recording(RUN)) / "loop"
     loop.symlink_to(loop)
 
-    assert cli.main(["runs", str(tmp_path)]) == 0
+    assert main(["runs", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["run", "done"]
 
 
@@ -136,7 +136,7 @@ def test_runs_lists_others_despite_an_unreadable_one(tmp_path: Path, capsys: pyt
     make(tmp_path, "diary", b"dear diary\n" * 100)
     make(tmp_path, "run", recording(RUN), age=60)
 
-    assert cli.main(["runs", str(tmp_path)]) == 0
+    assert main(["runs", str(tmp_path)]) == 0
 
     printed = capsys.readouterr()
     assert [line.split()[:2] for line in printed.out.splitlines()[1:]] == [["diary", "unreadable"], ["run", "done"]]
@@ -148,13 +148,13 @@ def test_runs_in_empty_directory_suggests_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["runs"]) == 0
+    assert main(["runs"]) == 0
     assert capsys.readouterr().out == (
         "telemetry holds no runs: esper-sanctum trains one, and esper-sanctum demo replays a recorded one\n"
     )
-    assert cli.main(["runs", "--json"]) == 0
+    assert main(["runs", "--json"]) == 0
     assert capsys.readouterr().out == "[]\n"
-    assert cli.main(["runs", "nowhere"]) == 2
+    assert main(["runs", "nowhere"]) == 2
     assert capsys.readouterr().err == "esper-sanctum: there is no directory nowhere\n"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from esper import cli
+from esper.cli.main import main
 from esper.recording.run_lock import RunLock
 from tests.factory import example_run
 from tests.telemetry.recordings import recording, write_segment
@@ -138,7 +138,7 @@ async def test_killed_server_leaves_no_dashboard_process(tmp_path: Path) -> None
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert cli.main(["serve", *arguments]) == 2
+    assert main(["serve", *arguments]) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.count("\n") == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper import cli
+from esper.cli.main import main
 from esper.recording.run_lock import RunLock
 from esper.recording.segments import pack
 from esper.telemetry import events as ev
@@ -27,7 +27,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def as_json(command: str, *runs: Path, capsys: pytest.CaptureFixture[str]) -> dict:
-    assert cli.main([command, *map(str, runs), "--json"]) == 0
+    assert main([command, *map(str, runs), "--json"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     return json.loads(printed.out)
@@ -126,7 +126,7 @@ def test_summary_nan_accuracy_is_never_the_best(tmp_path: Path, capsys: pytest.C
 
 
 def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["show", str(run)]) == 0
+    assert main(["show", str(run)]) == 0
 
     text = re.sub(r" +", " ", capsys.readouterr().out)
     assert "state done\n" in text
@@ -142,7 +142,7 @@ def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_show_marks_missing_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["show", str(hand_made(tmp_path))]) == 0
+    assert main(["show", str(hand_made(tmp_path))]) == 0
 
     text = re.sub(r" +", " ", capsys.readouterr().out)
     assert "best accuracy –\n" in text
@@ -153,7 +153,7 @@ def test_show_marks_missing_values(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_show_prints_how_a_run_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed = hand_made(tmp_path, ev.RunEnded(outcome="failed", reason="no memory"))
-    assert cli.main(["show", str(failed)]) == 0
+    assert main(["show", str(failed)]) == 0
     assert re.search(r"state +failed: no memory\n", capsys.readouterr().out)
 
     running = hand_made(tmp_path, name="running")
@@ -166,7 +166,7 @@ def test_show_prints_how_a_run_ended(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_show_refuses_a_run_without_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.json").write_text("{}")
 
-    assert cli.main(["show", str(tmp_path)]) == 2
+    assert main(["show", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"esper-sanctum: {tmp_path} has nothing to tell yet: no event was recorded\n"
 
 
@@ -175,9 +175,9 @@ def test_show_reports_an_unreadable_run_as_damaged(run: Path, capsys: pytest.Cap
     packed = run / "events-00001.jsonl.zst"
     packed.write_bytes(packed.read_bytes()[: packed.stat().st_size // 2])
 
-    assert cli.main(["show", str(run)]) == 2
+    assert main(["show", str(run)]) == 2
     assert capsys.readouterr().err == f"esper-sanctum: {packed} is damaged: not all of it can be unpacked\n"
-    assert cli.main(["runs", str(run.parent)]) == 0
+    assert main(["runs", str(run.parent)]) == 0
     said = capsys.readouterr()
     assert said.out.splitlines()[1].split()[:2] == ["run", "unreadable"]
     assert f"{packed} is damaged" in said.err
@@ -196,7 +196,7 @@ def test_compare_prints_runs_side_by_side(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    assert cli.main(["compare", str(run), str(other_run(tmp_path))]) == 0
+    assert main(["compare", str(run), str(other_run(tmp_path))]) == 0
 
     lines = capsys.readouterr().out.splitlines()
     table = dict(re.split(r"  +", line, maxsplit=1) for line in lines[: lines.index("")])
@@ -216,7 +216,7 @@ def test_compare_stacks_plots_when_space_is_short(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert cli.main(["compare", str(run), str(other_run(tmp_path))]) == 0
+    assert main(["compare", str(run), str(other_run(tmp_path))]) == 0
 
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines.count("other") == lines.count("digits_impaired-20261121-015300") == 2
@@ -226,5 +226,5 @@ def test_compare_prints_json_and_needs_two_runs(run: Path, tmp_path: Path, capsy
     both = as_json("compare", run, other_run(tmp_path), capsys=capsys)
     assert [shown["policy"] for shown in both] == ["ppo", "heuristic"]
 
-    assert cli.main(["compare", str(run)]) == 2
+    assert main(["compare", str(run)]) == 2
     assert "compare needs two runs or more" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from esper import cli
+from esper.cli.main import main
 from esper.telemetry.events import SCHEMA
 from tests.factory import example_run
 from tests.telemetry.recordings import recording, write_segment
@@ -16,7 +16,7 @@ RUN = example_run()
 
 
 def replay(run: Path) -> int:
-    return cli.main(["replay", str(run), "--no-tui"])
+    return main(["replay", str(run), "--no-tui"])
 
 
 def test_newer_recording_is_shown_with_a_notice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +60,7 @@ def test_damaged_line_is_reported_and_skipped(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_schema_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["schema"]) == 0
+    assert main(["schema"]) == 0
 
     printed = capsys.readouterr()
     schema = json.loads(printed.out)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from esper import cli
-from esper.commands.options import DONE, FAILED, WRONG_REQUEST
+from esper.cli.main import main
+from esper.cli.options import DONE, FAILED, WRONG_REQUEST
 from esper.envs.env import Env
 from tests.runs import LiveRun
 
@@ -22,7 +22,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluate(trained: Path, *options: str) -> int:
-    return cli.main(["evaluate", "--checkpoint", str(trained), "--devices", "cpu:0", "--episodes", "2", *options])
+    return main(["evaluate", "--checkpoint", str(trained), "--devices", "cpu:0", "--episodes", "2", *options])
 
 
 def test_evaluate_json_is_the_only_output_on_stdout(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,6 +89,6 @@ def test_evaluate_refuses_invalid_options(
 
 def test_evaluate_requires_a_checkpoint_for_ppo(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["evaluate"])
+        main(["evaluate"])
     assert ended.value.code == WRONG_REQUEST
     assert "--checkpoint" in capsys.readouterr().err

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from esper.evaluation.comparison import Comparison, as_json, as_text, compare, estimate, print_table
+from esper.cli.commands.evaluate import as_text, print_table
+from esper.evaluation.comparison import Comparison, as_json, compare, estimate
 from esper.evaluation.episodes import EpisodeResult
 
 RETURNS = {

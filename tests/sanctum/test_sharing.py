@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
-from esper.cli import main
-from esper.commands import replay as command
-from esper.commands.screen import Look
+from esper.cli.commands import replay as command
+from esper.cli.dashboard import Look
+from esper.cli.main import main
 from esper.history.history import open_history
 from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp

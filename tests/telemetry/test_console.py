@@ -9,8 +9,8 @@ from queue import SimpleQueue
 
 import pytest
 
+from esper.cli.console import IDLE, Console, as_they_come, summary
 from esper.telemetry import events as ev
-from esper.telemetry.console import IDLE, Console, as_they_come, summary
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import example_run, run_started, stamp
 from tests.telemetry.recordings import fold

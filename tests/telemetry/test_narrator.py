@@ -6,8 +6,8 @@ import io
 
 import pytest
 
+from esper.cli.console import Narrator
 from esper.telemetry import events as ev
-from esper.telemetry.narrator import Narrator
 from esper.telemetry.sentences import in_ascii
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import env_stepped, example_run, run_started, stamp

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from esper.cli.commands.schema import json_schema
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode
-from esper.telemetry.schema import json_schema
 from tests.factory import env_stepped, example_run
 from tests.telemetry.recordings import recording
 from tests.telemetry.test_codec import KINDS, values

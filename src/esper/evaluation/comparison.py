@@ -97,79 +97,9 @@ def _pairs(policies: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-# For people
-
-_HEADINGS = ("test accuracy", "parameters", "net return")
-
-
-def caption(comparison: Comparison) -> str:
-    """What the numbers are."""
-    return (
-        f"{comparison.episodes} held-out episodes of {comparison.steps} steps on {comparison.task}, "
-        f"seed {comparison.seed}, the same for every policy; mean and {comparison.level:.0%} bootstrap interval. "
-        "Parameters: over those of the bare host. "
-        "Net return: final validation accuracy − initial − rent of all steps − charge of all ops."
-    )
-
-
 def as_json(comparison: Comparison) -> str:
     """One line of JSON: a `Comparison`."""
     return msgspec.json.encode(comparison).decode()
-
-
-def as_text(comparison: Comparison) -> str:
-    """Plain text, a line for each policy and each difference."""
-    text = [caption(comparison)]
-    for report in comparison.policies:
-        cells = zip(_HEADINGS, _cells(report), strict=True)
-        text.append(f"{report.policy:10} " + ", ".join(f"{heading} {cell}" for heading, cell in cells))
-    text += [
-        f"{_pair(difference):21} {_signed(difference.net_return)}, {_verdict(difference.net_return)}"
-        for difference in comparison.differences
-    ]
-    return "\n".join(text)
-
-
-def print_table(comparison: Comparison) -> None:
-    """The same on a terminal, with rich."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    policies = Table("policy", *_HEADINGS, box=SIMPLE_HEAD, pad_edge=False)
-    for report in comparison.policies:
-        policies.add_row(report.policy, *_cells(report))
-    differences = Table("difference of net return", "paired", "", box=SIMPLE_HEAD, pad_edge=False)
-    for difference in comparison.differences:
-        differences.add_row(_pair(difference), _signed(difference.net_return), _verdict(difference.net_return))
-    console = Console(highlight=False, markup=False)
-    console.print(policies)
-    if comparison.differences:
-        console.print(differences)
-    console.print(caption(comparison))
-
-
-def _cells(report: PolicyReport) -> tuple[str, str, str]:
-    accuracy, parameters = report.test_accuracy, report.parameter_ratio
-    return (
-        f"{accuracy.mean:.1%} [{accuracy.low:.1%}, {accuracy.high:.1%}]",
-        f"×{parameters.mean:.2f} [{parameters.low:.2f}, {parameters.high:.2f}]",
-        _signed(report.net_return),
-    )
-
-
-def _signed(value: Estimate) -> str:
-    return f"{value.mean:+.3f} [{value.low:+.3f}, {value.high:+.3f}]"
-
-
-def _pair(difference: Difference) -> str:
-    return f"{difference.policy} − {difference.against}"
-
-
-def _verdict(value: Estimate) -> str:
-    if not value.excludes_zero:
-        return "undecided"
-    return "better" if value.mean > 0 else "worse"
 
 
 LEVEL = 0.95

@@ -1,4 +1,4 @@
-"""What is printed where nobody reads it any more, which is no error, or where there is no room for it."""
+"""Output streams that are closed, full or frozen."""
 
 from __future__ import annotations
 

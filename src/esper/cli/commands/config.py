@@ -1,10 +1,10 @@
-"""`esper-sanctum config [options]`: the resolved configuration as TOML."""
+"""`config [options]`: the resolved configuration as TOML."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from esper.commands.options import DONE, Parser, add_run_options, given_options
+from esper.cli.options import DONE, Parser, add_run_options, given_options
 from esper.config import resolve
 from esper.config_toml import to_toml
 from esper.tasks import with_task_settings

@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, a parser that refuses in one sentence, and the options of a run."""
+"""The argument parser, exit codes, and the options of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`esper-sanctum export RUN --to FORMAT`: a recording in the format of another tool."""
+"""`export RUN --to FORMAT`: a recording in the format of another tool."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from esper.commands.options import DONE, Parser, add_recording, warn
+from esper.cli.options import DONE, Parser, add_recording, warn
 from esper.config import ConfigError
 from esper.formatting import nearest
 from esper.history.export import EXPORTS, ExportError

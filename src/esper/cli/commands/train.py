@@ -1,97 +1,45 @@
-"""The command line. Training is the default command; nothing here imports torch or Textual before it must.
-
-Exit codes: 0 done, or stopped as asked; 1 the run failed; 2 the request was wrong; 130, 143: a second signal, INT or
-TERM.
-"""
+"""`esper-sanctum [options]`: train, with dashboard, headless or detached."""
 
 from __future__ import annotations
 
 import math
 import os
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from importlib import import_module
-from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import msgspec
 
 from esper.checkpoint.catalog import find_checkpoint, run_of
 from esper.checkpoint.manifest import CheckpointError, check_compatible, config_of, read_files, read_manifest
-from esper.commands.options import DONE, FAILED, INTERRUPTED, Parser, add_run_options, given_options, refuse
-from esper.commands.screen import DEFAULT_THEME, Look, add_screen_options, check_theme, show
-from esper.commands.streams import FULL, PATIENCE, UNREAD, is_frozen, let_go
+from esper.cli.commands import COMMANDS
+from esper.cli.commands.attach import watch
+from esper.cli.dashboard import DEFAULT_THEME, Look, add_screen_options, check_screen, check_theme, show
+from esper.cli.options import DONE, FAILED, Parser, add_run_options, given_options, refuse
+from esper.cli.streams import PATIENCE, UNREAD, is_frozen, let_go
 from esper.config import Config, ConfigError, read_table, resolve
 from esper.control import Kind
 from esper.domain import VERSION
 from esper.process import Place
-from esper.recording.runs import resolve_run
-from esper.recording.segments import ReadError
-from esper.tasks import TaskError, check_task_name, with_task_settings
+from esper.recording.run_lock import Holder, read_holder
+from esper.recording.runs import list_runs, resolve_run
+from esper.tasks import check_task_name, with_task_settings
 
 if TYPE_CHECKING:
     from esper.engine.thread import EngineThread
     from esper.telemetry.state import RunState
 
-COMMANDS = (
-    "replay",
-    "attach",
-    "demo",
-    "serve",
-    "runs",
-    "show",
-    "compare",
-    "export",
-    "evaluate",
-    "checkpoints",
-    "devices",
-    "config",
-    "schema",
-)
-"""All but training, which needs no name: modules of `esper.commands`, each loaded when it is asked for."""
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ECHO = 0.5
 """Seconds after a signal within which another is the same: nobody is impatient so soon."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program; its exit code."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # as after `>&-`: nobody is to read what is printed
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (until the end of the process)
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # no run is to end for a × that a terminal does not know
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    name, *options = arguments or [""]
-    try:
-        try:
-            return _command(name)(options) if name in COMMANDS else train(arguments)
-        finally:
-            sys.stdout.flush()  # what cannot be printed is known only now, and at exit Python itself would complain
-    except (ConfigError, TaskError, CheckpointError, ReadError) as error:
-        return refuse(str(error))
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except OSError as error:
-        if error.errno in UNREAD:
-            let_go()
-            return DONE
-        if error.errno in FULL:
-            let_go()
-            print(f"esper-sanctum: no more can be written: {error.strerror}", file=sys.stderr)
-            return FAILED
-        if error.filename is None or error.strerror is None:
-            raise
-        return refuse(f"{error.filename} cannot be used: {error.strerror}")
-
-
-def _command(name: str) -> Callable[[Sequence[str]], int]:
-    return import_module(f"esper.commands.{name}").run
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -103,8 +51,6 @@ def train(arguments: Sequence[str]) -> int:
     config, checkpoint = _resolve_run(file, resume, given_options(chosen))
     check_task_name(config.task)
     if detach:
-        from esper.commands.detach import start_detached
-
         telemetry_dir = run_of(checkpoint).parent if checkpoint else Path(config.telemetry_dir)
         return start_detached(arguments, telemetry_dir, look=look, headless=headless)
 
@@ -127,7 +73,7 @@ def train(arguments: Sequence[str]) -> int:
     if engine.crash:
         print(engine.crash, file=sys.stderr)
         return FAILED
-    from esper.telemetry.console import summary
+    from esper.cli.console import summary
 
     if place.rank == 0 and not narrate:
         print(summary(state))
@@ -158,8 +104,7 @@ def _resolve_run(file: Path | None, resume: str | None, options: dict[str, Any])
 
 
 def _run_headless(engine: EngineThread, stream: TextIO, *, narrate: bool) -> RunState:
-    from esper.telemetry.console import Console, as_they_come
-    from esper.telemetry.narrator import Narrator
+    from esper.cli.console import Console, Narrator, as_they_come
     from esper.telemetry.state import RunState
 
     def stop() -> None:
@@ -272,3 +217,108 @@ def _train_parser() -> Parser:
         "--detach", action="store_true", help="train in a background process that outlives the dashboard"
     )
     return parser
+
+
+PERIOD = 0.1
+"""Seconds between looks for the run that was started."""
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a process which does not say otherwise."""
+OUTPUT = "output.log"
+"""Where in the run's directory it prints, as `--no-tui` does; output-2.log and so on where that is taken."""
+
+
+def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, look: Look, headless: bool) -> int:
+    """Start a run, wait until it trains, and show it; the exit code.
+
+    What keeps it from training is told here, as if it were to train in this process.
+
+    Args:
+        arguments: of the program; they are valid.
+        telemetry_dir: where the run's directory will be.
+        look: of the dashboard.
+        headless: show nothing.
+
+    Raises:
+        ConfigError: it cannot be started like this, or not be shown.
+    """
+    if Place.current().world_size > 1:
+        raise ConfigError("--detach cannot be used under torchrun: start torchrun itself in the background")
+    if not headless:
+        check_screen(look.theme)
+    made = _make(telemetry_dir)
+    output = telemetry_dir / f"starting-{time.time_ns()}.log"
+    process = _start(arguments, output)
+    directory = None
+    before = {number: signal.signal(number, _leave) for number in ENDING if signal.getsignal(number) is signal.SIG_DFL}
+    try:
+        while directory is None and process.poll() is None:
+            time.sleep(PERIOD)
+            directory = _find(process.pid, telemetry_dir, output)
+        directory = directory or _find(process.pid, telemetry_dir, output)
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if directory is None:
+            sys.stderr.write(output.read_text(errors="replace"))
+            output.unlink()
+            _unmake(made)
+    if directory is None:
+        return process.returncode
+    output.rename(_free(directory))
+    print(f"{directory.name} trains in process {process.pid}", file=sys.stderr)
+    if headless:
+        print(directory)
+        return DONE
+    return watch(directory, look=look, read_only=False)
+
+
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    """End this process, and first what it has started, which nobody would know of."""
+    raise SystemExit(128 + number)
+
+
+def _start(arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
+    """Train headless, out of reach of this terminal."""
+    options = [word for word in arguments if word not in {"--detach", "--no-tui"}]
+    # -P: what lies in the working directory is not taken for a module.
+    command = [sys.executable, "-P", "-m", "esper", *options, "--no-tui"]
+    with output.open("xb") as file:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
+
+
+def _find(pid: int, telemetry_dir: Path, output: Path) -> Path | None:
+    """The directory of the run that a process trains; None until its first line has been printed."""
+    printed = output.read_text(errors="replace")
+    for run in list_runs(telemetry_dir):
+        if read_holder(run) == Holder(pid=pid, host=socket.gethostname()) and f"run {run.name}: " in printed:
+            return run
+    return None
+
+
+def _make(directory: Path) -> list[Path]:
+    """Make a directory; those made, the innermost first. Raises ConfigError."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot record to {directory}: {error.strerror}") from error
+    return missing
+
+
+def _unmake(directories: Sequence[Path]) -> None:
+    """Take away what was made, unless something is in it by now."""
+    for directory in directories:
+        if any(directory.iterdir()):
+            return
+        directory.rmdir()
+
+
+def _free(directory: Path) -> Path:
+    path, number = directory / OUTPUT, 2
+    while path.exists():
+        path, number = directory / f"output-{number}.log", number + 1
+    return path

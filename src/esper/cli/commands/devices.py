@@ -1,4 +1,4 @@
-"""`esper-sanctum devices`: what this machine has, and how envs would be dealt over it."""
+"""`devices`: the devices of this machine, and how envs would be dealt over them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from esper.commands.options import DONE, Parser, add_run_options, given_options
+from esper.cli.options import DONE, Parser, add_run_options, given_options
 from esper.config import resolve
 from esper.tasks import check_task_name
 from esper.telemetry.sentences import assignment

@@ -1,4 +1,4 @@
-"""`esper-sanctum attach [RUN]`: the dashboard over a run that trains in another process, with its controls."""
+"""`attach [RUN]`: the dashboard over a run in another process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.commands.options import DONE, FAILED, Parser, add_telemetry_dir, warn
-from esper.commands.screen import Look, add_screen_options, show
+from esper.cli.dashboard import Look, add_screen_options, show
+from esper.cli.options import DONE, FAILED, Parser, add_telemetry_dir, warn
 from esper.config import ConfigError
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ def listen(directory: Path, *, narrate: bool) -> int:
         narrate: plain sentences, rather than lines for a log and a summary.
     """
     from esper.attach.session import AttachSession
-    from esper.telemetry.console import Console, as_they_come
-    from esper.telemetry.narrator import Narrator
+    from esper.cli.console import Console, Narrator, as_they_come
 
     session = AttachSession(directory, read_only=True)
     session.start()
@@ -94,7 +93,7 @@ def watch(directory: Path, *, look: Look, read_only: bool) -> int:
 
 def _tell_end(session: AttachSession, state: RunState, *, brief: bool = False) -> int:
     """What came of a run that is followed no longer, where there is more to say than was said; the exit code."""
-    from esper.telemetry.console import summary
+    from esper.cli.console import summary
 
     warn(session.notices)
     if session.failure:

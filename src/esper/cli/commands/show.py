@@ -1,17 +1,22 @@
-"""`esper-sanctum show RUN`: what a run came to."""
+"""`show RUN`: the summary of a run."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from esper.commands.options import DONE, Parser, add_recording
-from esper.commands.summaries import read_summary, word
-from esper.config import Config
+from esper.cli.options import DONE, Parser, add_recording, warn
+from esper.config import Config, ConfigError
 from esper.formatting import NOT_MEASURED, columns, duration, number
-from esper.history.summary import Summary, differences
+from esper.history.history import open_history
+from esper.history.summary import Summary, differences, summarise
+from esper.recording.runs import resolve_run
+from esper.recording.segments import ReadError
 from esper.telemetry.codec import encode
 from esper.telemetry.sentences import assignment
 from esper.text_plot import places, span_of, sparkline
@@ -115,3 +120,23 @@ def _trouble(summary: Summary) -> Iterator[tuple[str, str]]:
     skips = ", ".join(f"{owner} ×{count}" for owner, count in summary.skipped.items())
     yield "skipped", f"optimizer steps: {skips}" if skips else "no optimizer step"
     yield "rollbacks", str(summary.rollbacks or "none")
+
+
+def read_summary(text: str, telemetry_dir: Path) -> Summary:
+    """Sum up the run that a person means. Raises ReadError or ConfigError where there is nothing to sum up."""
+    path = resolve_run(text, telemetry_dir)
+    history = open_history(path)
+    summary = summarise(history, time.time())
+    if summary is None:
+        if history.notices:
+            raise ReadError(history.notices[0])
+        raise ConfigError(f"{path} has nothing to tell yet: no event was recorded")
+    warn(summary.notices)
+    return summary
+
+
+def word(value: Any) -> str:
+    """A value of the configuration."""
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "unset"
+    return "unset" if value in (None, "") else str(value)

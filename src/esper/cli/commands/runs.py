@@ -1,4 +1,4 @@
-"""`esper-sanctum runs [DIR]`: the runs below a directory, the one written to last first."""
+"""`runs [DIR]`: lists the runs of a directory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from esper.commands.options import DONE, Parser, warn
+from esper.cli.options import DONE, Parser, warn
 from esper.config import Config, ConfigError
 from esper.formatting import NOT_MEASURED, age, columns, number, size
 from esper.history.run_info import Glance, glance

@@ -1,4 +1,4 @@
-"""`esper-sanctum checkpoints RUN`: the checkpoints of a run, each read and verified."""
+"""`checkpoints RUN`: the checkpoints of a run, each verified."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from esper.checkpoint.catalog import CHECKPOINTS, list_checkpoints, size_and_time
 from esper.checkpoint.manifest import CheckpointError, read_files, read_manifest, saved_config
-from esper.commands.options import DONE, Parser, add_recording
+from esper.cli.options import DONE, Parser, add_recording
 from esper.formatting import age, size
 from esper.recording.runs import resolve_run
 

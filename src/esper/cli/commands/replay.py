@@ -1,6 +1,4 @@
-"""`esper-sanctum replay FILE_OR_RUN`: the dashboard over a recording; with `--no-tui`, the summary of its end; with
-`--narrate`, its history in sentences.
-"""
+"""`replay RUN`, `demo`: the dashboard over a recording, or over the one that ships with the package."""
 
 from __future__ import annotations
 
@@ -13,16 +11,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.commands.options import DONE, Parser, add_recording, refuse, warn
-from esper.commands.screen import Look, add_screen_options, show
+from esper.cli.dashboard import Look, add_screen_options, show
+from esper.cli.options import DONE, Parser, add_recording, refuse, warn
 from esper.config import ConfigError
 from esper.formatting import nearest
 from esper.history.address import Address, AddressError, parse_address
+from esper.recording.segments import ReadError
 
 if TYPE_CHECKING:
     from esper.history.divergence import Rival
     from esper.history.history import History
     from esper.history.playback import Playback
+
 
 FIRST_LOOK = 0.02
 """Seconds of reading before the first frame; the dashboard reads on."""
@@ -133,8 +133,7 @@ def replay(
 
 def _tell(playback: Playback, rival: Rival | None, *, narrate: bool) -> None:
     """Print the summary of a recording at this moment, or narrate it from here on."""
-    from esper.telemetry.console import summary
-    from esper.telemetry.narrator import Narrator
+    from esper.cli.console import Narrator, summary
     from esper.telemetry.state import Keyframe
 
     warn(playback.history.notices)
@@ -169,3 +168,20 @@ def _view(address: Address, history: History) -> tuple[int, str]:
     if env >= envs and address.env is not None:
         raise ConfigError(f"there is no env {env} in {address.run}: it has {envs}, counted from 0")
     return env, place
+
+
+def run_demo(arguments: Sequence[str]) -> int:
+    """Show it."""
+    parser = Parser(prog="esper-sanctum demo", description="Replay the recorded run that ships with the package.")
+    chosen = parse_replay(parser, arguments)
+    return replay(find_demo(), chosen)
+
+
+def find_demo() -> Path:
+    """Where it is: an installed package has it inside, a checkout at its root. Raises ReadError if it is at neither."""
+    package = Path(__file__).resolve().parents[2]
+    places = (package / "demo", package.parents[1] / "telemetry" / "demo")
+    for place in places:
+        if place.is_dir():
+            return place
+    raise ReadError(f"the demo is missing: there is no directory {places[0]}; install the package again")

@@ -1,4 +1,4 @@
-"""`esper-sanctum serve [RUN]`: the dashboard of a run in a browser, to look at."""
+"""`serve [RUN]`: the dashboard in a browser, read-only."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from esper.commands import attach, replay
-from esper.commands.options import DONE, Parser, add_telemetry_dir, refuse
-from esper.commands.screen import DEFAULT_THEME, check_theme
+from esper.cli.commands import attach, replay
+from esper.cli.dashboard import DEFAULT_THEME, check_theme
+from esper.cli.options import DONE, Parser, add_telemetry_dir, refuse
 from esper.config import ConfigError
 from esper.recording.segments import ReadError
 

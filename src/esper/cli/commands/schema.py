@@ -1,18 +1,32 @@
-"""The lines of a recording as JSON Schema, with what `events.py` says of each event and field."""
+"""`schema`: the lines of a recording as JSON Schema."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 import msgspec
 
+from esper.cli.options import DONE, Parser
 from esper.telemetry import event_parts
 from esper.telemetry import events as ev
 from esper.telemetry.codec import NOT_FINITE
 from esper.telemetry.state import Keyframe, Record
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print it."""
+    parser = Parser(
+        prog="esper-sanctum schema",
+        description="Print the JSON Schema of the events: every line of a recording conforms to it. Numbers that are "
+        'not finite are the strings "NaN", "Infinity" and "-Infinity"; what was not measured is absent.',
+    )
+    parser.parse_args(arguments)
+    print(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode())
+    return DONE
+
 
 _EVERYWHERE = {
     "type": "What kind of record this is.",

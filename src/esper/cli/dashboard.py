@@ -1,4 +1,4 @@
-"""The dashboard, for the commands that show it."""
+"""The options of the dashboard, and how a command opens it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from esper.commands.streams import let_go
+from esper.cli.streams import let_go
 from esper.config import ConfigError
 
 if TYPE_CHECKING:
     from esper.sanctum.source import Source
+
 
 DEFAULT_THEME = "sanctum-dark"
 

@@ -1,12 +1,12 @@
-"""`esper-sanctum compare RUN RUN…`: runs side by side."""
+"""`compare RUN RUN…`: runs side by side."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 
-from esper.commands.options import DONE, Parser, add_recording
-from esper.commands.summaries import read_summary, word
+from esper.cli.commands.show import read_summary, word
+from esper.cli.options import DONE, Parser, add_recording
 from esper.config import ConfigError
 from esper.formatting import NOT_MEASURED, columns, duration, number
 from esper.history.summary import Round, Summary, differences, value_of

@@ -1,1 +1,0 @@
-"""The commands besides training, a file each: `run(arguments)` carries one out, and returns its exit code."""
