@@ -16,7 +16,7 @@ from esper.engine.thread import EngineThread
 from esper.envs.env import Env
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource
-from esper.sanctum.widgets.held import Held
+from esper.sanctum.widgets.problems import Held
 from tests.runs import tiny
 from tests.sanctum.driving import until
 

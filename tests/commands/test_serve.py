@@ -170,6 +170,6 @@ def test_serve_refuses_invalid_arguments(
     assert said.endswith("; try another --port")
     assert refused(capsys, "run", "--host", "192.0.2.1").endswith("; try another --host")  # of no machine (RFC 5737)
 
-    from esper.web.server import DashboardServer
+    from esper.sanctum.web import DashboardServer
 
     assert DashboardServer([], title="", host="::1", port=8000).public_url == "http://[::1]:8000"

@@ -19,7 +19,7 @@ from esper.health.detector import Inspector
 from esper.recording.recorder import Recorder
 from esper.recording.run_lock import RunLock
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.screens.quit_dialog import QuitDialog
+from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.source import AttachSource
 from esper.sanctum.theme import DEFAULT
 from esper.sanctum.widgets.footer import Footer

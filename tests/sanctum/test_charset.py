@@ -6,9 +6,8 @@ import pytest
 from textual.widgets import Static
 
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.charset import CHARSETS, chosen, translate
 from esper.sanctum.source import LiveSource
-from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, STATUSES
+from esper.sanctum.symbols import CHARSETS, SEVERITIES, SIGNS, STAGES, STATUSES, chosen, translate
 from esper.sanctum.theme import DEFAULT
 from esper.sanctum.view import FrameStats
 from tests.sanctum.driving import settle, terminal_rows

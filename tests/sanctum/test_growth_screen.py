@@ -3,8 +3,7 @@
 import pytest
 
 from esper.sanctum.screens.env_detail import EnvDetail
-from esper.sanctum.widgets.growth_timeline import STAGE_OF, GrowthTimeline
-from esper.sanctum.widgets.league import League
+from esper.sanctum.screens.growth import STAGE_OF, GrowthTimeline, League
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
 from tests.sanctum.driving import ROOMY, live, settle

@@ -9,7 +9,7 @@ import pytest
 from esper.control import Kind
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.widgets.footer import Footer
-from esper.sanctum.widgets.held import Held
+from esper.sanctum.widgets.problems import Held
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.sanctum.driving import header, live, notices, replay, settle, shown

@@ -10,11 +10,10 @@ from textual.widgets import DataTable, OptionList
 from esper.control import Kind
 from esper.history.timeline import Sign
 from esper.sanctum.bindings import KEYS, Category, When
-from esper.sanctum.screens.checkpoints import CheckpointPicker
+from esper.sanctum.screens.dialogs import CheckpointPicker, QuitDialog
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.screens.help import Help
 from esper.sanctum.screens.overview import Overview
-from esper.sanctum.screens.quit_dialog import QuitDialog
 from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable

@@ -7,23 +7,20 @@ import msgspec
 import pytest
 
 from esper.sanctum.app import SanctumApp
+from esper.sanctum.explanations import EXPLANATIONS
 from esper.sanctum.screens.choices import Choices
+from esper.sanctum.screens.devices import LaneLoads, MemoryCourse, MemoryOwners, PhaseShares
 from esper.sanctum.screens.env_detail import EnvDetail
-from esper.sanctum.screens.explain import Explain
-from esper.sanctum.screens.help import Help
+from esper.sanctum.screens.help import Explain, Help
+from esper.sanctum.screens.log import LogList
+from esper.sanctum.screens.numerics import PONG, SKIP, NonFiniteList, ScaleChart, Scales, ScaleSpread
+from esper.sanctum.screens.overview import Devices
 from esper.sanctum.source import LiveSource
 from esper.sanctum.theme import DEFAULT
-from esper.sanctum.widgets.anomalies import AnomalyStrip
-from esper.sanctum.widgets.devices import Devices
 from esper.sanctum.widgets.env_table import EnvTable
-from esper.sanctum.widgets.lanes import LaneLoads, PhaseShares
-from esper.sanctum.widgets.log_list import LogList
-from esper.sanctum.widgets.memory import MemoryCourse, MemoryOwners
-from esper.sanctum.widgets.numerics import NonFiniteList, ScaleChart, ScaleSpread
 from esper.sanctum.widgets.panel import Panel
-from esper.sanctum.widgets.scales import PONG, SKIP, Scales
+from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
-from esper.telemetry.explanations import EXPLANATIONS
 from esper.telemetry.health_stats import POINTS
 from tests.factory import device_sampled, env_stepped, example_run, run_started, stamp
 from tests.sanctum.driving import ROOMY, live, replay, screen_text, settle, shown

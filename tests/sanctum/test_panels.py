@@ -12,19 +12,14 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from esper.sanctum.bindings import PLACES
-from esper.sanctum.screens.env_detail import EnvDetail
+from esper.sanctum.screens.env_detail import EnvAccuracy, EnvDetail, EnvMoves, EnvReward, EnvRewards, EnvSlots, EnvStep
+from esper.sanctum.screens.overview import Devices, Log
 from esper.sanctum.theme import DEFAULT
 from esper.sanctum.widgets.accuracy import PopulationAccuracy
-from esper.sanctum.widgets.anomalies import AnomalyStrip
-from esper.sanctum.widgets.devices import Devices
-from esper.sanctum.widgets.env_charts import EnvAccuracy, EnvRewards
-from esper.sanctum.widgets.env_moves import EnvMoves
-from esper.sanctum.widgets.env_slots import EnvSlots
-from esper.sanctum.widgets.env_step import EnvReward, EnvStep
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.heads import Heads
-from esper.sanctum.widgets.log import Log
 from esper.sanctum.widgets.panel import Panel
+from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe
 from tests.factory import device_sampled, env_stepped, policy_updated, run_started, stamp

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.sanctum.theme import DEFAULT, load_themes
-from esper.sanctum.widgets.chart import Chart
-from esper.sanctum.widgets.labels import apart
+from esper.sanctum.widgets.chart import Chart, apart
 from esper.text_plot import Axis, curve, fitted, labelled, places, round_up, sparkline
 
 

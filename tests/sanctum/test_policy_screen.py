@@ -2,10 +2,9 @@
 
 import math
 
+from esper.sanctum.screens.policy import FIGURES, Decisions, Learning
 from esper.sanctum.symbols import head_label
-from esper.sanctum.widgets.decisions import Decisions
-from esper.sanctum.widgets.head_courses import HeadNorms, HeadShares, shares
-from esper.sanctum.widgets.learning import FIGURES, Learning
+from esper.sanctum.widgets.heads import HeadNorms, HeadShares, shares
 from esper.telemetry import events as ev
 from esper.telemetry.state import LEARNING
 from tests.factory import HEADS, env_stepped, policy_updated, run_started, stamp

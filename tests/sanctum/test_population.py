@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.sanctum.population import NUMBERS, FilterError, ordered, parse_filter, worst_of
+from esper.sanctum.env_filter import NUMBERS, FilterError, ordered, parse_filter, worst_of
 from esper.telemetry import events as ev
 from esper.telemetry.state import EnvState, RunState
 from tests.factory import env_stepped, run_started, stamp

@@ -12,10 +12,10 @@ from esper.history.divergence import Rival
 from esper.history.history import open_history
 from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
+from esper.sanctum.screens.env_detail import EnvAccuracy
 from esper.sanctum.source import ReplaySource
 from esper.sanctum.theme import DEFAULT
 from esper.sanctum.widgets.accuracy import PopulationAccuracy
-from esper.sanctum.widgets.env_charts import EnvAccuracy
 from esper.sanctum.widgets.scrubber import Scrubber
 from esper.telemetry import events as ev
 from tests.factory import example_run

@@ -3,8 +3,8 @@
 from esper.sanctum.bindings import PLACES
 from esper.sanctum.screens import SCREEN_CLASSES
 from esper.sanctum.screens.env_detail import EnvDetail
-from esper.sanctum.widgets.anomalies import AnomalyStrip
-from esper.sanctum.widgets.tabs import Tabs
+from esper.sanctum.widgets.header import Tabs
+from esper.sanctum.widgets.problems import AnomalyStrip
 from tests.sanctum.driving import live, settle, shown
 from tests.sanctum.population import population
 

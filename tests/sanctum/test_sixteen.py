@@ -10,7 +10,7 @@ from rich.style import Style
 from textual.color import Color as ColorOfTextual
 from textual.pilot import Pilot
 
-from esper.sanctum import sixteen
+from esper.sanctum import theme
 from esper.sanctum.theme import Palette, load_themes
 from esper.telemetry import events as ev
 from tests.factory import example_run
@@ -18,10 +18,10 @@ from tests.sanctum.driving import live, screen_strips, settle
 from tests.sanctum.test_theme import contrast
 
 COLOURS = (
-    *(sixteen.BLACK, sixteen.RED, sixteen.GREEN, sixteen.BROWN),
-    *(sixteen.BLUE, sixteen.MAGENTA, sixteen.CYAN, sixteen.WHITE),
-    *(sixteen.GREY, sixteen.BRIGHT_RED, sixteen.BRIGHT_GREEN, sixteen.YELLOW),
-    *(sixteen.BRIGHT_BLUE, sixteen.BRIGHT_MAGENTA, sixteen.BRIGHT_CYAN, sixteen.BRIGHT_WHITE),
+    *(theme.BLACK, theme.RED, theme.GREEN, theme.BROWN),
+    *(theme.BLUE, theme.MAGENTA, theme.CYAN, theme.WHITE),
+    *(theme.GREY, theme.BRIGHT_RED, theme.BRIGHT_GREEN, theme.YELLOW),
+    *(theme.BRIGHT_BLUE, theme.BRIGHT_MAGENTA, theme.BRIGHT_CYAN, theme.BRIGHT_WHITE),
 )
 """The 16 colours in ANSI order."""
 LIVING = ("germinated", "training", "blending", "probationary", "fossilized", "culled")

@@ -10,8 +10,7 @@ from textual.widgets import Input, Static
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.widgets.env_map import METRICS, EnvMap, weather
-from esper.sanctum.widgets.env_table import EnvTable
-from esper.sanctum.widgets.filter_box import FilterBox
+from esper.sanctum.widgets.env_table import EnvTable, FilterBox
 from esper.telemetry import events as ev
 from esper.telemetry.state import EnvState
 from tests.factory import env_stepped, run_started, stamp

@@ -10,7 +10,7 @@ from esper.control import Kind
 from esper.history.history import History
 from esper.history.timeline import Sign
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.screens.go_to import GoTo
+from esper.sanctum.screens.dialogs import GoTo
 from esper.sanctum.symbols import SIGNS
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.scrubber import Scrubber

@@ -21,20 +21,19 @@ from textual.screen import Screen
 from esper.process import spare_what_is_loaded
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import APP, ENV_VIEW, KEYS, bindings, shown
-from esper.sanctum.charset import CharsetFilter, chosen
 from esper.sanctum.controllers.diagnosis import DiagnosisActions
 from esper.sanctum.controllers.run_actions import RunActions
 from esper.sanctum.controllers.sharing import SharingActions
 from esper.sanctum.controllers.time_travel import PlaybackActions
 from esper.sanctum.driver import LastingDriver, PageDriver
 from esper.sanctum.screens import SCREEN_CLASSES, open_screen
-from esper.sanctum.screens.base import RunScreen
+from esper.sanctum.screens.base import HEIGHT, WIDTH, RunScreen
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.screens.help import Help
 from esper.sanctum.source import Source
+from esper.sanctum.symbols import CharsetFilter, chosen
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.view import GoToMoment, ViewState
-from esper.sanctum.widgets.too_small import HEIGHT, WIDTH
 
 TICK = 0.2
 """Seconds between two looks at the source."""

@@ -18,7 +18,6 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from esper.formatting import nearest
-from esper.sanctum.sixteen import DARK, LIGHT
 from esper.sanctum.symbols import STAGES
 
 DEFAULT = "sanctum-dark"
@@ -241,3 +240,79 @@ def _palette(name: str, file: ThemeFile, shades: _Shades) -> Palette:
     )
     selected = Style(bgcolor=Color.parse(file.panel).rich_color)
     return Palette(name, styles, {role: style + selected for role, style in styles.items()}, theme)
+
+
+BLACK, RED, GREEN, BROWN = "#000000", "#aa0000", "#00aa00", "#aa5500"
+BLUE, MAGENTA, CYAN, WHITE = "#0000aa", "#aa00aa", "#00aaaa", "#aaaaaa"
+GREY, BRIGHT_RED, BRIGHT_GREEN, YELLOW = "#555555", "#ff5555", "#55ff55", "#ffff55"
+BRIGHT_BLUE, BRIGHT_MAGENTA, BRIGHT_CYAN, BRIGHT_WHITE = "#5555ff", "#ff55ff", "#55ffff", "#ffffff"
+
+
+class Sixteen(NamedTuple):
+    """What stands in a theme file, and what is mixed from it elsewhere."""
+
+    file: dict[str, object]
+    series: tuple[str, ...]
+    """Curves that share a chart, and the areas below them."""
+    ranks: tuple[str, str, str, str, str]
+    """From the worst to the best."""
+    spark: str
+
+
+DARK = Sixteen(
+    file={
+        "dark": True,
+        "background": BLACK,
+        "surface": BLACK,
+        "panel": BLUE,
+        "foreground": WHITE,
+        "primary": BRIGHT_CYAN,
+        "secondary": CYAN,
+        "accent": BRIGHT_CYAN,
+        # Some schemes have no grey to speak of: nothing that must be read is in it.
+        "text": {"bright": BRIGHT_WHITE, "normal": WHITE, "dim": WHITE, "faint": WHITE},
+        "stages": {
+            "dormant": WHITE,
+            "germinated": BRIGHT_WHITE,
+            "training": BRIGHT_BLUE,
+            "blending": BRIGHT_CYAN,
+            "probationary": BRIGHT_MAGENTA,
+            "fossilized": BRIGHT_GREEN,
+            "culled": BROWN,
+            "embargoed": WHITE,
+        },
+        "severities": {"info": GREEN, "warning": YELLOW, "error": BRIGHT_RED},
+        "variables": {"rule": GREY},
+    },
+    series=(BRIGHT_CYAN, BRIGHT_GREEN, BRIGHT_MAGENTA, YELLOW, BRIGHT_BLUE, BROWN, WHITE, BRIGHT_RED),
+    ranks=(YELLOW, BROWN, WHITE, CYAN, BRIGHT_CYAN),
+    spark=CYAN,
+)
+LIGHT = Sixteen(
+    file={
+        "dark": False,
+        "background": BRIGHT_WHITE,
+        "surface": BRIGHT_WHITE,
+        "panel": BRIGHT_CYAN,
+        "foreground": BLACK,
+        "primary": BLUE,
+        "secondary": CYAN,
+        "accent": BLUE,
+        "text": {"bright": BLACK, "normal": BLACK, "dim": GREY, "faint": GREY},
+        "stages": {
+            "dormant": GREY,
+            "germinated": BLACK,
+            "training": BLUE,
+            "blending": CYAN,
+            "probationary": MAGENTA,
+            "fossilized": GREEN,
+            "culled": BROWN,
+            "embargoed": GREY,
+        },
+        "severities": {"info": GREEN, "warning": BROWN, "error": RED},
+        "variables": {"rule": WHITE},
+    },
+    series=(BLUE, GREEN, MAGENTA, BROWN, CYAN, RED, GREY, BLACK),
+    ranks=(RED, BROWN, GREY, CYAN, BLUE),
+    spark=CYAN,
+)

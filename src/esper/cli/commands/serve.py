@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     check_theme(chosen.theme)
     path = resolve_run(chosen.run, chosen.telemetry_dir)
     open_history(path, replay.FIRST_LOOK)  # what cannot be shown is refused here
-    from esper.web.server import DashboardServer
+    from esper.sanctum.web import DashboardServer
 
     wanted = chosen.run if chosen.run == LAST else str(path.resolve())
     script = "import sys; from esper.commands.serve import view; sys.exit(view(*sys.argv[1:]))"

@@ -13,7 +13,7 @@ from esper.formatting import plain
 from esper.health.rules import stale_telemetry
 from esper.sanctum.controllers import AppServices
 from esper.sanctum.screens.choices import anomaly_list, why
-from esper.sanctum.screens.explain import Explain
+from esper.sanctum.screens.help import Explain
 from esper.sanctum.source import ENDED, Source
 from esper.sanctum.symbols import shorten
 from esper.sanctum.view import GoToMoment, ViewState

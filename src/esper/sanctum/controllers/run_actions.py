@@ -11,9 +11,8 @@ from typing import Protocol, TypeAlias
 
 from esper.control import Kind
 from esper.sanctum.controllers import AppServices
-from esper.sanctum.holds import hold_of
-from esper.sanctum.requests import Requests
-from esper.sanctum.screens.quit_dialog import QuitDialog
+from esper.sanctum.requests import Requests, hold_of
+from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.source import Source, is_over
 
 SignalHandler: TypeAlias = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
@@ -70,7 +69,7 @@ class RunActions:
         """Let the user choose a checkpoint, and request its restore."""
         if self._require_engine() is None:
             return
-        from esper.sanctum.screens.checkpoints import CheckpointPicker, still_there  # its table takes longest to load
+        from esper.sanctum.screens.dialogs import CheckpointPicker, still_there  # its table takes longest to load
 
         checkpoints = still_there(self._source.present.checkpoints, self._source.directory)
         if not checkpoints:

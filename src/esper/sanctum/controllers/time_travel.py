@@ -8,7 +8,7 @@ from functools import partial
 from esper.history.playback import Playback
 from esper.recording.segments import ReadError
 from esper.sanctum.controllers import AppServices
-from esper.sanctum.screens.go_to import GoTo
+from esper.sanctum.screens.dialogs import GoTo
 from esper.sanctum.source import Source
 from esper.sanctum.view import GoToMoment
 

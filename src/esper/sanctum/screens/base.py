@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
 from textual.screen import Screen
+from textual.widget import Widget
 
 from esper.sanctum.bindings import Category
 from esper.sanctum.view import ViewState
-from esper.sanctum.widgets.anomalies import AnomalyStrip
 from esper.sanctum.widgets.footer import Footer
-from esper.sanctum.widgets.header import Header
-from esper.sanctum.widgets.held import Held
+from esper.sanctum.widgets.header import Header, Tabs
 from esper.sanctum.widgets.panel import Panel
+from esper.sanctum.widgets.problems import AnomalyStrip, Held
 from esper.sanctum.widgets.scrubber import Scrubber
-from esper.sanctum.widgets.tabs import Tabs
-from esper.sanctum.widgets.too_small import TooSmall
 
 
 class RunScreen(Screen[None]):
@@ -57,3 +56,21 @@ class RunScreen(Screen[None]):
     def on_screen_resume(self) -> None:
         """Come back to what is true now."""
         self.update()
+
+
+WIDTH, HEIGHT = 80, 24
+"""The smallest terminal with a layout."""
+
+
+class TooSmall(Widget):
+    """Says what is needed and what there is."""
+
+    DEFAULT_CSS = """
+    TooSmall { display: none; width: 100%; height: 100%; content-align: center middle; text-align: center; }
+    """
+
+    def render(self) -> Text:
+        """The message; it fits wherever a word fits."""
+        width, height = self.app.size
+        text = f"Sanctum needs {WIDTH} × {HEIGHT},\nthis terminal is {width} × {height}.\nMake it larger."
+        return Text(text, justify="center")

@@ -19,7 +19,7 @@ from esper.health.root_cause import Moment, trace_back
 from esper.sanctum.symbols import SEVERITIES, brief
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import GoToMoment
-from esper.sanctum.widgets.anomalies import destination
+from esper.sanctum.widgets.problems import destination
 from esper.telemetry.state import Anomaly, RunState
 
 _WIDTH, _FRAME = 96, 8

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from functools import partial
+from itertools import groupby
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.geometry import Size
 
+from esper.formatting import plain
 from esper.sanctum.bindings import Category, bindings
+from esper.sanctum.env_filter import severities_of
 from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.widgets.growth_timeline import GrowthTimeline
-from esper.sanctum.widgets.league import League
+from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, number, percent, shorten
+from esper.sanctum.widgets.env_panel import EnvRowsPanel
+from esper.sanctum.widgets.panel import Line, Panel, Row
+from esper.telemetry.events import RunStarted
+from esper.telemetry.series import BlueprintRecord
+from esper.telemetry.state import HISTORY, EnvState
+from esper.text_plot import places
 
 
 class Growth(RunScreen):
@@ -28,3 +39,144 @@ class Growth(RunScreen):
     def action_order(self) -> None:
         """Order the blueprints by the next column."""
         self.query_one(League).shift()
+
+
+STAGE_OF = {name[0]: name for name in STAGES}
+"""Stages by the letters of a trace."""
+_LEAST_NAME, _NAME = 6, 11
+_ACCURACY = 6
+
+
+class GrowthTimeline(EnvRowsPanel):
+    """Each step is the letter of its stage, in its colour. What the seed is stands beside its lane, where it fits."""
+
+    METRICS = ("growth timeline", "accuracy")
+
+    HEADING = "growth in this episode ─ a place per step"
+
+    def key(self) -> Hashable:
+        """The state, and where the cursor is."""
+        return self.state.seq, self.view.selected_env
+
+    def wanted_height(self) -> int:
+        """The heading and every env."""
+        return 1 + len(self.state.envs)
+
+    def draw(self, size: Size) -> list[Line] | list[Row]:
+        """The heading, and the rows in sight."""
+        started = self.state.started
+        if started is None:
+            return []
+        width, room = size.width, max(size.height - 1, 1)
+        steps = min(started.steps, HISTORY)
+        lane = (width - 6 - _ACCURACY) // len(started.slots) - 1
+        spare = lane - min(steps, 40)
+        name = min(spare, _NAME) if spare >= _LEAST_NAME else 0
+        lane = min(lane - name, steps)
+        shown = self.visible_rows(range(len(self.state.envs)), room)
+        self.note = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
+        worst = severities_of(self.state)
+        rows = [self._heading(started, lane, name).row(width)]
+        for index in shown:
+            env = self.state.envs[index]
+            here, severity = index == self.view.selected_env, worst.get(index)
+            draw = partial(self._row, env, started, lane, name, severity, here=here)
+            rows.append(self.cached_row(env, width, draw, lane, name, severity, here))
+        self.draw_scroll_arrows(rows, width)
+        return rows
+
+    def _heading(self, started: RunStarted, lane: int, name: int) -> Line:
+        line = self.line().add("env   ", "head")
+        for slot in started.slots:
+            line.fit(f"{plain(slot)} 1–{started.steps}", lane + name, "head").add(" ")
+        return line.add("acc %", "head")
+
+    def _row(
+        self, env: EnvState, started: RunStarted, lane: int, name: int, severity: str | None, *, here: bool
+    ) -> Line:
+        line = Line(self.view.palette, here=here).add("▸" if here else " ", "key")
+        line.add(f"{env.env:02d}".rjust(3 if len(self.state.envs) > 100 else 2), "bright" if here else "dim")
+        line.add(SEVERITIES[severity].glyph if severity else " ", severity or "normal").to(6)
+        for slot in range(len(started.slots)):
+            letters = [step.stages[slot] for step in env.trace]
+            end = line.width + lane
+            for letter, run in groupby(places(letters, min(started.steps, HISTORY), lane)):
+                stage = STAGE_OF[letter] if letter else None
+                count = len(list(run))
+                line.add(STAGES[stage].glyph * count if stage else " " * count, stage or "normal")
+            line.to(end)
+            if name:
+                reading = env.stepped.slots[slot] if env.stepped else None
+                line.add(" ").fit(shorten(plain(reading.blueprint or "") if reading else "", name - 1), name - 1, "dim")
+            line.add(" ")
+        return line.cell(percent(env.stepped.accuracy if env.stepped else None), "bright" if here else None)
+
+
+_COLUMNS: dict[str, tuple[int, Callable[[BlueprintRecord], float | None]]] = {
+    "worth %": (9, lambda record: None if record.contribution is None else record.contribution * 100),
+    "planted": (9, lambda record: record.planted),
+    "fossil": (8, lambda record: record.fossilized),
+    "culled": (8, lambda record: record.culled),
+    "params": (9, lambda record: record.size),
+}
+"""By heading: its width, and what it shows."""
+
+
+class League(Panel):
+    """A line per blueprint, the greatest first in the column that `shift` chooses."""
+
+    METRICS = ("league", "contribution")
+
+    def on_mount(self) -> None:
+        """By what the seeds were worth."""
+        self._by = 0
+
+    def key(self) -> Hashable:
+        """Changes with every step, at most."""
+        return self.state.seq, self._by
+
+    def wanted_height(self) -> int:
+        """The heading and the blueprints."""
+        return max(len(self.state.blueprints), 1) + 1
+
+    def shift(self) -> None:
+        """Order by the next column."""
+        self._by = (self._by + 1) % len(_COLUMNS)
+        self.update()
+
+    def draw(self, size: Size) -> list[Line]:
+        """Heading and blueprints, as many as fit."""
+        if self.state.started is None:
+            return []
+        by = list(_COLUMNS)[self._by]
+        self.heading = f"blueprints ─ all envs and rounds, by {by.removesuffix(' %')} ↓"
+        records = self.state.blueprints
+        self.note = f"{size.height - 1} of {len(records)}" if size.height <= len(records) else None
+        if not records:
+            return [self.line().add(" nothing was planted yet", "dim")]
+        head = self.line().add(" blueprint   ", "head")
+        for name, (width, _) in _COLUMNS.items():
+            head.add(name.rjust(width), "key" if name == by else "head")
+        value = _COLUMNS[by][1]
+
+        def place(name: str) -> tuple[bool, float, str]:
+            known = value(records[name])
+            return known is None, -(known or 0.0), name
+
+        return [head, *(self._row(name, records[name]) for name in sorted(records, key=place))]
+
+    def _row(self, name: str, record: BlueprintRecord) -> Line:
+        line = self.line().add(" ").fit(plain(name), 12)
+        for heading, (width, value) in _COLUMNS.items():
+            shown = value(record)
+            if heading == "worth %":
+                line.add(" " * (width - 6)).cell(number(shown, 4, 1, signed=True, fixed=True), "bright")
+            else:
+                line.cell(_count(shown, width))
+        return line
+
+
+def _count(value: float | None, width: int) -> Cell:
+    if value is None:
+        return Cell("–".rjust(width), "absent")
+    return Cell(f"{value:,.0f}".rjust(width), "normal" if value else "dim")

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable
+from functools import lru_cache
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
+from textual.geometry import Size
 
+from esper.formatting import plain, time_of_day
 from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.population import FilterError
+from esper.sanctum.env_filter import FilterError
 from esper.sanctum.screens.base import RunScreen
+from esper.sanctum.symbols import SEVERITIES, Cell, brief, number, percent, wrapped
 from esper.sanctum.widgets.accuracy import PopulationAccuracy
-from esper.sanctum.widgets.devices import Devices
 from esper.sanctum.widgets.env_map import EnvMap
-from esper.sanctum.widgets.env_table import EnvTable
-from esper.sanctum.widgets.filter_box import FilterBox
+from esper.sanctum.widgets.env_table import EnvTable, FilterBox
 from esper.sanctum.widgets.heads import Heads
-from esper.sanctum.widgets.log import Log
+from esper.sanctum.widgets.panel import Line, Panel
+from esper.telemetry.events import DeviceSampled
+from esper.telemetry.health_stats import memory_of
+from esper.telemetry.state import LogLine
 
 
 class Overview(RunScreen):
@@ -92,3 +99,139 @@ class Overview(RunScreen):
         table = self.query_one(EnvTable)
         total = len(self.view.source.state.envs)
         self.query_one(FilterBox).say(f"{table.passing} of {total}" if table.filter else "")
+
+
+FULL = 0.9
+"""Share of the memory from which on it is marked."""
+_WIDE = 52
+
+
+class Devices(Panel):
+    """A line per device with its envs and busy time, and one with its memory. The CPU lanes of a process share one."""
+
+    METRICS = ("busy", "memory")
+
+    HEADING = "devices ─ lanes busy, memory"
+
+    def key(self) -> Hashable:
+        """Changes with every sample."""
+        return self.state.started is None, *(sample.seq for sample in self.state.devices.values())
+
+    def wanted_height(self) -> int:
+        """A line for each device and each memory."""
+        devices = self.state.devices
+        return max(len(devices) + len(self._memories()), 1)
+
+    def draw(self, size: Size) -> list[Line]:
+        """Everything on one line where there is only one; else a table."""
+        if not self.state.devices:
+            return [self.line().add(" no sample of the devices yet", "dim")] if self.state.started else []
+        if size.height == 1:
+            return [self._compact()]
+        width = size.width
+        names = max(6, *(len(plain(name)) for name in self.state.devices)) + 1
+        memories = self._memories()
+        lines: list[Line] = []
+        for name, sample in self.state.devices.items():
+            lines.append(self._busy(name, sample, names, width))
+            if name in memories:
+                lines.append(self._memory(memories.pop(name), width))
+        lines += [self._memory(sample, width) for sample in memories.values()]
+        return lines
+
+    def _memories(self) -> dict[str, DeviceSampled]:
+        """The last sample of each memory there is."""
+        return {memory_of(name): sample for name, sample in self.state.devices.items()}
+
+    def _busy(self, name: str, sample: DeviceSampled, names: int, width: int) -> Line:
+        line = (
+            self.line()
+            .add(" ")
+            .fit(plain(name), names)
+            .add(f"{sample.envs:>3} {'env ' if sample.envs == 1 else 'envs'}  ", "dim")
+        )
+        line.gauge(sample.busy, max(width - line.width - 9, 4), "spark").add(" ")
+        return line.cell(percent(sample.busy)).add(" %", "dim")
+
+    def _memory(self, sample: DeviceSampled, width: int) -> Line:
+        """What the run holds, what is taken in all, and the whole. Where it is narrow, in short words."""
+        cpu, wide = _is_cpu(sample.device), width >= _WIDE
+        words = ("process", "machine") if cpu else ("allocated", "reserved")
+        if not wide:
+            words = ("rss", "used") if cpu else ("alloc", "res")
+        line = self.line().add(" ")
+        for word, size in zip(words, (sample.allocated, sample.used if cpu else sample.reserved), strict=True):
+            line.add(f"{word} ", "dim").cell(_gib(size, wide=wide), _role(sample)).add("  " if wide else " ")
+        return line.add("of ", "dim").cell(_gib(sample.total, wide=wide)).add(" GiB", "dim")
+
+    def _compact(self) -> Line:
+        line = self.line().add(" ")
+        for name, sample in self.state.devices.items():
+            line.add(f"{plain(name)} ", "dim").cell(percent(sample.busy)).add(" %  ", "dim")
+        for sample in self._memories().values():
+            held = sample.allocated if _is_cpu(sample.device) else sample.reserved
+            line.cell(_gib(held, wide=False), _role(sample)).add(" of ", "dim")
+            line.cell(_gib(sample.total, wide=False)).add(" GiB  ", "dim")
+        return line
+
+
+def _is_cpu(name: str) -> bool:
+    return memory_of(name) != name
+
+
+def _gib(size: int | None, *, wide: bool) -> Cell:
+    """A size in GiB; in a column of its own where there is room."""
+    value = None if size is None else size / 2**30
+    return number(value, 4, 2) if wide else brief(value, 3 if value is None or value >= 1 else 2)
+
+
+def _role(sample: DeviceSampled) -> str:
+    share = sample.used / sample.total if sample.used is not None and sample.total else math.nan
+    return "warning" if share >= FULL else "normal"
+
+
+_INDENT = 12
+"""Columns of the time and the glyph."""
+
+
+class Log(Panel):
+    """As many of the last lines as fit."""
+
+    METRICS = ("log",)
+
+    HEADING = "log"
+
+    def key(self) -> Hashable:
+        """Changes with every line."""
+        return self.state.log[-1].seq if self.state.log else 0
+
+    def draw(self, size: Size) -> list[Line]:
+        """The entries that fit, the last one whole."""
+        lines: list[Line] = []
+        for entry in reversed(self.state.log[-size.height :]):
+            lines = self._entry(entry, size.width) + lines
+            if len(lines) >= size.height:
+                break
+        return lines[-size.height :]
+
+    def _entry(self, entry: LogLine, width: int) -> list[Line]:
+        """Time, a glyph where it is not mere information, and the sentence, wrapped below its own beginning."""
+        lines: list[Line] = []
+        role = "normal" if entry.severity == "info" else "bright"
+        hanging = " " * (_INDENT if width >= 50 else 3)
+        for number, text in enumerate(_wrapped(entry.text, width, hanging)):
+            line = self.line()
+            if number == 0:
+                line.add(f" {time_of_day(entry.time)} ", "dim")
+                if entry.severity != "info":
+                    line.add(SEVERITIES[entry.severity].glyph, entry.severity)
+            lines.append(line.add(text[line.width :], role))
+        return lines
+
+
+@lru_cache(512)
+def _wrapped(text: str, width: int, hanging: str) -> list[str]:
+    first = wrapped(plain(text), max(width - _INDENT, 1))[0]
+    rest = plain(text)[len(first) :].strip()
+    more = wrapped(rest, max(width - len(hanging), 1)) if rest else []
+    return [" " * _INDENT + first, *(hanging + line for line in more)]

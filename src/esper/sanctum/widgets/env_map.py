@@ -12,7 +12,7 @@ from textual.events import Click
 from textual.geometry import Size
 
 from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.population import NUMBERS, severities_of
+from esper.sanctum.env_filter import NUMBERS, severities_of
 from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, brief
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from textual.binding import BindingType
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
 from textual.events import Click
 from textual.geometry import Size
+from textual.message import Message
+from textual.widgets import Input, Static
 
 from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.population import Term, ordered, parse_filter, severities_of, worst_of
+from esper.sanctum.env_filter import Term, ordered, parse_filter, severities_of, worst_of
 from esper.sanctum.view import ViewState
-from esper.sanctum.widgets import env_row
+from esper.sanctum.widgets import env_columns
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import Line, Row
 from esper.telemetry.state import EnvState
@@ -43,7 +48,7 @@ class EnvTable(EnvRowsPanel):
 
     def wanted_height(self) -> int:
         """Every env, the heading, a rule and the summaries."""
-        return len(self.state.envs) + 2 + len(env_row.SUMMARIES)
+        return len(self.state.envs) + 2 + len(env_columns.SUMMARIES)
 
     def draw(self, size: Size) -> list[Line] | list[Row]:
         """Heading, the rows in sight, a rule where there is room, medians; least and greatest where there is more."""
@@ -52,25 +57,25 @@ class EnvTable(EnvRowsPanel):
         if started is None:
             return self._starting(width, height)
         palette = self.view.palette
-        layout = env_row.fit(width - 1, started)
+        layout = env_columns.fit(width - 1, started)
         severities = severities_of(self.state)
         envs = self._choose(severities)
-        names = list(env_row.SUMMARIES)[: 3 if height >= min(len(envs) + 5, 30) else 1]
+        names = list(env_columns.SUMMARIES)[: 3 if height >= min(len(envs) + 5, 30) else 1]
         shown = self.visible_rows([env.env for env in envs], max(height - 1 - len(names), 1))
         self._label(len(envs))
         arrow = "↓" if self._descending else "↑"
-        heading, self._spans = env_row.heading(palette, layout, started.slots, self._by, arrow)
+        heading, self._spans = env_columns.heading(palette, layout, started.slots, self._by, arrow)
         rows = [heading.row(width)]
         for index in shown:
             env, severity, here = self.state.envs[index], severities.get(index), index == self.view.selected_env
             pinned = index in self._pinned
-            draw = partial(env_row.row, palette, layout, started, env, severity=severity, here=here, pinned=pinned)
+            draw = partial(env_columns.row, palette, layout, started, env, severity=severity, here=here, pinned=pinned)
             rows.append(self.cached_row(env, width, draw, layout, severity, here, pinned))
         if len(shown) < len(envs):
             self.draw_scroll_arrows(rows, width)
         elif height > len(rows) + len(names):
             rows.append(self.line().add("─" * (width - 1), "faint").row(width))
-        return rows + [line.row(width) for line in env_row.summaries(palette, layout, started, envs, names)]
+        return rows + [line.row(width) for line in env_columns.summaries(palette, layout, started, envs, names)]
 
     def _choose(self, severities: dict[int, str]) -> list[EnvState]:
         """The envs to show, in their order."""
@@ -81,7 +86,7 @@ class EnvTable(EnvRowsPanel):
             envs = [env for env in envs if env.env in self._pinned or passes(env, severities.get(env.env))]
         if self._following and (worst := worst_of(envs, severities)) is not None:
             self.view.selected_env = worst
-        value = env_row.value_of(self._by, self.state.started)
+        value = env_columns.value_of(self._by, self.state.started)
         order = ordered(envs, value, descending=self._descending, first=self._pinned)
         return [self.state.envs[index] for index in order]
 
@@ -132,7 +137,7 @@ class EnvTable(EnvRowsPanel):
     def action_order(self) -> None:
         """Order by the next column."""
         if self.state.started is not None:
-            names = env_row.columns(self.state.started.slots)
+            names = env_columns.columns(self.state.started.slots)
             self.order_by(names[(names.index(self._by) + 1) % len(names)])
 
     def action_reverse(self) -> None:
@@ -162,3 +167,81 @@ class EnvTable(EnvRowsPanel):
                 if offset.x in columns:
                     self.order_by(name)
             event.prevent_default()
+
+
+class FilterBox(Horizontal):
+    """A slash, the filter, and what comes of it."""
+
+    DEFAULT_CSS = """
+    FilterBox { height: auto; max-height: 3; display: none; }
+    FilterBox > Static { width: auto; padding: 0 1; color: $heading; }
+    FilterBox > #said { width: 1fr; }
+    FilterBox > #said.wrong { color: $error; }
+    FilterBox > Input { width: 24; background: $background; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "leave the filter as it was")]
+
+    @dataclass
+    class Typed(Message):
+        """The text has changed."""
+
+        text: str
+
+    @dataclass
+    class Closed(Message):
+        """Enter, or Escape: `text` is the filter that is to hold."""
+
+        text: str
+
+    def compose(self) -> ComposeResult:
+        """One line."""
+        yield Static("/")
+        yield Input(compact=True, placeholder="acc<0.5 stage:blending anomaly", disabled=True)
+        yield Static(id="said")
+
+    def open(self) -> None:
+        """Begin to type."""
+        self.display = True
+        field = self.query_one(Input)
+        field.disabled = False
+        self._before = field.value
+        field.focus()
+
+    @property
+    def typing(self) -> bool:
+        """Whether it is open."""
+        return not self.query_one(Input).disabled
+
+    def say(self, text: str, *, wrong: bool = False) -> None:
+        """What the filter comes to, or why it is none."""
+        said = self.query_one("#said", Static)
+        said.update(text)
+        said.set_class(wrong, "wrong")
+
+    def clear(self) -> None:
+        """No filter."""
+        with self.prevent(Input.Changed):
+            self.query_one(Input).value = ""
+        self._close("")
+
+    def _close(self, text: str) -> None:
+        self.query_one(Input).disabled = True
+        self.display = bool(text.strip())
+        self.post_message(self.Closed(text))
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Tell who filters."""
+        event.stop()
+        self.post_message(self.Typed(event.value))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep it, unless it has no meaning."""
+        event.stop()
+        if not self.query_one("#said", Static).has_class("wrong"):
+            self._close(event.value)
+
+    def action_give_up(self) -> None:
+        """As it was."""
+        with self.prevent(Input.Changed):
+            self.query_one(Input).value = self._before
+        self._close(self._before)

@@ -9,9 +9,9 @@ from textual.geometry import Size
 
 from esper.control import Kind
 from esper.sanctum.bindings import APP, KEYS, Category, Key, shown
-from esper.sanctum.charset import key_name
-from esper.sanctum.holds import hold_of
+from esper.sanctum.requests import hold_of
 from esper.sanctum.source import is_over
+from esper.sanctum.symbols import key_name
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
 

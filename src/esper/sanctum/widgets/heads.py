@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
+from collections.abc import Hashable, Sequence
 
+from rich.segment import Segment
+from rich.style import Style
 from textual.geometry import Size
 
 from esper.sanctum.symbols import brief, head_label, number
-from esper.sanctum.widgets.panel import Line, Panel
+from esper.sanctum.widgets.chart import AXIS, Chart, Label, attach, width_of
+from esper.sanctum.widgets.panel import Line, Panel, Row
 from esper.telemetry.events import RunStarted
 from esper.telemetry.state import HeadState
-from esper.text_plot import span_of, sparkline
+from esper.text_plot import UNSOUND, decades, extent_of_rounds, logarithmic, span_of, sparkline
 
 
 def no_update(started: RunStarted) -> str:
@@ -74,3 +78,143 @@ class Heads(Panel):
             return None
         values = (update.kl, update.clip_fraction, update.explained_variance)
         return "KL {}  clip {}  EV {}".format(*(brief(value, 2).text for value in values))
+
+
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+class HeadPanel(Panel):
+    """A panel about the course of the heads' gradient norms."""
+
+    def key(self) -> Hashable:
+        """Changes with every update of the policy."""
+        return self.state.started is None, (self.state.update.seq if self.state.update else 0)
+
+    def draw(self, size: Size) -> list[Line] | list[Row]:
+        """Nothing before the run has started; a word before the first update."""
+        if self.state.started is None:
+            return []
+        if not self.state.heads:
+            return [self.line().add(f" {no_update(self.state.started)}", "dim")]
+        return self.draw_heads(size, {name: head.course.values for name, head in self.state.heads.items()})
+
+    def draw_heads(self, size: Size, courses: dict[str, list[float | None]]) -> list[Line] | list[Row]:
+        """The lines for the courses of the heads, all equally long."""
+        raise NotImplementedError
+
+    @property
+    def extent(self) -> int:
+        """Length of the axis of rounds, in points."""
+        assert self.state.started is not None
+        course = next(iter(self.state.heads.values())).course
+        return extent_of_rounds(len(course.values), -(-self.state.started.rounds // course.every))
+
+    @property
+    def every(self) -> int:
+        """Rounds to a point."""
+        return next(iter(self.state.heads.values())).course.every
+
+
+class HeadNorms(HeadPanel):
+    """A curve a head, over decades."""
+
+    METRICS = ("heads",)
+
+    HEADING = "gradient norm by head ─ by round"
+
+    def draw_heads(self, size: Size, courses: dict[str, list[float | None]]) -> list[Line] | list[Row]:
+        """The chart, each curve named at its end."""
+        axis = decades([value for course in courses.values() for value in course])
+        curves = [
+            (logarithmic(course, 10.0**axis.low), f"series{number % 8}")
+            for number, course in enumerate(courses.values())
+        ]
+        chart = Chart(
+            values=curves[0][0], role=curves[0][1], others=curves[1:], extent=self.extent, each=self.every,
+            low=axis.low, high=axis.high, ticks=axis.ticks,
+        )  # fmt: skip
+        labels = []
+        for name, (values, role) in zip(courses, curves, strict=True):
+            last = next((value for value in reversed(values) if value is not None and math.isfinite(value)), None)
+            if last is not None:
+                labels.append(Label(chart.row(last, size.height), head_label(name, short=True), role))
+        room = width_of(labels, size.height - 1)
+        lines = chart.lines(self.view.palette, size.width - room, size.height)
+        attach(lines[:-1], labels, size.width - room)
+        return lines
+
+
+class HeadShares(HeadPanel):
+    """The heads' shares of the gradient's norm, one upon the other."""
+
+    METRICS = ("heads",)
+
+    HEADING = "who steers the update ─ share of |g|"
+
+    def draw_heads(self, size: Size, courses: dict[str, list[float | None]]) -> list[Line] | list[Row]:
+        """A band a head, and beside it its name and last share."""
+        height = size.height - 1
+        points = [shares(point) for point in zip(*courses.values(), strict=True)]
+        last = next((point for point in reversed(points) if point), None)
+        labels: list[Label] = []
+        base = 0.0
+        for number, (name, share) in enumerate(zip(courses, last or (), strict=False)):
+            row = height - 1 - int(min(base + share / 2, 0.999) * height)
+            labels.append(Label(row, f"{head_label(name, short=True):<5} {share:>4.0%}", f"series{number % 8}"))
+            base += share
+        room = width_of(labels, height)
+        width = size.width - AXIS - 2 - room
+        if width < 8 or height < 2:
+            return []
+        extent = self.extent
+        columns = [_at(points, round(x / max(width - 1, 1) * (extent - 1))) for x in range(width)]
+        axis = Chart(
+            values=[], extent=extent, each=self.every, low=0.0, high=1.0, filled=True,
+            ticks=[(0.0, "0"), (0.5, "50"), (1.0, "100%")],
+        ).lines(self.view.palette, size.width - room, size.height)  # fmt: skip
+        margins = [self.line() for _ in range(height)]
+        attach(margins, labels[::-1], 0)  # of two on one row, that of the upper band above
+        rows: list[Row] = []
+        for y in range(height):
+            bands = self._row(columns, height, height - 1 - y)
+            rows.append([*axis[y].row(AXIS + 2), *bands, *margins[y].row(room)])
+        return [*rows, axis[-1].row(size.width)]
+
+    def _row(self, columns: Sequence[Sequence[float] | None], height: int, row: int) -> Row:
+        """One row of the bands, counted from the foot."""
+        palette = self.view.palette
+        segments: list[Segment] = []
+        for column in columns:
+            if column is None:
+                segments.append(Segment(" ", palette["normal"]))
+            elif not column:
+                segments.append(Segment(UNSOUND if row == 0 else " ", palette["bad" if row == 0 else "normal"]))
+            else:
+                segments.append(self._cell(column, row * 8, height * 8))
+        return list(Segment.simplify(segments))
+
+    def _cell(self, column: Sequence[float], first: int, total: int) -> Segment:
+        """Eight eighths of a column: the band that fills most of them, or two with the border between."""
+        bounds: list[float] = []
+        top = 0.0
+        for share in column:
+            top += share * total
+            bounds.append(top)
+        owners = [next((i for i, bound in enumerate(bounds) if eighth + 0.5 < bound), len(bounds) - 1)
+                  for eighth in range(first, first + 8)]  # fmt: skip
+        lower, upper = owners[0], owners[-1]
+        colour = [self.view.palette[f"area{owner % 8}"].color for owner in (lower, upper)]
+        filled = owners.count(lower)
+        return Segment(_EIGHTHS[filled], Style(color=colour[0], bgcolor=colour[1] if filled < 8 else None))
+
+
+def shares(point: Sequence[float | None]) -> list[float] | None:
+    """Each head's part of the sum; empty where that is not finite, None where there is nothing to share."""
+    total = sum(value or 0.0 for value in point)
+    if not math.isfinite(total):
+        return []
+    return [(value or 0.0) / total for value in point] if total > 0 else None
+
+
+def _at(points: Sequence[list[float] | None], index: int) -> list[float] | None:
+    return points[index] if index < len(points) else None

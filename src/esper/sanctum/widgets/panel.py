@@ -16,10 +16,10 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
+from esper.sanctum.explanations import EXPLANATIONS
 from esper.sanctum.symbols import Cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import ViewState
-from esper.telemetry.explanations import EXPLANATIONS
 from esper.telemetry.state import RunState
 
 Row: TypeAlias = list[Segment]

@@ -1,16 +1,18 @@
-"""The second line: what is wrong now, the worst first."""
+"""What is wrong now: the anomaly strip, and why a run is paused."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import ClassVar
 
+from rich.cells import set_cell_size
 from textual.binding import BindingType
 from textual.geometry import Size
 
 from esper.formatting import plain
 from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.symbols import SEVERITIES, shorten
+from esper.sanctum.requests import hold_of
+from esper.sanctum.symbols import SEVERITIES, STATUSES, shorten, wrapped
 from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.sentences import place_of
@@ -90,3 +92,45 @@ class AnomalyStrip(Panel, can_focus=True):
     def on_blur(self) -> None:
         """Show that it is not."""
         self.update()
+
+
+_MOST_LINES = 6
+"""Of a reason: some libraries write whole pages."""
+
+
+class Held(Panel):
+    """Below the first lines of every screen, while a fault holds the run."""
+
+    DEFAULT_CSS = """
+    Held { height: auto; padding: 0 1; display: none; }
+    Held.-held { display: block; }
+    """
+
+    def update(self) -> None:
+        """Come, or go."""
+        self.set_class(self.state.cause is not None, "-held")
+        super().update()
+
+    def key(self) -> Hashable:
+        """Of the state, only this."""
+        return self.state.cause, self.state.reason
+
+    def wanted_height(self) -> int:
+        """As many lines as the text takes."""
+        return len(self._texts(self.app.size.width - 2))
+
+    def draw(self, size: Size) -> list[Line]:
+        """The reason in the colour of an error, then what leads on."""
+        return [self.line().add(text, role) for text, role in self._texts(size.width)]
+
+    def _texts(self, width: int) -> list[tuple[str, str]]:
+        """Lines and their roles."""
+        cause = self.state.cause
+        if cause is None:
+            return []
+        held = STATUSES["HELD"]
+        reason = wrapped(f"{held.glyph} {plain(self.state.reason or '')}", width)
+        if len(reason) > _MOST_LINES:
+            reason[_MOST_LINES - 1 :] = [shorten(" ".join(reason[_MOST_LINES - 1 :]), width)]
+        way = [f"  {text}" for text in wrapped(hold_of(cause).way, width - 2)] if self.view.source.live else []
+        return [*((set_cell_size(text, width), "error") for text in reason), *((text, "bright") for text in way)]

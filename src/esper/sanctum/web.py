@@ -1,4 +1,4 @@
-"""A server of one page: a terminal, in which every visitor has a dashboard of his own, in a process of its own."""
+"""A web server that shows the dashboard in a browser. Imports neither Textual nor torch."""
 
 from __future__ import annotations
 

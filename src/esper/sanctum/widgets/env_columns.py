@@ -1,4 +1,4 @@
-"""The columns of the env table: how they share the width, and how a row is written."""
+"""The columns of the env table: widths, values, cells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median, median_high, median_low
 
 from esper.formatting import plain
 from esper.history.timeline import Sign
-from esper.sanctum.population import NUMBERS
+from esper.sanctum.env_filter import NUMBERS
 from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, number, percent, power_of_two
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line, Pieces

@@ -1,4 +1,4 @@
-"""Which envs to show, and in which order: the filter and the order of the env table, without a screen.
+"""Filter and sort order of the envs.
 
 A filter is a few terms, all of which must hold: `acc<0.5`, `stage:blending`, `device:cuda:1`, `anomaly`, a number of
 an env, or any text that stands in its row.

@@ -1,10 +1,10 @@
-"""What every metric is, its unit, its healthy range, and what to do outside it, with the thresholds of the rules."""
+"""What each metric means, its unit, its healthy range, and what to do outside it."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from esper.health import rules as rules
+from esper.health import rules
 
 
 class Explanation(NamedTuple):

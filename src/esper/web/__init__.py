@@ -1,1 +1,0 @@
-"""The dashboard in a browser. Imports neither torch nor Textual, and needs the extra `serve`."""
