@@ -61,9 +61,12 @@ def modules(*packages: str) -> list[str]:
 @pytest.mark.parametrize(
     ("packages", "forbidden"),
     [
-        (("telemetry", "control", "attach", "config", "launch", "cli", "commands"), {"torch", "textual"}),
+        (
+            ("telemetry", "health", "recording", "history", "attach", "control", "config", "engine.thread", "cli"),
+            {"torch", "textual"},
+        ),
         (("sanctum",), {"torch"}),
-        (("tasks.names", "engine.manifest"), {"torch", "textual"}),
+        (("tasks.registry", "tasks.settings", "checkpoint.manifest", "checkpoint.catalog"), {"torch", "textual"}),
     ],
 )
 def test_fast_commands_import_no_slow_library(packages: tuple[str, ...], forbidden: set[str]) -> None:

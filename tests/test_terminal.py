@@ -205,7 +205,7 @@ class Engine(EngineThread):
 @pytest.mark.parametrize("code", [0, 1])
 def test_dashboard_crash_checkpoints_the_run(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, ended = Engine(resolve(None, tiny(tmp_path)), None), list[int]()
-    monkeypatch.setattr(main, "show", lambda *_: code)
+    monkeypatch.setattr("esper.cli.commands.train.show", lambda *_: code)
     monkeypatch.setattr(os, "_exit", ended.append)
     with pytest.raises(SystemExit) if code else nullcontext():
         _run_dashboard(engine, Look("", "", bell=False))
@@ -220,7 +220,7 @@ def test_dashboard_crash_without_output_checkpoints_the_run(tmp_path: Path, monk
     def fail(*_: object) -> NoReturn:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(main, "show", fail)
+    monkeypatch.setattr("esper.cli.commands.train.show", fail)
     with pytest.raises(OSError, match="Input/output error"):
         _run_dashboard(engine, Look("", "", bell=False))
     assert engine.control.take() == Request(Kind.STOP, "dashboard")

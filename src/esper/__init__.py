@@ -1,5 +1,5 @@
 """Esper Sanctum: train populations of growing neural networks, and watch them do it."""
 
-from esper.domain import VERSION as __version__
+from esper import domain
 
-__all__ = ["__version__"]
+__version__ = domain.VERSION

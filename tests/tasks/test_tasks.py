@@ -11,11 +11,12 @@ from esper.growth.blueprints import BLUEPRINTS
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.tasks import TASK_NAMES, TaskError, digits, get_task
-from esper.tasks.registry import TASKS
+from esper.tasks.settings import TASK_SETTINGS
 
 
 def test_task_names_match_registry_without_torch() -> None:
-    assert tuple(TASKS) == TASK_NAMES
+    assert [get_task(name).name for name in TASK_NAMES] == list(TASK_NAMES)
+    assert set(TASK_SETTINGS) == set(TASK_NAMES)
     code = "import sys, esper.tasks; assert 'torch' not in sys.modules and esper.tasks.TASK_NAMES"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from esper.config import TaskError
-from esper.tasks.registry import TASK_NAMES, check_task_name
+from esper.tasks.registry import TASK_NAMES, TASKS, check_task_name
 from esper.tasks.settings import own_values, settings_of, with_recorded_settings, with_task_settings
 
 if TYPE_CHECKING:
@@ -26,15 +27,14 @@ __all__ = [
 
 
 def get_task(name: str) -> Task:
-    """Return the task of this name.
+    """Return the task of this name. Imports torch.
 
     Raises:
         TaskError: No task has this name.
     """
     check_task_name(name)
-    from esper.tasks.registry import TASKS  # imports torch
-
-    return TASKS[name]
+    module, attribute = TASKS[name].split(":")
+    return getattr(import_module(f"esper.tasks.{module}"), attribute)
 
 
 def configured_task(config: Config) -> Task:

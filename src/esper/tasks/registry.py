@@ -1,22 +1,23 @@
-"""Tasks by name. To add a task, list it here, its name in `names.py`, and its settings in `settings.py`."""
+"""The tasks by name, and where each is defined. Needs no torch.
+
+To add a task, list it here and its settings in `settings.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from esper.config import TaskError
 from esper.formatting import nearest
-from esper.tasks.cifar import CIFAR10_TASK, CIFAR_IMPAIRED_TASK
-from esper.tasks.digits import DIGITS_IMPAIRED_TASK, DIGITS_TASK
-from esper.tasks.synthetic import SYNTHETIC_TASK
-from esper.tasks.task import Task
 
-TASKS: Mapping[str, Task] = {
-    task.name: task for task in (DIGITS_IMPAIRED_TASK, DIGITS_TASK, SYNTHETIC_TASK, CIFAR10_TASK, CIFAR_IMPAIRED_TASK)
+TASKS = {
+    "digits_impaired": "digits:DIGITS_IMPAIRED_TASK",
+    "digits": "digits:DIGITS_TASK",
+    "synthetic": "synthetic:SYNTHETIC_TASK",
+    "cifar10": "cifar:CIFAR10_TASK",
+    "cifar_impaired": "cifar:CIFAR_IMPAIRED_TASK",
 }
+"""Module and attribute of each task."""
 
-
-TASK_NAMES = ("digits_impaired", "digits", "synthetic", "cifar10", "cifar_impaired")
+TASK_NAMES = tuple(TASKS)
 """Names of the tasks; the first is the default."""
 
 
@@ -26,5 +27,5 @@ def check_task_name(name: str) -> None:
     Raises:
         TaskError: No task has this name; the message suggests the nearest one.
     """
-    if name not in TASK_NAMES:
+    if name not in TASKS:
         raise TaskError(f"unknown task {name!r}: {nearest(name, TASK_NAMES)}")

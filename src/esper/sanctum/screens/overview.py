@@ -219,9 +219,9 @@ class Log(Panel):
         lines: list[Line] = []
         role = "normal" if entry.severity == "info" else "bright"
         hanging = " " * (_INDENT if width >= 50 else 3)
-        for number, text in enumerate(_wrapped(entry.text, width, hanging)):
+        for row, text in enumerate(_wrapped(entry.text, width, hanging)):
             line = self.line()
-            if number == 0:
+            if row == 0:
                 line.add(f" {time_of_day(entry.time)} ", "dim")
                 if entry.severity != "info":
                     line.add(SEVERITIES[entry.severity].glyph, entry.severity)

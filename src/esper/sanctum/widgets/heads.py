@@ -158,9 +158,9 @@ class HeadShares(HeadPanel):
         last = next((point for point in reversed(points) if point), None)
         labels: list[Label] = []
         base = 0.0
-        for number, (name, share) in enumerate(zip(courses, last or (), strict=False)):
+        for index, (name, share) in enumerate(zip(courses, last or (), strict=False)):
             row = height - 1 - int(min(base + share / 2, 0.999) * height)
-            labels.append(Label(row, f"{head_label(name, short=True):<5} {share:>4.0%}", f"series{number % 8}"))
+            labels.append(Label(row, f"{head_label(name, short=True):<5} {share:>4.0%}", f"series{index % 8}"))
             base += share
         room = width_of(labels, height)
         width = size.width - AXIS - 2 - room
