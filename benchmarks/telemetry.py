@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.factory import example_run
-from tests.telemetry.recordings import fold
+from tests.recording.recordings import fold
 
 from esper.health.detector import Inspector
 from esper.history.history import open_history

@@ -8,8 +8,8 @@ from esper.sanctum.app import MOST_NOTICES, SanctumApp
 from esper.sanctum.source import ReplaySource
 from esper.sanctum.theme import DEFAULT
 from tests.factory import example_run
+from tests.recording.recordings import recording, write_segment
 from tests.sanctum.driving import ROOMY, notices, tick
-from tests.telemetry.recordings import recording, write_segment
 
 
 async def test_notices_of_damage_appear_once_and_are_capped(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from esper.sanctum.source import LiveSource, ReplaySource, Source
 from esper.sanctum.theme import DEFAULT
 from esper.telemetry import events as ev
 from tests.factory import example_run
+from tests.recording.recordings import recording, write_segment
 from tests.sanctum.driving import notices, screen_text, settle
 from tests.sanctum.sessions import FakeSession
-from tests.telemetry.recordings import recording, write_segment
 
 RUN = [msgspec.structs.replace(event, time=1e9 + 4 * event.seq) for event in example_run()]
 SIZE = (120, 40)

@@ -13,9 +13,9 @@ from esper.sanctum.theme import DEFAULT
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import example_run, stamp
+from tests.recording.recordings import recording
 from tests.sanctum.driving import header, replay, settle
 from tests.sanctum.sessions import FakeSession
-from tests.telemetry.recordings import recording
 
 
 def test_app_import_loads_neither_torch_nor_numpy() -> None:

@@ -16,8 +16,8 @@ from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.scrubber import Scrubber
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
+from tests.recording.recordings import recording, write_segment
 from tests.sanctum.driving import header, live, notices, replay, screen_text, settle, shown, tick
-from tests.telemetry.recordings import recording, write_segment
 
 SIZE = (120, 40)
 RUN = example_run(rounds=3)

@@ -13,7 +13,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.codec import decoder, encode, encode_lines
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import env_stepped, example_run
-from tests.telemetry.recordings import fold
+from tests.recording.recordings import fold
 
 KINDS = typing.get_args(ev.AnyEvent)
 DECODER: msgspec.json.Decoder[Record] = decoder(Record)

@@ -1,0 +1,290 @@
+"""attach and --detach as a person meets them: processes of their own, in terminals of their own."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.files import read_checkpoint
+from esper.cli.commands.attach import find_live_run
+from esper.cli.main import main
+from esper.recording.recorder import Recorder
+from esper.recording.run_lock import LOCK, RunLock, is_live, read_holder
+from esper.telemetry import events as ev
+from esper.telemetry.codec import encode
+from tests.factory import example_run
+from tests.recording.recordings import recording
+from tests.runs import only_run, recorded
+from tests.terminals import PATIENCE, Terminal, run, started
+
+LONG = ("--envs", "2", "--steps", "4", "--rounds", "100000", "--checkpoint-every", "0")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def end(directory: Path) -> None:
+    """End a run, if it is there, whatever a test has made of it."""
+    holder = read_holder(directory)
+    if holder is not None and is_live(directory):
+        os.kill(holder.pid, signal.SIGKILL)
+
+
+# What cannot be attached to: exit 2, one sentence
+
+
+def ended_run(folder: Path, name: str = "over") -> Path:
+    directory = folder / "telemetry" / name
+    directory.mkdir(parents=True)
+    (directory / "events-00001.jsonl").write_bytes(recording(example_run()))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "no run in telemetry is live: esper-sanctum replay last shows the last one"),
+        (("over",), "telemetry/over is not live, no process trains it: esper-sanctum replay over shows it"),
+        (("last",), "telemetry/over is not live, no process trains it: esper-sanctum replay last shows it"),
+        (
+            ("telemetry/over/events-00001.jsonl",),
+            "telemetry/over/events-00001.jsonl is not the directory of a run: esper-sanctum replay "
+            "telemetry/over/events-00001.jsonl shows it",
+        ),
+        (("ovre",), "there is no file 'ovre', nor a run of that name in telemetry: did you mean over"),
+        (("--telemetry-dir", "none"), "no run in none is live: esper-sanctum replay last shows the last one"),
+    ],
+)
+def test_attach_to_a_run_that_is_not_live_is_refused(arguments: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
+    ended_run(tmp_path)
+    done = run("attach", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"esper-sanctum: {sentence}\n")
+
+
+def test_attach_last_picks_the_run_started_last(tmp_path: Path) -> None:
+    ended_run(tmp_path, "first")
+    ended_run(tmp_path, "second")
+    locks = [RunLock(tmp_path / "telemetry" / name) for name in ("second", "first")]
+    os.utime(tmp_path / "telemetry" / "second" / LOCK, (100.0, 100.0))
+    os.utime(tmp_path / "telemetry" / "first" / "events-00001.jsonl", (100.0, 100.0))  # the other was written to last
+    assert find_live_run(None, tmp_path / "telemetry").name == "first"
+    for lock in locks:
+        lock.release()
+
+
+@pytest.mark.parametrize(("option", "last"), [("--no-tui", "run {}: done"), ("--narrate", "run done")])
+def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_path: Path) -> None:
+    """And it is followed to its end, without torch; `--no-tui` and `--narrate` print what comes."""
+    live = tmp_path / "telemetry" / "live"
+    lock, recorder = RunLock(live), Recorder(live)
+    events = example_run()
+    for event in events[:-1]:
+        recorder.put(event)
+    assert recorder.flush()
+    ended_run(tmp_path)  # written to later, but not live
+    script = "import sys; from esper.cli import main; code = main(['attach', sys.argv[1]]); "
+    script += "print('imported:', *{'torch', 'textual'} & set(sys.modules)); sys.exit(code)"
+    printed = tmp_path / "printed"
+    with printed.open("w") as file:
+        process = subprocess.Popen([sys.executable, "-c", script, option], cwd=tmp_path, stdout=file)
+
+    def heard() -> bool:
+        recorder.put(ev.Logged(seq=events[-1].seq, time=events[-1].time, severity="info", text="still here"))
+        return "still here" in printed.read_text()
+
+    wait_until(heard)
+    recorder.put(events[-1])
+    recorder.close()
+    lock.release()
+    assert process.wait(PATIENCE) == 0
+    output = printed.read_text()
+    started = events[0]
+    assert isinstance(started, ev.RunStarted)
+    assert last.format(started.run) in output.splitlines()
+    assert output.endswith("imported:\n")
+
+
+def test_attach_reports_a_killed_run(tmp_path: Path) -> None:
+    directory = tmp_path / "telemetry" / "live"
+    hold = "import sys, time; from pathlib import Path; from esper.telemetry.liveness import RunLock; "
+    hold += "lock = RunLock(Path(sys.argv[1])); print(flush=True); time.sleep(1000)"
+    trainer = subprocess.Popen([sys.executable, "-c", hold, str(directory)], stdout=subprocess.PIPE)
+    assert trainer.stdout is not None
+    trainer.stdout.readline()
+    (directory / "events-00001.jsonl").write_bytes(recording(example_run()[:20]))
+    with started("attach", "--no-tui", cwd=tmp_path) as watching:
+        pipe = watching.stdout
+        assert pipe is not None
+        with (directory / "events-00001.jsonl").open("ab") as file:
+
+            def heard() -> bool:
+                file.write(encode(ev.Logged(seq=21, time=1.8e9, severity="info", text="still here")) + b"\n")
+                file.flush()
+                return bool(select.select([pipe], [], [], 0.1)[0])
+
+            wait_until(heard)
+        trainer.kill()
+        trainer.communicate()
+        _, errors = watching.communicate(timeout=PATIENCE)
+        assert errors == "esper-sanctum: the process that trained telemetry/live ended without a word\n"
+        assert watching.returncode == 1
+
+
+def test_run_without_a_socket_warns_and_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delattr(socket, "AF_UNIX")
+    # One lane: a worker is spoken to through a pair of sockets, which every system has that starts one.
+    assert main(["--no-tui", "--devices", "cpu:0", "--envs", "2", "--steps", "2", "--rounds", "1"]) == 0
+    output = capsys.readouterr().out
+    assert "WARNING this run cannot be controlled from elsewhere: this system has no Unix sockets\n" in output
+    assert f"run {only_run(tmp_path).name}: done" in output
+
+
+# --detach
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--envs", "0"), "--envs '0' is not valid: it must be a whole number >= 1"),
+        (("--devices", "cpu:9999"), "--devices cpu:9999 is not there: this machine has cpu:0"),
+        (("--resume", "none"), "there is no file 'none', nor a run of that name in telemetry"),
+    ],
+)
+def test_detach_reports_startup_errors_at_once(arguments: tuple[str, ...], named: str, tmp_path: Path) -> None:
+    done = run("--detach", "--no-tui", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("esper-sanctum: ")
+    assert done.stderr.count("\n") == 1
+    assert named in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_detach_interrupted_during_startup_ends_the_run(number: signal.Signals, tmp_path: Path) -> None:
+    with started("--detach", "--no-tui", *LONG, cwd=tmp_path) as starting:
+        wait_until(lambda: bool(list(tmp_path.glob("telemetry/starting-*.log"))))
+        wait_until(lambda: bool(psutil.Process(starting.pid).children()))
+        (child,) = psutil.Process(starting.pid).children()
+        child.suspend()  # or it might train by then
+        time.sleep(0.5)
+        starting.send_signal(number)
+        time.sleep(0.5)
+        child.resume()
+        assert starting.wait(PATIENCE) == 128 + number
+        assert not child.is_running()
+
+
+def test_detach_needs_a_terminal_only_for_the_dashboard(tmp_path: Path) -> None:
+    done = run("--detach", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "esper-sanctum: the dashboard needs a terminal, and there is none here: add --no-tui\n"
+    with Terminal("--detach", "--theme", "sanctum-drak", cwd=tmp_path) as terminal:
+        assert terminal.leave() == 2
+        assert b"'sanctum-drak'" in terminal.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_detach_under_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "x", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    for name, value in {"LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    done = run("--detach", "--no-tui", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--detach cannot be used under torchrun" in done.stderr
+
+
+@pytest.mark.slow
+def test_detached_run_serves_two_viewers_and_is_stopped(tmp_path: Path) -> None:
+    """One viewer is killed, one only reads, one ends the run; the run minds none of it but the last."""
+    with Terminal("--detach", *LONG, cwd=tmp_path) as terminal:
+        terminal.wait_for("RUNNING")
+        directory = only_run(tmp_path)
+        terminal.type("d")
+        assert terminal.leave() == 0
+        terminal.assert_restored()
+        assert f"{directory.name} goes on: esper-sanctum attach".encode() in terminal.output
+    try:
+        assert is_live(directory)
+        holder = read_holder(directory)
+        assert holder is not None
+        assert os.getsid(holder.pid) == holder.pid
+        with Terminal("attach", cwd=tmp_path) as first, Terminal("attach", "--read-only", cwd=tmp_path) as second:
+            first.wait_for("RUNNING")
+            second.wait_for("read-only")
+            first.type("p")
+            second.wait_for("PAUSED")
+            first.process.kill()
+            second.type("c")
+            second.wait_for("This view is read-only")
+            assert list_checkpoints(directory) == []
+            second.type("q")
+            assert second.leave() == 0
+        with Terminal("attach", directory.name, cwd=tmp_path) as third:
+            third.wait_for("PAUSED")
+            third.type("p")
+            third.wait_for("RUNNING")
+            third.type("{")  # who looks at the start of the run is still told of its end
+            third.wait_for("PAST")
+            third.type("Q")
+            third.wait_for("End it?")
+            third.type("c")
+            assert third.leave() == 0
+            third.assert_restored()
+            assert f"run {directory.name}: stopped".encode() in third.output
+        wait_until(lambda: not is_live(directory))
+    finally:
+        end(directory)
+    assert read_checkpoint(list_checkpoints(directory)[-1])
+    requests = [event for event in recorded(directory) if isinstance(event, ev.ControlRequested)]
+    assert [request.kind for request in requests] == ["pause", "resume", "stop"]
+    who = [request.origin.rpartition(" ") for request in requests]
+    assert {name for name, _, _ in who} == {who[0][0]}
+    assert [int(pid) for _, _, pid in who] == [first.process.pid, third.process.pid, third.process.pid]
+    assert not (directory / "control.sock").exists()
+    assert f"run {directory.name}: stopped" in (directory / "output.log").read_text()
+
+
+@pytest.mark.slow
+def test_detached_run_starts_and_resumes_from_a_script(tmp_path: Path) -> None:
+    done = run("--detach", "--no-tui", *LONG, cwd=tmp_path)
+    directory = only_run(tmp_path)
+    try:
+        assert (done.returncode, done.stdout) == (0, f"telemetry/{directory.name}\n")
+        assert is_live(directory)
+        holder = read_holder(directory)
+        assert holder is not None
+        refused = run("--no-tui", "--resume", str(directory), cwd=tmp_path)
+        assert refused.returncode == 2  # it has no checkpoint yet
+        os.kill(holder.pid, signal.SIGTERM)
+        wait_until(lambda: not is_live(directory))
+        resumed = run("--detach", "--no-tui", "--resume", str(directory), cwd=tmp_path)
+        assert (resumed.returncode, resumed.stdout) == (0, f"{directory}\n")
+        assert is_live(directory)
+        twice = run("--no-tui", "--resume", str(directory), cwd=tmp_path)
+        assert twice.returncode == 2
+        assert "is being trained by process " in twice.stderr
+    finally:
+        end(directory)
+    assert (directory / "output.log").exists()
+    assert (directory / "output-2.log").exists()
+    assert sorted(path.name for path in (tmp_path / "telemetry").iterdir()) == [directory.name]

@@ -1,0 +1,77 @@
+"""`esper-sanctum replay` without a dashboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.cli.main import main
+from esper.telemetry import events as ev
+from tests.factory import example_run
+from tests.recording.recordings import recording, write_segment
+from tests.runs import LiveRun
+
+RUN = example_run()
+
+
+def test_replay_against_reports_the_divergence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = next(i for i, event in enumerate(RUN) if isinstance(event, ev.EnvStepped) and event.step == 3)
+    step = RUN[index]
+    other = [*RUN[:index], msgspec.structs.replace(step, loss=2.5), *RUN[index + 1 :]]
+    write_segment(tmp_path / "a", 1, recording(RUN))
+    write_segment(tmp_path / "b", 1, recording(other))
+
+    assert main(["replay", "a", "--against", "b", "--no-tui", "--telemetry-dir", str(tmp_path)]) == 0
+
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == "a and b diverge at round 1 step 3, env 00: loss 2 against 2.5 (this run, the other)"
+
+
+def test_replay_against_run_of_same_seed_finds_no_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (LiveRun(tmp_path / name, rounds=1) for name in ("one", "two"))
+    for run in (first, second):
+        run.start().finish()
+
+    assert main(["replay", str(first.run.directory), "--against", str(second.run.directory), "--no-tui"]) == 0
+
+    assert "computed the same as far as both go" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_replay_against_missing_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_segment(tmp_path / "a", 1, recording(RUN))
+
+    assert main(["replay", "a", "--against", "c", "--no-tui", "--telemetry-dir", str(tmp_path)]) == 2
+
+    assert "there is no file 'c', nor a run of that name" in capsys.readouterr().err
+
+
+def test_replay_narrate_prints_history_from_a_moment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_segment(tmp_path / "a", 1, recording(RUN))
+
+    assert main(["replay", "a", "--narrate", "--telemetry-dir", str(tmp_path)]) == 0
+    whole = capsys.readouterr()
+    assert main(["replay", "a", "--narrate", "--at", "round:2", "--telemetry-dir", str(tmp_path)]) == 0
+    later = capsys.readouterr()
+
+    assert whole.err == later.err == ""
+    lines = whole.out.splitlines()
+    assert lines[0].startswith("run digits_impaired-20261121-015300: ppo on digits_impaired, 4 envs")
+    assert lines[-1] == "run done"
+    planted = [line for line in lines if " planted, at round " in line]
+    assert len(planted) == 8
+    assert later.out.splitlines() == lines[lines.index(planted[4]) :]
+
+
+def test_replay_of_unended_run_reports_a_crash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    half = [event for event in RUN if not isinstance(event, ev.RunEnded)]
+    write_segment(tmp_path / "a", 1, recording(half))
+    where = ["--no-tui", "--telemetry-dir", str(tmp_path)]
+
+    assert main(["replay", "a", *where]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(": crashed")
+    assert main(["replay", "a", "--at", "50%", *where]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(": running")

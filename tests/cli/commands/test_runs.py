@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.cli.main import main
+from esper.formatting import size
+from esper.recording.run_lock import LOCK, RunLock
+from esper.recording.segments import pack
+from esper.telemetry import events as ev
+from tests.factory import example_run, stamp
+from tests.recording.recordings import fold, recording, write_segment
+
+RUN = example_run()
+BEST = max(event.accuracy for event in RUN if isinstance(event, ev.EnvStepped))
+
+
+def ending(last: ev.AnyEvent | None, until: int = 60) -> bytes:
+    """The first events of a run, and one more."""
+    run = RUN[:until]
+    return recording([*run, *stamp([last], first=until + 1, start=run[-1].time)] if last else run)
+
+
+def make(folder: Path, name: str, content: bytes, *, age: float = 0.0, lock: bool = True) -> Path:
+    directory = folder / name
+    path = write_segment(directory, 1, content)
+    if lock:
+        RunLock(directory).release()
+    written = time.time() - age
+    os.utime(path, (written, written))
+    return directory
+
+
+def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    assert main(["runs", str(folder), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("last", "state"),
+    [
+        (ev.RunEnded(outcome="done"), "done"),
+        (ev.RunEnded(outcome="stopped"), "stopped"),
+        (ev.RunEnded(outcome="failed", reason="disk"), "failed"),
+        (ev.Paused(round=1, step=3, origin="keyboard"), "crashed"),
+        (None, "crashed"),
+    ],
+)
+def test_run_state_without_a_writer(
+    tmp_path: Path, last: ev.AnyEvent | None, state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path, "a", ending(last))
+
+    assert [run["state"] for run in listed(tmp_path, capsys)] == [state]
+
+
+@pytest.mark.parametrize(("last", "state"), [(ev.Paused(round=1, step=3, origin="keyboard"), "paused"), (None, "live")])
+def test_run_state_with_a_live_process(
+    tmp_path: Path, last: ev.AnyEvent | None, state: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = RunLock(make(tmp_path, "a", ending(last), age=9000))
+
+    assert [run["state"] for run in listed(tmp_path, capsys)] == [state]
+    lock.release()
+    assert [run["state"] for run in listed(tmp_path, capsys)] == ["crashed"]
+
+
+def test_run_state_without_lock_depends_on_last_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, "new", ending(None), lock=False)
+    make(tmp_path, "old", ending(None), age=9000, lock=False)
+
+    assert [(run["run"], run["state"]) for run in listed(tmp_path, capsys)] == [("new", "live"), ("old", "crashed")]
+
+
+def test_runs_reads_only_the_last_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = make(tmp_path, "a", b"this would be damage\n" * 100)
+    pack(write_segment(directory, 2, recording(RUN[50:], fold(RUN[:50]))))
+    (directory / "checkpoints").mkdir()
+    (directory / "checkpoints" / "tensors").write_bytes(bytes(5000))
+
+    [run] = listed(tmp_path, capsys)
+
+    assert (run["state"], run["task"], run["policy"]) == ("done", "digits_impaired", "ppo")
+    assert (run["round"], run["rounds"], run["best_accuracy"]) == (2, 2, BEST)
+    assert run["bytes"] == sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def test_runs_falls_back_from_torn_to_previous_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = make(tmp_path, "a", ending(None))
+    write_segment(directory, 2, b'{"type":"Keyfr')
+
+    [run] = listed(tmp_path, capsys)
+
+    assert (run["round"], run["state"]) == (fold(RUN[:60]).round, "crashed")
+
+
+def test_runs_table_lists_newest_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, "older", recording(RUN), age=7300)
+    make(tmp_path, "newer", ending(None), age=130)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "run.json").write_text("{}")
+    (tmp_path / "begun" / LOCK).touch()
+    os.utime(tmp_path / "begun" / "run.json", (0, 0))
+
+    assert main(["runs", str(tmp_path)]) == 0
+
+    headings, *lines = capsys.readouterr().out.splitlines()
+    assert headings.split() == ["run", "state", "task", "policy", "round", "best", "size", "written"]
+    cells = [re.split(r"  +", line) for line in lines]
+    assert [row[0] for row in cells] == ["newer", "older", "begun"]
+    assert cells[1][:6] == ["older", "done", "digits_impaired", "ppo", "2/2", f"{BEST:.1%}"]
+    assert re.fullmatch(r"\d+\.\d KiB", cells[1][6])
+    assert cells[1][7] == "2 h ago"
+    assert cells[0][1] == "crashed"
+    assert cells[0][-1] == "2 min ago"
+    assert cells[2][1:6] == ["crashed", "–", "–", "–", "–"]
+
+
+def test_runs_skips_a_symlink_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loop = make(tmp_path, "run", recording(RUN)) / "loop"
+    loop.symlink_to(loop)
+
+    assert main(["runs", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["run", "done"]
+
+
+def test_runs_lists_others_despite_an_unreadable_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, "diary", b"dear diary\n" * 100)
+    make(tmp_path, "run", recording(RUN), age=60)
+
+    assert main(["runs", str(tmp_path)]) == 0
+
+    printed = capsys.readouterr()
+    assert [line.split()[:2] for line in printed.out.splitlines()[1:]] == [["diary", "unreadable"], ["run", "done"]]
+    assert "diary is unreadable: " in printed.err
+    assert "is not a recording" in printed.err
+
+
+def test_runs_in_empty_directory_suggests_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs"]) == 0
+    assert capsys.readouterr().out == (
+        "telemetry holds no runs: esper-sanctum trains one, and esper-sanctum demo replays a recorded one\n"
+    )
+    assert main(["runs", "--json"]) == 0
+    assert capsys.readouterr().out == "[]\n"
+    assert main(["runs", "nowhere"]) == 2
+    assert capsys.readouterr().err == "esper-sanctum: there is no directory nowhere\n"
+
+
+def test_runs_imports_neither_torch_nor_textual(tmp_path: Path) -> None:
+    make(tmp_path, "run", recording(RUN))
+    run = str(tmp_path / "run")
+    imported = "{'torch', 'textual'} & set(sys.modules)"
+    for command in (["runs", str(tmp_path)], ["show", run], ["compare", run, run]):
+        script = f"import sys; from esper import cli; cli.main({command!r}); print({imported})"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "set()"
+        assert len(done.stdout.splitlines()) > 2
+
+
+def test_runs_best_accuracy_is_over_all_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = make(tmp_path, "a", recording(RUN[:10]))
+    better = [msgspec.structs.replace(e, accuracy=1.0) if isinstance(e, ev.EnvStepped) else e for e in RUN[:40]]
+    write_segment(directory / "rank-00001", 1, recording(better))
+
+    assert [run["best_accuracy"] for run in listed(tmp_path, capsys)] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0.0 KiB"), (1023, "1.0 KiB"), (2**20, "1.0 MiB"), (3 * 2**29, "1.5 GiB"), (2**41, "2048.0 GiB")],
+)
+def test_sizes_are_formatted_in_suitable_units(count: int, text: str) -> None:
+    assert size(count) == text

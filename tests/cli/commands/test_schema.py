@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from esper.cli.commands.schema import json_schema
+from esper.telemetry import events as ev
+from esper.telemetry.codec import encode
+from tests.factory import env_stepped, example_run
+from tests.recording.recordings import recording
+from tests.telemetry.test_codec import KINDS, values
+
+SCHEMA: Any = json_schema()
+VALIDATOR = Draft202012Validator(SCHEMA)
+
+
+@given(event=st.one_of([values(kind) for kind in KINDS]))
+def test_recorded_events_conform_to_the_schema(event: ev.AnyEvent) -> None:
+    schema: Any = {**SCHEMA, **SCHEMA["$defs"][type(event).__name__]}
+    Draft202012Validator(schema).validate(msgspec.json.decode(encode(event)))
+
+
+def test_recording_lines_conform_to_the_schema() -> None:
+    for line in recording(example_run(envs=2, rounds=1)).splitlines():
+        VALIDATOR.validate(msgspec.json.decode(line))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("loss", "nan"), ("loss", None), ("accuracy", "0.5"), ("env", 0.5), ("slots", {}), ("type", "X")],
+)
+def test_invalid_events_do_not_conform_to_the_schema(field: str, value: object) -> None:
+    line: Any = msgspec.json.decode(encode(env_stepped()))
+
+    assert VALIDATOR.is_valid(line)
+    line[field] = value
+    assert not VALIDATOR.is_valid(line)
+
+
+def test_schema_describes_every_event_and_field() -> None:
+    assert {kind.__name__ for kind in typing.get_args(ev.AnyEvent)} < SCHEMA["$defs"].keys()
+    for name, definition in SCHEMA["$defs"].items():
+        assert definition["description"], name
+        for field, value in definition.get("properties", {}).items():
+            assert value["description"], f"{name}.{field}"
+
+
+def test_schema_descriptions_come_from_docstrings() -> None:
+    fields = SCHEMA["$defs"]["DeviceSampled"]["properties"]
+
+    assert fields["temperature"]["description"] == "Degrees Celsius."
+    assert fields["seq"]["description"] == "Sequence number in the run, from 1, without gaps."

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.cli.main import main
+from esper.recording.run_lock import RunLock
+from esper.recording.segments import pack
+from esper.telemetry import events as ev
+from tests.factory import env_stepped, example_run, run_started, stamp
+from tests.recording.recordings import fold, recording, write_segment
+
+RUN = example_run(envs=4, rounds=3)
+EPISODES = [event for event in RUN if isinstance(event, ev.EpisodeEnded)]
+STEPS = [event for event in RUN if isinstance(event, ev.EnvStepped)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    write_segment(tmp_path / "run", 1, recording(RUN))
+    return tmp_path / "run"
+
+
+def as_json(command: str, *runs: Path, capsys: pytest.CaptureFixture[str]) -> dict:
+    assert main([command, *map(str, runs), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return json.loads(printed.out)
+
+
+def test_summary_takes_rounds_and_best_from_events(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = as_json("show", run, capsys=capsys)
+
+    assert (shown["state"], shown["steps_done"], shown["env_steps"]) == ("done", 15, 60)
+    assert shown["duration"] == pytest.approx((len(RUN) - 1) / 100, abs=1e-4)
+    assert shown["env_steps_per_second"] == pytest.approx(60 / (15 * 0.2))
+    for number, finished in enumerate(shown["finished"], start=1):
+        episodes = [episode for episode in EPISODES if episode.round == number]
+        accuracies = [episode.accuracy for episode in episodes]
+        assert finished["accuracy"] == [min(accuracies), statistics.median(accuracies), max(accuracies)]
+        assert finished["episode_return"] == pytest.approx(statistics.fmean(e.episode_return for e in episodes))
+        assert finished["parameter_ratio"] == pytest.approx(1.4)
+    assert len(shown["finished"]) == 3
+    best = max(STEPS, key=lambda event: event.accuracy)
+    assert shown["best"] == {"accuracy": best.accuracy, "env": best.env, "round": best.round, "step": best.step}
+
+
+def test_summary_counts_anomalies_seeds_and_checkpoints(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = as_json("show", run, capsys=capsys)
+
+    assert shown["anomalies"] == {"dead head": 1, "non-finite gradient": 1}
+    assert {name: seeds["planted"] for name, seeds in shown["seeds"].items()} == {
+        "conv_small": 6, "conv_light": 3, "norm": 3
+    }  # fmt: skip
+    assert shown["seeds"]["conv_small"]["contribution"] == pytest.approx(0.04)
+    assert "contribution" not in shown["seeds"]["norm"]
+    assert (shown["checkpoints"], shown["last_checkpoint"]) == (3, "checkpoints/00003-005")
+
+
+def hand_made(folder: Path, *events: ev.AnyEvent, name: str = "run") -> Path:
+    write_segment(folder / name, 1, recording(stamp([run_started(envs=2), ev.RoundStarted(round=1), *events])))
+    return folder / name
+
+
+def reading(blueprint: str, contribution: float | None) -> ev.SlotReading:
+    return ev.SlotReading(stage="blending", blueprint=blueprint, contribution=contribution)
+
+
+def test_show_contribution_is_mean_of_last_per_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = [[reading("norm", value), reading("norm", None)] for value in (0.1, 0.3)]
+    culled = [reading("attention", None), reading("norm", -0.4)]
+    moved = {"round": 1, "step": 2, "env": 1, "slot": "mid", "before": "x", "reason": "op", "blueprint": "norm"}
+    (ended,) = [event for event in EPISODES if (event.round, event.env) == (1, 0)]
+    path = hand_made(
+        tmp_path,
+        env_stepped(0, step=1, slots=kept[0]),
+        env_stepped(1, step=1, slots=culled),
+        env_stepped(0, step=2, slots=kept[1]),
+        ev.SeedMoved(**moved, after="culled"),
+        ended,
+    )
+
+    seeds = as_json("show", path, capsys=capsys)["seeds"]
+
+    assert seeds == {"norm": {"culled": 1, "contribution": pytest.approx(-0.05), "measurements": 2}}
+
+
+def test_show_and_run_state_agree_on_blueprints(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seeds = as_json("show", run, capsys=capsys)["seeds"]
+
+    records = fold(RUN).blueprints
+    assert any(record.judged for record in records.values())
+    assert {name: found.get("contribution") for name, found in seeds.items()} == {
+        name: pytest.approx(record.contribution) if record.judged else None for name, record in records.items()
+    }
+    for name, record in records.items():
+        counts = [seeds[name].get(key, 0) for key in ("planted", "fossilized", "culled", "measurements")]
+        assert counts == [record.planted, record.fossilized, record.culled, record.judged]
+
+
+def test_summary_adds_up_skips_rollbacks_and_pauses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = hand_made(
+        tmp_path,
+        env_stepped(0, skipped={"host": 2, "mid": 1}),
+        env_stepped(1, skipped={"host": 3}),
+        ev.GovernorRolledBack(round=1, step=1, env=1, reason="loss is NaN", value=float("nan")),
+        ev.Paused(round=1, step=1, origin="keyboard"),
+    )
+
+    shown = as_json("show", path, capsys=capsys)
+
+    assert (shown["skipped"], shown["rollbacks"], shown["pauses"]) == ({"host": 5, "mid": 1}, 1, 1)
+    assert "finished" not in shown
+    assert "env_steps_per_second" not in shown
+
+
+def test_summary_nan_accuracy_is_never_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = hand_made(tmp_path, env_stepped(0, accuracy=float("nan")), env_stepped(1, accuracy=0.25))
+
+    assert as_json("show", path, capsys=capsys)["best"]["accuracy"] == 0.25
+
+
+def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(run)]) == 0
+
+    text = re.sub(r" +", " ", capsys.readouterr().out)
+    assert "state done\n" in text
+    assert "what ppo on digits_impaired, seed 0, 4 envs on cpu:0 ×2, cpu:1 ×2\n" in text
+    assert "envs = 4 (default: 16)\n" in text
+    assert "3 of 3 rounds\n 15 of 15 steps: 60 env-steps, 20 a second\n" in text
+    assert re.search(r"\n [▁-█]{3} by round, from 0 to 100%\n", text)
+    assert "conv_small 6 0 0 +4.00%\n" in text
+    assert "norm 3 0 0 –\n" in text
+    assert "anomalies non-finite gradient ×1, dead head ×1\n" in text
+    assert "skipped no optimizer step\n" in text
+    assert "checkpoints 3 written, the last is checkpoints/00003-005\n" in text
+
+
+def test_show_marks_missing_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(hand_made(tmp_path))]) == 0
+
+    text = re.sub(r" +", " ", capsys.readouterr().out)
+    assert "best accuracy –\n" in text
+    assert "accuracy –: no round was finished\n" in text
+    assert "0 env-steps, – a second\n" in text
+    assert "seeds none planted\n" in text
+
+
+def test_show_prints_how_a_run_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = hand_made(tmp_path, ev.RunEnded(outcome="failed", reason="no memory"))
+    assert main(["show", str(failed)]) == 0
+    assert re.search(r"state +failed: no memory\n", capsys.readouterr().out)
+
+    running = hand_made(tmp_path, name="running")
+    lock = RunLock(running)
+    assert as_json("show", running, capsys=capsys)["state"] == "live"
+    lock.release()
+    assert as_json("show", running, capsys=capsys)["state"] == "crashed"
+
+
+def test_show_refuses_a_run_without_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.json").write_text("{}")
+
+    assert main(["show", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"esper-sanctum: {tmp_path} has nothing to tell yet: no event was recorded\n"
+
+
+def test_show_reports_an_unreadable_run_as_damaged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pack(run / "events-00001.jsonl")
+    packed = run / "events-00001.jsonl.zst"
+    packed.write_bytes(packed.read_bytes()[: packed.stat().st_size // 2])
+
+    assert main(["show", str(run)]) == 2
+    assert capsys.readouterr().err == f"esper-sanctum: {packed} is damaged: not all of it can be unpacked\n"
+    assert main(["runs", str(run.parent)]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1].split()[:2] == ["run", "unreadable"]
+    assert f"{packed} is damaged" in said.err
+
+
+def other_run(folder: Path) -> Path:
+    """A run of another policy that lasted a round, and was made with another seed and clip."""
+    run = example_run(envs=2, rounds=1)
+    config = {"envs": 2, "seed": 7, "ppo": {"clip": 0.1}}
+    begun = msgspec.structs.replace(run[0], policy="heuristic", seed=7, config=config, run="other")
+    write_segment(folder / "other", 1, recording([begun, *run[1:]]))
+    return folder / "other"
+
+
+def test_compare_prints_runs_side_by_side(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["compare", str(run), str(other_run(tmp_path))]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    table = dict(re.split(r"  +", line, maxsplit=1) for line in lines[: lines.index("")])
+    assert table["run"].split() == ["digits_impaired-20261121-015300", "other"]
+    assert table["policy"].split() == ["ppo", "heuristic"]
+    assert table["rounds finished"].split("  ")[0] == "3 of 3"
+    assert table["anomalies"].split() == ["2", "2"]
+    assert table["config: ppo.clip"].split() == ["unset", "0.1"]
+    assert table["config: rounds"].split() == ["3", "unset"]
+    plots = lines[lines.index("") :]
+    assert "accuracy, median over the envs, by round, 1 to 3" in plots[1]
+    assert plots[2].split() == ["digits_impaired-20261121-015300", "other"]
+    assert any(re.search("[⠁-⣿]", line) for line in plots)
+
+
+def test_compare_stacks_plots_when_space_is_short(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["compare", str(run), str(other_run(tmp_path))]) == 0
+
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines.count("other") == lines.count("digits_impaired-20261121-015300") == 2
+
+
+def test_compare_prints_json_and_needs_two_runs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = as_json("compare", run, other_run(tmp_path), capsys=capsys)
+    assert [shown["policy"] for shown in both] == ["ppo", "heuristic"]
+
+    assert main(["compare", str(run)]) == 2
+    assert "compare needs two runs or more" in capsys.readouterr().err

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import io
+import re
+import signal
+import threading
+import time
+from queue import SimpleQueue
+
+import pytest
+
+from esper.cli.console import IDLE, Console, as_they_come, summary
+from esper.telemetry import events as ev
+from esper.telemetry.state import Keyframe, Record, RunState
+from tests.factory import example_run, run_started, stamp
+from tests.recording.recordings import fold
+
+RUN = example_run()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def print_run(records: list[Record], stream: io.StringIO) -> RunState:
+    return Console(stream).run(records)
+
+
+def printed(records: list[Record]) -> list[str]:
+    stream = io.StringIO()
+    print_run(records, stream)
+    return stream.getvalue().splitlines()
+
+
+def test_log_has_dated_lines_for_rounds_and_notable_events() -> None:
+    log = printed([*RUN])
+
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (INFO|WARNING|ERROR) +\S", line) for line in log)
+    assert [re.sub(r"\d+\.\d.*", "…", line[20:]) for line in log] == [
+        "INFO    run digits_impaired-20261121-015300: ppo on digits_impaired, 4 envs on cpu:0 ×2, cpu:1 ×2",
+        "ERROR   env 01: the gradient of the host is NaN at round 1 step 3",
+        "INFO    env 01: non-finite gradient is over",
+        "INFO    round 1/2: accuracy …",
+        "WARNING head tempo had choices in round 1, yet no gradient reached it",
+        "INFO    checkpoint at round 1 step 5 (schedule), …",
+        "INFO    round 2/2: accuracy …",
+        "INFO    checkpoint at round 2 step 5 (schedule), …",
+        "INFO    run done",
+    ]
+
+
+def test_round_line_has_accuracy_update_and_pace() -> None:
+    state = fold(RUN)
+    least, median, greatest = state.accuracy[-1]
+
+    [line] = [line for line in printed([*RUN]) if "round 2/2: " in line]
+
+    assert f"accuracy {median:.1%} ({least:.1%} to {greatest:.1%}), return +0.600, KL 0.0120, entropy 0.90" in line
+    assert line.endswith("20 env-steps/s, 0 s left")
+
+
+def test_round_without_update_has_a_line() -> None:
+    run = [event for event in RUN if not isinstance(event, ev.PolicyUpdated)]
+
+    [first, second] = [line for line in printed([*run]) if "/2: accuracy" in line]
+
+    assert "KL" not in first + second
+
+
+def test_log_contains_no_control_characters() -> None:
+    stream = io.StringIO()
+    print_run([*RUN], stream)
+
+    assert "\x1b" not in stream.getvalue()
+    assert "\r" not in stream.getvalue()
+
+
+def test_repeated_anomaly_is_printed_ever_more_rarely() -> None:
+    anomaly = ev.AnomalyFound(rule="r", severity="warning", where="w", value=1.0, text="it happened")
+    log = printed([*stamp([run_started(), *[anomaly] * 250])])
+
+    assert [line[20:] for line in log[1:]] == [
+        "WARNING it happened",
+        "WARNING it happened (×10)",
+        "WARNING it happened (×100)",
+    ]
+
+
+def test_anomaly_end_is_printed_if_its_start_was() -> None:
+    begins = ev.AnomalyFound(rule="r", severity="warning", where="w", value=1.0, text="it happened")
+    log = printed([*stamp([run_started(), *[begins, ev.AnomalyEnded(rule="r", where="w")] * 25])])
+
+    told = [line[20:] for line in log[1:]]
+    over = "INFO    w: r is over"
+    assert told == ["WARNING it happened", over, "WARNING it happened (×10)", over]
+
+
+def test_terminal_shows_a_progress_bar_and_the_same_lines() -> None:
+    stream = Terminal()
+    print_run([*RUN], stream)
+
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    assert "error: env 01: the gradient of the host is NaN" in text
+    assert "done · round 2/2 step 5" in text
+    assert "━" in text
+    assert stream.getvalue().rstrip().endswith("\x1b[2K")  # the bar is gone at the end
+
+
+def test_console_continues_from_a_keyframe() -> None:
+    keyframe = Keyframe.of(fold(RUN[:36]))
+
+    log = printed([keyframe, *RUN[36:]])
+
+    assert "round 1/2" in log[0]
+    assert print_run([keyframe, *RUN[36:]], io.StringIO()).seq == len(RUN)
+
+
+def test_console_ends_when_run_has_ended_and_queue_is_empty() -> None:
+    waiting: SimpleQueue[Record] = SimpleQueue()
+    looks = 0
+
+    def alive() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 2:  # after it has found nothing for a while, the run's last events, all at once
+            for event in RUN:
+                waiting.put(event)
+        return looks < 3
+
+    assert list(as_they_come(waiting, alive)) == RUN
+
+
+def test_console_ends_despite_a_slow_signal_handler() -> None:
+    waiting: SimpleQueue[Record] = SimpleQueue()
+    rescue = threading.Timer(20 * IDLE, waiting.put, [RUN[0]])
+    ending = time.monotonic() + 2 * IDLE
+    before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(2 * IDLE))
+    try:
+        rescue.start()
+        signal.setitimer(signal.ITIMER_REAL, IDLE / 2)
+        assert not list(as_they_come(waiting, lambda: time.monotonic() < ending))
+    finally:
+        rescue.cancel()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_console_prints_a_summary() -> None:
+    state = fold(RUN)
+
+    lines = summary(state).splitlines()
+
+    assert lines[0] == "run digits_impaired-20261121-015300: done"
+    assert lines[1] == "ppo on digits_impaired, 4 envs, seed 0"
+    assert lines[2] == "10 of 10 steps, at round 2 of 2; 1 s, the last steps at 20 env-steps/s"
+    assert "last checkpoint at round 2 step 5: checkpoints/00002-005" in lines
+    assert lines[-3:] == [
+        "anomalies: 2; the last of each kind and place:",
+        "  env 01: the gradient of the host is NaN at round 1 step 3 (×1)",
+        "  head tempo had choices in round 1, yet no gradient reached it (×1)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (RunState(), "the run has not started: nothing was recorded"),
+        (fold(RUN[:1]), "– env-steps/s"),
+        (fold([*RUN[:5], ev.RunEnded(outcome="failed", reason="out of memory")]), "failed (out of memory)"),
+    ],
+)
+def test_console_summary_marks_unknown_values(state: RunState, says: str) -> None:
+    assert says in summary(state)

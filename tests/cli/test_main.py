@@ -1,0 +1,343 @@
+"""The command line as a person meets it: what it prints, where, its exit code, and what it leaves behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.files import Checkpoint, read_checkpoint
+from esper.cli.main import main
+from esper.engine import checkpointer
+from esper.envs.env import Env
+from esper.telemetry import events as ev
+from tests.factory import example_run
+from tests.recording.recordings import recording, write_segment
+from tests.runs import computed, only_run, recorded
+from tests.terminals import (
+    PATIENCE,
+    PROGRAM,
+    SLOW_STEPS,
+    assert_refused,
+    insist,
+    printed,
+    run,
+    started,
+)
+
+SMALL = ("--envs", "2", "--steps", "2", "--rounds", "1", "--devices", "cpu:0")
+
+
+# A run without the dashboard
+
+
+def test_headless_run_and_its_replay_agree(tmp_path: Path) -> None:
+    done = run("--no-tui", *SMALL, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    directory = only_run(tmp_path)
+    lines = done.stdout.splitlines()
+    assert f"INFO    run {directory.name}: ppo on digits_impaired, 2 envs" in lines[0]
+    assert any("round 1/1: accuracy" in line for line in lines)
+    summary = lines[lines.index(f"run {directory.name}: done") :]
+
+    replayed = run("replay", directory.name, "--no-tui", cwd=tmp_path)
+    assert (replayed.returncode, replayed.stderr) == (0, "")
+    assert replayed.stdout.splitlines() == summary
+    assert (directory / "run.json").exists()
+    assert (directory / "events-00001.jsonl.zst").exists()
+    assert read_checkpoint(list_checkpoints(directory)[-1]).round == 1
+
+
+def test_narrate_prints_the_same_live_and_in_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["--narrate", *SMALL, "--checkpoint-every", "1"]) == 0
+    live = printed(capsys)
+    assert main(["replay", "last", "--narrate"]) == 0
+
+    assert printed(capsys) == live
+    said, complaints = live
+    assert complaints == ""
+    assert said.startswith(f"run {only_run(tmp_path).name}: ppo on digits_impaired, 2 envs on cpu:0 x")
+    assert re.search(r"^round 1/1: accuracy .*\nrun done\n\Z", said, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.slow
+def test_killed_run_resumes_to_the_same_result(tmp_path: Path) -> None:
+    options = ("--no-tui", "--envs", "2", "--steps", "12", "--rounds", "6", "--checkpoint-every", "1")
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "killed").mkdir()
+    assert run(*options, cwd=tmp_path / "whole").returncode == 0
+    whole = only_run(tmp_path / "whole")
+
+    with started(*options, cwd=tmp_path / "killed") as process:
+        assert process.stdout is not None
+        assert any("round 2/6" in line for line in process.stdout)
+        killed = only_run(tmp_path / "killed")
+        third_round = re.compile(r'"type":"EnvStepped","seq":\d+,"time":[\d.]+,"round":3,')
+        while not third_round.search((killed / "events-00001.jsonl").read_text()):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not any(isinstance(event, ev.RunEnded) for event in recorded(killed))
+
+    resumed = run("--no-tui", "--resume", str(killed), cwd=tmp_path)
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert computed(recorded(killed)) == computed(recorded(whole))
+    ends = [run("replay", str(directory), "--no-tui", cwd=tmp_path).stdout for directory in (whole, killed)]
+    accuracies = [re.findall(r"accuracy.*", end) for end in ends]
+    assert accuracies[0] == accuracies[1]
+    assert len(accuracies[0]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_first_signal_finishes_the_step_and_checkpoints(number: signal.Signals, tmp_path: Path) -> None:
+    with started("--no-tui", "--envs", "2", "--rounds", "1000", cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert "INFO    run " in process.stdout.readline()
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (0, "")
+    *_, saved, ended = recorded(only_run(tmp_path))
+    assert isinstance(saved, ev.CheckpointSaved)
+    assert isinstance(ended, ev.RunEnded)
+    assert (saved.origin, ended.outcome) == ("signal", "stopped")
+    assert read_checkpoint(list_checkpoints(only_run(tmp_path))[-1])
+    assert f"run {only_run(tmp_path).name}: stopped" in output
+
+
+def test_signal_sent_twice_at_once_counts_once(tmp_path: Path) -> None:
+    """`timeout` sends it to the process, then to its group."""
+    with started("--no-tui", "--envs", "2", "--rounds", "1000", "--devices", "cpu:0", cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert "INFO    run " in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (0, "")
+    assert isinstance(recorded(only_run(tmp_path))[-1], ev.RunEnded)
+
+
+def test_unencodable_characters_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    write_segment(tmp_path / "run", 1, recording(example_run()))
+    done = run("show", "run", "--telemetry-dir", ".", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "?" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_second_signal_ends_the_run_at_once(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    with started("--no-tui", *SLOW_STEPS, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert "INFO    run " in process.stdout.readline()
+        assert insist(process, number) == code
+        _, errors = process.communicate()
+    assert errors == ""
+    events = recorded(only_run(tmp_path))
+    assert not any(isinstance(event, ev.PhaseTimed | ev.RunEnded) for event in events)  # not even the step
+
+
+def test_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
+    (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
+    with started("replay", str(tmp_path), "--no-tui", cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(PATIENCE) == 0
+
+
+@pytest.mark.slow
+def test_lost_terminal_checkpoints_and_stops(tmp_path: Path) -> None:
+    master, slave = os.openpty()
+    process = subprocess.Popen(
+        [*PROGRAM, "--no-tui", "--envs", "2", "--steps", "2", "--rounds", "1000"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        stderr=subprocess.PIPE,
+    )
+    os.close(slave)
+    output = b""
+    while b"round 1/1000" not in output:
+        output += os.read(master, 4096)
+    os.close(master)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (0, b"")
+    ended = recorded(only_run(tmp_path))[-1]
+    assert isinstance(ended, ev.RunEnded)
+    assert ended.outcome == "stopped"
+    assert read_checkpoint(list_checkpoints(only_run(tmp_path))[-1])
+
+
+@pytest.mark.slow
+def test_broken_pipe_checkpoints_and_stops(tmp_path: Path) -> None:
+    with started("--no-tui", "--envs", "2", "--steps", "2", "--rounds", "1000", cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "INFO    run " in process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(PATIENCE) == 0
+    ended = recorded(only_run(tmp_path))[-1]
+    assert isinstance(ended, ev.RunEnded)
+    assert ended.outcome == "stopped"
+    assert read_checkpoint(list_checkpoints(only_run(tmp_path))[-1])
+
+
+def test_failed_run_reports_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(env: Env, round_index: int, step: int) -> Tensor:
+        raise RuntimeError("the device is on fire")
+
+    monkeypatch.setattr(Env, "train", broken)
+    monkeypatch.chdir(tmp_path)
+    assert main(["--no-tui", *SMALL]) == 1
+    output = capsys.readouterr()
+    assert "run failed: env 00 on cpu:0 failed: RuntimeError: the device is on fire" in output.out
+    assert output.err.startswith("esper-sanctum: env 00 on cpu:0 failed: RuntimeError: the device is on fire")
+    assert output.err.count("\n") == 1
+    trace = only_run(tmp_path) / "traceback.txt"
+    assert str(trace.relative_to(tmp_path)) in output.err
+    assert 'raise RuntimeError("the device is on fire")' in trace.read_text()
+
+
+def test_out_of_memory_is_one_sentence_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = Env.train
+
+    def greedy(env: Env, round_index: int, step: int) -> Tensor:
+        if round_index == 1:
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 TiB.\nMore words.")
+        return train(env, round_index, step)
+
+    monkeypatch.setattr(Env, "train", greedy)
+    monkeypatch.chdir(tmp_path)
+    assert main(["--no-tui", *SMALL, "--rounds", "2", "--checkpoint-every", "1"]) == 1
+    directory = only_run(tmp_path).relative_to(tmp_path)
+    assert capsys.readouterr().err == (
+        "esper-sanctum: env 00 on cpu:0 ran out of memory: Tried to allocate 2.00 TiB.; "
+        f"--resume {directory} goes on at round 2, step 1\n"
+    )
+    assert not (directory / "traceback.txt").exists()
+
+    monkeypatch.setattr(Env, "train", train)
+    assert main(["--no-tui", "--resume", str(directory)]) == 0
+
+
+def test_full_disk_at_the_end_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(directory: Path, checkpoint: Checkpoint) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpointer, "write_checkpoint", full)
+    monkeypatch.chdir(tmp_path)
+    assert main(["--no-tui", *SMALL]) == 1
+    directory = only_run(tmp_path).relative_to(tmp_path)
+    assert capsys.readouterr().err == (
+        f"esper-sanctum: the checkpoint cannot be written to {directory}: No space left on device; "
+        "there is no checkpoint yet: start it anew\n"
+    )
+
+
+def test_finished_run_prints_how_to_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--no-tui", *SMALL]) == 0
+    capsys.readouterr()
+    directory = str(only_run(tmp_path))
+    assert_refused(main(["--no-tui", "--resume", directory]), *printed(capsys), "--rounds N")
+    assert main(["--no-tui", "--resume", directory, "--rounds", "3"]) == 0
+
+
+@pytest.mark.parametrize("in_file", [False, True], ids=["option", "file"])
+@pytest.mark.parametrize("named", ["last", None])
+def test_resume_by_name_continues_in_place(
+    named: str | None, in_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--no-tui", *SMALL]) == 0
+    Path("telemetry").rename("moved")
+    (run_directory,) = Path("moved").iterdir()
+    file = tmp_path / "run.toml"
+    file.write_text('telemetry-dir = "moved"')
+    where = ["--config", str(file)] if in_file else ["--telemetry-dir", "moved"]
+    assert main(["--no-tui", "--resume", named or run_directory.name, *where, "--rounds", "2"]) == 0
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "moved", file]
+    assert [event.round for event in recorded(run_directory) if isinstance(event, ev.RoundStarted)] == [1, 2]
+
+
+def test_resume_reads_configuration_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says it once."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["--no-tui", *SMALL]) == 0
+    Path("telemetry").rename("moved")
+    reading, writing = os.pipe()
+    os.write(writing, b'telemetry-dir = "moved"\nrounds = 2')
+    os.close(writing)
+    assert main(["--no-tui", "--resume", "last", "--config", f"/dev/fd/{reading}"]) == 0
+    os.close(reading)
+    (run_directory,) = Path("moved").iterdir()
+    assert [event.round for event in recorded(run_directory) if isinstance(event, ev.RoundStarted)] == [1, 2]
+
+
+# What is imported
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [
+        (["--help"], {"torch", "textual", "numpy"}),
+        (["--help-all"], {"torch", "textual", "numpy"}),
+        (["config"], {"torch", "textual", "numpy"}),
+        (["--version"], {"torch", "textual", "numpy"}),
+        (["replay", "--help"], {"torch", "textual", "numpy"}),
+        (["replay", ".", "--no-tui"], {"torch", "textual", "numpy"}),
+        (["--envs", "0"], {"torch", "textual", "numpy"}),
+    ],
+)
+def test_heavy_libraries_are_imported_on_demand(arguments: list[str], absent: set[str], tmp_path: Path) -> None:
+    (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
+    script = f"""
+import sys
+from esper.cli.main import main
+try:
+    main({arguments})
+finally:
+    print("imported:", *{absent} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "imported:"
+
+
+def test_help_lists_every_option_and_command(tmp_path: Path) -> None:
+    done = run("--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    pointer = "esper-sanctum --help-all lists every option with its range, unit and default."
+    assert " ".join(done.stdout.split()).endswith(pointer)
+    for word in ("--envs", "--devices", "--resume", "--checkpoint-every", "--theme", "--no-tui", "replay"):
+        assert word in done.stdout

@@ -1,0 +1,127 @@
+"""A run as those hear it who cannot look at it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from esper.cli.console import Narrator
+from esper.telemetry import events as ev
+from esper.telemetry.sentences import in_ascii
+from esper.telemetry.state import Keyframe, Record, RunState
+from tests.factory import env_stepped, example_run, run_started, stamp
+from tests.recording.recordings import fold
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def told(records: list[Record], stream: io.StringIO | None = None) -> list[str]:
+    stream = stream or io.StringIO()
+    Narrator(stream).run(records)
+    return stream.getvalue().splitlines()
+
+
+def after(*events: ev.AnyEvent) -> list[str]:
+    """What is said of events that come in round 1 step 3 of a run of two envs."""
+    before = [run_started(2), ev.RoundStarted(round=1), env_stepped(0, 1, 3), env_stepped(1, 1, 3)]
+    return told([*stamp([*before, *events])])[1:]
+
+
+def seed(after: str) -> ev.SeedMoved:
+    return ev.SeedMoved(
+        round=1, step=4, env=1, slot="mid", before="x", after=after, blueprint="norm", reason="op germinate"
+    )
+
+
+ANOMALY = ev.AnomalyFound(
+    rule="stalled env",
+    severity="warning",
+    where="env 1",
+    env=1,
+    value=0.1,
+    threshold=0.5,
+    text="env 01: 0.1 is below 0.5",
+)
+
+
+@pytest.mark.parametrize(
+    ("event", "sentence"),
+    [
+        (seed("germinated"), "env 01 mid norm planted, at round 1 step 4"),
+        (seed("fossilized"), "env 01 mid norm fossilized, at round 1 step 4"),
+        (seed("culled"), "env 01 mid norm culled, at round 1 step 4"),
+        (ANOMALY, "warning: env 01: 0.1 is below 0.5, at round 1 step 3"),
+        (ev.AnomalyEnded(rule="stalled env", where="env 1", env=1), "env 01: stalled env is over, at round 1 step 3"),
+        (ev.AnomalyEnded(rule="KL spike", where="policy"), "policy: KL spike is over, at round 1 step 3"),
+        (
+            ev.CheckpointSaved(round=1, step=3, path="p", bytes=2**20, origin="keyboard"),
+            "checkpoint at round 1 step 3 (keyboard), 1.0 MiB",
+        ),
+        (ev.ControlRequested(kind="pause", origin="keyboard"), "pause requested (keyboard), at round 1 step 3"),
+        (ev.Paused(round=1, step=3, origin="keyboard"), "paused at round 1 step 3 (keyboard)"),
+        (
+            ev.Paused(round=1, step=3, origin="engine", reason="the disk is full"),
+            "error: paused at round 1 step 3 (engine): the disk is full",
+        ),
+        (ev.Resumed(round=1, step=2, origin="keyboard", checkpoint="c"), "resumed at round 1 step 2 from c (keyboard)"),
+        (ev.Logged(severity="warning", text="no room"), "warning: no room"),
+        (ev.RunEnded(outcome="failed", reason="out of memory"), "error: run failed: out of memory"),
+    ],
+)
+def test_notable_events_produce_dated_sentences(event: ev.AnyEvent, sentence: str) -> None:
+    assert after(event) == [sentence]
+
+
+def test_routine_events_produce_no_sentence() -> None:
+    assert after(env_stepped(0, 1, 4), ev.PhaseTimed(round=1, step=4, wall=0.1, phases={}), seed("training")) == []
+
+
+def test_narrator_covers_a_whole_run() -> None:
+    run = example_run()
+    state = fold(run)
+
+    lines = told([*run])
+
+    assert lines[0] == "run digits_impaired-20261121-015300: ppo on digits_impaired, 4 envs on cpu:0 x2, cpu:1 x2"
+    assert lines[-1] == "run done"
+    assert [line for line in lines if line.startswith("round ")] == [
+        f"round {number}/2: accuracy {median:.1%} ({least:.1%} to {greatest:.1%}), "
+        "return +0.600, KL 0.0120, entropy 0.90"
+        for number, (least, median, greatest) in enumerate(state.accuracy, start=1)
+    ]
+    assert "error: env 01: the gradient of the host is NaN at round 1 step 3" in lines
+
+
+def test_narrator_prints_plain_ascii_on_a_terminal() -> None:
+    stream = Terminal()
+    run = stamp([run_started(), ev.Logged(severity="info", text="größer ≠ 1\x1b[2J\nnext · –")])
+
+    lines = told([*run], stream)
+
+    assert lines[1:] == [r"gr\xf6\xdfer \u2260 1\x1b[2J\nnext - -"]
+    assert stream.getvalue().isascii()
+
+
+def test_narrator_continues_from_a_keyframe() -> None:
+    """As a viewer that comes later does, and a run that goes back to a checkpoint."""
+    run = example_run()
+    lines = told([*run])
+
+    later = told([Keyframe.of(fold(run[:36])), *run[36:]])
+
+    assert 1 < len(later) < len(lines)
+    assert later == lines[-len(later) :]
+
+
+def test_narrator_gives_no_step_before_the_first_round() -> None:
+    requested = ev.ControlRequested(kind="stop", origin="signal")
+    assert told([Keyframe.of(RunState()), *stamp([run_started(), requested])])[1:] == ["stop requested (signal)"]
+
+
+@pytest.mark.parametrize("text", ["plain", 'it\'s "so" \\ so', "~ !"])
+def test_ascii_text_is_unchanged(text: str) -> None:
+    assert in_ascii(text) == text

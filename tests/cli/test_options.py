@@ -1,0 +1,294 @@
+"""Every key of the configuration as an option of the command line, by its dotted name."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.files import read_checkpoint
+from esper.checkpoint.manifest import MANIFEST, Manifest
+from esper.cli.main import main
+from esper.cli.options import DONE
+from esper.config import Config
+from esper.config_fields import ConfigField, list_fields
+from esper.tasks import TASK_NAMES, configured_task, get_task, with_task_settings
+from esper.tasks.settings import TASK_SETTINGS
+from esper.telemetry import events as ev
+from tests.factory import example_run
+from tests.recording.recordings import recording, write_segment
+from tests.runs import only_run, recorded, stopped_run
+from tests.terminals import assert_refused, printed
+
+FIELDS = {field.key: field for field in list_fields(Config)}
+SETTINGS = ("host-learning-rate", "seed-learning-rate", "batch-size", "samples-per-epoch", "momentum", "weight-decay")
+
+
+def config_printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """The values of `esper-sanctum config` by dotted key."""
+    assert main(["config", *arguments]) == DONE
+    output, errors = printed(capsys)
+    assert errors == ""
+    values = tomllib.loads(output)
+    tables = {name: table for name, table in values.items() if isinstance(table, dict)}
+    dotted = {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
+    return {**{key: value for key, value in values.items() if key not in tables}, **dotted}
+
+
+def code_of(arguments: list[str]) -> int:
+    try:
+        return main(arguments)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else -1
+
+
+def help_all(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("COLUMNS", "1000")  # one line for each text
+    with pytest.raises(SystemExit) as ended:
+        main(["--help-all"])
+    assert ended.value.code == DONE
+    return printed(capsys)[0]
+
+
+def test_config_prints_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(config_printed(capsys)) == list(FIELDS)
+
+
+GIVEN = {
+    "training.host-clip": ("2", 2.0),
+    "training.seed-clip": ("0.5", 0.5),
+    "training.host-learning-rate": ("0.01", 0.01),
+    "training.seed-learning-rate": ("3e-2", 0.03),
+    "training.batch-size": ("32", 32),
+    "training.samples-per-epoch": ("256", 256),
+    "training.momentum": ("0", 0.0),
+    "training.weight-decay": ("0", 0.0),
+    "ppo.learning-rate": ("3e-4", 3e-4),
+    "ppo.gamma": ("0.99", 0.99),
+    "ppo.horizon": ("continuing", "continuing"),
+    "ppo.gae-lambda": ("1", 1.0),
+    "ppo.clip": ("inf", float("inf")),
+    "ppo.epochs": ("2", 2),
+    "ppo.minibatches": ("8", 8),
+    "ppo.envs-per-host": ("1", 1),
+    "ppo.value-coef": ("0.25", 0.25),
+    "ppo.entropy-coef": ("0", 0.0),
+    "ppo.max-grad-norm": ("1", 1.0),
+    "ppo.target-kl": ("0.1", 0.1),
+    "ppo.hidden": ("64", 64),
+    "reward-weights.rent": ("0.004", 0.004),
+    "reward-weights.rent-floor": ("100", 100),
+    "reward-weights.op": ("0", 0.0),
+    "reward-weights.contribution": ("0.2", 0.2),
+    "reward-weights.penalty": ("2", 2.0),
+}
+
+
+def test_an_option_for_every_key_of_a_table_sets_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(GIVEN) == [key for key in FIELDS if "." in key]
+    before = config_printed(capsys)
+    words = [word for key, (text, _) in GIVEN.items() for word in (f"--{key}", text)]
+    after = config_printed(capsys, *words)
+    assert after == {**before, **{key: value for key, (_, value) in GIVEN.items()}}
+    assert all(after[key] != before[key] for key in GIVEN)
+
+
+def test_an_option_changes_its_key_only(capsys: pytest.CaptureFixture[str]) -> None:
+    before = config_printed(capsys)
+    assert config_printed(capsys, "--ppo.clip=0.3") == {**before, "ppo.clip": 0.3}
+
+
+REFUSED = {
+    ("--ppo.learning-rate", "2"): "--ppo.learning-rate '2' is not valid: it must be a number <= 1.0",
+    ("--ppo.learning-rate", "-1e-3"): "--ppo.learning-rate '-1e-3' is not valid: it must be a number > 0.0",
+    ("--ppo.clip", "nan"): "--ppo.clip 'nan' is not valid: it must be a number > 0.0",
+    ("--ppo.gamma", "high"): "--ppo.gamma 'high' is not valid: it must be a number\n",
+    ("--ppo.horizon", "episodes"): "--ppo.horizon 'episodes' is not valid: did you mean episode?",
+    ("--ppo.hidden",): "--ppo.hidden: expected one argument",
+    ("--reward-weights.rent", "inf"): "--reward-weights.rent 'inf' is not valid: it must be a number <= 1000000.0",
+    ("--reward-weights.op", "-inf"): "--reward-weights.op '-inf' is not valid: it must be a number >= 0.0",
+    ("--training.batch-size", "0"): "--training.batch-size '0' is not valid: it must be a whole number >= 1",
+    ("--training.batch-size", "1.5"): "--training.batch-size '1.5' is not valid: it must be a whole number\n",
+    ("--training.momentum", "1"): "--training.momentum '1' is not valid: it must be a number < 1.0",
+    ("--ppo.learning-rat", "1"): "unknown option --ppo.learning-rat: did you mean --ppo.learning-rate?",
+    ("--pop.clip=0.3",): "unknown option --pop.clip: did you mean --ppo.clip?",
+    ("--ppo.rent", "0"): "unknown option --ppo.rent: valid: --ppo.learning-rate, ",
+    ("--lerning-rate", "1"): "unknown option --lerning-rate: did you mean --ppo.learning-rate?",
+    ("--zzz", "1"): "unknown option --zzz: valid: -h, --help, ",
+    ("--clip", "0.3"): "unknown option --clip: did you mean --ppo.clip?",
+    ("--reward-weights.zzz", "1"): "unknown option --reward-weights.zzz: valid: --reward-weights.rent, ",
+}
+
+
+@pytest.mark.parametrize("command", [[], ["config"], ["devices"]], ids=["train", "config", "devices"])
+@pytest.mark.parametrize(("arguments", "named"), REFUSED.items(), ids=[" ".join(words) for words in REFUSED])
+def test_a_wrong_dotted_option_is_refused_in_one_sentence(
+    command: list[str],
+    arguments: tuple[str, ...],
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_refused(code_of([*command, *arguments]), *printed(capsys), named)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_line_beats_a_table_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[ppo]\nclip = 0.3\ngamma = 0.9\n[training]\nmomentum = 0.5\nbatch-size = 64\n")
+    before = config_printed(capsys)
+    after = config_printed(capsys, "--config", str(file), "--ppo.clip", "0.4", "--training.momentum", "0.6")
+    changed = {"ppo.clip": 0.4, "ppo.gamma": 0.9, "training.momentum": 0.6, "training.batch-size": 64}
+    assert after == {**before, **changed}
+
+
+def test_a_refusal_names_the_file_or_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[training]\nbatch-size = 0\n")
+    code = main(["config", "--config", str(file), "--training.momentum", "0.6"])
+    named = f"training.batch-size = 0 in {file} is not valid: it must be a whole number >= 1"
+    assert_refused(code, *printed(capsys), named)
+
+
+# Help
+
+
+def test_help_all_has_range_unit_and_default(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = " ".join(help_all(capsys, monkeypatch).split())
+    assert "the last round [>0, <=1] (default: 0.001)" in text
+    assert "the current pass [nats, >0] (default: 0.03)" in text
+    assert "samples per optimizer step [samples, 1 to 1,000,000,000] (default: 128)" in text
+    assert "(default: 1024 for digits_impaired, digits; 512 for synthetic; 12800 for cifar10, cifar_impaired)" in text
+    assert "scope of the fp16 loss scale: env (overflows affect one env); device (" in text
+
+
+def test_help_all_groups_the_options_by_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = help_all(capsys, monkeypatch)
+    before, training, ppo, rewards = (
+        text.index(heading) for heading in ("options:", "\n[training]:", "\n[ppo]:", "\n[reward-weights]:")
+    )
+    places = {key: text.index(f"  --{key} ") for key in FIELDS}
+    limits = {"": (before, training), "training": (training, ppo), "ppo": (ppo, rewards)}
+    for key, field in FIELDS.items():
+        low, high = limits.get(field.table, (rewards, len(text)))
+        assert low < places[key] < high, key
+
+
+@pytest.mark.parametrize("field", FIELDS.values(), ids=list(FIELDS))
+def test_every_number_of_a_table_has_a_range(field: ConfigField) -> None:
+    assert field.description
+    if field.table and not field.choices:
+        assert field.range
+
+
+# Settings of the task
+
+
+@pytest.mark.parametrize("task", TASK_NAMES)
+def test_config_prints_the_settings_of_the_task(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    values, own = config_printed(capsys, "--task", task), get_task(task)
+    for name in SETTINGS:
+        assert values[f"training.{name}"] == getattr(own, name.replace("-", "_")), name
+
+
+def test_every_task_has_settings() -> None:
+    assert tuple(TASK_SETTINGS) == TASK_NAMES
+
+
+def test_a_setting_on_the_command_line_reaches_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = ("--no-tui", "--devices", "cpu:0", "--envs", "1", "--rounds", "1", "--steps", "2", "--policy", "static")
+    settings = ("--training.batch-size", "32", "--training.samples-per-epoch", "80", "--training.momentum", "0.5")
+    assert main([*short, *settings]) == DONE
+    started = next(event for event in recorded(only_run(tmp_path)) if isinstance(event, ev.RunStarted))
+    assert started.batches == 3
+    expected = {"batch-size": 32, "samples-per-epoch": 80, "momentum": 0.5, "host-learning-rate": 0.05}
+    assert started.config["training"].items() >= expected.items()
+    saved = read_checkpoint(list_checkpoints(only_run(tmp_path))[-1]).config
+    task = configured_task(saved)
+    assert (task.batch_size, task.samples_per_epoch, task.momentum) == (32, 80, 0.5)
+    capsys.readouterr()
+
+
+# Checkpoints
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has one checkpoint."""
+    return stopped_run(tmp_path_factory.mktemp("stopped"))
+
+
+@pytest.fixture
+def old_run(stopped: Path, tmp_path: Path) -> Path:
+    """A run whose checkpoint was written before the configuration had the settings of the task."""
+    run = tmp_path / stopped.name
+    shutil.copytree(stopped, run)
+    [checkpoint] = list_checkpoints(run)
+    manifest = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=Manifest)
+    for name in SETTINGS:
+        del manifest.config["training"][name]
+    (checkpoint / MANIFEST).write_bytes(msgspec.json.encode(manifest.signed()))
+    return run
+
+
+CHANGED = {
+    "host-learning-rate": ("0.06", "0.05, not 0.06"),
+    "seed-learning-rate": ("0.3", "0.2, not 0.3"),
+    "batch-size": ("64", "128, not 64"),
+    "samples-per-epoch": ("512", "1024, not 512"),
+    "momentum": ("0.8", "0.9, not 0.8"),
+    "weight-decay": ("0", "0.0005, not 0.0"),
+}
+
+
+@pytest.mark.parametrize("made", ["stopped", "old_run"])
+def test_a_resumed_run_cannot_change_a_task_setting(
+    made: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = request.getfixturevalue(made)
+    assert tuple(CHANGED) == SETTINGS
+    for name, (value, named) in CHANGED.items():
+        code = main(["--resume", str(run), f"--training.{name}", value, "--no-tui"])
+        assert_refused(code, *printed(capsys), f"was made with --training.{name} {named}; a run cannot change that")
+
+
+def test_a_checkpoint_without_task_settings_resumes(old_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [before] = list_checkpoints(old_run)
+    same = ("--training.momentum", "0.9", "--training.batch-size", "128")
+    assert main(["--resume", str(old_run), *same, "--training.host-clip", "2", "--no-tui"]) == DONE
+    capsys.readouterr()
+    assert before != list_checkpoints(old_run)[-1]
+    saved = read_checkpoint(list_checkpoints(old_run)[-1]).config.training
+    assert (saved.host_clip, saved.momentum, saved.host_learning_rate) == (2.0, 0.9, 0.05)
+
+
+def test_compare_fills_in_the_settings_of_the_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A recording from before the settings existed does not differ in them from one with the task's own."""
+    config = Config(task="digits", envs=4)
+    new = msgspec.to_builtins(with_task_settings(config))
+    new["training"]["batch-size"] = 64
+    old = msgspec.to_builtins(config)
+    for name in SETTINGS:
+        del old["training"][name]
+    for run, values in (("old", old), ("new", new)):
+        started, *rest = example_run()
+        assert isinstance(started, ev.RunStarted)
+        events = [msgspec.structs.replace(started, run=run, config=values), *rest]
+        write_segment(tmp_path / run, 1, recording(events))
+    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == DONE
+    differing = [line.split() for line in printed(capsys)[0].splitlines() if line.startswith("config: ")]
+    assert differing == [["config:", "training.batch-size", "128", "64"]]

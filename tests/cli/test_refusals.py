@@ -1,0 +1,259 @@
+"""What is asked wrongly: exit 2, one sentence that names it, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import zstandard
+
+from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.manifest import MANIFEST, STATE
+from esper.cli.main import main
+from esper.engine import run as engine_run
+from esper.telemetry import events as ev
+from tests.factory import example_run
+from tests.recording.recordings import recording
+from tests.runs import only_run, recorded, stopped_run
+from tests.terminals import assert_refused, printed, run
+
+WRONG = {
+    ("--envs", "0"): "--envs '0' is not valid: it must be a whole number >= 1",
+    ("--envs", "-3"): "--envs '-3' is not valid: it must be a whole number >= 1",
+    ("--envs", "many"): "--envs 'many' is not valid: it must be a whole number\n",
+    ("--envs",): "--envs: expected one argument",
+    ("--rounds", "1.5"): "--rounds '1.5' is not valid: it must be a whole number",
+    ("--steps", "0"): "--steps '0' is not valid: it must be a whole number >= 1",
+    ("--keep", "0"): "--keep '0' is not valid: it must be a whole number >= 1",
+    ("--checkpoint-every", "-1"): "--checkpoint-every '-1' is not valid: it must be a whole number >= 0",
+    (
+        "--seed",
+        "9223372036854775808",
+    ): "--seed '9223372036854775808' is not valid: it must be a whole number <= 9223372036854775807",
+    ("--policy", "heuristics"): "--policy 'heuristics' is not valid: did you mean heuristic?",
+    ("--policy", "x"): "--policy 'x' is not valid: valid: ppo, heuristic,",
+    ("--reward", "shape"): "--reward 'shape' is not valid: did you mean shaped?",
+    ("--counterfactual", "no"): "--counterfactual 'no' is not valid: ",
+    ("--round", "3"): "unknown option --round: did you mean --rounds?",
+    ("trian",): "unknown command or argument 'trian': ",
+    ("replya",): "unknown command or argument 'replya': did you mean replay?",
+    ("--config", "none.toml"): "cannot read --config none.toml: No such file or directory",
+    ("--envs", "99999999999999999999999"): "--envs '99999999999999999999999' is not valid: it must be a whole number",
+    ("--resume", "none"): "there is no file 'none', nor a run of that name in telemetry",
+    ("--resume", "."): ". holds no checkpoint; give a run, or a directory below its checkpoints/",
+    ("replay",): "FILE_OR_RUN",
+    ("replay", "none"): "there is no file 'none', nor a run of that name in telemetry",
+    ("replay", "last"): "there is no last run: telemetry holds none yet",
+    ("replay", "last", "--speed", "0"): "--speed 0.0 is not valid: it must be a number above 0",
+    ("replay", "last", "--speed", "nan"): "--speed nan is not valid",
+    ("replay", "last", "--follow", "--no-tui"): "--follow needs the dashboard: leave out --no-tui",
+    ("replay", "last", "--follow", "--narrate"): "leave out --narrate, or see esper-sanctum attach --narrate",
+    ("replay", "last", "--speed", "fast"): "--speed: invalid float value: 'fast'",
+    (): "the dashboard needs a terminal, and there is none here: add --no-tui",
+}
+
+
+@pytest.mark.parametrize(("arguments", "named"), WRONG.items(), ids=[" ".join(words) or "pipe" for words in WRONG])
+def test_invalid_option_is_refused_in_one_sentence(arguments: tuple[str, ...], named: str, tmp_path: Path) -> None:
+    headless = ("--no-tui",) if arguments and not arguments[0].startswith("re") else ()
+    done = run(*arguments, *headless, cwd=tmp_path)
+    assert_refused(done.returncode, done.stdout, done.stderr, named)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_invalid_file_name_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_refused(main(["show", "x" * 300]), *printed(capsys), "cannot be used: File name too long")
+
+
+TOML = {
+    "envs = ": "run.toml is not TOML: ",
+    "\xff": "run.toml is not TOML: ",
+    "env = 3": "unknown key 'env' in run.toml: did you mean envs?",
+    "devices = 'cpu:0'": "devices = 'cpu:0' in run.toml is not valid: it must be a list, not a text",
+    "[reward]\nrent = 1": "unknown table 'reward' in run.toml: did you mean reward-weights?",
+    "telemetry-dir = ''": "telemetry-dir = '' in run.toml is not valid: it must be a text of length >= 1",
+    "envs = 0": "envs = 0 in run.toml is not valid: it must be a whole number >= 1",
+    "policy = 'x'": "policy = 'x' in run.toml is not valid: valid: ppo, heuristic,",
+    "ppo = 3": "'ppo' in run.toml must be a table, [ppo]",
+    "[ppo]\nclip = -0.2": "ppo.clip = -0.2 in run.toml is not valid: it must be a number > 0.0",
+    "[reward-weights]\nrent = inf": "rent = inf in run.toml is not valid: it must be a number <= 1000000.0",
+    "[ppo]\nclipp = 0.2": "unknown key 'clipp' in [ppo] of run.toml: did you mean clip?",
+}
+
+
+@pytest.mark.parametrize(("text", "named"), TOML.items())
+def test_invalid_configuration_file_is_refused(
+    text: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_bytes(text.encode("latin-1"))
+    monkeypatch.chdir(tmp_path)
+    assert_refused(main(["--config", "run.toml", "--no-tui"]), *printed(capsys), named)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
+
+
+def test_engine_import_error_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "esper.engine.run", None)
+    monkeypatch.chdir(tmp_path)
+    assert main(["--no-tui", "--telemetry-dir", "runs"]) == 1
+    _, said = printed(capsys)
+    assert said.splitlines()[-1].startswith("esper-sanctum: the engine cannot be loaded (ModuleNotFoundError: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_little_memory_is_refused_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def allocate(*_: object, **__: object) -> None:
+        torch.empty(2**50)
+
+    monkeypatch.setattr(engine_run, "Pool", allocate)
+    monkeypatch.chdir(tmp_path)
+    assert main(["--no-tui", "--telemetry-dir", "runs"]) == 1
+    _, said = printed(capsys)
+    assert said.startswith("esper-sanctum: setting the run up ran out of memory: ")
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_command_line_overrides_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.toml").write_text("policy = 'random'\nenvs = 9\nrounds = 1\nsteps = 1\n[ppo]\nclip = 0.3\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["--config", "run.toml", "--envs", "1", "--no-tui"]) == 0
+    first = recorded(only_run(tmp_path))[0]
+    assert isinstance(first, ev.RunStarted)
+    assert (first.policy, len(first.lanes), first.config["ppo"]["clip"]) == ("random", 1, 0.3)
+
+
+CANNOT_BE = {
+    ("--task", "digit"): "unknown task 'digit': did you mean",
+    ("--task", "zzz"): "unknown task 'zzz': valid: digits_impaired, digits,",
+    ("--devices", "gpu"): "--devices 'gpu' is not a device: use auto, cuda:0, cuda:1 … or cpu:0, cpu:1 …",
+    ("--devices", "cuda:99"): "--devices cuda:99 is not there: this machine has ",
+    ("--devices", "cpu:9999"): "--devices cpu:9999 is not there: this machine has cpu:0",
+    ("--devices", "mps"): "--devices mps is not supported: hosts train on CUDA devices and CPUs only",
+    ("--policy-device", "gpu"): "--policy-device 'gpu' is not a device: use cpu, cuda:0, cuda:1 …",
+    ("--policy-device", "cuda:99"): "--policy-device cuda:99 is not there: this machine has ",
+    ("--devices", "cpu:0", "cpu"): "--devices names cpu:0 more than once",
+    ("--slots", "middle"): "'middle'",
+    ("--slots", "mid", "mid"): "--slots names 'mid' more than once",
+    ("--telemetry-dir", "taken"): "cannot record to taken: File exists",
+    ("--task", "cifar10", "--data-dir", "taken"): "CIFAR-10 in taken is missing or damaged; run ",
+}
+
+
+@pytest.mark.parametrize(("arguments", "named"), CANNOT_BE.items(), ids=map(" ".join, CANNOT_BE))
+def test_unsupported_precision_or_device_is_refused(
+    arguments: tuple[str, ...],
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In this process, which has torch already."""
+    (tmp_path / "taken").write_text("a file where a directory should be")
+    monkeypatch.chdir(tmp_path)
+    assert_refused(main([*arguments, "--no-tui"]), *printed(capsys), named)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_cuda_without_a_gpu_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    named = "--devices cuda:0 is not there: this machine has no cuda device; --devices auto takes what there is"
+    assert_refused(main(["--no-tui", "--devices", "cuda:0", "cuda:1"]), *printed(capsys), named)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_unwritable_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tmp_path.chmod(0o500)
+    monkeypatch.chdir(tmp_path)
+    assert_refused(main(["--no-tui"]), *printed(capsys), "cannot record to telemetry: ")
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has one checkpoint."""
+    return stopped_run(tmp_path_factory.mktemp("stopped"))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--slots", "early"), "was made with --slots early mid late, not early; a run cannot change that"),
+        (("--envs", "5"), "was made with --envs 3, not 5; a run cannot change that"),
+        (("--task", "digits"), "was made with --task digits_impaired, not digits; a run cannot change that"),
+    ],
+)
+def test_resume_refuses_a_changed_shape(
+    stopped: Path, options: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(stopped.rglob("*"))
+    assert_refused(main(["--resume", str(stopped), *options, "--no-tui"]), *printed(capsys), named)
+    assert sorted(stopped.rglob("*")) == before
+
+
+@pytest.mark.parametrize("file", [STATE, MANIFEST])
+def test_damaged_checkpoint_is_refused(
+    stopped: Path, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_directory = tmp_path / "run"
+    shutil.copytree(stopped, run_directory)
+    damaged = list_checkpoints(run_directory)[-1] / file
+    damaged.write_bytes(damaged.read_bytes()[:-30])
+    before = {path: path.read_bytes() for path in run_directory.rglob("*") if path.is_file()}
+    code = main(["--resume", str(run_directory), "--no-tui"])
+    output, errors = printed(capsys)
+    assert_refused(code, output, errors, f"{damaged} is damaged")
+    assert errors.endswith(f"`esper-sanctum checkpoints {run_directory}` tells which are whole\n")
+    assert {path: path.read_bytes() for path in run_directory.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("notes.txt", b"dear diary\n"),
+        ("events-00001.jsonl", b'{"event": "something else"}\n' * 60),
+        ("picture.png", b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40),
+    ],
+)
+def test_foreign_file_is_refused_as_recording(
+    name: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+    assert_refused(main(["replay", str(file), "--no-tui"]), *printed(capsys), str(tmp_path / name.removesuffix(".zst")))
+
+
+@pytest.mark.parametrize("at", [5, 40])
+def test_undecodable_packed_recording_is_damaged(at: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "events-00001.jsonl.zst"
+    content = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(recording(example_run())))
+    content[at] ^= 8
+    file.write_bytes(content)
+    assert_refused(main(["show", str(file)]), *printed(capsys), f"{file} is damaged: ")
+
+
+def test_pipe_is_refused_as_recording(capsys: pytest.CaptureFixture[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(writer)
+    pipe = f"/dev/fd/{reader}"
+    assert_refused(main(["show", pipe]), *printed(capsys), f"cannot read {pipe}: File or stream is not seekable")
+    os.close(reader)
+
+
+def test_empty_directory_is_refused_as_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(main(["replay", str(tmp_path), "--no-tui"]), *printed(capsys), str(tmp_path))

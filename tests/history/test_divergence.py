@@ -1,0 +1,168 @@
+"""Two recordings held against each other: doctored in one place, the first difference is found there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.history.divergence import COMPUTED, Comparison, Rival
+from esper.history.history import History, open_history
+from esper.telemetry import events as ev
+from tests.factory import example_run, stamp
+from tests.recording.recordings import fold, recording, write_segment
+
+RUN = example_run()
+COMPUTED_AT = [index for index, event in enumerate(RUN) if type(event) in COMPUTED]
+
+
+def history(directory: Path, events: Sequence[ev.AnyEvent]) -> History:
+    return open_history(write_segment(directory, 1, recording(events)))
+
+
+def compare(folder: Path, events: Sequence[ev.AnyEvent]) -> Comparison:
+    comparison = Comparison(history(folder / "a", RUN), history(folder / "b", events), ("a", "b"))
+    assert comparison.search()
+    return comparison
+
+
+def doctored(index: int, **changes: object) -> list[ev.AnyEvent]:
+    return [*RUN[:index], msgspec.structs.replace(RUN[index], **changes), *RUN[index + 1 :]]
+
+
+@given(index=st.sampled_from(COMPUTED_AT))
+def test_divergence_names_the_first_changed_event(tmp_path_factory: pytest.TempPathFactory, index: int) -> None:
+    folder = tmp_path_factory.mktemp("runs")
+
+    comparison = compare(folder, doctored(index, round=7))
+
+    found = comparison.found
+    assert found is not None
+    assert (found.position, found.other) == (index + 1, index + 1)
+    assert comparison.compared == COMPUTED_AT.index(index)
+    where = RUN[index]
+    assert isinstance(where, tuple(COMPUTED))
+    assert f"a and b diverge at round {where.round}" in comparison.sentence
+    assert f"round {where.round} against 7" in comparison.sentence
+
+
+def test_divergence_ignores_seq_time_and_requests(tmp_path: Path) -> None:
+    other: list[ev.AnyEvent] = []
+    for event in RUN:
+        if isinstance(event, ev.PhaseTimed):
+            event = msgspec.structs.replace(event, wall=9.0)
+            other += [ev.Paused(round=1, step=1, origin="test"), ev.Resumed(round=1, step=1, origin="test")]
+        other.append(event)
+
+    comparison = compare(tmp_path, stamp(other, start=5.0))
+
+    assert comparison.found is None
+    assert comparison.sentence == f"a and b computed the same as far as both go: {len(COMPUTED_AT)} equal events"
+
+
+def test_divergence_treats_two_nans_as_equal(tmp_path: Path) -> None:
+    assert any(isinstance(event, ev.EnvStepped) and math.isnan(event.grad_norm) for event in RUN)
+
+    assert compare(tmp_path, RUN).found is None
+
+
+def test_divergence_finds_a_nan_in_one_run(tmp_path: Path) -> None:
+    index = next(i for i, event in enumerate(RUN) if isinstance(event, ev.EnvStepped) and event.env == 2)
+
+    found = compare(tmp_path, doctored(index, loss=math.nan)).found
+
+    assert found is not None
+    assert (found.round, found.step, found.env) == (1, 1, 2)
+    assert "loss 2 against nan" in found.text
+
+
+def test_divergence_names_nested_fields(tmp_path: Path) -> None:
+    index = next(i for i, event in enumerate(RUN) if isinstance(event, ev.EnvStepped))
+    step = RUN[index]
+    assert isinstance(step, ev.EnvStepped)
+    slots = [step.slots[0], msgspec.structs.replace(step.slots[1], alpha=0.25, contribution=None), step.slots[2]]
+
+    found = compare(tmp_path, doctored(index, slots=slots, reward_parts={**step.reward_parts, "rent": 0.0})).found
+
+    assert found is not None
+    assert "reward_parts.rent -0.05 against 0" in found.text
+    assert "slots[1].alpha 0.5 against 0.25" in found.text
+    assert "slots[1].contribution 0.04 against nothing" in found.text
+
+
+def test_divergence_finds_another_event_type(tmp_path: Path) -> None:
+    index = next(i for i, event in enumerate(RUN) if isinstance(event, ev.SeedMoved))
+
+    found = compare(tmp_path, [*RUN[:index], *RUN[index + 1 :]]).found
+
+    assert found is not None
+    assert found.position == index + 1
+    assert "SeedMoved against" in found.text
+
+
+def test_divergence_ignores_an_early_end(tmp_path: Path) -> None:
+    comparison = compare(tmp_path, RUN[:40])
+
+    assert comparison.found is None
+    assert "as far as both go" in comparison.sentence
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (doctored(0, seed=3), "a has the seed 0 and b 3: they differ from the start"),
+        (doctored(0, task="digits"), "a has the task digits_impaired and b digits: they differ from the start"),
+        (example_run(envs=2), "a has the number of envs 4 and b 2: they differ from the start"),
+    ],
+)
+def test_incomparable_runs_are_not_compared(other: Sequence[ev.AnyEvent], said: str, tmp_path: Path) -> None:
+    comparison = Comparison(history(tmp_path / "a", RUN), history(tmp_path / "b", other), ("a", "b"))
+
+    assert comparison.search()
+    assert comparison.found is None
+    assert comparison.sentence == said
+
+
+def test_excerpt_is_compared_from_its_first_complete_step(tmp_path: Path) -> None:
+    cut = next(i for i, event in enumerate(RUN) if isinstance(event, ev.EnvStepped) and event.step == 3)
+    last = max(COMPUTED_AT)
+    other = doctored(last, round=9)
+    piece = open_history(write_segment(tmp_path / "b", 1, recording(other[cut:], fold(other[:cut]))))
+    comparison = Comparison(history(tmp_path / "a", RUN), piece, ("a", "b"))
+
+    assert comparison.search()
+
+    assert comparison.found is not None
+    assert (comparison.found.position, comparison.found.other) == (last + 1, last + 1 - cut)
+
+
+def test_divergence_search_can_be_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.history.divergence.CHECK_EVERY", 3)
+    index = COMPUTED_AT[-1]
+    comparison = Comparison(history(tmp_path / "a", RUN), history(tmp_path / "b", doctored(index, round=9)), ("a", "b"))
+
+    slices = 1
+    while not comparison.search(0.0):
+        assert "so far" in comparison.sentence
+        slices += 1
+
+    assert slices == (len(COMPUTED_AT) + 2) // 3
+    assert comparison.found is not None
+    assert comparison.found.position == index + 1
+    assert not comparison.search()
+
+
+def test_ghost_run_is_at_the_same_step(tmp_path: Path) -> None:
+    run = history(tmp_path / "a", RUN)
+    slower = [event for event in RUN if not isinstance(event, ev.DeviceSampled)]
+    rival = Rival(run, history(tmp_path / "b", stamp(slower)))
+
+    for position in [0, 1, 2, *run.steps, 30, *(start + 1 for start in run.rounds)]:
+        state = fold(RUN[:position])
+        rival.go_along(state, 0.0)
+        assert (rival.state.round, rival.state.step) == (state.round, state.step)

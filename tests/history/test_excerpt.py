@@ -1,0 +1,106 @@
+"""The minutes around a moment, as a recording that opens by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.history import export
+from esper.history.address import MomentError, find_moment
+from esper.history.export import write_excerpt
+from esper.history.history import History, open_history
+from esper.telemetry import events as ev
+from tests.factory import example_run
+from tests.recording.recordings import fold, recording, write_segment
+
+STEP = [index for index, event in enumerate(example_run(), start=1) if isinstance(event, ev.PhaseTimed)]
+RUN = [msgspec.structs.replace(event, time=1e9 + event.seq * 4.0) for event in example_run()]
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    write_segment(tmp_path / "night", 1, recording(RUN))
+    return open_history(tmp_path / "night")
+
+
+def test_excerpt_opens_alone_with_the_same_state(history: History, tmp_path: Path) -> None:
+    moment = 50  # positions; the first event stands at 0 seconds
+
+    path = write_excerpt(history, moment, tmp_path)
+
+    assert path.suffixes == [".jsonl", ".zst"]
+    piece = open_history(path)
+    assert piece.notices == []
+    # Of the events at 76 s to 316 s, the 20th to the 80th, and of whole steps.
+    start, stop = max(end for end in STEP if end <= 20), min(end for end in STEP if end >= 80)
+    assert piece.length == stop - start
+    assert repr(list(piece.events())) == repr(RUN[start:stop])
+    for position in (0, 1, moment - start, stop - start):
+        assert repr(piece.state_at(position)) == repr(fold(RUN[: start + position]))
+
+
+def test_excerpt_near_start_or_end_is_shorter(history: History, tmp_path: Path) -> None:
+    first = open_history(write_excerpt(history, 0, tmp_path))
+    last = open_history(write_excerpt(history, history.length, tmp_path))
+
+    assert (first.length, next(first.events()).seq) == (min(end for end in STEP if end >= 30), 1)
+    assert list(last.events())[-1] == RUN[-1]
+    assert last.length == len(RUN) - max(end for end in STEP if end <= len(RUN) - 30)
+
+
+def test_moments_have_the_same_names_in_an_excerpt(history: History, tmp_path: Path) -> None:
+    piece = open_history(write_excerpt(history, STEP[-1], tmp_path))
+    assert piece.state_at(0).steps_done > 0
+    for text in (f"step:{len(STEP)}", f"event:{len(RUN) - 3}", f"step:{len(STEP) - 1}"):
+        seen = [where.state_at(find_moment(text, where)) for where in (history, piece)]
+        assert repr(seen[0]) == repr(seen[1])
+    with pytest.raises(MomentError, match=f"there is no step:1 in this recording: it has step:.* to step:{len(STEP)}"):
+        find_moment("step:1", piece)
+
+
+def test_excerpt_keeps_recorded_time_still_at_a_resume(tmp_path: Path) -> None:
+    at = STEP[3]
+    later = [msgspec.structs.replace(event, time=event.time + 5000.0) for event in RUN[at:]]
+    write_segment(tmp_path / "night", 1, recording(RUN[:at]))
+    write_segment(tmp_path / "night", 2, recording(later, fold(RUN[:at])))
+    history = open_history(tmp_path / "night")
+
+    piece = open_history(write_excerpt(history, at, tmp_path))
+
+    first = history.length - piece.length if piece.state_at(piece.length).seq == len(RUN) else piece.state_at(0).seq
+    assert piece.duration < 300.0
+    assert piece.duration == pytest.approx(
+        history.elapsed(first + piece.length - 1, piece.state_at(piece.length).time)
+        - history.elapsed(first, next(history.events(first)).time)
+    )
+    assert repr(piece.state_at(at - first)) == repr(history.state_at(at))
+
+
+def test_excerpt_is_named_after_the_step_without_overwriting(history: History, tmp_path: Path) -> None:
+    step_two = history.steps[1]
+    assert isinstance(RUN[step_two - 1], ev.PhaseTimed)
+
+    paths = [write_excerpt(history, step_two, tmp_path) for _ in range(3)]
+
+    assert [path.name for path in paths] == [
+        "night-step2.jsonl.zst", "night-step2-2.jsonl.zst", "night-step2-3.jsonl.zst",
+    ]  # fmt: skip
+
+
+def test_failed_excerpt_leaves_no_file(history: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object) -> bytes:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(export, "encode_lines", full)
+
+    with pytest.raises(OSError, match="No space"):
+        write_excerpt(history, 26, tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["night"]
+
+
+def test_excerpt_into_missing_directory_fails(history: History, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_excerpt(history, 0, tmp_path / "nowhere")

@@ -1,0 +1,110 @@
+"""A population on two GPUs, where there are none: what is computed where, in which order, and when the host waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from esper.domain import Stage
+from esper.envs.env import Env
+from esper.envs.governor import LastGood
+from esper.lanes.errors import FaultError
+from tests.engine.populations import digits, population, script
+from tests.lanes.pretended_gpus import pretended_gpus
+
+GPUS = ("cuda:0", "cuda:1")
+STEPS = 12
+
+
+@pytest.mark.parametrize(
+    ("amp", "scaler", "counterfactual"),
+    [
+        pytest.param("bf16", "env", "ablation", marks=pytest.mark.slow),
+        ("fp16", "env", "shapley"),
+        pytest.param("fp16", "device", "ablation", marks=pytest.mark.slow),
+        pytest.param("off", "env", "shapley", marks=pytest.mark.slow),
+    ],
+)
+def test_episode_stays_on_device_with_one_wait_per_step(
+    amp: str, scaler: str, counterfactual: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits()  # read before there are tensors without numbers
+    options = {"amp": amp, "scaler": scaler, "counterfactual": counterfactual, "steps": STEPS}
+    with (
+        pretended_gpus(monkeypatch) as waits,
+        population(3, GPUS, lambda task: replace(task, samples_per_epoch=2 * task.batch_size), **options) as pool,
+    ):
+        kept = [LastGood(env) for env in pool.envs]
+        pool.reset(0)
+        stages = set[Stage]()
+        for step in range(STEPS):
+            actions = [script(env.index, step, env.network.slots) for env in pool.envs]
+            waits.clear()
+            pool.step(actions, 0, step)
+            assert waits == Counter(event=len(GPUS))
+            stages |= {slot.stage for env in pool.envs for slot in env.network.slots}
+            for good in kept:
+                good.keep()
+            pool.tick()
+        assert stages >= {Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.FOSSILIZED}
+        for good in kept:
+            good.give_back()
+        pool.test()
+        assert waits == Counter(event=2 * len(GPUS))
+        for env in pool.envs:
+            assert {parameter.device.index for parameter in env.network.parameters()} == {env.index % 2}
+
+
+def test_restore_after_fault_waits_for_pending_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits()
+    train = Env.train
+
+    def fails_in_the_last(env: Env, round_index: int, step: int) -> Tensor:
+        trained = train(env, round_index, step)
+        if env.index == 2:
+            raise RuntimeError("CUDA out of memory")
+        return trained
+
+    with pretended_gpus(monkeypatch), population(3, GPUS[:1], steps=2) as pool:
+        kept = [LastGood(env) for env in pool.envs]
+        pool.reset(0)
+        for good in kept:
+            good.keep()
+        monkeypatch.setattr(Env, "train", fails_in_the_last)
+        with pytest.raises(FaultError, match="env 02 on cuda:0"):
+            pool.step([script(env.index, 0, env.network.slots) for env in pool.envs], 0, 0)
+        for good in kept:
+            good.give_back()
+
+
+def test_stream_races_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpus(monkeypatch):
+        device = torch.device("cuda:0")
+        default, other = torch.cuda.default_stream(device), torch.cuda.Stream(device)
+
+        shared = torch.zeros(2, 4, device=device)
+        with torch.cuda.stream(other), pytest.raises(AssertionError, match="may meet"):
+            shared.sum()
+        other.wait_stream(default)
+        with torch.cuda.stream(other):
+            shared[1].add_(1.0)
+        shared[0].add_(1.0)
+        with pytest.raises(AssertionError, match="may meet"):
+            shared.sum()
+        reached = torch.cuda.Event()
+        reached.record(other)
+        reached.synchronize()
+        shared.sum()
+
+        other.wait_stream(default)
+        with torch.cuda.stream(other):
+            shared.sum()
+        del shared
+        with pytest.raises(AssertionError, match="may be given memory"):
+            torch.zeros(2, 4, device=device)
+        default.wait_stream(other)
+        torch.zeros(2, 4, device=device)

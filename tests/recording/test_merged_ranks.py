@@ -1,0 +1,277 @@
+"""The recordings of several ranks, read as one: the same history as if one process had recorded it all."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from esper.history import keyframe_index
+from esper.history.history import open_history
+from esper.history.playback import Playback
+from esper.recording import merged_ranks
+from esper.recording.run_lock import LOCK, Holder, RunLock
+from esper.recording.segments import pack, segment_path
+from esper.telemetry import events as ev
+from esper.telemetry.state import Keyframe, RunState
+from tests.factory import env_stepped, example_run, run_started, stamp
+from tests.recording.recordings import fold, lines, write_segment
+
+RUN = example_run(envs=4, rounds=2, steps=5)
+
+
+def rank_of(event: ev.AnyEvent, ranks: int) -> int:
+    """Envs are dealt to the ranks; what is of no env is rank 0's."""
+    return (getattr(event, "env", None) or 0) % ranks
+
+
+def shares(run: Sequence[ev.AnyEvent], ranks: int) -> list[list[ev.AnyEvent]]:
+    """What each rank records."""
+    return [
+        [event for event in run if rank_of(event, ranks) == rank or isinstance(event, ev.RunStarted)]
+        for rank in range(ranks)
+    ]
+
+
+def directory_of(run: Path, rank: int) -> Path:
+    return run / f"rank-{rank}" if rank else run
+
+
+def record(run: Path, events: Sequence[ev.AnyEvent], ranks: int) -> list[Path]:
+    """Every rank's file."""
+    run.mkdir()
+    opening = Keyframe.of(RunState())
+    return [
+        write_segment(directory_of(run, rank), 1, lines([opening, *share]))
+        for rank, share in enumerate(shares(events, ranks))
+    ]
+
+
+def assert_same(run: Path, events: Sequence[ev.AnyEvent]) -> None:
+    history = open_history(run)
+    assert repr(list(history.events())) == repr(list(events))
+    assert history.notices == []
+    for position in (0, 1, len(events) // 3, len(events) // 2, len(events)):
+        assert repr(history.state_at(position)) == repr(fold(events[:position]))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("packed", [False, True])
+def test_merged_ranks_read_as_one_history(ranks: int, packed: bool, tmp_path: Path) -> None:
+    paths = record(tmp_path / "run", RUN, ranks)
+    if packed:
+        for path in paths:
+            pack(path)
+    assert_same(tmp_path / "run", RUN)
+
+
+def test_merged_history_seeks_to_any_position(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(merged_ranks, "CHUNK", 2_000)
+    monkeypatch.setattr(keyframe_index, "INDEX_INTERVAL", 16)
+    record(tmp_path / "run", RUN, 2)
+    history = open_history(tmp_path / "run")
+    for position in range(history.length + 1):
+        assert repr(history.state_at(position)) == repr(fold(RUN[:position]))
+    assert repr(list(history.events(37, 61))) == repr(RUN[37:61])
+
+
+def test_merged_ranks_may_have_different_segments(tmp_path: Path) -> None:
+    """A recorder begins a segment by the size of its own file."""
+    run = tmp_path / "run"
+    first, second = shares(RUN, 2)
+    cut = len(second) // 2
+    record(run, RUN, 2)
+    (run / "rank-1" / "events-00001.jsonl").write_bytes(lines([Keyframe.of(RunState()), *second[:cut]]))
+    write_segment(run / "rank-1", 2, lines([Keyframe.of(fold(RUN[: second[cut - 1].seq])), *second[cut:]]))
+    cut = len(first) // 3
+    (run / "events-00001.jsonl").write_bytes(lines([Keyframe.of(RunState()), *first[:cut]]))
+    # What rank 0 has heard of the others is in the state as well.
+    heard = RUN[: first[cut].seq - 1]
+    write_segment(run, 2, lines([Keyframe.of(fold(heard)), *first[cut:]]))
+    assert_same(run, RUN)
+
+
+def goes_back(ranks: int, run: Path) -> list[ev.AnyEvent]:
+    """Record a run that went back to its 20th event; the history that is left."""
+    kept, undone = RUN[:20], RUN[20:40]
+    again = stamp(RUN[30:60], first=21, start=RUN[60].time)
+    back = msgspec.structs.replace(Keyframe.of(fold(kept)), restored=RUN[45].time)
+    run.mkdir()
+    for rank in range(ranks):
+        before, after = shares([*kept, *undone], ranks)[rank], shares(again, ranks)[rank]
+        write_segment(directory_of(run, rank), 1, lines([Keyframe.of(RunState()), *before]))
+        write_segment(directory_of(run, rank), 2, lines([back, *after]))
+    return [*kept, *again]
+
+
+def test_merged_history_omits_undone_events(tmp_path: Path) -> None:
+    assert_same(tmp_path / "run", goes_back(2, tmp_path / "run"))
+
+
+def test_merged_history_spans_a_changed_number_of_ranks(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    history = goes_back(2, run)
+    third = stamp(RUN[60:], first=history[-1].seq + 1, start=RUN[-1].time + 1)
+    back = msgspec.structs.replace(Keyframe.of(fold(history)), restored=RUN[-1].time + 1)
+    write_segment(run, 3, lines([back, *third]))
+    assert_same(run, [*history, *third])
+
+
+def test_merged_reader_reports_joining_ranks(tmp_path: Path) -> None:
+    """What rank 0 records is followed on."""
+    run = tmp_path / "run"
+    write_segment(run, 1, lines([Keyframe.of(RunState()), *RUN[:50]]))
+    history = open_history(run)
+    back = msgspec.structs.replace(Keyframe.of(fold(RUN[:50])), restored=RUN[50].time)
+    later = stamp([run_started(), *RUN[50:]], first=51, start=RUN[50].time)
+    first, second = shares(later, 2)
+    write_segment(run / "rank-1", 1, lines([back, *second]))
+    write_segment(run, 2, lines([back, *first]))
+    history.poll()
+    assert history.length == 50 + len(first)
+    assert "went on with more ranks" in history.notices[0]
+    assert_same(run, [*RUN[:50], *later])
+
+
+def test_merged_event_waits_for_earlier_ones_of_other_ranks(tmp_path: Path) -> None:
+    """Their recorders write when they write. The reader never has to take back what it has shown."""
+    run = tmp_path / "run"
+    _, path = record(run, RUN, 2)
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole[:4]))
+    playback = Playback(open_history(run))
+    seen = [event.seq for event in playback.history.events()]
+    missing = shares(RUN, 2)[1][3].seq
+    assert seen == list(range(1, missing))
+    playback.to_end()
+    path.write_bytes(b"".join(whole[:9]))
+    assert playback.poll()
+    path.write_bytes(b"".join(whole))
+    assert playback.poll()
+    assert repr(playback.state) == repr(fold(RUN))
+    assert repr(list(playback.history.events())) == repr(RUN)
+
+
+def test_merged_reader_waits_for_nothing_after_the_end(tmp_path: Path) -> None:
+    """A rank was killed: what it had not written yet is lost, and what the others have is shown."""
+    run = tmp_path / "run"
+    first, second = record(run, RUN, 2)
+    text = second.read_bytes()
+    kept = text[: text.rindex(b"\n", 0, -40) + 10]
+    second.write_bytes(kept)
+    pack(first)
+    lost = {event.seq for event in shares(RUN, 2)[1]} - {
+        event.seq for event in shares(RUN, 2)[1][: kept.count(b"\n") - 1]
+    }
+    assert lost
+    history = open_history(run)
+    assert [event.seq for event in history.events()] == [event.seq for event in RUN if event.seq not in lost]
+    assert history.state_at(history.length).status == "done"
+
+
+def test_merged_reader_reports_missing_events_of_a_lost_rank(tmp_path: Path) -> None:
+    record(tmp_path / "run", RUN, 2)
+    lost = [event for event in shares(RUN, 2)[1] if event.seq > 1]
+    shutil.rmtree(tmp_path / "run" / "rank-1")
+    history = open_history(tmp_path / "run")
+    # What is after the last event of the others cannot be known to be missing.
+    known = [event for event in lost if event.seq < history.state_at(history.length).seq]
+    (told,) = history.notices
+    assert (
+        told == f"{len(known)} events are missing in {segment_path(tmp_path / 'run', 1)}, from number {lost[0].seq} on"
+    )
+
+
+def leave_lock(directory: Path, host: str) -> None:
+    """As a process does that was killed there."""
+    lock = RunLock(directory)
+    (directory / LOCK).write_bytes(msgspec.json.encode(Holder(pid=1, host=host)))
+    lock.release()
+
+
+def test_merged_reader_shows_other_ranks_if_rank_0_was_killed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    record(run, RUN, 2)[0].unlink()
+    assert open_history(run).length == 0  # nobody knows yet that rank 0 will not write
+    leave_lock(run, socket.gethostname())
+    history = open_history(run)
+    second = shares(RUN, 2)[1]
+    assert repr(list(history.events())) == repr(second)
+    (told,) = history.notices
+    assert told == f"{second[-1].seq - len(second)} events are missing in {segment_path(run, 1)}, from number 2 on"
+    state = history.state_at(history.length)
+    assert state.started == RUN[0]
+    assert [env.stepped is not None for env in state.envs] == [False, True, False, True]
+
+
+@pytest.mark.parametrize(("host", "shown"), [("this", True), ("another", False)])
+def test_merged_reader_skips_a_rank_known_to_be_killed(host: str, shown: bool, tmp_path: Path) -> None:
+    """Rank 0 was killed, and what it had not written yet is lost; the other told why the run failed."""
+    run = tmp_path / "run"
+    first, second = record(run, RUN, 2)
+    first.write_bytes(b"".join(first.read_bytes().splitlines(keepends=True)[:6]))
+    pack(second)
+    leave_lock(run, socket.gethostname() if host == "this" else "elsewhere")
+    last = shares(RUN, 2)[1][-1].seq
+    history = open_history(run)
+    assert (history.state_at(history.length).seq == last) is shown
+    lock = RunLock(run)  # it is trained on
+    assert open_history(run).state_at(open_history(run).length).seq < last
+    lock.release()
+
+
+def test_merged_history_has_one_run_start(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first, _ = record(run, RUN, 2)
+    whole = first.read_bytes().splitlines(keepends=True)
+    first.write_bytes(whole[0])
+    history = open_history(run)
+    assert history.length == 0
+    first.write_bytes(b"".join(whole))
+    history.poll()
+    assert repr(list(history.events())) == repr(RUN)
+    assert history.notices == []
+
+
+def test_merged_damage_is_reported_with_its_file(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    _, path = record(run, RUN, 2)
+    text = path.read_bytes().splitlines(keepends=True)
+    text[5] = b"{" + text[5][2:]
+    path.write_bytes(b"".join(text))
+    pack(run / "events-00001.jsonl")
+    history = open_history(run)
+    assert history.length == len(RUN) - 1
+    (notice,) = history.notices
+    assert notice.startswith(f"{path}, line 6 is damaged and was skipped")
+
+
+def test_merged_event_of_an_unknown_env_is_damage(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    record(run, RUN, 2)
+    stray = msgspec.structs.replace(env_stepped(9, 2, 5), seq=len(RUN) + 1, time=RUN[-1].time)
+    with (run / "rank-1" / "events-00001.jsonl").open("ab") as file:
+        file.write(lines([stray]))
+    history = open_history(run)
+    assert history.length == len(RUN)
+    assert "it is about env 9, and the run has 4" in history.notices[0]
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_merged_history_is_independent_of_the_split(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    owners = data.draw(st.lists(st.integers(0, 2), min_size=len(RUN), max_size=len(RUN)))
+    run = tmp_path_factory.mktemp("spread")
+    for rank in range(3):
+        own = [event for event, owner in zip(RUN, owners, strict=True) if owner == rank or event.seq == 1]
+        write_segment(directory_of(run, rank), 1, lines([Keyframe.of(RunState()), *own]))
+    history = open_history(run)
+    assert repr(list(history.events())) == repr(RUN)

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.history.history import open_history
+from esper.recording import recorder as module
+from esper.recording import segments
+from esper.recording.recorder import Recorder, RecordingError, write_manifest
+from esper.recording.segments import SegmentWriter
+from esper.telemetry import events as ev
+from esper.telemetry.state import Keyframe
+from tests.factory import example_run, stamp
+from tests.recording.recordings import fold, recording, write_segment
+
+RUN = example_run()
+PATIENCE = 60.0
+"""Seconds after which what has not come about is given up."""
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PERIOD", 0.01)
+    monkeypatch.setattr(module, "RETRY", 0.02)
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    recorder = Recorder(tmp_path / "run")
+    yield recorder
+    recorder.close()
+
+
+def put_all(recorder: Recorder, events: list[ev.AnyEvent]) -> None:
+    for event in events:
+        recorder.put(event)
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def read(directory: Path) -> list[ev.AnyEvent]:
+    history = open_history(directory)
+    assert history.notices == []
+    events = list(history.events())
+    assert repr(history.state_at(len(events))) == repr(fold(events))
+    return events
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail("it has not come about")
+        time.sleep(0.01)
+
+
+def test_recorder_flush_writes_and_close_packs(recorder: Recorder) -> None:
+    put_all(recorder, RUN[:50])
+    assert recorder.flush()
+    assert files(recorder.directory) == ["events-00001.jsonl"]
+    assert repr(read(recorder.directory)) == repr(RUN[:50])
+
+    put_all(recorder, RUN[50:])
+    recorder.close()
+    assert files(recorder.directory) == ["events-00001.jsonl.zst"]
+    assert repr(read(recorder.directory)) == repr(RUN)
+    assert recorder.failure is None
+
+
+def test_recorder_writes_without_a_flush(recorder: Recorder) -> None:
+    put_all(recorder, RUN)
+
+    eventually(
+        lambda: (recorder.directory / "events-00001.jsonl").exists() and len(read(recorder.directory)) == len(RUN)
+    )
+
+
+def test_recorder_snapshot_includes_the_last_event(recorder: Recorder) -> None:
+    assert repr(recorder.snapshot().open()) == repr(fold([]))
+    for start, stop in ((0, 1), (1, 47)):
+        put_all(recorder, RUN[start:stop])
+        assert repr(recorder.snapshot().open()) == repr(fold(RUN[:stop]))
+
+
+def test_segments_are_packed_and_start_with_a_keyframe(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SEGMENT_BYTES", 4000)
+    monkeypatch.setattr(module, "BATCH", 5)
+    put_all(recorder, RUN)
+    recorder.flush()
+
+    # They are packed beside.
+    eventually(lambda: sum(not name.endswith(".zst") for name in files(recorder.directory)) <= 1)
+    names = files(recorder.directory)
+    assert len(names) > 3
+    assert [name.endswith(".zst") for name in names] == [True] * (len(names) - 1) + [False]
+    assert repr(read(recorder.directory)) == repr(RUN)
+    last = recorder.directory / names[-1]
+    assert last.read_bytes().startswith(b'{"type":"Keyframe"')
+    assert repr(read(recorder.directory)[-1]) == repr(RUN[-1])
+
+
+def test_restore_starts_a_segment_and_undoes_later_events(recorder: Recorder) -> None:
+    anew = stamp(RUN[31:40], first=32, start=RUN[-1].time)
+    put_all(recorder, RUN[:60])
+    recorder.put(Keyframe.of(fold(RUN[:31])))
+    put_all(recorder, anew)
+
+    assert repr(recorder.snapshot().open()) == repr(fold(RUN[:31] + anew))
+    recorder.close()
+    assert files(recorder.directory) == ["events-00001.jsonl.zst", "events-00002.jsonl.zst"]
+    assert repr(read(recorder.directory)) == repr(RUN[:31] + anew)
+
+
+def test_resumed_recorder_continues_after_a_killed_one(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, recording(RUN[:60]) + b'{"type":"EnvSt')
+    recorder = Recorder(tmp_path)
+    recorder.put(Keyframe.of(fold(RUN[:31])))
+    put_all(recorder, RUN[31:])
+    recorder.close()
+
+    history = open_history(tmp_path)
+    assert files(tmp_path) == ["events-00001.jsonl.zst", "events-00002.jsonl.zst"]
+    assert repr(list(history.events())) == repr(RUN)
+    assert "ends in the middle of a line" in history.notices[0]
+
+
+def test_slow_disk_loses_no_events(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WAITING", 20)
+    monkeypatch.setattr(module, "BATCH", 10)
+    append = SegmentWriter.append
+    waited = []
+
+    def slowly(writer: SegmentWriter, lines: bytes) -> None:
+        time.sleep(0.005)
+        waited.append(len(recorder._incoming))
+        append(writer, lines)
+
+    monkeypatch.setattr(SegmentWriter, "append", slowly)
+    recorder._alert = 10
+    put_all(recorder, RUN)
+    recorder.flush()
+
+    assert repr(read(recorder.directory)) == repr(RUN)
+    assert max(waited) <= 20
+
+
+class FullDisk:
+    """Stands in for os.write: takes `room` bytes, and then no more until `room` grows."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self._write = os.write
+
+    def __call__(self, file: int, data: memoryview) -> int:
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = self._write(file, data[: self.room])
+        self.room -= written
+        return written
+
+
+@pytest.mark.parametrize("room", [0, 10, 2500, 9001])
+def test_full_disk_loses_no_events_and_recovers(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    disk = FullDisk(room)
+    monkeypatch.setattr(segments.os, "write", disk)
+    monkeypatch.setattr(module, "BATCH", 10)
+    put_all(recorder, RUN[:90])
+
+    assert not recorder.flush()
+    assert recorder.failure == f"cannot record to {recorder.directory}: No space left on device"
+    assert repr(recorder.snapshot().open()) == repr(fold(RUN[:90]))
+    if files(recorder.directory):
+        held = open_history(recorder.directory)  # what is there is valid
+        assert repr(list(held.events())) == repr(RUN[: held.length])
+
+    disk.room = 10**9
+    eventually(lambda: recorder.failure is None)
+    put_all(recorder, RUN[90:])
+    assert recorder.flush()
+    assert repr(read(recorder.directory)) == repr(RUN)
+
+
+def test_close_on_full_disk_reports_the_number_lost(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_all(recorder, RUN[:90])
+    recorder.flush()
+    monkeypatch.setattr(segments.os, "write", FullDisk(0))
+    put_all(recorder, RUN[90:])
+    recorder.close()
+
+    lost = len(RUN) - 90
+    assert recorder.failure is not None
+    assert recorder.failure.endswith(f"No space left on device; the last {lost} events are lost")
+    assert repr(read(recorder.directory)) == repr(RUN[:90])
+
+
+def test_close_reports_losses_despite_a_second_error(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(file: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    put_all(recorder, RUN[:90])
+    recorder.flush()
+    monkeypatch.setattr(segments.os, "write", FullDisk(0))
+    monkeypatch.setattr(segments.os, "fsync", refuse)
+    put_all(recorder, RUN[90:])
+    recorder.close()
+
+    assert recorder.failure is not None
+    assert recorder.failure.endswith(f"the last {len(RUN) - 90} events are lost")
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_unfinishable_segment_is_reported_and_replaced(
+    at_the_end: bool, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, closed = os.close, list[int]()
+
+    def refuse(file: int) -> None:
+        close(file)
+        closed.append(file)
+        raise OSError(errno.EIO, "Input/output error")
+
+    put_all(recorder, RUN[:50])
+    assert recorder.flush()
+    text = f"{recorder.directory / 'events-00001.jsonl'} could not be finished, and may lack events: Input/output error"
+    monkeypatch.setattr(segments.os, "close", refuse)
+    if at_the_end:
+        recorder.close()
+        assert recorder.failure == text
+        return
+    recorder.put(Keyframe.of(fold(RUN[:50])))
+    assert recorder.flush()
+    assert len(closed) == 1
+    assert recorder.notices.pop() == text
+    monkeypatch.setattr(segments.os, "close", close)
+    put_all(recorder, RUN[50:])
+    recorder.close()
+    assert recorder.failure is None
+    assert repr(read(recorder.directory)) == repr(RUN)
+
+
+def test_recorder_resumes_when_a_deleted_directory_returns(recorder: Recorder) -> None:
+    put_all(recorder, RUN[:50])
+    assert recorder.flush()
+    shutil.rmtree(recorder.directory)
+    put_all(recorder, RUN[50:60])
+    assert not recorder.flush()
+    assert recorder.failure == f"cannot record to {recorder.directory}: No such file or directory"
+    (notice,) = recorder.notices
+    assert notice.startswith(f"{recorder.directory / 'events-00001.jsonl'} has vanished")
+
+    recorder.directory.mkdir()
+    put_all(recorder, RUN[60:])
+    assert recorder.flush()
+
+    history = open_history(recorder.directory)
+    assert repr(list(history.events())) == repr(RUN[50:])
+    assert repr(history.state_at(history.length)) == repr(fold(RUN))
+
+
+def test_replaced_file_is_detected_and_reopened(recorder: Recorder) -> None:
+    put_all(recorder, RUN[:50])
+    assert recorder.flush()
+    file = recorder.directory / "events-00001.jsonl"
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content)
+    put_all(recorder, RUN[50:])
+    assert recorder.flush()
+
+    assert repr(read(recorder.directory)) == repr(RUN)
+
+
+def test_recorder_bug_is_raised_in_the_engine(recorder: Recorder) -> None:
+    recorder.put(ev.Logged(severity="info", text=object()))  # pyright: ignore[reportArgumentType]
+
+    with pytest.raises(RecordingError, match="has ended") as error:
+        recorder.flush()
+    assert isinstance(error.value.__cause__, TypeError)
+    assert "has broken down" in str(recorder.failure)
+    with pytest.raises(RecordingError):
+        recorder.put(RUN[0])
+
+
+def test_closed_recorder_accepts_no_events(recorder: Recorder) -> None:
+    recorder.close()
+
+    for use in (lambda: recorder.put(RUN[0]), recorder.flush, recorder.snapshot):
+        with pytest.raises(RecordingError, match="has ended"):
+            use()
+
+
+def test_recorder_refuses_an_unwritable_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for refuse in (lambda: Recorder(tmp_path / "file" / "run"), lambda: write_manifest(tmp_path / "file" / "run", {})):
+        with pytest.raises(RecordingError, match=r"cannot record to .*file/run: Not a directory"):
+            refuse()
+
+
+def test_manifest_is_replaced_atomically(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "run", {"seed": 1})
+    write_manifest(tmp_path / "run", {"seed": 2, "clip": float("inf")})
+
+    assert files(tmp_path / "run") == ["run.json"]
+    manifest = msgspec.json.decode((tmp_path / "run" / "run.json").read_bytes())
+    assert manifest == {"schema": ev.SCHEMA, "seed": 2, "clip": "Infinity"}

@@ -1,0 +1,107 @@
+"""A replay with a ghost run: synchronised steps, and the divergence of the two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from textual.pilot import Pilot
+
+from esper.history.divergence import Rival
+from esper.history.history import open_history
+from esper.history.playback import Playback
+from esper.sanctum.app import SanctumApp
+from esper.sanctum.screens.env_detail import EnvAccuracy
+from esper.sanctum.source import ReplaySource
+from esper.sanctum.theme import DEFAULT
+from esper.sanctum.widgets.accuracy import PopulationAccuracy
+from esper.sanctum.widgets.scrubber import Scrubber
+from esper.telemetry import events as ev
+from tests.factory import example_run
+from tests.recording.recordings import recording, write_segment
+from tests.sanctum.driving import header, notices, settle, shown, until
+
+RUN = example_run(rounds=4)
+SIZE = (120, 40)
+
+
+def better(event: ev.AnyEvent) -> ev.AnyEvent:
+    """Event of another run, equal until step 3 of round 2 and more accurate from then on."""
+    match event:
+        case ev.EnvStepped() if (event.round, event.step) >= (2, 3):
+            return msgspec.structs.replace(event, accuracy=0.975)
+        case ev.EpisodeEnded() if event.round >= 2:
+            return msgspec.structs.replace(event, accuracy=0.975)
+    return event
+
+
+def beside(folder: Path, other: Sequence[ev.AnyEvent]) -> tuple[SanctumApp, Playback]:
+    histories = [
+        open_history(write_segment(folder / name, 1, recording(events)).parent)
+        for name, events in (("night", RUN), ("day", other))
+    ]
+    playback = Playback(histories[0])
+    source = ReplaySource(playback, rival=Rival(*histories))
+    source.start = lambda: None
+    return SanctumApp(source, theme=DEFAULT), playback
+
+
+async def go(pilot: Pilot[None], playback: Playback, round_: int, step: int) -> None:
+    """Seek to the end of a step."""
+    playback.seek(playback.history.steps[(round_ - 1) * 5 + step - 1])
+    await settle(pilot)
+
+
+async def test_ghost_run_is_at_the_same_step(tmp_path: Path) -> None:
+    app, playback = beside(tmp_path, [better(event) for event in RUN])
+    async with app.run_test(size=SIZE) as pilot:
+        await go(pilot, playback, 1, 4)
+        assert app.view.ghost is not None
+        assert (app.view.ghost.round, app.view.ghost.step) == (1, 4)
+        before = shown(app, PopulationAccuracy)
+        await go(pilot, playback, 4, 2)
+        assert (app.view.ghost.round, app.view.ghost.step) == (4, 2)
+        chart = app.screen.query_one(PopulationAccuracy)
+        assert "ghost 97.5" in str(chart.border_subtitle)
+        assert shown(app, PopulationAccuracy) != before
+        await pilot.press("enter")
+        await settle(pilot)
+        assert "ghost 97.5" in str(app.screen.query_one(EnvAccuracy).border_subtitle)
+        await go(pilot, playback, 2, 2)  # the runs are still equal here: the curve hides the ghost
+        assert app.view.ghost.envs[0].accuracy == playback.state.envs[0].accuracy
+
+
+async def test_divergence_is_notified_once_and_stays_in_header(tmp_path: Path) -> None:
+    app, playback = beside(tmp_path, [better(event) for event in RUN])
+    async with app.run_test(size=(200, 60)) as pilot:
+        await go(pilot, playback, 1, 1)
+        await until(pilot, lambda: bool(notices(app)))
+        told = notices(app)
+        assert len(told) == 1
+        assert told[0].startswith("night and day diverge at round 2 step 3, env 00: accuracy ")
+        assert "REPLAY ≠ from round 2 step 3: day" in header(app)
+        assert "≠" in shown(app, Scrubber)
+        await go(pilot, playback, 2, 1)
+        await pilot.press("n")
+        await settle(pilot)
+        assert (playback.state.round, playback.state.step) == (2, 2)
+        assert RUN[playback.position - 1] != better(RUN[playback.position - 1])
+
+
+async def test_equal_runs_are_marked_as_equal(tmp_path: Path) -> None:
+    app, playback = beside(tmp_path, RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await go(pilot, playback, 2, 1)
+        assert "REPLAY = day" in header(app)
+
+
+async def test_shorter_ghost_run_stays_at_its_end(tmp_path: Path) -> None:
+    rounds = [index for index, event in enumerate(RUN) if isinstance(event, ev.RoundStarted)]
+    app, playback = beside(tmp_path, [better(event) for event in RUN[: rounds[3]]])
+    async with app.run_test(size=SIZE) as pilot:
+        await go(pilot, playback, 4, 5)
+        assert "ghost –" in str(app.screen.query_one(PopulationAccuracy).border_subtitle)
+        await pilot.press("enter")
+        await settle(pilot)
+        assert "ghost" not in str(app.screen.query_one(EnvAccuracy).border_subtitle)

@@ -1,0 +1,129 @@
+"""Alerts, and the escape sequences of their notifications."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from esper.sanctum.controllers.diagnosis import (
+    MAX_NOTIFICATION_CHARS,
+    NOTIFY_INTERVAL_S,
+    NOTIFY_PROTOCOLS,
+    Alerts,
+    notification_escape,
+)
+from esper.sanctum.source import LiveSource
+from esper.telemetry import events as ev
+from esper.telemetry.state import Keyframe
+from tests.factory import env_stepped, example_run, run_started, stamp
+from tests.recording.recordings import fold, recording, write_segment
+from tests.sanctum.sessions import FakeSession
+from tests.terminals import Terminal
+
+START = [run_started(3), ev.RoundStarted(round=1)]
+BROKEN = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="env 02 is broken")
+
+
+class Ear:
+    """Alerts of a run whose events a test supplies."""
+
+    def __init__(self, *events: ev.AnyEvent) -> None:
+        self.session = FakeSession(stamp([*START, *events]))
+        self.source = LiveSource(self.session)
+        self.source.start()
+        self.alerts = Alerts(self.source)
+        self.seq = len(START) + len(events)
+
+    def hear(self, *events: ev.AnyEvent, now: float = 0.0, stale: ev.AnomalyFound | None = None) -> str | None:
+        self.session.say(*stamp(events, first=self.seq + 1))
+        self.seq += len(events)
+        self.source.tick(0.0)
+        self.begun = self.alerts.scan_new(stale)
+        return self.alerts.pop_due(now)
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        (BROKEN, "env 02 is broken"),
+        (
+            ev.Paused(round=1, step=2, origin="engine", reason="the disk is full"),
+            "paused at round 1 step 2 (engine): the disk is full",
+        ),
+        (ev.RunEnded(outcome="done"), "run done"),
+        (ev.RunEnded(outcome="failed", reason="out of memory"), "run failed: out of memory"),
+        (ev.Paused(round=1, step=2, origin="keyboard"), None),
+        (ev.AnomalyEnded(rule="r", where="env 2", env=2), None),
+        (env_stepped(), None),
+    ],
+)
+def test_alerts_notify_of_important_events_only(event: ev.AnyEvent, told: str | None) -> None:
+    ear = Ear()
+    assert ear.hear() is None
+    assert ear.hear(event) == told
+    assert ear.begun == isinstance(event, ev.AnomalyFound)
+    assert ear.hear(now=2 * NOTIFY_INTERVAL_S) is None
+
+
+def test_alerts_in_quick_succession_are_merged_newest_first() -> None:
+    ear = Ear()
+    assert ear.hear(BROKEN, now=100.0) == "env 02 is broken"
+    assert ear.hear(BROKEN, now=100.2) is None
+    assert ear.begun
+    assert ear.hear(ev.RunEnded(outcome="stopped"), now=100.4) is None
+    assert ear.hear(now=100.0 + NOTIFY_INTERVAL_S) == "run stopped · env 02 is broken"
+
+
+def test_alerts_report_a_silent_engine_once() -> None:
+    ear = Ear()
+    assert ear.hear(stale=BROKEN) == "env 02 is broken"
+    assert ear.begun
+    ear.session.alive = False
+    assert ear.hear(now=20.0) == "the engine ended without a word"
+    assert ear.hear(now=40.0) is None
+
+
+def test_alerts_skip_events_before_the_start() -> None:
+    """A keyframe starts a late viewer or follows a restore: its anomalies are not new."""
+    ear = Ear(BROKEN)
+    ear.session.say(Keyframe.of(fold(stamp([*START, BROKEN, BROKEN]))))
+    assert ear.hear() is None
+    assert not ear.begun
+    ear.seq += 1
+    assert ear.hear(BROKEN) == "env 02 is broken"
+
+
+@pytest.mark.parametrize(
+    ("sequence", "tmux", "expected"),
+    [
+        ("osc9", False, "\x1b]9;run 1: env 02, broken\x07"),
+        ("osc777", False, "\x1b]777;notify;run 1;env 02, broken\x07"),
+        ("osc9", True, "\x1bPtmux;\x1b\x1b]9;run 1: env 02, broken\x07\x1b\\"),
+    ],
+)
+def test_notification_escape_sequences_are_exact(sequence: str, tmux: bool, expected: str) -> None:
+    assert notification_escape(sequence, "run 1", "env 02; broken", tmux=tmux) == expected
+
+
+@pytest.mark.parametrize("sequence", NOTIFY_PROTOCOLS)
+def test_notification_text_cannot_inject_sequences(sequence: str) -> None:
+    evil = "a\x07b\x1b]0;c\x1b\\\x9cd\n\r\x00\u202e" + 1000 * "e"
+    sent = notification_escape(sequence, evil, evil, tmux=False)
+    assert re.fullmatch(r"\x1b\][^\x00-\x1f\x7f-\x9f\u202e]*\x07", sent)
+    assert sent.count(";") == {"osc9": 1, "osc777": 3}[sequence]
+    assert len(sent) < 2 * MAX_NOTIFICATION_CHARS + 20
+
+
+@pytest.mark.parametrize(("options", "sends"), [(("--notify", "osc777"), True), ((), False)])
+def test_notifications_are_sent_only_when_enabled(options: tuple[str, ...], sends: bool, tmp_path: Path) -> None:
+    write_segment(tmp_path / "run", 1, recording(example_run()))
+    with Terminal("replay", "run", "--speed", "inf", "--telemetry-dir", ".", *options, cwd=tmp_path) as terminal:
+        terminal.wait_for("head tempo had choices")  # the notification has the same text
+        terminal.type("q")
+        assert terminal.leave() == 0
+        terminal.assert_restored()
+    sent = re.findall(rb"\x1b\](?:9|777);[^\x07]*\x07", terminal.output)
+    told = b"\x1b]777;notify;esper-sanctum digits_impaired-20261121-015300;run done \xc2\xb7 head tempo had choices"
+    assert [text.startswith(told) for text in sent] == ([True] if sends else [])
