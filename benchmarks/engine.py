@@ -26,8 +26,8 @@ from queue import SimpleQueue
 import msgspec
 import psutil
 
-from esper.config import resolve
-from esper.control import Control
+from esper.config import resolve_config
+from esper.control import RequestQueue
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record
 
@@ -62,10 +62,10 @@ def measure(setting: Setting) -> Result:
     records: SimpleQueue[Record] = SimpleQueue()
     with tempfile.TemporaryDirectory() as directory:
         options = msgspec.structs.asdict(setting) | {"rounds": setting.rounds + 1, "telemetry_dir": directory}
-        run = Run(resolve(None, options), Control(), records, None)
+        run = Run(resolve_config(None, options), RequestQueue(), records, None)
         thread = threading.Thread(target=run.train)
         thread.start()
-        processes = [psutil.Process(lane) for lane in {lane.process for lane in run.pool.lanes}]
+        processes = [psutil.Process(lane) for lane in {lane.worker_pid for lane in run.pool.lanes}]
         wall, steps, phases, began, burnt = 0.0, 0, dict[str, float](), 0.0, 0.0
         rss, checkpoints = list[float](), list[tuple[int, float]]()
         while thread.is_alive() or not records.empty():

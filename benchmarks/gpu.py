@@ -24,9 +24,9 @@ from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 from esper.config import Config
 from esper.domain import Op, Stage
 from esper.envs.env import Env
-from esper.envs.optimizer import SGD
+from esper.envs.optimizer import FusedSGD
 from esper.lanes.devices import torch_device
-from esper.lanes.pool import Pool
+from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action
 from esper.tasks import get_task
 from esper.tasks.task import Splits, Task
@@ -36,16 +36,16 @@ TOPOLOGIES = {"bare": None, "3 × conv_light": "conv_light"}
 
 Epoch = Callable[[int], None]
 """Trains every env for the epoch of this number."""
-Way = Callable[[Pool], Epoch]
+Way = Callable[[EnvPool], Epoch]
 
 
-def population(task: Task, splits: Splits, device: str, envs: int, blueprint: str | None) -> Pool:
+def population(task: Task, splits: Splits, device: str, envs: int, blueprint: str | None) -> EnvPool:
     """Envs of one topology: bare, or with a seed of a blueprint fully blended in every slot. In float32."""
-    pool = Pool(task, splits, [device], SLOTS, Config(envs=envs, amp="off"))
+    pool = EnvPool(task, splits, [device], SLOTS, Config(envs=envs, amp="off"))
     pool.reset(0)
     for env in pool.envs if blueprint else []:
         for index, slot in enumerate(env.network.slots):
-            env.apply(Action(Op.GERMINATE, index, blueprint=task.blueprints.index(str(blueprint))), 0, 0)
+            env.apply_action(Action(Op.GERMINATE, index, blueprint=task.blueprints.index(str(blueprint))), 0, 0)
             while slot.stage is not Stage.PROBATIONARY:
                 slot.grad_norm = 1.0
                 if slot.can_advance:
@@ -54,11 +54,11 @@ def population(task: Task, splits: Splits, device: str, envs: int, blueprint: st
     return pool
 
 
-def streams(pool: Pool) -> Epoch:
+def streams(pool: EnvPool) -> Epoch:
     """The product's way."""
 
     def epoch(step: int) -> None:
-        pool.lanes[0].each(pool.envs, lambda env: [env.train(0, step)])()
+        pool.lanes[0].submit(pool.envs, lambda env: [env.train_epoch(0, step)])()
 
     return epoch
 
@@ -73,20 +73,20 @@ class GraphedEnv:
 
     def __init__(self, env: Env, stream: torch.cuda.Stream) -> None:
         self._env, self._stream = env, stream
-        x_NCHW, y_N = env.samples(0, 0)
+        x_NCHW, y_N = env.epoch_data(0, 0)
         size = env.task.batch_size
         self._x_BCHW, self._y_B = x_NCHW[:size].clone(), y_N[:size].clone()
-        owners = env.owners()
+        owners = env.active_optimizers()
         changed = [*env.network.parameters(), *env.network.buffers(), *(m for owner in owners for m in owner.momenta)]
         before = [tensor.detach().clone() for tensor in changed]
         env.network.train()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):  # libraries choose and allocate what they need outside the graph
-                env.learn(owners, self._x_BCHW, self._y_B)
+                env.train_batch(owners, self._x_BCHW, self._y_B)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=stream):
-            env.learn(owners, self._x_BCHW, self._y_B)
+            env.train_batch(owners, self._x_BCHW, self._y_B)
         torch.cuda.synchronize()
         with torch.no_grad():
             for tensor, value in zip(changed, before, strict=True):
@@ -97,7 +97,7 @@ class GraphedEnv:
         """An epoch; a last batch that is not whole is left out, as a graph has one shape."""
         size = self._env.task.batch_size
         with torch.cuda.stream(self._stream):
-            x_NCHW, y_N = self._env.samples(0, step)
+            x_NCHW, y_N = self._env.epoch_data(0, step)
             for x_BCHW, y_B in zip(x_NCHW.split(size), y_N.split(size), strict=True):
                 if len(y_B) == size:
                     self._x_BCHW.copy_(x_BCHW)
@@ -105,7 +105,7 @@ class GraphedEnv:
                     self._graph.replay()
 
 
-def graphs(pool: Pool) -> Epoch:
+def graphs(pool: EnvPool) -> Epoch:
     """A CUDA graph for each env."""
     device = pool.lanes[0].device
     torch.cuda.set_device(device)
@@ -140,7 +140,9 @@ class Batched:
         self.parameters = {name: value.detach().contiguous() for name, value in parameters.items()}
         self.momenta = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
         names = {parameter: name for name, parameter in first.network.named_parameters()}
-        self._owners = [([names[parameter] for parameter in owner.parameters], owner) for owner in first.owners()]
+        self._owners = [
+            ([names[parameter] for parameter in owner.parameters], owner) for owner in first.active_optimizers()
+        ]
         gradients = grad_and_value(self._loss)
         self._gradients = vmap(gradients, randomness="error")
 
@@ -151,7 +153,7 @@ class Batched:
     def train(self, step: int) -> Tensor:
         """An epoch of every env in its own order; norms before clipping, [M, O, E] for M batches and O owners."""
         size = self._envs[0].task.batch_size
-        pictures, labels = zip(*(env.samples(0, step) for env in self._envs), strict=True)
+        pictures, labels = zip(*(env.epoch_data(0, step) for env in self._envs), strict=True)
         x_ENCHW, y_EN = torch.stack(pictures).contiguous(), torch.stack(labels)
         batches = zip(x_ENCHW.split(size, dim=1), y_EN.split(size, dim=1), strict=True)
         return torch.stack([self._learn(x_EBCHW, y_EB) for x_EBCHW, y_EB in batches])
@@ -161,7 +163,7 @@ class Batched:
         with torch.no_grad():
             return torch.stack([self._optimize(gradients, *owner) for owner in self._owners])
 
-    def _optimize(self, gradients: dict[str, Tensor], names: list[str], owner: SGD) -> Tensor:
+    def _optimize(self, gradients: dict[str, Tensor], names: list[str], owner: FusedSGD) -> Tensor:
         """One owner in every env: its norms [E] before clipping."""
         norms = [torch.linalg.vector_norm(gradients[name].flatten(1), dim=1) for name in names]
         norm_E = torch.linalg.vector_norm(torch.stack(norms), dim=0)
@@ -175,7 +177,7 @@ class Batched:
         return norm_E
 
 
-def batched(pool: Pool) -> Epoch:
+def batched(pool: EnvPool) -> Epoch:
     """All envs at once."""
     network = Batched(pool.envs)
     device = pool.lanes[0].device
@@ -188,7 +190,7 @@ def batched(pool: Pool) -> Epoch:
     return epoch
 
 
-def warm(ways: dict[str, Way], pools: dict[str, Pool]) -> dict[str, Epoch]:
+def warm(ways: dict[str, Way], pools: dict[str, EnvPool]) -> dict[str, Epoch]:
     """The candidates after an epoch; those that PyTorch cannot run here are said, and left out."""
     candidates: dict[str, Epoch] = {}
     for name, way in ways.items():

@@ -19,14 +19,14 @@ from pathlib import Path
 from tests.factory import example_run
 from tests.recording.recordings import fold
 
-from esper.health.detector import Inspector
+from esper.health.detector import AnomalyDetector
 from esper.history.history import open_history
 from esper.history.playback import Playback
-from esper.process import spare_what_is_loaded
+from esper.process import freeze_loaded_objects
 from esper.recording.recorder import Recorder
 from esper.telemetry import events as ev
-from esper.telemetry.codec import encode
-from esper.telemetry.hub import Hub
+from esper.telemetry.codec import encode_json
+from esper.telemetry.hub import EventHub
 
 ENVS = 16
 SEEKS = 200
@@ -57,7 +57,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def emit(run: list[ev.AnyEvent]) -> None:
-    hub = Hub(Nowhere(), Inspector())  # pyright: ignore[reportArgumentType]
+    hub = EventHub(Nowhere(), AnomalyDetector())  # pyright: ignore[reportArgumentType]
     hub.subscribe()
     for event in run:
         hub.emit(event)
@@ -80,10 +80,10 @@ def record_few(run: Sequence[ev.AnyEvent]) -> float:
 
 def measure_writing(count: int, directory: Path) -> Iterator[tuple[str, str]]:
     run = events(count)
-    spare_what_is_loaded()  # the events too: a run does not keep them
+    freeze_loaded_objects()  # the events too: a run does not keep them
     n = len(run)
     steps = [event for event in run if isinstance(event, ev.EnvStepped)]
-    size = statistics.fmean(len(encode(event)) for event in steps[:2000])
+    size = statistics.fmean(len(encode_json(event)) for event in steps[:2000])
     yield "events", f"{n:,}, of which {len(steps):,} EnvStepped of {size:.0f} bytes"
 
     yield "emit, to a queue (≤ 5)", f"{seconds(lambda: emit(run)) / n * 1e6:.2f} µs an event"
@@ -99,7 +99,7 @@ def measure_writing(count: int, directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def measure_reading(directory: Path) -> Iterator[tuple[str, str]]:
-    spare_what_is_loaded()  # as the dashboard does
+    freeze_loaded_objects()  # as the dashboard does
     start = time.perf_counter()
     history = open_history(directory)
     took = time.perf_counter() - start

@@ -23,9 +23,9 @@ from tests.factory import stamp
 from tests.sanctum.population import population, step_events
 from tests.sanctum.sessions import FakeSession
 
-from esper.sanctum.app import TICK, SanctumApp
+from esper.sanctum.app import TICK_INTERVAL_S, SanctumApp
 from esper.sanctum.source import LiveSource
-from esper.sanctum.theme import DEFAULT
+from esper.sanctum.theme import DEFAULT_THEME
 
 WARM_UP, REFRESHES = 10, 40
 
@@ -71,7 +71,7 @@ def measure(envs: int, width: int, height: int, place: str) -> float:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
             os.environ.update(TERM="xterm-256color", COLUMNS=str(width), LINES=str(height))
             source = FedSource(envs)
-            MeasuredApp(source, theme=DEFAULT, place=place).run()
+            MeasuredApp(source, theme=DEFAULT_THEME, place=place).run()
             Path(answer.name).write_text(str(source.per_refresh))
             os._exit(0)
         while True:
@@ -86,13 +86,17 @@ def measure(envs: int, width: int, height: int, place: str) -> float:
 
 def main() -> None:
     """A line for each population and terminal."""
-    print(f"{'screen':<9} {'envs':>5}  {'terminal':>8}  CPU ms a refresh  % of a core at {1 / TICK:.0f} a second")
+    print(
+        f"{'screen':<9} {'envs':>5}  {'terminal':>8}  CPU ms a refresh  "
+        f"% of a core at {1 / TICK_INTERVAL_S:.0f} a second"
+    )
     sizes = ((200, 70), (120, 40), (80, 24))
     for place, envs in product(("overview", "policy", "numerics", "devices"), (64, 256)):
         for width, height in sizes:
             cost = measure(envs, width, height, place)
             print(
-                f"{place:<9} {envs:>5}  {width:>4}x{height:<3}  {cost * 1000:>16.1f}  {cost / TICK * 100:>6.1f}",
+                f"{place:<9} {envs:>5}  {width:>4}x{height:<3}  {cost * 1000:>16.1f}  "
+                f"{cost / TICK_INTERVAL_S * 100:>6.1f}",
                 flush=True,
             )
 

@@ -32,4 +32,4 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def _validated_masks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masks, "validate", True)
+    monkeypatch.setattr(masks, "validate_masks", True)

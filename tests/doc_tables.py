@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from esper.sanctum.bindings import KEYS, Category, When
-from esper.sanctum.symbols import OPS, SEVERITIES, SIGNS, STAGES, STATUSES, Symbol
+from esper.sanctum.bindings import KEYS, Availability, KeyCategory
+from esper.sanctum.symbols import MARK_SYMBOLS, OPS, SEVERITIES, STAGES, STATUS_SYMBOLS, Symbol
 
 PAGE = Path(__file__).parent.parent / "docs" / "dashboard.md"
 COMMAND = "python -m tests.doc_tables"
-_SCOPES = {When.ALWAYS: "both", When.LIVE: "live run", When.REPLAY: "replay"}
+_SCOPES = {Availability.ALWAYS: "both", Availability.LIVE: "live run", Availability.REPLAY: "replay"}
 
 
 def render(page: str) -> str:
@@ -34,7 +34,7 @@ def key_tables() -> str:
                 if key.category is category
             ),
         )
-        for category in Category
+        for category in KeyCategory
     )
 
 
@@ -43,8 +43,8 @@ def symbol_tables() -> str:
     groups: dict[str, Iterable[Symbol]] = {
         "Stages of a slot": STAGES.values(),
         "Severities": SEVERITIES.values(),
-        "Status of a run": STATUSES.values(),
-        "Marks on the timeline": [symbol for symbol, _ in SIGNS.values()],
+        "Status of a run": STATUS_SYMBOLS.values(),
+        "Marks on the timeline": [symbol for symbol, _ in MARK_SYMBOLS.values()],
     }
     tables = [
         f"\n### {title}\n\n"

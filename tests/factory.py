@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from esper.health.detector import Inspector
+from esper.health.detector import AnomalyDetector
 from esper.telemetry import events as ev
 
 START = 1_790_000_000.0
@@ -34,8 +34,8 @@ def example_run(envs: int = 4, rounds: int = 2, steps: int = 5) -> list[ev.AnyEv
                 ev.PhaseTimed(round=round_, step=step, wall=0.2, phases={"train": 0.12, "validate": 0.05, "act": 0.01})
             )
     run.append(ev.RunEnded(outcome="done"))
-    inspector = Inspector()
-    return stamp(said for event in run for said in (event, *inspector.look(event)))
+    inspector = AnomalyDetector()
+    return stamp(said for event in run for said in (event, *inspector.check(event)))
 
 
 def stamp(run: Iterable[ev.AnyEvent], first: int = 1, start: float = START) -> list[ev.AnyEvent]:

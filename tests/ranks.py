@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from esper.ranks import Ranks
+from esper.ranks import RankGroup
 
 T = TypeVar("T")
 
@@ -23,21 +23,21 @@ class Meeting:
         self._barrier = threading.Barrier(world_size, timeout=300)
         self._brought: list[Tensor] = [torch.empty(0)] * world_size
 
-    def rank(self, rank: int) -> Ranks:
+    def rank(self, rank: int) -> RankGroup:
         def add(values: Tensor) -> None:
             self._brought[rank] = values.clone()
             self._barrier.wait()
             values.copy_(torch.stack(self._brought).sum(0, dtype=values.dtype))
             self._barrier.wait()
 
-        return Ranks(rank, self.world_size, add)
+        return RankGroup(rank, self.world_size, add)
 
     def leave(self) -> None:
         """A rank ends."""
         self._barrier.abort()
 
 
-def together(world_size: int, work: Callable[[Ranks], T]) -> list[T]:
+def together(world_size: int, work: Callable[[RankGroup], T]) -> list[T]:
     """What `work` returns on every rank. An exception on one is lost to the others as a rank is, and raised here."""
     meeting = Meeting(world_size)
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from esper.config import resolve
-from esper.control import Control, Kind
+from esper.config import resolve_config
+from esper.control import RequestKind, RequestQueue
 from esper.engine.run import Run
 from esper.history.history import open_history
 from esper.lanes.errors import RunFailedError
@@ -57,8 +57,8 @@ class LiveRun:
         self, telemetry_dir: Path, *, resume: Path | None = None, attended: bool = False, **options: Any
     ) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
-        self.control = Control()
-        config = resolve(None, tiny(telemetry_dir, **options))
+        self.control = RequestQueue()
+        config = resolve_config(None, tiny(telemetry_dir, **options))
         self.run = Run(config, self.control, self.records, resume, attended=attended)
         self.state = RunState()
         self.heard: list[ev.AnyEvent] = []
@@ -79,10 +79,10 @@ class LiveRun:
 
     def start_paused(self, steps: int = 1) -> LiveRun:
         """Start, and hold after so many steps."""
-        self.control.ask(Kind.PAUSE, "test")
+        self.control.put(RequestKind.PAUSE, "test")
         self.start().wait_for(ev.Paused)
         for _ in range(steps - 1):
-            self.control.ask(Kind.STEP, "test")
+            self.control.put(RequestKind.STEP, "test")
             self.wait_for(ev.Paused)
         return self
 
@@ -110,7 +110,7 @@ class LiveRun:
 def stopped_run(telemetry_dir: Path) -> Path:
     """The directory of a run that was stopped after two steps, and has one checkpoint."""
     live = LiveRun(telemetry_dir).start_paused(2)
-    live.control.ask(Kind.STOP, "test")
+    live.control.put(RequestKind.STOP, "test")
     live.finish()
     return live.run.directory
 

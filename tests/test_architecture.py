@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from esper.cli.commands import COMMANDS
-from esper.sanctum.bindings import PLACES
+from esper.sanctum.bindings import SCREEN_INFO
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -81,7 +81,7 @@ def test_fast_commands_import_no_slow_library(packages: tuple[str, ...], forbidd
 def test_commands_and_screens_are_imported_on_demand() -> None:
     """The first frame of a replay waits for what it shows, and for nothing else."""
     waiting = {f"esper.cli.commands.{target.split(':')[0]}" for target in COMMANDS.values()}
-    waiting |= {f"esper.sanctum.screens.{place}" for place in PLACES}
+    waiting |= {f"esper.sanctum.screens.{place}" for place in SCREEN_INFO}
     script = f"import sys, esper.cli.main, esper.sanctum.app; print(*{waiting} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.cli.main import main
-from esper.cli.options import DONE, WRONG_REQUEST
-from esper.config import Config, ConfigError, PPOConfig, RewardConfig, TrainingConfig, resolve
+from esper.cli.options import EXIT_OK, EXIT_USAGE
+from esper.config import Config, ConfigError, PPOConfig, RewardConfig, TrainingConfig, resolve_config
 from esper.config_toml import to_toml
 from esper.tasks import with_task_settings
 
@@ -44,7 +44,7 @@ def test_config_table_instead_of_value_is_refused(key: str, tmp_path: Path) -> N
     file = tmp_path / "run.toml"
     file.write_text(f"[{key}]\na = 1\n")
     with pytest.raises(ConfigError, match=f"unknown table {key!r} in .*: valid: training, ppo, reward-weights"):
-        resolve(file, {}, msgspec.to_builtins(Config()))
+        resolve_config(file, {}, msgspec.to_builtins(Config()))
 
 
 def test_config_lists_every_field_with_a_description() -> None:
@@ -70,25 +70,25 @@ def test_config_prints_the_configuration_of_the_run(tmp_path: Path, capsys: pyte
         for name, value in options.items()
         for word in (f"--{name}", *([value] if isinstance(value, str) else value))
     ]
-    assert main(["config", "--config", str(file), *arguments]) == DONE
+    assert main(["config", "--config", str(file), *arguments]) == EXIT_OK
     printed = capsys.readouterr()
     assert printed.err == ""
     again = tmp_path / "second.toml"
     again.write_text(printed.out)
-    config = resolve(again, {})
-    assert config == with_task_settings(resolve(file, options))
+    config = resolve_config(again, {})
+    assert config == with_task_settings(resolve_config(file, options))
     assert (config.envs, config.ppo.clip, config.slots) == (3, 0.3, ("mid", "late"))
 
 
 def test_config_file_with_bom_and_crlf_is_read(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_bytes(b"\xef\xbb\xbfenvs = 7\r\n")
-    assert resolve(tmp_path / "run.toml", {}).envs == 7
+    assert resolve_config(tmp_path / "run.toml", {}).envs == 7
 
 
 def test_config_refuses_options_like_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "--counterfactual", "shaply"]) == WRONG_REQUEST
+    assert main(["config", "--counterfactual", "shaply"]) == EXIT_USAGE
     said = capsys.readouterr()
     assert said.out == ""
     assert "--counterfactual 'shaply' is not valid: did you mean shapley?" in said.err
-    assert main(["config", "--task", "digit"]) == WRONG_REQUEST
+    assert main(["config", "--task", "digit"]) == EXIT_USAGE
     assert capsys.readouterr() == ("", "esper-sanctum: unknown task 'digit': did you mean digits?\n")

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 
 from esper.checkpoint.files import read_checkpoint
-from esper.config import resolve
-from esper.control import Kind
+from esper.config import resolve_config
+from esper.control import RequestKind
 from esper.engine.thread import EngineThread
 from esper.envs.env import Env
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource
-from esper.sanctum.widgets.problems import Held
+from esper.sanctum.widgets.problems import PauseCausePanel
 from tests.runs import tiny
 from tests.sanctum.driving import until
 
 
 async def test_keys_pause_checkpoint_and_resume_a_real_engine(tmp_path: Path) -> None:
-    engine = EngineThread(resolve(None, tiny(tmp_path, envs=2, rounds=500, checkpoint_every=0)), None)
+    engine = EngineThread(resolve_config(None, tiny(tmp_path, envs=2, rounds=500, checkpoint_every=0)), None)
     source = LiveSource(engine)
     app = SanctumApp(source, theme="sanctum-dark")
     async with app.run_test(size=(120, 40)) as pilot:
@@ -54,11 +54,11 @@ async def test_keys_pause_checkpoint_and_resume_a_real_engine(tmp_path: Path) ->
         await pilot.press("q", "w")
         await until(pilot, lambda: source.state.status == "stopped")
     engine.join()
-    assert engine.crash is None
+    assert engine.run_error is None
 
 
 async def test_fault_holds_the_run_until_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train, failed = Env.train, threading.Event()
+    train, failed = Env.train_epoch, threading.Event()
 
     def broken(env: Env, round_index: int, step: int) -> Tensor:
         if (env.index, step) == (1, 2) and not failed.is_set():
@@ -66,13 +66,13 @@ async def test_fault_holds_the_run_until_restore(tmp_path: Path, monkeypatch: py
             raise torch.OutOfMemoryError("Tried to allocate 2.00 TiB.")
         return train(env, round_index, step)
 
-    monkeypatch.setattr(Env, "train", broken)
-    engine = EngineThread(resolve(None, tiny(tmp_path, envs=2, rounds=500)), None, attended=True)
+    monkeypatch.setattr(Env, "train_epoch", broken)
+    engine = EngineThread(resolve_config(None, tiny(tmp_path, envs=2, rounds=500)), None, attended=True)
     source = LiveSource(engine)
     app = SanctumApp(source, theme="sanctum-dark")
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: source.state.cause == "fault")
-        held = app.screen.query_one(Held)
+        held = app.screen.query_one(PauseCausePanel)
         await until(pilot, lambda: "env 01 on cpu:0 ran out of memory: Tried to allocate 2.00 TiB." in held.text)
 
         await pilot.press("r", "enter")
@@ -81,15 +81,15 @@ async def test_fault_holds_the_run_until_restore(tmp_path: Path, monkeypatch: py
         await pilot.press("q", "w")
         await until(pilot, lambda: source.state.status == "stopped")
     engine.join()
-    assert engine.crash is None
+    assert engine.run_error is None
 
 
-@pytest.mark.parametrize("kind", [Kind.STOP, Kind.ABANDON])
-def test_quit_during_setup_leaves_no_files(kind: Kind, tmp_path: Path) -> None:
-    engine = EngineThread(resolve(None, tiny(tmp_path)), None)
-    engine.control.ask(kind, "test")
+@pytest.mark.parametrize("kind", [RequestKind.STOP, RequestKind.ABANDON])
+def test_quit_during_setup_leaves_no_files(kind: RequestKind, tmp_path: Path) -> None:
+    engine = EngineThread(resolve_config(None, tiny(tmp_path)), None)
+    engine.control.put(kind, "test")
     engine.start()
     engine.join()
-    assert (engine.crash, engine.failure, engine.directory) == (None, None, None)
+    assert (engine.run_error, engine.fatal_error, engine.directory) == (None, None, None)
     assert engine.records.empty()
     assert not list(tmp_path.iterdir())

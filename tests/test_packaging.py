@@ -84,7 +84,7 @@ def test_wheel_metadata_is_complete(wheel: Path) -> None:
         scripts = archive.read(metadata.replace("METADATA", "entry_points.txt")).decode()
     assert described["Name"] == "esper-sanctum"
     assert described["Requires-Python"] == ">=3.11"
-    assert "esper-sanctum = esper.cli:main" in scripts
+    assert "esper-sanctum = esper.cli.main:main" in scripts
 
 
 def test_installed_program_trains_in_another_directory(python: Path, tmp_path: Path) -> None:

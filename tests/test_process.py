@@ -3,7 +3,7 @@ import sys
 
 PROGRAM = """
 import gc, weakref
-from esper.garbage import spare_what_is_loaded
+from esper.process import freeze_loaded_objects
 
 class Node: pass
 
@@ -13,7 +13,7 @@ def ring():
     return weakref.ref(node)
 
 loaded = len(gc.get_objects())
-spare_what_is_loaded()
+freeze_loaded_objects()
 looked_at = len(gc.get_objects())
 later = ring()
 gc.collect()

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.control import Control, Kind
-from esper.engine.run_control import SharedControl
-from esper.process import Place
-from esper.ranks import ALONE, RankLostError, Ranks
+from esper.control import RequestKind, RequestQueue
+from esper.engine.run_control import RankedRequestQueue
+from esper.process import RankInfo
+from esper.ranks import SINGLE_RANK, RankGroup, RankLostError
 from tests.ranks import Meeting, together
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.bool]
@@ -22,14 +22,14 @@ DTYPES = [torch.float32, torch.float64, torch.int64, torch.bool]
 @given(ranks=st.integers(1, 4), envs=st.integers(1, 9), dtype=st.sampled_from(DTYPES))
 def test_gather_returns_all_shards_in_order(ranks: int, envs: int, dtype: torch.dtype) -> None:
     whole = (torch.arange(envs * 6).reshape(envs, 2, 3) % 5).to(dtype)
-    for gathered in together(ranks, lambda each: each.gather(each.own(whole))):
+    for gathered in together(ranks, lambda each: each.all_gather_rows(each.local_rows(whole))):
         assert torch.equal(gathered, whole)
         assert gathered.dtype is dtype
 
 
 @given(ranks=st.integers(1, 5), envs=st.integers(1, 20))
 def test_envs_are_split_evenly_across_ranks(ranks: int, envs: int) -> None:
-    owned = [Ranks(rank, ranks, lambda _: None).owned(envs) for rank in range(ranks)]
+    owned = [RankGroup(rank, ranks, lambda _: None).env_range(envs) for rank in range(ranks)]
     assert [env for share in owned for env in share] == list(range(envs))
     sizes = [len(share) for share in owned]
     assert max(sizes) - min(sizes) <= 1
@@ -37,26 +37,26 @@ def test_envs_are_split_evenly_across_ranks(ranks: int, envs: int) -> None:
 
 def test_gather_keeps_non_finite_values() -> None:
     whole = torch.tensor([1.0, math.nan, -math.inf, 0.0])
-    for gathered in together(2, lambda each: each.gather(each.own(whole))):
+    for gathered in together(2, lambda each: each.all_gather_rows(each.local_rows(whole))):
         assert torch.equal(gathered.nan_to_num(nan=7.0), whole.nan_to_num(nan=7.0))
 
 
 def test_gather_finds_drawn_members_on_their_ranks() -> None:
     drawn = torch.tensor([4, 0, 3, 1])
-    places = [Ranks(rank, 2, lambda _: None).places(drawn, 5).tolist() for rank in range(2)]
+    places = [RankGroup(rank, 2, lambda _: None).local_indices(drawn, 5).tolist() for rank in range(2)]
     assert places == [[0, 1], [2, 1]]  # envs 0 and 1, and 2 to 4
 
 
 def test_collect_returns_objects_by_rank() -> None:
-    for found in together(3, lambda each: each.collect({"rank": each.rank, "text": "x" * each.rank})):
+    for found in together(3, lambda each: each.all_gather_object({"rank": each.rank, "text": "x" * each.rank})):
         assert found == [{"rank": rank, "text": "x" * rank} for rank in range(3)]
 
 
 def test_first_rank_result_or_error_reaches_all() -> None:
-    def attempt(each: Ranks) -> tuple[int, str]:
-        done = each.first(lambda: 10 + each.rank)
+    def attempt(each: RankGroup) -> tuple[int, str]:
+        done = each.run_on_rank0(lambda: 10 + each.rank)
         with pytest.raises(OSError, match="disk full") as caught:
-            each.first(lambda: fail(each.rank))
+            each.run_on_rank0(lambda: fail(each.rank))
         return done, str(caught.value)
 
     def fail(rank: int) -> None:
@@ -69,37 +69,43 @@ def test_ended_rank_is_reported_in_one_sentence() -> None:
     meeting = Meeting(2)
     meeting.leave()
     with pytest.raises(RankLostError, match=r"^rank 1 has lost another of the 2 ranks: .*see what it said$"):
-        meeting.rank(1).collect(None)
+        meeting.rank(1).all_gather_object(None)
 
 
 def test_single_rank_does_not_communicate() -> None:
     values = torch.ones(3)
-    assert ALONE.gather(values) is ALONE.own(values) is ALONE.sum(values) is ALONE.places(values, 3) is values
-    assert ALONE.collect("x") == ["x"]
-    assert ALONE.first(lambda: 5) == 5
+    assert (
+        SINGLE_RANK.all_gather_rows(values)
+        is SINGLE_RANK.local_rows(values)
+        is SINGLE_RANK.all_reduce_(values)
+        is SINGLE_RANK.local_indices(values, 3)
+        is values
+    )
+    assert SINGLE_RANK.all_gather_object("x") == ["x"]
+    assert SINGLE_RANK.run_on_rank0(lambda: 5) == 5
 
 
 def test_requests_reach_all_ranks_in_one_order() -> None:
-    def take(each: Ranks) -> list[tuple[Kind, str]]:
-        own = Control()
-        shared = SharedControl(own, each)
-        own.ask(Kind.PAUSE if each.rank == 0 else Kind.STOP, f"rank {each.rank}")
+    def take(each: RankGroup) -> list[tuple[RequestKind, str]]:
+        own = RequestQueue()
+        shared = RankedRequestQueue(own, each)
+        own.put(RequestKind.PAUSE if each.rank == 0 else RequestKind.STOP, f"rank {each.rank}")
         if each.rank == 0:
-            own.ask(Kind.STEP, "later")
-        taken = [request for _ in range(5) if (request := shared.take())]
+            own.put(RequestKind.STEP, "later")
+        taken = [request for _ in range(5) if (request := shared.get())]
         return [(request.kind, request.origin) for request in taken]
 
-    expected = [(Kind.PAUSE, "rank 0"), (Kind.STOP, "rank 1"), (Kind.STEP, "later")]
+    expected = [(RequestKind.PAUSE, "rank 0"), (RequestKind.STOP, "rank 1"), (RequestKind.STEP, "later")]
     assert together(2, take) == [expected, expected]
 
 
 def test_place_comes_from_torchrun_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.setenv("RANK", "3")
-    assert Place.current() == Place()  # a variable that others set as well does not make a rank of us
+    assert RankInfo.from_environment() == RankInfo()  # a variable that others set as well does not make a rank of us
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
     for name, value in zip(names, "341212", strict=True):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert Place.current() == Place(3, 4, 1, 2, 1, 2)
-    assert [Place(rank).directory for rank in range(3)] == [".", "rank-1", "rank-2"]
+    assert RankInfo.from_environment() == RankInfo(3, 4, 1, 2, 1, 2)
+    assert [RankInfo(rank).record_directory for rank in range(3)] == [".", "rank-1", "rank-2"]

@@ -13,11 +13,11 @@ from typing import get_args
 import msgspec
 import pytest
 
-from esper.checkpoint.manifest import FORMAT
+from esper.checkpoint.manifest import CHECKPOINT_FORMAT
 from esper.cli.commands import COMMANDS
 from esper.cli.main import main
 from esper.config import AmpName, Config, CounterfactualName, PolicyName, RewardName, ScalerName
-from esper.control import Kind
+from esper.control import RequestKind
 from esper.domain import HEADS, Op, Stage
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend, Curve
 from esper.history import address
@@ -164,7 +164,7 @@ def test_surface_configuration_choices_are_unchanged() -> None:
 
 def test_surface_events_and_fields_are_unchanged() -> None:
     """`seq` and `time`, which all of them have, left out."""
-    assert (ev.SCHEMA, FORMAT) == (1, 5)
+    assert (ev.SCHEMA_VERSION, CHECKPOINT_FORMAT) == (1, 5)
     assert {kind.__name__: fields(kind) for kind in get_args(ev.AnyEvent)} == EVENTS
     assert {
         kind.__name__: fields(kind) for kind in (ev.SlotReading, ev.GateCheck, ev.HeadReading, ev.HeadChoice)
@@ -186,8 +186,8 @@ def test_surface_stored_values_are_unchanged() -> None:
         "tempos": words(INITIAL_RAMP_EPOCHS),
         "speeds": words(RAMP_EPOCHS),
         "targets": words(ALPHA_TARGETS),
-        "addresses": words(address.PARTS),
-        "requests": words(kind.value for kind in Kind),
+        "addresses": words(address.ADDRESS_KEYS),
+        "requests": words(kind.value for kind in RequestKind),
         "tasks": words(TASK_NAMES),
     } == VALUES
     assert [op.value for op in Op] == list(range(len(Op)))

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from esper.config_fields import list_fields
-from esper.formatting import nearest
+from esper.formatting import suggest
 
 
 class ConfigError(ValueError):
@@ -27,13 +27,13 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A table of the TOML file."""
 
 
-MOST = 1_000_000_000
+MAX_COUNT = 1_000_000_000
 """Default upper bound of counts."""
-PositiveInt = Annotated[int, Meta(ge=1, le=MOST)]
+PositiveInt = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Positive = Annotated[float, Meta(gt=0)]
-Weight = Annotated[float, Meta(ge=0, le=1_000_000)]
+NonNegativeWeight = Annotated[float, Meta(ge=0, le=1_000_000)]
 """Finite, because an infinite weight would make the weighted sum NaN. Clipping limits may be infinite."""
-Share = Annotated[float, Meta(ge=0, le=1)]
+UnitFraction = Annotated[float, Meta(ge=0, le=1)]
 SgdLearningRate = Annotated[float, Meta(gt=0, le=100)]
 Momentum = Annotated[float, Meta(ge=0, lt=1)]
 
@@ -53,7 +53,7 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
         Meta(gt=0, le=1, description="learning rate of Adam; it falls linearly to a tenth by the last round"),
     ] = 1e-3
     gamma: Annotated[
-        Share, Meta(description="discount factor per step; 1 optimises the return reported by evaluate")
+        UnitFraction, Meta(description="discount factor per step; 1 optimises the return reported by evaluate")
     ] = 1.0
     horizon: Annotated[
         HorizonName,
@@ -67,7 +67,7 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
             },
         ),
     ] = "episode"
-    gae_lambda: Annotated[Share, Meta(description="decay of the generalised advantage estimate")] = 0.95
+    gae_lambda: Annotated[UnitFraction, Meta(description="decay of the generalised advantage estimate")] = 0.95
     clip: Annotated[Positive, Meta(description="clipping range of the probability ratio around 1")] = 0.2
     epochs: Annotated[
         PositiveInt, Meta(description="maximum number of passes over the data of a round", extra={"unit": "passes"})
@@ -87,9 +87,9 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
             extra={"unit": "envs"},
         ),
     ] = 4
-    value_coef: Annotated[Weight, Meta(description="weight of the value loss")] = 0.5
+    value_coef: Annotated[NonNegativeWeight, Meta(description="weight of the value loss")] = 0.5
     entropy_coef: Annotated[
-        Weight, Meta(description="weight of the entropy bonus; it falls linearly to 0 by the last round")
+        NonNegativeWeight, Meta(description="weight of the entropy bonus; it falls linearly to 0 by the last round")
     ] = 0.08
     max_grad_norm: Annotated[Positive, Meta(description="limit of the L2 norm of the whole gradient")] = 0.5
     target_kl: Annotated[
@@ -103,7 +103,7 @@ class RewardConfig(_Section, frozen=True, kw_only=True):
     """Weights of the reward components. The unit of the reward is validation accuracy, a fraction."""
 
     rent: Annotated[
-        Weight,
+        NonNegativeWeight,
         Meta(description="rent per step, times ln(1 + grown / host parameters)", extra={"unit": "accuracy"}),
     ] = 0.002
     rent_floor: Annotated[
@@ -113,13 +113,15 @@ class RewardConfig(_Section, frozen=True, kw_only=True):
             extra={"unit": "parameters"},
         ),
     ] = 200
-    op: Annotated[Weight, Meta(description="cost of every op except WAIT", extra={"unit": "accuracy"})] = 0.001
+    op: Annotated[NonNegativeWeight, Meta(description="cost of every op except WAIT", extra={"unit": "accuracy"})] = (
+        0.001
+    )
     contribution: Annotated[
-        Weight,
+        NonNegativeWeight,
         Meta(description="weight of the contribution potential; it changes the learning, not the optimum"),
     ] = 0.1
     penalty: Annotated[
-        Weight,
+        NonNegativeWeight,
         Meta(
             description="penalty of a step in which an env breaks down and is rolled back", extra={"unit": "accuracy"}
         ),
@@ -151,7 +153,8 @@ class TrainingConfig(_Section, frozen=True, kw_only=True):
     ] = None
     momentum: Annotated[Momentum | None, Meta(description="Nesterov momentum of host and seeds")] = None
     weight_decay: Annotated[
-        Share | None, Meta(description="weight decay of host and seeds, added to the gradient times the parameter")
+        UnitFraction | None,
+        Meta(description="weight decay of host and seeds, added to the gradient times the parameter"),
     ] = None
 
 
@@ -194,7 +197,7 @@ class Config(_Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            le=MOST,
+            le=MAX_COUNT,
             description="rounds in the run; a round is one episode of every env and one policy update",
             extra={"unit": "rounds"},
         ),
@@ -267,13 +270,13 @@ class Config(_Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            le=MOST,
+            le=MAX_COUNT,
             description="rounds between checkpoints; 0: only on request and at the end",
             extra={"unit": "rounds"},
         ),
     ] = 10
     keep: Annotated[
-        int, Meta(ge=1, le=MOST, description="number of checkpoints to keep", extra={"unit": "checkpoints"})
+        int, Meta(ge=1, le=MAX_COUNT, description="number of checkpoints to keep", extra={"unit": "checkpoints"})
     ] = 3
     data_dir: Annotated[str, Meta(description="directory of the data sets; none: the user's cache directory")] = ""
     training: TrainingConfig = TrainingConfig()
@@ -286,14 +289,14 @@ class Config(_Section, frozen=True, kw_only=True):
         return self.ppo.envs_per_host if self.policy == "ppo" else 1
 
 
-def read_table(file: Path | None) -> dict[str, Any]:
+def read_config_file(file: Path | None) -> dict[str, Any]:
     """What a TOML file says, where there is one; its keys are known. Raises ConfigError."""
     table = _read(file) if file else {}
     _check_keys(table, Config, f"{file}")
     return table
 
 
-def resolve(
+def resolve_config(
     file: Path | None,
     options: Mapping[str, Any],
     base: Mapping[str, Any] | None = None,
@@ -310,7 +313,7 @@ def resolve(
     Raises:
         ConfigError: the file cannot be read, or a key is unknown, or a value is refused.
     """
-    table = read_table(file) if table is None else table
+    table = read_config_file(file) if table is None else table
     given = {name.replace("_", "-"): value for name, value in options.items()}
     values = _merged(base or {}, table)
     for key, value in given.items():
@@ -322,7 +325,7 @@ def resolve(
     try:
         return msgspec.convert(values, Config, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(_explain(str(error), values, given, file)) from None
+        raise ConfigError(_format_validation_error(str(error), values, given, file)) from None
 
 
 def _merged(base: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
@@ -349,19 +352,19 @@ def _check_keys(table: Mapping[str, Any], section: type[msgspec.Struct], where: 
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(section)}
     for key, value in table.items():
         if key not in fields:
-            raise ConfigError(f"unknown key {key!r} in {where}: {nearest(key, fields)}")
+            raise ConfigError(f"unknown key {key!r} in {where}: {suggest(key, fields)}")
         kind = fields[key]
         is_table = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
         if isinstance(value, dict) and not is_table:
             tables = [name for name, kind in fields.items() if isinstance(kind, type)]
-            raise ConfigError(f"unknown table {key!r} in {where}: {nearest(key, tables)}")
+            raise ConfigError(f"unknown table {key!r} in {where}: {suggest(key, tables)}")
         if is_table:
             if not isinstance(value, dict):
                 raise ConfigError(f"{key!r} in {where} must be a table, [{key}]")
             _check_keys(value, kind, f"[{key}] of {where}")
 
 
-_WORDS = {
+_TYPE_NAMES = {
     "int": "a whole number",
     "float": "a number",
     "str": "a text",
@@ -372,7 +375,9 @@ _WORDS = {
 """Of msgspec's terms, for people."""
 
 
-def _explain(message: str, values: Mapping[str, Any], given: Mapping[str, Any], file: Path | None) -> str:
+def _format_validation_error(
+    message: str, values: Mapping[str, Any], given: Mapping[str, Any], file: Path | None
+) -> str:
     """Turn msgspec's `Expected `int` >= 1 - at `$.envs`` into a sentence that names the option and its value."""
     complaint, _, path = message.replace(" | null`", "`").partition(" - at `$.")
     key = path.rstrip("`").split("[")[0]
@@ -385,8 +390,8 @@ def _explain(message: str, values: Mapping[str, Any], given: Mapping[str, Any], 
         complaint = complaint.removesuffix(", got `str`")  # whatever stands on a command line is one
     choices = next((field.choices for field in list_fields(Config) if field.key == key), None)
     if choices:
-        complaint = nearest(str(value), choices)
-    for term, words in _WORDS.items():
+        complaint = suggest(str(value), choices)
+    for term, words in _TYPE_NAMES.items():
         complaint = complaint.replace(f"`{term}`", words)
     complaint = complaint.replace("Expected ", "it must be ").replace("got ", "not ").replace("`", "")
     return f"{source} is not valid: {complaint}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Kind(Enum):
+class RequestKind(Enum):
     """What can be asked of a running engine."""
 
     PAUSE = "pause"
@@ -31,26 +31,26 @@ class Kind(Enum):
 class Request:
     """One request: what, and who asked (keyboard, signal)."""
 
-    kind: Kind
+    kind: RequestKind
     origin: str
     path: str | None = None
     """RESTORE: the directory of the checkpoint."""
 
 
-class Control:
+class RequestQueue:
     """The engine's inbox. Any thread may ask; the engine's thread takes."""
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        self.leaving = False
+        self.stop_requested = False
         """Whether the end of the run was ever asked for."""
 
-    def ask(self, kind: Kind, origin: str, path: str | None = None) -> None:
+    def put(self, kind: RequestKind, origin: str, path: str | None = None) -> None:
         """Queue a request."""
-        self.leaving |= kind in {Kind.STOP, Kind.ABANDON}
+        self.stop_requested |= kind in {RequestKind.STOP, RequestKind.ABANDON}
         self._inbox.put(Request(kind, origin, path))
 
-    def take(self, timeout: float = 0.0) -> Request | None:
+    def get(self, timeout: float = 0.0) -> Request | None:
         """Take the oldest request; wait at most `timeout` seconds for one. None when there is none."""
         try:
             return self._inbox.get(block=timeout > 0, timeout=timeout or None)

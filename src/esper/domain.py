@@ -41,14 +41,14 @@ class Stage(enum.IntEnum):
         return self in (Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED)
 
 
-class Moment(NamedTuple):
+class StepNumber(NamedTuple):
     """The end of a step, which is counted from 1, of a round, which is too. The start of a run is 0, 0."""
 
     round: int
     step: int
 
     @classmethod
-    def after(cls, rounds: int, steps: int, length: int) -> Moment:
+    def from_completed(cls, rounds: int, steps: int, length: int) -> StepNumber:
         """After so many rounds of that many steps, and so many steps of the next."""
         if steps == 0:
             return cls(rounds, length if rounds else 0)

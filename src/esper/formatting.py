@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 
-def nearest(word: str, names: Iterable[str], *, listed: Iterable[str] | None = None, prefix: str = "") -> str:
+def suggest(word: str, names: Iterable[str], *, listed: Iterable[str] | None = None, prefix: str = "") -> str:
     """Return `did you mean …?` with the nearest valid name, or the list of valid names if none is near.
 
     Args:
@@ -23,7 +23,7 @@ def nearest(word: str, names: Iterable[str], *, listed: Iterable[str] | None = N
     return f"valid: {', '.join(f'{prefix}{name}' for name in (names if listed is None else listed))}"
 
 
-def age(seconds: float) -> str:
+def format_age(seconds: float) -> str:
     """In the largest unit of which there is one."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
@@ -31,7 +31,7 @@ def age(seconds: float) -> str:
     return "just now"
 
 
-def size(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Bytes, in KiB, MiB or GiB."""
     for unit, length in (("GiB", 2**30), ("MiB", 2**20)):
         if count >= length:
@@ -39,14 +39,14 @@ def size(count: int) -> str:
     return f"{count / 2**10:.1f} KiB"
 
 
-def number(value: float | None, form: str) -> str:
+def format_number(value: float | None, form: str) -> str:
     """A value in a format; what was not measured, and what is no number, by its sign."""
     if value is None:
         return NOT_MEASURED
     return f"{value:{form}}" if math.isfinite(value) else str(value).replace("nan", "NaN")
 
 
-def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
+def align_columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
     """Rows as lines of text with their cells below each other; those of the columns `right` end below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -72,12 +72,12 @@ NOT_MEASURED = "–"
 NOT_A_NUMBER = "NaN"
 
 
-def exponent_of(scale: float | None) -> float | None:
+def scale_exponent(scale: float | None) -> float | None:
     """The power of two that a loss scale is; None where there is none, or what is there is no scale."""
     return None if scale is None or scale <= 0 else math.log2(scale)
 
 
-def power(exponent: float) -> str:
+def format_power(exponent: float) -> str:
     """A power of two: 2^15; 2^11.3 where it lies between two."""
     return f"2^{exponent:.{0 if float(exponent).is_integer() else 1}f}".replace("-", "−")
 
@@ -109,6 +109,6 @@ def time_of_day(when: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(when))
 
 
-def plain(text: str) -> str:
+def strip_control(text: str) -> str:
     """The text without the control characters that would tear the screen."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)

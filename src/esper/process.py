@@ -14,7 +14,7 @@ import sys
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
+class RankInfo(NamedTuple):
     """One of the processes of a run, its rank, and the machine that it runs on. Everything is counted from 0."""
 
     rank: int = 0
@@ -24,16 +24,16 @@ class Place(NamedTuple):
     """Number of this rank on its machine."""
     local_world_size: int = 1
     """Ranks on its machine."""
-    machine: int = 0
-    machines: int = 1
+    node_rank: int = 0
+    num_nodes: int = 1
 
     @property
-    def directory(self) -> str:
+    def record_directory(self) -> str:
         """Where the rank records, below the directory of the run: rank 0 in that directory itself."""
         return f"rank-{self.rank}" if self.rank else "."
 
     @classmethod
-    def current(cls) -> Place:
+    def from_environment(cls) -> RankInfo:
         """As torchrun has it; alone, where this process was not started by it."""
         if "TORCHELASTIC_RUN_ID" not in os.environ:
             return cls()
@@ -41,27 +41,27 @@ class Place(NamedTuple):
         return cls(*(int(os.environ[name]) for name in names))
 
 
-YOUNG = 10_000
+GEN0_THRESHOLD = 10_000
 """Containers made, and not freed, from one look at the young ones to the next."""
 
 
-def spare_what_is_loaded() -> None:
+def freeze_loaded_objects() -> None:
     """From here on, look only through what is made later: modules live as long as the process.
 
     For programs, not for tests: what is alive now is not looked at again until the process ends. Then it is, or
     extensions would print what of theirs was never freed.
     """
     gc.freeze()
-    gc.set_threshold(YOUNG)
+    gc.set_threshold(GEN0_THRESHOLD)
     atexit.register(gc.unfreeze)
 
 
-def cores() -> int:
+def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def another_python(program: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+def python_command(program: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
     """Command and environment of a program that imports what this process imports, from the same places.
 
     Args:

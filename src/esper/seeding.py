@@ -15,7 +15,7 @@ from torch import Tensor
 from esper.domain import HEADS
 
 
-def generator(seed: int, purpose: str, *where: int) -> torch.Generator:
+def make_generator(seed: int, purpose: str, *where: int) -> torch.Generator:
     """A CPU generator for one purpose in one place.
 
     Args:
@@ -34,10 +34,12 @@ def evaluation_seed(seed: int) -> int:
     Args:
         seed: tells one set of such episodes from another.
     """
-    return generator(seed, "evaluation").initial_seed()
+    return make_generator(seed, "evaluation").initial_seed()
 
 
-def decision_noise(seed: int, envs: Iterable[int], steps: int, round_index: int) -> Tensor:
+def decision_uniforms(seed: int, envs: Iterable[int], steps: int, round_index: int) -> Tensor:
     """Uniform numbers in [0, 1) for a round's decisions in some envs, [E, T, H]; each env has its own."""
-    draws = [torch.rand(steps, len(HEADS), generator=generator(seed, "decisions", env, round_index)) for env in envs]
+    draws = [
+        torch.rand(steps, len(HEADS), generator=make_generator(seed, "decisions", env, round_index)) for env in envs
+    ]
     return torch.stack(draws)

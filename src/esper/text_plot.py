@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-BLOCKS = "▁▂▃▄▅▆▇█"
+BLOCK_CHARS = "▁▂▃▄▅▆▇█"
 GAP = " "
-UNSOUND = "×"
+NON_FINITE_CHAR = "×"
 """Stands in a sparkline for a value that is not finite."""
 
 _BRAILLE = 0x2800
@@ -30,12 +30,12 @@ def _block(value: float | None, low: float, high: float) -> str:
     if value is None:
         return GAP
     if not math.isfinite(value):
-        return UNSOUND
-    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return BLOCKS[min(max(round((value - low) * scale), 0), len(BLOCKS) - 1)]
+        return NON_FINITE_CHAR
+    scale = (len(BLOCK_CHARS) - 1) / (high - low) if high > low else 0.0
+    return BLOCK_CHARS[min(max(round((value - low) * scale), 0), len(BLOCK_CHARS) - 1)]
 
 
-def places(values: Sequence[T], total: int, width: int) -> list[T | None]:
+def sample_to_width(values: Sequence[T], total: int, width: int) -> list[T | None]:
     """Spread the first of `total` values over `width` places, each place the last value of its share of the time.
 
     A place keeps its meaning while the values come in, so that nothing jumps.
@@ -63,7 +63,7 @@ class Canvas:
         row = self.height * 4 - 1 - y
         self._cells[row // 4][x // 2] |= _DOTS[x % 2][row % 4]
 
-    def run(self, x: int, y0: int, y1: int) -> None:
+    def vertical_line(self, x: int, y0: int, y1: int) -> None:
         """Set all dots of a column between two heights."""
         for y in range(min(y0, y1), max(y0, y1) + 1):
             self.dot(x, y)
@@ -101,7 +101,9 @@ def overlay(layers: Sequence[Sequence[str]]) -> list[list[tuple[str, int]]]:
     return rows
 
 
-def curve(values: Sequence[float | None], extent: int, low: float, high: float, width: int, height: int) -> list[str]:
+def draw_curve(
+    values: Sequence[float | None], extent: int, low: float, high: float, width: int, height: int
+) -> list[str]:
     """A line through the values over an x axis `extent` values long. Nothing is drawn through a gap."""
     canvas = Canvas(width, height)
     right, top = width * 2 - 1, height * 4 - 1
@@ -124,16 +126,16 @@ def curve(values: Sequence[float | None], extent: int, low: float, high: float, 
 def _connect(canvas: Canvas, start: tuple[int, int], end: tuple[int, int]) -> None:
     (x0, y0), (x1, y1) = start, end
     if x1 == x0:
-        canvas.run(x0, y0, y1)
+        canvas.vertical_line(x0, y0, y1)
         return
     last = y0
     for x in range(x0 + 1, x1 + 1):
         y = round(y0 + (y1 - y0) * (x - x0) / (x1 - x0))
-        canvas.run(x, last + (y > last) - (y < last), y)
+        canvas.vertical_line(x, last + (y > last) - (y < last), y)
         last = y
 
 
-def column_spread(
+def band_by_column(
     lows: Sequence[float], highs: Sequence[float], extent: int, width: int
 ) -> list[tuple[float, float] | None]:
     """For each column of a chart, the least and greatest of what falls into it, carried on between the points."""
@@ -147,15 +149,15 @@ def column_spread(
     return spread
 
 
-def span_of(values: Sequence[float | None]) -> tuple[float, float] | None:
+def finite_range(values: Sequence[float | None]) -> tuple[float, float] | None:
     """Least and greatest finite value; None if there is none."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     return (min(finite), max(finite)) if finite else None
 
 
-FILLED = 0.69
+MIN_FILL_FRACTION = 0.69
 """Least share of its height that a curve is left, for the sake of more ticks."""
-DECADES = 4
+MAX_DECADES = 4
 """Most decades of a logarithmic axis: what is weaker lies on its foot."""
 
 
@@ -167,7 +169,7 @@ class Axis(NamedTuple):
     ticks: Sequence[tuple[float, str]]
 
 
-def axis_of(values: Sequence[float | None], height: int, *, least: float | None = None) -> Axis:
+def linear_axis(values: Sequence[float | None], height: int, *, least: float | None = None) -> Axis:
     """An axis of round numbers around the finite values, which stays as it is while they change little.
 
     Args:
@@ -175,28 +177,28 @@ def axis_of(values: Sequence[float | None], height: int, *, least: float | None 
         height: lines of the plot.
         least: a value that the axis is to show in any case, 0 for what cannot be negative.
     """
-    low, high = span_of([*values, least]) or (0.0, 1.0)
+    low, high = finite_range([*values, least]) or (0.0, 1.0)
     if low == high:
         low, high = (low, low + 1) if low == least else (low - abs(low) / 2, high + abs(high) / 2)
-    step = round_up((high - low) / min(max(height // 3, 1), 5))
+    step = next_nice((high - low) / min(max(height // 3, 1), 5))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    ticks = labelled([index * step for index in range(first, last + 1)])
+    ticks = label_ticks([index * step for index in range(first, last + 1)])
     return Axis(first * step, last * step, ticks)
 
 
-def decades(values: Sequence[float | None]) -> Axis:
+def log_axis(values: Sequence[float | None]) -> Axis:
     """An axis for the logarithms of the positive values, from one of 1, 2, 5 times a power of ten to another."""
-    least, greatest = span_of([value for value in values if value]) or (0.1, 1.0)
-    top = round_up(greatest)
-    bottom = min(max(round_down(least), top / 10.0**DECADES), top / 2)
+    least, greatest = finite_range([value for value in values if value]) or (0.1, 1.0)
+    top = next_nice(greatest)
+    bottom = min(max(previous_nice(least), top / 10.0**MAX_DECADES), top / 2)
     powers = range(math.floor(math.log10(bottom)), math.ceil(math.log10(top)) + 1)
     marks = (1,) if top / bottom > 50 else (1, 2, 5)
     known = [mark * 10.0**power for power in powers for mark in marks]
-    ticks = labelled([value for value in known if bottom * 0.999 <= value <= top * 1.001])
+    ticks = label_ticks([value for value in known if bottom * 0.999 <= value <= top * 1.001])
     return Axis(math.log10(bottom), math.log10(top), [(math.log10(value), label) for value, label in ticks])
 
 
-def fitted(axis: Axis, rows: int) -> Axis:
+def align_ticks(axis: Axis, rows: int) -> Axis:
     """The axis with a whole number of rows from tick to tick, or their labels would not be evenly spaced.
 
     For that it reaches somewhat higher, and where it is low it has fewer ticks. One of uneven ticks stays as it is.
@@ -208,14 +210,14 @@ def fitted(axis: Axis, rows: int) -> Axis:
     apart, every = 0, 1
     for every in (count for count in range(1, len(steps) + 1) if len(steps) % count == 0):
         apart = int(dots * steps[0] * every / (4 * span) + 1e-9)
-        if apart >= 2 and apart * 4 * span >= FILLED * dots * steps[0] * every:
+        if apart >= 2 and apart * 4 * span >= MIN_FILL_FRACTION * dots * steps[0] * every:
             break
     if apart < 1:
         return axis
     return Axis(axis.low, axis.low + dots * steps[0] * every / (4 * apart), axis.ticks[::every])
 
 
-def logarithmic(values: Sequence[float | None], bottom: float) -> list[float | None]:
+def log10_clipped(values: Sequence[float | None], bottom: float) -> list[float | None]:
     """Decades of the positive values; what is not above `bottom` lies on it."""
     floor = math.log10(bottom)
     return [
@@ -224,16 +226,16 @@ def logarithmic(values: Sequence[float | None], bottom: float) -> list[float | N
     ]
 
 
-def labelled(values: Sequence[float]) -> list[tuple[float, str]]:
+def label_ticks(values: Sequence[float]) -> list[tuple[float, str]]:
     """Values of an axis with their labels; the zero before the point stands in all of them or in none."""
-    labels = [short(value) for value in values]
+    labels = [format_tick(value) for value in values]
     if any(label.lstrip("−").startswith(".") for label in labels):
         labels = [label.replace("0.", ".", 1) if abs(value) < 1 else label
                   for value, label in zip(values, labels, strict=True)]  # fmt: skip
     return list(zip(values, labels, strict=True))
 
 
-def short(value: float) -> str:
+def format_tick(value: float) -> str:
     """A number as an axis has it, in five columns at most: the zero before the point only where it has room."""
     text = f"{value:.3g}"
     if len(text) > 5 and "e" not in text:
@@ -244,19 +246,19 @@ def short(value: float) -> str:
     return "0" if value == 0 else text.replace("-", "−")
 
 
-def extent_of_rounds(points: int, total: int) -> int:
+def round_axis_length(points: int, total: int) -> int:
     """Length of an axis of rounds: a round number of points, so that it is stretched only now and then."""
     nice = next((size for size in (10, 25, 50, 100, 150, 200) if size >= points), points)
     return max(min(nice, total), points)
 
 
-def round_down(value: float) -> float:
+def previous_nice(value: float) -> float:
     """The last of 1, 2, 5 times a power of ten that is not above a positive value."""
     base = 10 ** math.floor(math.log10(value))
     return next(step * base for step in (5, 2, 1) if step * base <= value * (1 + 1e-9))
 
 
-def round_up(value: float) -> float:
+def next_nice(value: float) -> float:
     """The next of 1, 2, 5 times a power of ten: an axis that ends there changes seldom."""
     if value <= 0:
         return 1.0

@@ -13,21 +13,21 @@ import msgspec
 import pytest
 
 from esper.attach import client
-from esper.attach.client import RemoteControl
-from esper.attach.protocol import SOCKET, Acknowledged, Refused, Welcome, frame
-from esper.attach.server import ControlServer
-from esper.control import Control, Kind
-from esper.recording.run_lock import LOCK, Holder
+from esper.attach.client import RemoteRequestQueue
+from esper.attach.protocol import SOCKET_NAME, Acknowledged, Refused, Welcome, frame
+from esper.attach.server import AttachServer
+from esper.control import RequestKind, RequestQueue
+from esper.recording.run_lock import LOCK_FILE, LockHolder
 from tests.attach.viewers import NO_TEXT, PATIENCE, asked, framed, wait_until, well
 
 
-def connected(folder: Path) -> RemoteControl:
-    remote = RemoteControl(folder)
+def connected(folder: Path) -> RemoteRequestQueue:
+    remote = RemoteRequestQueue(folder)
     remote.start()
     return remote
 
 
-def refusal(remote: RemoteControl) -> tuple[Kind | None, str]:
+def refusal(remote: RemoteRequestQueue) -> tuple[RequestKind | None, str]:
     kind, sentence = remote.refusals.get(timeout=PATIENCE)
     beginning = f"No {kind.value}: " if kind else "This run cannot be controlled: "
     assert sentence.startswith(beginning)
@@ -36,14 +36,14 @@ def refusal(remote: RemoteControl) -> tuple[Kind | None, str]:
 
 
 @pytest.fixture
-def control() -> Control:
-    return Control()
+def control() -> RequestQueue:
+    return RequestQueue()
 
 
 def stub(folder: Path, *answers: bytes) -> Callable[[], None]:
     """A run that gives these answers, one to each message, and then no more; what closes it."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(folder / SOCKET))
+    listener.bind(str(folder / SOCKET_NAME))
     listener.listen()
     open_connections: list[socket.socket] = []
 
@@ -63,13 +63,13 @@ def stub(folder: Path, *answers: bytes) -> Callable[[], None]:
     return close
 
 
-def test_request_arrives_with_the_viewers_origin(tmp_path: Path, control: Control) -> None:
-    with closing(ControlServer(tmp_path, control, well)):
+def test_request_arrives_with_the_viewers_origin(tmp_path: Path, control: RequestQueue) -> None:
+    with closing(AttachServer(tmp_path, control, well)):
         remote = connected(tmp_path)
-        remote.ask(Kind.RESTORE, "keyboard", "checkpoints/x")
-        wait_until(lambda: not remote.unheard)
+        remote.put(RequestKind.RESTORE, "keyboard", "checkpoints/x")
+        wait_until(lambda: not remote.unacknowledged)
         (request,) = asked(control)
-        assert (request.kind, request.path) == (Kind.RESTORE, "checkpoints/x")
+        assert (request.kind, request.path) == (RequestKind.RESTORE, "checkpoints/x")
         assert request.origin == remote.origin
         assert request.origin.startswith("attach ")
         assert f"@{socket.gethostname()} " in request.origin
@@ -77,31 +77,33 @@ def test_request_arrives_with_the_viewers_origin(tmp_path: Path, control: Contro
         remote.close()
 
 
-def test_client_reconnects_to_a_restarted_run(tmp_path: Path, control: Control) -> None:
-    with closing(ControlServer(tmp_path, control, well)):
+def test_client_reconnects_to_a_restarted_run(tmp_path: Path, control: RequestQueue) -> None:
+    with closing(AttachServer(tmp_path, control, well)):
         remote = connected(tmp_path)
-        remote.ask(Kind.PAUSE, "keyboard")
-        wait_until(lambda: not remote.unheard)
-    with closing(ControlServer(tmp_path, control, well)):
-        remote.ask(Kind.RESUME, "keyboard")
-        wait_until(lambda: not remote.unheard)
-    assert [request.kind for request in asked(control)] == [Kind.PAUSE, Kind.RESUME]
-    remote.ask(Kind.STEP, "keyboard")
+        remote.put(RequestKind.PAUSE, "keyboard")
+        wait_until(lambda: not remote.unacknowledged)
+    with closing(AttachServer(tmp_path, control, well)):
+        remote.put(RequestKind.RESUME, "keyboard")
+        wait_until(lambda: not remote.unacknowledged)
+    assert [request.kind for request in asked(control)] == [RequestKind.PAUSE, RequestKind.RESUME]
+    remote.put(RequestKind.STEP, "keyboard")
     kind, reason = refusal(remote)
-    assert kind is Kind.STEP
-    assert reason == f"the run does not listen at {tmp_path / SOCKET} (No such file or directory); its log says why"
+    assert kind is RequestKind.STEP
+    assert (
+        reason == f"the run does not listen at {tmp_path / SOCKET_NAME} (No such file or directory); its log says why"
+    )
     remote.close()
 
 
 def test_client_without_socket_reports_it_before_any_request(tmp_path: Path) -> None:
     assert refusal(connected(tmp_path)) == (
         None,
-        f"the run does not listen at {tmp_path / SOCKET} (No such file or directory); its log says why",
+        f"the run does not listen at {tmp_path / SOCKET_NAME} (No such file or directory); its log says why",
     )
 
 
 def test_client_refuses_a_run_of_another_machine(tmp_path: Path) -> None:
-    (tmp_path / LOCK).write_bytes(msgspec.json.encode(Holder(pid=1, host="far-away")))
+    (tmp_path / LOCK_FILE).write_bytes(msgspec.json.encode(LockHolder(pid=1, host="far-away")))
     assert refusal(connected(tmp_path)) == (None, "the run is on far-away: attach there to control it")
 
 
@@ -112,23 +114,27 @@ def test_client_reports_missing_unix_sockets(tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "PATIENCE", 0.1)
+    monkeypatch.setattr(client, "REPLY_TIMEOUT_S", 0.1)
 
 
 WELCOME = frame(Welcome("attach ann@box 1"))
 LATE = "the run has not answered for 0.1 s; it may still do what it was asked"
 ANSWERS = {
     "never": ([], None, LATE),
-    "not to the request": ([WELCOME], Kind.PAUSE, LATE),
+    "not to the request": ([WELCOME], RequestKind.PAUSE, LATE),
     "with a refusal": ([frame(Refused("not you"))], None, "the run refuses: not you"),
-    "with a refusal of the request": ([WELCOME, frame(Refused("not now"))], Kind.PAUSE, "the run refuses: not now"),
+    "with a refusal of the request": (
+        [WELCOME, frame(Refused("not now"))],
+        RequestKind.PAUSE,
+        "the run refuses: not now",
+    ),
     "with nonsense": ([b"\x00\x00\x00\x01x"], None, "the run gave an answer that makes no sense: "),
     "with what is no text": ([framed(NO_TEXT)], None, "the run gave an answer that makes no sense: "),
     "with no end": ([framed(b"\x91" * 5000)], None, "the run gave an answer that makes no sense: "),
     "with the wrong answer": ([frame(Acknowledged())], None, "the run refuses: it answers Acknowledged(failure=None)"),
     "with a welcome to a request": (
         [WELCOME, WELCOME],
-        Kind.PAUSE,
+        RequestKind.PAUSE,
         "the run gave an answer that makes no sense: Welcome(",
     ),
 }
@@ -137,37 +143,37 @@ ANSWERS = {
 @pytest.mark.parametrize(("answers", "asked_for", "reason"), ANSWERS.values(), ids=ANSWERS)
 @pytest.mark.usefixtures("impatient")
 def test_client_reports_invalid_answers(
-    answers: list[bytes], asked_for: Kind | None, reason: str, tmp_path: Path
+    answers: list[bytes], asked_for: RequestKind | None, reason: str, tmp_path: Path
 ) -> None:
     close = stub(tmp_path, *answers)
     remote = connected(tmp_path)
     if asked_for:
-        remote.ask(asked_for, "keyboard")
+        remote.put(asked_for, "keyboard")
     kind, told = refusal(remote)
     assert kind is asked_for
     assert told.startswith(reason)
-    assert remote.unheard == ({asked_for} - {None})
+    assert remote.unacknowledged == ({asked_for} - {None})
     close()
 
 
-def test_client_reports_that_recording_failed(tmp_path: Path, control: Control) -> None:
+def test_client_reports_that_recording_failed(tmp_path: Path, control: RequestQueue) -> None:
     reasons = iter([None, "cannot record to run: No space left on device"])
-    with closing(ControlServer(tmp_path, control, lambda: next(reasons))):
+    with closing(AttachServer(tmp_path, control, lambda: next(reasons))):
         remote = connected(tmp_path)
-        remote.ask(Kind.PAUSE, "keyboard")
+        remote.put(RequestKind.PAUSE, "keyboard")
         assert remote.refusals.get(timeout=PATIENCE) == (
             None,
             "The run holds, and shows nothing new until it can be recorded: "
             "cannot record to run: No space left on device.",
         )
-        wait_until(lambda: not remote.unheard)
-        assert [request.kind for request in asked(control)] == [Kind.PAUSE]
+        wait_until(lambda: not remote.unacknowledged)
+        assert [request.kind for request in asked(control)] == [RequestKind.PAUSE]
         remote.close()
 
 
 def test_client_reports_refusal_received_before_greeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as listener:
-        listener.bind(str(tmp_path / SOCKET))
+        listener.bind(str(tmp_path / SOCKET_NAME))
         listener.listen()
 
         def refused_meanwhile() -> str:
@@ -185,6 +191,6 @@ def test_request_is_pending_until_acknowledged(tmp_path: Path) -> None:
     close = stub(tmp_path, WELCOME)
     remote = connected(tmp_path)
     wait_until(lambda: remote.origin is not None)
-    remote.ask(Kind.PAUSE, "keyboard")
-    assert remote.unheard == {Kind.PAUSE}
+    remote.put(RequestKind.PAUSE, "keyboard")
+    assert remote.unacknowledged == {RequestKind.PAUSE}
     close()

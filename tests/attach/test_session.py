@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from esper.attach.session import AttachSession
+from esper.attach.session import AttachedRun
 from esper.recording.recorder import Recorder
 from esper.recording.run_lock import RunLock
-from esper.telemetry.codec import encode
+from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Keyframe, Record
 from tests.attach.viewers import wait_until
 from tests.factory import example_run
@@ -25,7 +25,7 @@ def lock(tmp_path: Path) -> Iterator[RunLock]:
     held.release()
 
 
-def heard(session: AttachSession) -> list[Record]:
+def heard(session: AttachedRun) -> list[Record]:
     return [session.records.get_nowait() for _ in range(session.records.qsize())]
 
 
@@ -34,8 +34,8 @@ def test_session_sends_past_state_then_single_events(tmp_path: Path, lock: RunLo
     for event in RUN[:40]:
         recorder.put(event)
     assert recorder.flush()
-    session = AttachSession(tmp_path, read_only=True)
-    assert not session.alive
+    session = AttachedRun(tmp_path, read_only=True)
+    assert not session.is_engine_alive
     session.start()
     wait_until(lambda: session.records.qsize() == 1)
     (past,) = heard(session)
@@ -45,8 +45,8 @@ def test_session_sends_past_state_then_single_events(tmp_path: Path, lock: RunLo
         recorder.put(event)
     assert recorder.flush()
     wait_until(lambda: session.records.qsize() == len(RUN) - 40)
-    assert encode(heard(session)) == encode(RUN[40:])
-    assert session.alive
+    assert encode_json(heard(session)) == encode_json(RUN[40:])
+    assert session.is_engine_alive
     recorder.close()
 
 
@@ -56,24 +56,24 @@ def test_session_receives_the_last_events(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     recorder.put(RUN[0])
     assert recorder.flush()
-    session = AttachSession(tmp_path, read_only=True)
+    session = AttachedRun(tmp_path, read_only=True)
     session.start()
     wait_until(lambda: session.records.qsize() == 1)
     recorder.put(RUN[1])
     recorder.close()
     lock.release()
-    wait_until(lambda: not session.alive)
-    assert encode(heard(session)[1:]) == encode(RUN[1:2])
-    assert session.failure is None
+    wait_until(lambda: not session.is_engine_alive)
+    assert encode_json(heard(session)[1:]) == encode_json(RUN[1:2])
+    assert session.fatal_error is None
 
 
 def test_session_reports_a_deleted_recording(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     lock = RunLock(directory)
-    session = AttachSession(directory, read_only=True)
+    session = AttachedRun(directory, read_only=True)
     session.start()
     directory.rename(tmp_path / "elsewhere")
-    wait_until(lambda: session.failure is not None)
-    assert session.failure == f"cannot read {directory}: No such file or directory"
-    wait_until(lambda: not session.alive)
+    wait_until(lambda: session.fatal_error is not None)
+    assert session.fatal_error == f"cannot read {directory}: No such file or directory"
+    wait_until(lambda: not session.is_engine_alive)
     lock.release()

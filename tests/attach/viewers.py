@@ -11,26 +11,35 @@ from pathlib import Path
 
 import msgspec
 
-from esper.attach.protocol import LENGTH, SOCKET, VERSION, Hello, ToRun, ToViewer, address, frame
-from esper.control import Control, Request
+from esper.attach.protocol import (
+    LENGTH_PREFIX_BYTES,
+    PROTOCOL_VERSION,
+    SOCKET_NAME,
+    Hello,
+    RunMessage,
+    ViewerMessage,
+    frame,
+    socket_address,
+)
+from esper.control import Request, RequestQueue
 
 PATIENCE = 60.0
 """Seconds: far more than anything takes; what never comes fails the test."""
 NO_TEXT = b"\x82\xa4type\xa3Ask\xa4kind\xa1\xff"
 """A message whose text is no UTF-8."""
-HELLO = Hello(VERSION, "ann@box", os.getpid())
+HELLO = Hello(PROTOCOL_VERSION, "ann@box", os.getpid())
 
 
 def framed(content: bytes) -> bytes:
     """With its length before it."""
-    return len(content).to_bytes(LENGTH, "big") + content
+    return len(content).to_bytes(LENGTH_PREFIX_BYTES, "big") + content
 
 
 def well() -> None:
     """What a run has to say whose events can be recorded."""
 
 
-_decode = msgspec.msgpack.Decoder(ToViewer).decode
+_decode = msgspec.msgpack.Decoder(RunMessage).decode
 
 
 class Viewer:
@@ -39,20 +48,20 @@ class Viewer:
     def __init__(self, directory: Path) -> None:
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.connection.settimeout(PATIENCE)
-        with address(directory / SOCKET) as name:
+        with socket_address(directory / SOCKET_NAME) as name:
             self.connection.connect(name)
 
     def send(self, content: bytes) -> None:
         self.connection.sendall(content)
 
-    def say(self, message: ToRun) -> ToViewer:
+    def say(self, message: ViewerMessage) -> RunMessage:
         """Its answer; or why the run had ended the connection already."""
         with suppress(BrokenPipeError):
             self.send(frame(message))
         return self.hear()
 
-    def hear(self) -> ToViewer:
-        return _decode(self._receive(int.from_bytes(self._receive(LENGTH), "big")))
+    def hear(self) -> RunMessage:
+        return _decode(self._receive(int.from_bytes(self._receive(LENGTH_PREFIX_BYTES), "big")))
 
     @property
     def ended(self) -> bool:
@@ -71,10 +80,10 @@ class Viewer:
         return content
 
 
-def asked(control: Control) -> list[Request]:
+def asked(control: RequestQueue) -> list[Request]:
     """What is in an inbox; it is emptied."""
     requests: list[Request] = []
-    while (request := control.take()) is not None:
+    while (request := control.get()) is not None:
         requests.append(request)
     return requests
 

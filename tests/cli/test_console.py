@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from esper.cli.console import IDLE, Console, as_they_come, summary
+from esper.cli.console import QUEUE_POLL_S, RunPrinter, drain, format_summary
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import example_run, run_started, stamp
@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
 
 
 def print_run(records: list[Record], stream: io.StringIO) -> RunState:
-    return Console(stream).run(records)
+    return RunPrinter(stream).run(records)
 
 
 def printed(records: list[Record]) -> list[str]:
@@ -128,18 +128,18 @@ def test_console_ends_when_run_has_ended_and_queue_is_empty() -> None:
                 waiting.put(event)
         return looks < 3
 
-    assert list(as_they_come(waiting, alive)) == RUN
+    assert list(drain(waiting, alive)) == RUN
 
 
 def test_console_ends_despite_a_slow_signal_handler() -> None:
     waiting: SimpleQueue[Record] = SimpleQueue()
-    rescue = threading.Timer(20 * IDLE, waiting.put, [RUN[0]])
-    ending = time.monotonic() + 2 * IDLE
-    before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(2 * IDLE))
+    rescue = threading.Timer(20 * QUEUE_POLL_S, waiting.put, [RUN[0]])
+    ending = time.monotonic() + 2 * QUEUE_POLL_S
+    before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(2 * QUEUE_POLL_S))
     try:
         rescue.start()
-        signal.setitimer(signal.ITIMER_REAL, IDLE / 2)
-        assert not list(as_they_come(waiting, lambda: time.monotonic() < ending))
+        signal.setitimer(signal.ITIMER_REAL, QUEUE_POLL_S / 2)
+        assert not list(drain(waiting, lambda: time.monotonic() < ending))
     finally:
         rescue.cancel()
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -149,7 +149,7 @@ def test_console_ends_despite_a_slow_signal_handler() -> None:
 def test_console_prints_a_summary() -> None:
     state = fold(RUN)
 
-    lines = summary(state).splitlines()
+    lines = format_summary(state).splitlines()
 
     assert lines[0] == "run digits_impaired-20261121-015300: done"
     assert lines[1] == "ppo on digits_impaired, 4 envs, seed 0"
@@ -171,4 +171,4 @@ def test_console_prints_a_summary() -> None:
     ],
 )
 def test_console_summary_marks_unknown_values(state: RunState, says: str) -> None:
-    assert says in summary(state)
+    assert says in format_summary(state)

@@ -210,7 +210,7 @@ def test_failed_run_reports_where(
     def broken(env: Env, round_index: int, step: int) -> Tensor:
         raise RuntimeError("the device is on fire")
 
-    monkeypatch.setattr(Env, "train", broken)
+    monkeypatch.setattr(Env, "train_epoch", broken)
     monkeypatch.chdir(tmp_path)
     assert main(["--no-tui", *SMALL]) == 1
     output = capsys.readouterr()
@@ -225,14 +225,14 @@ def test_failed_run_reports_where(
 def test_out_of_memory_is_one_sentence_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    train = Env.train
+    train = Env.train_epoch
 
     def greedy(env: Env, round_index: int, step: int) -> Tensor:
         if round_index == 1:
             raise torch.OutOfMemoryError("Tried to allocate 2.00 TiB.\nMore words.")
         return train(env, round_index, step)
 
-    monkeypatch.setattr(Env, "train", greedy)
+    monkeypatch.setattr(Env, "train_epoch", greedy)
     monkeypatch.chdir(tmp_path)
     assert main(["--no-tui", *SMALL, "--rounds", "2", "--checkpoint-every", "1"]) == 1
     directory = only_run(tmp_path).relative_to(tmp_path)
@@ -242,7 +242,7 @@ def test_out_of_memory_is_one_sentence_with_a_remedy(
     )
     assert not (directory / "traceback.txt").exists()
 
-    monkeypatch.setattr(Env, "train", train)
+    monkeypatch.setattr(Env, "train_epoch", train)
     assert main(["--no-tui", "--resume", str(directory)]) == 0
 
 

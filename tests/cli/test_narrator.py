@@ -8,7 +8,7 @@ import pytest
 
 from esper.cli.console import Narrator
 from esper.telemetry import events as ev
-from esper.telemetry.sentences import in_ascii
+from esper.telemetry.sentences import to_ascii
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.recording.recordings import fold
@@ -124,4 +124,4 @@ def test_narrator_gives_no_step_before_the_first_round() -> None:
 
 @pytest.mark.parametrize("text", ["plain", 'it\'s "so" \\ so', "~ !"])
 def test_ascii_text_is_unchanged(text: str) -> None:
-    assert in_ascii(text) == text
+    assert to_ascii(text) == text

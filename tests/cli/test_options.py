@@ -12,9 +12,9 @@ import pytest
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
-from esper.checkpoint.manifest import MANIFEST, Manifest
+from esper.checkpoint.manifest import MANIFEST_FILE, Manifest
 from esper.cli.main import main
-from esper.cli.options import DONE
+from esper.cli.options import EXIT_OK
 from esper.config import Config
 from esper.config_fields import ConfigField, list_fields
 from esper.tasks import TASK_NAMES, configured_task, get_task, with_task_settings
@@ -31,7 +31,7 @@ SETTINGS = ("host-learning-rate", "seed-learning-rate", "batch-size", "samples-p
 
 def config_printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     """The values of `esper-sanctum config` by dotted key."""
-    assert main(["config", *arguments]) == DONE
+    assert main(["config", *arguments]) == EXIT_OK
     output, errors = printed(capsys)
     assert errors == ""
     values = tomllib.loads(output)
@@ -51,7 +51,7 @@ def help_all(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("COLUMNS", "1000")  # one line for each text
     with pytest.raises(SystemExit) as ended:
         main(["--help-all"])
-    assert ended.value.code == DONE
+    assert ended.value.code == EXIT_OK
     return printed(capsys)[0]
 
 
@@ -212,7 +212,7 @@ def test_a_setting_on_the_command_line_reaches_the_run(
     monkeypatch.chdir(tmp_path)
     short = ("--no-tui", "--devices", "cpu:0", "--envs", "1", "--rounds", "1", "--steps", "2", "--policy", "static")
     settings = ("--training.batch-size", "32", "--training.samples-per-epoch", "80", "--training.momentum", "0.5")
-    assert main([*short, *settings]) == DONE
+    assert main([*short, *settings]) == EXIT_OK
     started = next(event for event in recorded(only_run(tmp_path)) if isinstance(event, ev.RunStarted))
     assert started.batches == 3
     expected = {"batch-size": 32, "samples-per-epoch": 80, "momentum": 0.5, "host-learning-rate": 0.05}
@@ -238,10 +238,10 @@ def old_run(stopped: Path, tmp_path: Path) -> Path:
     run = tmp_path / stopped.name
     shutil.copytree(stopped, run)
     [checkpoint] = list_checkpoints(run)
-    manifest = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=Manifest)
+    manifest = msgspec.json.decode((checkpoint / MANIFEST_FILE).read_bytes(), type=Manifest)
     for name in SETTINGS:
         del manifest.config["training"][name]
-    (checkpoint / MANIFEST).write_bytes(msgspec.json.encode(manifest.signed()))
+    (checkpoint / MANIFEST_FILE).write_bytes(msgspec.json.encode(manifest.with_digest()))
     return run
 
 
@@ -269,7 +269,7 @@ def test_a_resumed_run_cannot_change_a_task_setting(
 def test_a_checkpoint_without_task_settings_resumes(old_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [before] = list_checkpoints(old_run)
     same = ("--training.momentum", "0.9", "--training.batch-size", "128")
-    assert main(["--resume", str(old_run), *same, "--training.host-clip", "2", "--no-tui"]) == DONE
+    assert main(["--resume", str(old_run), *same, "--training.host-clip", "2", "--no-tui"]) == EXIT_OK
     capsys.readouterr()
     assert before != list_checkpoints(old_run)[-1]
     saved = read_checkpoint(list_checkpoints(old_run)[-1]).config.training
@@ -289,6 +289,6 @@ def test_compare_fills_in_the_settings_of_the_task(tmp_path: Path, capsys: pytes
         assert isinstance(started, ev.RunStarted)
         events = [msgspec.structs.replace(started, run=run, config=values), *rest]
         write_segment(tmp_path / run, 1, recording(events))
-    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == DONE
+    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == EXIT_OK
     differing = [line.split() for line in printed(capsys)[0].splitlines() if line.startswith("config: ")]
     assert differing == [["config:", "training.batch-size", "128", "64"]]

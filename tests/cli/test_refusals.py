@@ -12,7 +12,7 @@ import torch
 import zstandard
 
 from esper.checkpoint.catalog import list_checkpoints
-from esper.checkpoint.manifest import MANIFEST, STATE
+from esper.checkpoint.manifest import MANIFEST_FILE, STATE_FILE
 from esper.cli.main import main
 from esper.engine import run as engine_run
 from esper.telemetry import events as ev
@@ -115,7 +115,7 @@ def test_too_little_memory_is_refused_in_one_sentence(
     def allocate(*_: object, **__: object) -> None:
         torch.empty(2**50)
 
-    monkeypatch.setattr(engine_run, "Pool", allocate)
+    monkeypatch.setattr(engine_run, "EnvPool", allocate)
     monkeypatch.chdir(tmp_path)
     assert main(["--no-tui", "--telemetry-dir", "runs"]) == 1
     _, said = printed(capsys)
@@ -206,7 +206,7 @@ def test_resume_refuses_a_changed_shape(
     assert sorted(stopped.rglob("*")) == before
 
 
-@pytest.mark.parametrize("file", [STATE, MANIFEST])
+@pytest.mark.parametrize("file", [STATE_FILE, MANIFEST_FILE])
 def test_damaged_checkpoint_is_refused(
     stopped: Path, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,9 +17,9 @@ import pytest
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.cli.commands.train import _run_dashboard
-from esper.cli.dashboard import Look
-from esper.config import resolve
-from esper.control import Kind, Request
+from esper.cli.dashboard import DisplayOptions
+from esper.config import resolve_config
+from esper.control import Request, RequestKind
 from esper.engine.thread import EngineThread
 from esper.telemetry import events as ev
 from tests.factory import example_run
@@ -189,7 +189,7 @@ def test_closed_terminal_ends_viewer_but_not_run(controlling: bool, tmp_path: Pa
     with Terminal("attach", str(live.run.directory), cwd=tmp_path, controlling=controlling) as terminal:
         terminal.wait_for("PAUSED")
         assert terminal.close() == 0
-    live.control.ask(Kind.RESUME, "test")
+    live.control.put(RequestKind.RESUME, "test")
     assert live.finish().status == "done"
 
 
@@ -204,24 +204,24 @@ class Engine(EngineThread):
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_dashboard_crash_checkpoints_the_run(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, ended = Engine(resolve(None, tiny(tmp_path)), None), list[int]()
-    monkeypatch.setattr("esper.cli.commands.train.show", lambda *_: code)
+    engine, ended = Engine(resolve_config(None, tiny(tmp_path)), None), list[int]()
+    monkeypatch.setattr("esper.cli.commands.train.show_dashboard", lambda *_: code)
     monkeypatch.setattr(os, "_exit", ended.append)
     with pytest.raises(SystemExit) if code else nullcontext():
-        _run_dashboard(engine, Look("", "", bell=False))
-    assert engine.control.take() == Request(Kind.STOP, "dashboard")
+        _run_dashboard(engine, DisplayOptions("", "", bell=False))
+    assert engine.control.get() == Request(RequestKind.STOP, "dashboard")
     assert engine.waited_for
     assert ended == [code] * bool(code)
 
 
 def test_dashboard_crash_without_output_checkpoints_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(resolve(None, tiny(tmp_path)), None)
+    engine = Engine(resolve_config(None, tiny(tmp_path)), None)
 
     def fail(*_: object) -> NoReturn:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("esper.cli.commands.train.show", fail)
+    monkeypatch.setattr("esper.cli.commands.train.show_dashboard", fail)
     with pytest.raises(OSError, match="Input/output error"):
-        _run_dashboard(engine, Look("", "", bell=False))
-    assert engine.control.take() == Request(Kind.STOP, "dashboard")
+        _run_dashboard(engine, DisplayOptions("", "", bell=False))
+    assert engine.control.get() == Request(RequestKind.STOP, "dashboard")
     assert engine.waited_for

@@ -70,7 +70,7 @@ def test_an_env_does_not_depend_on_its_neighbours_on_a_gpu() -> None:
 def test_phases_of_a_gpu_sum_to_no_more_than_the_time_that_passed() -> None:
     with population(envs=4, lanes=GPU) as pool:
         play(pool, 0, 3)
-        seconds = pool.lanes[0].stopwatch.take()
+        seconds = pool.lanes[0].stopwatch.pop_seconds()
         assert set(seconds) == {"reset", "train", "validate", "fetch"}
         assert all(spent >= 0 for spent in seconds.values())
         assert seconds["train"] > 0
@@ -81,6 +81,6 @@ def test_a_policy_moves_between_devices_by_a_checkpoint(tmp_path: Path) -> None:
     first = LiveRun(tmp_path, rounds=1, policy_device="cuda:0", **options)
     assert first.start().finish().status == "done"
     again = LiveRun(tmp_path, rounds=2, policy_device="cpu", resume=find_checkpoint(first.run.directory), **options)
-    for name, tensor in again.run.trainer.state.agent.tensors().items():
-        assert torch.equal(tensor, first.run.trainer.state.agent.tensors()[name].cpu()), name
+    for name, tensor in again.run.trainer.state.agent.state_tensors().items():
+        assert torch.equal(tensor, first.run.trainer.state.agent.state_tensors()[name].cpu()), name
     assert again.start().finish().status == "done"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from esper.checkpoint.catalog import find_checkpoint
-from esper.control import Kind
+from esper.control import RequestKind
 from esper.envs.env import Env
 from esper.lanes.devices import torch_device
 from esper.telemetry import events as ev
@@ -77,7 +77,7 @@ def test_two_devices_share_a_run(devices: tuple[str, str], amp: str, tmp_path: P
     """To the middle of an episode; then, from the checkpoint, to its end with every env on the other device."""
     options = {"envs": ENVS, "steps": STEPS, "rounds": 1, "policy": "full", "amp": amp}
     first = LiveRun(tmp_path, devices=devices, **options).start_paused(PAUSED)
-    first.control.ask(Kind.STOP, "test")
+    first.control.put(RequestKind.STOP, "test")
     assert first.finish().status == "stopped"
     assert_worked(first, devices, PAUSED)
     assert_at_home(first, devices, amp)

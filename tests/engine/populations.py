@@ -11,10 +11,10 @@ import msgspec
 
 from esper.config import Config
 from esper.domain import Op, Stage
-from esper.envs.env import Measurement
+from esper.envs.env import EpochResult
 from esper.growth.blend import INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.slot import Slot
-from esper.lanes.pool import Pool
+from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action
 from esper.tasks import get_task
 from esper.tasks.task import Splits, Task
@@ -38,10 +38,10 @@ def population(
     task: Callable[[Task], Task] = lambda task: task,
     splits: Callable[[Splits], Splits] = lambda splits: splits,
     **options: Any,
-) -> Iterator[Pool]:
+) -> Iterator[EnvPool]:
     """Envs on the impaired digits; the task and its data may be changed."""
     config = msgspec.structs.replace(Config(envs=envs), **options)
-    pool = Pool(task(DIGITS), splits(digits()), lanes, SLOTS, config)
+    pool = EnvPool(task(DIGITS), splits(digits()), lanes, SLOTS, config)
     try:
         yield pool
     finally:
@@ -65,10 +65,10 @@ def script(env: int, step: int, slots: Sequence[Slot]) -> Action:
     return Action(Op.WAIT)
 
 
-def play(pool: Pool, round_index: int, steps: int) -> list[list[Measurement]]:
+def play(pool: EnvPool, round_index: int, steps: int) -> list[list[EpochResult]]:
     """One episode by the script; for each env, what it measured."""
     pool.reset(round_index)
-    found: list[list[Measurement]] = [[] for _ in pool.envs]
+    found: list[list[EpochResult]] = [[] for _ in pool.envs]
     for step in range(steps):
         actions = [script(env.index, step, env.network.slots) for env in pool.envs]
         for measured, now in zip(found, measurements(pool, actions, round_index, step), strict=True):
@@ -77,6 +77,6 @@ def play(pool: Pool, round_index: int, steps: int) -> list[list[Measurement]]:
     return found
 
 
-def measurements(pool: Pool, actions: Sequence[Action], round_index: int, step: int) -> list[Measurement]:
+def measurements(pool: EnvPool, actions: Sequence[Action], round_index: int, step: int) -> list[EpochResult]:
     """A step in which nobody sits out."""
     return [epoch.measured for epoch in pool.step(actions, round_index, step) if epoch is not None]

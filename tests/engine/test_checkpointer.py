@@ -22,35 +22,35 @@ from esper.checkpoint import files as checkpoints
 from esper.checkpoint.catalog import (
     checkpoint_path,
     find_checkpoint,
-    keep_newest,
     list_checkpoints,
-    moment_of,
-    remove_torn,
-    run_of,
+    prune_checkpoints,
+    remove_incomplete,
+    run_directory_of,
+    step_number_of,
 )
 from esper.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
 from esper.checkpoint.manifest import (
-    FORMAT,
-    MANIFEST,
-    STATE,
-    TELEMETRY,
-    TENSORS,
+    CHECKPOINT_FORMAT,
+    MANIFEST_FILE,
+    STATE_FILE,
+    TELEMETRY_FILE,
+    TENSORS_FILE,
     CheckpointError,
     FileEntry,
     Manifest,
     check_compatible,
     digest,
     read_manifest,
-    saved_config,
+    read_saved_config,
 )
 from esper.config import Config, PPOConfig, TrainingConfig
-from esper.control import Kind
+from esper.control import RequestKind
 from esper.telemetry import events as ev
-from esper.telemetry.codec import encode
+from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Keyframe, RunState
 from tests.runs import LiveRun, stopped_run
 
-FILES = (TENSORS, STATE, TELEMETRY, MANIFEST)
+FILES = (TENSORS_FILE, STATE_FILE, TELEMETRY_FILE, MANIFEST_FILE)
 
 
 def example(round_number: int = 3) -> Checkpoint:
@@ -68,7 +68,7 @@ def example(round_number: int = 3) -> Checkpoint:
             "transposed": torch.arange(6.0).view(2, 3).T,
             "channels_last": torch.arange(8.0).view(1, 2, 2, 2).to(memory_format=torch.channels_last),
         },
-        telemetry=encode(Keyframe.of(RunState(seq=9))),
+        telemetry=encode_json(Keyframe.of(RunState(seq=9))),
     )
 
 
@@ -81,11 +81,11 @@ def written(tmp_path: Path) -> Path:
 
 def sign(directory: Path, files: dict[str, FileEntry] | None = None, **changes: Any) -> None:
     """Make a manifest whose digests are right, whatever is in the directory."""
-    contents = {name: (directory / name).read_bytes() for name in (TENSORS, STATE, TELEMETRY)}
+    contents = {name: (directory / name).read_bytes() for name in (TENSORS_FILE, STATE_FILE, TELEMETRY_FILE)}
     entries = {name: FileEntry(len(content), digest(content)) for name, content in contents.items()}
-    fields = {"format": FORMAT, "round": 3, "step": 2, "config": msgspec.to_builtins(example().config)}
+    fields = {"format": CHECKPOINT_FORMAT, "round": 3, "step": 2, "config": msgspec.to_builtins(example().config)}
     manifest = Manifest(**{**fields, "files": entries if files is None else files, **changes})
-    (directory / MANIFEST).write_bytes(encode(manifest.signed()))
+    (directory / MANIFEST_FILE).write_bytes(encode_json(manifest.with_digest()))
 
 
 def damage(content: bytes, position: float) -> bytes:
@@ -117,15 +117,15 @@ def test_checkpoint_size_is_the_size_of_its_files(tmp_path: Path) -> None:
 def test_restore_reads_everything_in_a_checkpoint(policy: str, steps: int, paused: int, tmp_path: Path) -> None:
     options = {"policy": policy, "rounds": 2, "steps": steps}
     first = LiveRun(tmp_path, **options).start_paused(paused)
-    first.control.ask(Kind.STOP, "test")
+    first.control.put(RequestKind.STOP, "test")
     first.finish()
     path = find_checkpoint(first.run.directory)
     before = read_checkpoint(path)
     assert any(name.startswith("env.0.momentum.slot") for name in before.tensors)  # or it would show less
 
     second = LiveRun(tmp_path, resume=path, **options)
-    again, _, _ = second.run.trainer.attendant.saver.save(second.run.trainer.state)
-    second.control.ask(Kind.ABANDON, "test")
+    again, _, _ = second.run.trainer.attendant.checkpointer.save(second.run.trainer.state)
+    second.control.put(RequestKind.ABANDON, "test")
     second.start().finish()
     after = read_checkpoint(again)
     assert (after.round, after.step, repr(after.state)) == (before.round, before.step, repr(before.state))
@@ -165,13 +165,13 @@ def test_missing_file_is_refused(written: Path, name: str) -> None:
 def test_file_of_another_checkpoint_is_refused(written: Path, tmp_path: Path) -> None:
     other = checkpoint_path(tmp_path, 4, 2)
     write_checkpoint(other, example(round_number=4))
-    (other / STATE).write_text("{}")
-    shutil.copy(other / STATE, written / STATE)
-    with pytest.raises(CheckpointError, match=f"{STATE} is damaged: its digest is not the one in {MANIFEST}"):
+    (other / STATE_FILE).write_text("{}")
+    shutil.copy(other / STATE_FILE, written / STATE_FILE)
+    with pytest.raises(CheckpointError, match=f"{STATE_FILE} is damaged: its digest is not the one in {MANIFEST_FILE}"):
         read_checkpoint(written)
 
 
-NOW = f'{{"format": {FORMAT},'.encode()
+NOW = f'{{"format": {CHECKPOINT_FORMAT},'.encode()
 HOSTILE = {
     "empty": b"",
     "not JSON": b"\x80\x04\x95",
@@ -192,23 +192,23 @@ HOSTILE = {
 
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
 def test_invalid_manifest_is_refused(written: Path, content: bytes) -> None:
-    (written / MANIFEST).write_bytes(content)
-    with pytest.raises(CheckpointError, match=MANIFEST):
+    (written / MANIFEST_FILE).write_bytes(content)
+    with pytest.raises(CheckpointError, match=MANIFEST_FILE):
         read_manifest(written)
-    with pytest.raises(CheckpointError, match=MANIFEST):
+    with pytest.raises(CheckpointError, match=MANIFEST_FILE):
         read_checkpoint(written)
 
 
 def test_other_format_version_is_refused(written: Path) -> None:
-    (written / MANIFEST).write_bytes(b'{"format": 99, "all_else": "may be different"}')
-    with pytest.raises(CheckpointError, match=f"format 99; this version reads {FORMAT}"):
+    (written / MANIFEST_FILE).write_bytes(b'{"format": 99, "all_else": "may be different"}')
+    with pytest.raises(CheckpointError, match=f"format 99; this version reads {CHECKPOINT_FORMAT}"):
         read_checkpoint(written)
 
 
 def test_manifest_with_outside_paths_is_refused(written: Path) -> None:
     entries = read_manifest(written).files
-    shutil.move(written / STATE, written.parent / STATE)
-    (written / STATE).write_text("{}")
+    shutil.move(written / STATE_FILE, written.parent / STATE_FILE)
+    (written / STATE_FILE).write_text("{}")
     sign(written, files={f"../{name}": entry for name, entry in entries.items()})
     with pytest.raises(CheckpointError, match="damaged"):
         read_checkpoint(written)
@@ -218,12 +218,12 @@ def test_manifest_with_outside_paths_is_refused(written: Path) -> None:
 def test_invalid_configuration_is_refused(written: Path, config: dict[str, Any]) -> None:
     sign(written, config=config)
     with pytest.raises(CheckpointError, match="configuration that this version does not know"):
-        saved_config(written)
+        read_saved_config(written)
     with pytest.raises(CheckpointError, match="configuration that this version does not know"):
         read_checkpoint(written)
 
 
-@pytest.mark.parametrize("name", [TENSORS, STATE])
+@pytest.mark.parametrize("name", [TENSORS_FILE, STATE_FILE])
 @pytest.mark.parametrize("content", [b"", b"\x80\x04\x95pickle", b"[" * 1_000_000, b"\xff" * 64])
 def test_invalid_content_with_valid_digests_is_refused(written: Path, name: str, content: bytes) -> None:
     (written / name).write_bytes(content)
@@ -274,7 +274,7 @@ def test_kill_during_write_keeps_the_previous_checkpoint(written: Path, tmp_path
     renamed = number == 6
     assert list_checkpoints(tmp_path) == ([written, target] if renamed else [written])
     assert [read_checkpoint(path).round for path in list_checkpoints(tmp_path)] == ([3, 4] if renamed else [3])
-    remove_torn(tmp_path)
+    remove_incomplete(tmp_path)
     write_checkpoint(target, example(round_number=4))
     assert read_checkpoint(target).round == 4
     assert sorted(target.parent.iterdir()) == [written, target]
@@ -285,9 +285,9 @@ def test_kill_during_replacement_loses_no_checkpoint(written: Path, tmp_path: Pa
     """Between the two renames the old one counts, though it has lost its name: it gets that back."""
     assert _write_and_die(written, number)
     (found,) = list_checkpoints(tmp_path)
-    assert (moment_of(found), run_of(found)) == ((3, 2), tmp_path)
+    assert (step_number_of(found), run_directory_of(found)) == ((3, 2), tmp_path)
     assert read_checkpoint(found).round == (3 if number < 7 else 4)
-    remove_torn(tmp_path)
+    remove_incomplete(tmp_path)
     assert list(written.parent.iterdir()) == [written]
     write_checkpoint(written, example(round_number=4))
     assert list(written.parent.iterdir()) == [written]
@@ -304,7 +304,7 @@ def test_failed_replacement_loses_no_checkpoint(written: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "rename", refuse)
     with pytest.raises(OSError, match="Input/output error"):
         write_checkpoint(written, example(round_number=4))
-    (found,) = list_checkpoints(run_of(written))
+    (found,) = list_checkpoints(run_directory_of(written))
     assert read_checkpoint(found).round == 3
 
 
@@ -315,27 +315,27 @@ def test_undeletable_replaced_checkpoint_is_not_an_error(written: Path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", refuse)
         write_checkpoint(written, example(round_number=4))
-    assert list_checkpoints(run_of(written)) == [written]
+    assert list_checkpoints(run_directory_of(written)) == [written]
     assert read_checkpoint(written).round == 4
-    remove_torn(run_of(written))
+    remove_incomplete(run_directory_of(written))
     assert list(written.parent.iterdir()) == [written]
 
 
 def test_kill_tests_cover_every_disk_operation(written: Path) -> None:
-    assert not _write_and_die(checkpoint_path(run_of(written), 4, 2), 7)
+    assert not _write_and_die(checkpoint_path(run_directory_of(written), 4, 2), 7)
     assert not _write_and_die(written, 13)
 
 
 def test_full_disk_keeps_previous_checkpoint_and_no_remains(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = checkpoints._write
+    write = checkpoints._write_synced
 
     def full(path: Path, content: bytes) -> None:
-        if path.name == STATE:
+        if path.name == STATE_FILE:
             raise OSError(28, "No space left on device", str(path))
         write(path, content)
 
-    monkeypatch.setattr(checkpoints, "_write", full)
-    for target in (written, checkpoint_path(run_of(written), 4, 2)):
+    monkeypatch.setattr(checkpoints, "_write_synced", full)
+    for target in (written, checkpoint_path(run_directory_of(written), 4, 2)):
         with pytest.raises(OSError, match="No space left"):
             write_checkpoint(target, example(round_number=4))
     assert read_checkpoint(written).round == 3
@@ -349,29 +349,29 @@ def fake(run: Path, *moments: tuple[int, int]) -> list[Path]:
     paths = [checkpoint_path(run, *moment) for moment in moments]
     for path in paths:
         path.mkdir(parents=True)
-        (path / MANIFEST).write_text("{}")
+        (path / MANIFEST_FILE).write_text("{}")
     return paths
 
 
 def test_checkpoint_is_named_after_its_step(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, rounds=2, checkpoint_every=1).start_paused(2)
-    live.control.ask(Kind.CHECKPOINT, "test")
-    live.control.ask(Kind.RESUME, "test")
+    live.control.put(RequestKind.CHECKPOINT, "test")
+    live.control.put(RequestKind.RESUME, "test")
     live.finish()
     saved = [event for event in live.heard if isinstance(event, ev.CheckpointSaved)]
     names = ["round-00001-step-0002", "round-00001-step-0004", "round-00002-step-0004"]
     assert [Path(event.path).name for event in saved] == names
     assert [(event.round, event.step) for event in saved] == [(1, 2), (1, 4), (2, 4)]
     assert [path.name for path in list_checkpoints(live.run.directory)] == names
-    assert [moment_of(Path(event.path)) for event in saved] == [(event.round, event.step) for event in saved]
+    assert [step_number_of(Path(event.path)) for event in saved] == [(event.round, event.step) for event in saved]
 
 
 def test_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     paths = fake(tmp_path, (10, 0), (9, 24), (9, 3), (2, 0))
-    keep_newest(tmp_path, 2)
+    prune_checkpoints(tmp_path, 2)
     assert list_checkpoints(tmp_path) == [paths[1], paths[0]]
     assert sorted(tmp_path.glob("checkpoints/*")) == [paths[1], paths[0]]
-    keep_newest(tmp_path, 5)
+    prune_checkpoints(tmp_path, 5)
     assert list_checkpoints(tmp_path) == [paths[1], paths[0]]
 
 
@@ -381,8 +381,8 @@ def test_foreign_files_beside_checkpoints_are_kept(tmp_path: Path) -> None:
     theirs[0].mkdir()
     theirs[1].write_text("the best so far")
     theirs[2].mkdir()
-    keep_newest(tmp_path, 1)
-    remove_torn(tmp_path)
+    prune_checkpoints(tmp_path, 1)
+    remove_incomplete(tmp_path)
     assert sorted(old.parent.iterdir()) == sorted([*theirs, kept])
 
 
@@ -391,7 +391,7 @@ def test_newest_checkpoint_of_a_run_is_found(tmp_path: Path) -> None:
     assert list_checkpoints(tmp_path) == paths
     assert find_checkpoint(tmp_path) == paths[-1]
     assert find_checkpoint(paths[0]) == paths[0]
-    assert run_of(paths[0]) == tmp_path
+    assert run_directory_of(paths[0]) == tmp_path
 
 
 def test_interrupted_checkpoint_is_not_listed(tmp_path: Path) -> None:
@@ -411,7 +411,7 @@ def test_run_without_checkpoints_says_so(tmp_path: Path, place: str) -> None:
 
 def test_checkpoint_outside_a_run_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not in the checkpoints/ of a run"):
-        run_of(tmp_path / "round-00001-step-0000")
+        run_directory_of(tmp_path / "round-00001-step-0000")
 
 
 # What a run may go on with
@@ -477,41 +477,41 @@ def test_checkpoint_of_other_shape_leaves_run_unchanged(stopped: Path, options: 
 
 
 def _without_a_tensor(path: Path) -> None:
-    tensors = safetensors.torch.load_file(path / TENSORS)
+    tensors = safetensors.torch.load_file(path / TENSORS_FILE)
     del tensors["env.2.network.host.head.linear.weight"]
-    safetensors.torch.save_file(tensors, path / TENSORS)
+    safetensors.torch.save_file(tensors, path / TENSORS_FILE)
 
 
 def _with_another_shape(path: Path) -> None:
-    tensors = safetensors.torch.load_file(path / TENSORS)
+    tensors = safetensors.torch.load_file(path / TENSORS_FILE)
     tensors["env.2.network.host.head.linear.weight"] = torch.zeros(10, 17)
-    safetensors.torch.save_file(tensors, path / TENSORS)
+    safetensors.torch.save_file(tensors, path / TENSORS_FILE)
 
 
 def _foreign(path: Path) -> None:
-    safetensors.torch.save_file({"model.layers.0.weight": torch.zeros(3)}, path / TENSORS)
+    safetensors.torch.save_file({"model.layers.0.weight": torch.zeros(3)}, path / TENSORS_FILE)
 
 
 def _without_an_env(path: Path) -> None:
-    state = json.loads((path / STATE).read_bytes())
+    state = json.loads((path / STATE_FILE).read_bytes())
     state["episodes"].pop()
-    (path / STATE).write_text(json.dumps(state))
+    (path / STATE_FILE).write_text(json.dumps(state))
 
 
 def _with_lists_for_objects(path: Path) -> None:
-    state = json.loads((path / STATE).read_bytes())
+    state = json.loads((path / STATE_FILE).read_bytes())
     state["episodes"][2]["refused"] = []
-    (path / STATE).write_text(json.dumps(state))
+    (path / STATE_FILE).write_text(json.dumps(state))
 
 
 def _with_an_unknown_stage(path: Path) -> None:
-    state = json.loads((path / STATE).read_bytes())
+    state = json.loads((path / STATE_FILE).read_bytes())
     state["episodes"][2]["slots"][0]["stage"] = "blooming"
-    (path / STATE).write_text(json.dumps(state))
+    (path / STATE_FILE).write_text(json.dumps(state))
 
 
 def _with_an_event_for_a_state(path: Path) -> None:
-    (path / TELEMETRY).write_bytes(encode(ev.RoundStarted(round=1)))
+    (path / TELEMETRY_FILE).write_bytes(encode_json(ev.RoundStarted(round=1)))
 
 
 @pytest.mark.parametrize(
@@ -530,9 +530,9 @@ def test_unfitting_checkpoint_leaves_trainer_unchanged(tmp_path: Path, forge: Ca
     """Its digests are right; what it holds is not. It is refused half-way, and a live run must be able to go on."""
     live = LiveRun(tmp_path).start_paused(3)
     trainer = live.run.trainer
-    saver = trainer.attendant.saver
+    saver = trainer.attendant.checkpointer
     path, _, _ = saver.save(trainer.state)
-    live.control.ask(Kind.STEP, "test")
+    live.control.put(RequestKind.STEP, "test")
     live.wait_for(ev.Paused)
     now, _, _ = saver.save(trainer.state)
     expected = read_checkpoint(now)
@@ -543,7 +543,7 @@ def test_unfitting_checkpoint_leaves_trainer_unchanged(tmp_path: Path, forge: Ca
     again, _, _ = saver.save(trainer.state)
     assert again == now
     found = read_checkpoint(again)
-    live.control.ask(Kind.ABANDON, "test")
+    live.control.put(RequestKind.ABANDON, "test")
     live.finish()
     assert repr(found.state) == repr(expected.state)
     assert found.tensors.keys() == expected.tensors.keys()

@@ -24,9 +24,9 @@ def test_memory_owners_are_reported_on_their_lane(tmp_path: Path) -> None:
     assert first["hosts"] == 2 * second["hosts"]
     pool, agent = live.run.pool, live.run.trainer.state.agent
     assert first["data"] == sum(tensor.nbytes for tensor in vars(pool.lanes[0].splits).values())
-    assert first["policy"] == sum(tensor.nbytes for tensor in agent.tensors().values())
+    assert first["policy"] == sum(tensor.nbytes for tensor in agent.state_tensors().values())
     untrained = dict(owners(live)[:2])["cpu:0"]["policy"]
-    moments = sum(tensor.nbytes for name, tensor in agent.tensors().items() if name.startswith("adam."))
+    moments = sum(tensor.nbytes for name, tensor in agent.state_tensors().items() if name.startswith("adam."))
     assert first["policy"] - untrained == moments > 0
 
 

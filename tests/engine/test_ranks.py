@@ -20,14 +20,14 @@ import torch
 from esper.checkpoint.catalog import checkpoint_path, list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.config import ConfigError
-from esper.control import Kind
+from esper.control import RequestKind
 from esper.engine import run as run_module
 from esper.history.history import open_history
-from esper.lanes.devices import deal_lanes
-from esper.process import Place
+from esper.lanes.devices import assign_lanes_to_rank
+from esper.process import RankInfo
 from esper.ranks import RankLostError
 from esper.telemetry import events as ev
-from esper.telemetry.codec import encode
+from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Keyframe
 from tests.ranks import Meeting
 from tests.runs import LiveRun, computed, only_run, recorded
@@ -45,26 +45,26 @@ class RankedRun:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, telemetry_dir: Path, resume: Path | None = None) -> None:
         self.meeting = Meeting(RANKS)
         self._here = threading.local()
-        monkeypatch.setattr(run_module, "join_ranks", lambda place, _: self.meeting.rank(place.rank))
-        monkeypatch.setattr(Place, "current", lambda: self._here.place)
+        monkeypatch.setattr(run_module, "init_ranks", lambda place, _: self.meeting.rank(place.rank))
+        monkeypatch.setattr(RankInfo, "from_environment", lambda: self._here.place)
 
         def build(rank: int) -> LiveRun:
-            self._here.place = Place(rank, RANKS, rank, RANKS)
+            self._here.place = RankInfo(rank, RANKS, rank, RANKS)
             return LiveRun(telemetry_dir, resume=resume, envs=ENVS, devices=("cpu:0", "cpu:1"))
 
         with ThreadPoolExecutor(RANKS) as threads:
             self.ranks = list(threads.map(build, range(RANKS)))
         self.first = self.ranks[0]
 
-    def start(self, *first: Kind) -> RankedRun:
+    def start(self, *first: RequestKind) -> RankedRun:
         for kind in first:
             self.ask(kind)
         for rank in self.ranks:
             rank.start()
         return self
 
-    def ask(self, kind: Kind, path: str | None = None) -> None:
-        self.first.control.ask(kind, "test", path)
+    def ask(self, kind: RequestKind, path: str | None = None) -> None:
+        self.first.control.put(kind, "test", path)
 
     def finish(self) -> str:
         statuses = [rank.finish().status for rank in self.ranks]
@@ -125,7 +125,7 @@ def test_dashboard_and_recording_have_envs_of_all_ranks(ranked: RankedRun) -> No
     run, live = ranked.first.run.directory, ranked.first.state
     history = open_history(run)
     assert history.notices == []
-    assert encode(history.state_at(history.length)) == encode(Keyframe.of(live).open())
+    assert encode_json(history.state_at(history.length)) == encode_json(Keyframe.of(live).open())
     events = list(history.events())
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     assert all(env.stepped is not None for env in live.envs)
@@ -141,14 +141,14 @@ def test_dashboard_and_recording_have_envs_of_all_ranks(ranked: RankedRun) -> No
 def test_requests_at_first_rank_pause_and_restore_all(
     alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    live = RankedRun(monkeypatch, tmp_path).start(Kind.PAUSE)
+    live = RankedRun(monkeypatch, tmp_path).start(RequestKind.PAUSE)
     live.first.wait_for(ev.Paused)
     assert [(each.run.trainer.state.round, each.run.trainer.state.step) for each in live.ranks] == [(0, 1)] * 2
-    live.ask(Kind.CHECKPOINT)
+    live.ask(RequestKind.CHECKPOINT)
     saved = live.first.wait_for(ev.CheckpointSaved)
-    live.ask(Kind.STEP)
+    live.ask(RequestKind.STEP)
     live.first.wait_for(ev.Paused)
-    live.ask(Kind.RESTORE, saved.path)
+    live.ask(RequestKind.RESTORE, saved.path)
     live.first.wait_for(ev.Resumed)
     assert live.finish() == "done"
     assert_alike(computed(recorded(live.first.run.directory)), computed(recorded(alone.run.directory)))
@@ -157,11 +157,11 @@ def test_requests_at_first_rank_pause_and_restore_all(
 def test_refused_checkpoint_leaves_all_ranks_unchanged(
     alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    live = RankedRun(monkeypatch, tmp_path).start(Kind.PAUSE)
+    live = RankedRun(monkeypatch, tmp_path).start(RequestKind.PAUSE)
     live.first.wait_for(ev.Paused)
-    live.ask(Kind.RESTORE, str(checkpoint_path(live.first.run.directory, 7, 0)))
+    live.ask(RequestKind.RESTORE, str(checkpoint_path(live.first.run.directory, 7, 0)))
     assert "is not a checkpoint" in live.first.wait_for(ev.Logged).text
-    live.ask(Kind.RESUME)
+    live.ask(RequestKind.RESUME)
     assert live.finish() == "done"
     assert_alike(computed(recorded(live.first.run.directory)), computed(recorded(alone.run.directory)))
 
@@ -171,14 +171,16 @@ def test_run_resumes_with_another_number_of_ranks(
     alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """From two to one in the middle of a round, and back to two."""
-    first = RankedRun(monkeypatch, tmp_path).start(Kind.PAUSE, Kind.STEP, Kind.STEP, Kind.STOP)
+    first = RankedRun(monkeypatch, tmp_path).start(
+        RequestKind.PAUSE, RequestKind.STEP, RequestKind.STEP, RequestKind.STOP
+    )
     assert first.finish() == "stopped"
     run = first.first.run.directory
     with monkeypatch.context() as by_itself:
-        by_itself.setattr(Place, "current", Place)
-        by_itself.setattr(run_module, "join_ranks", lambda *_: Meeting(1).rank(0))
+        by_itself.setattr(RankInfo, "from_environment", RankInfo)
+        by_itself.setattr(run_module, "init_ranks", lambda *_: Meeting(1).rank(0))
         second = LiveRun(tmp_path, resume=list_checkpoints(run)[-1], envs=ENVS).start_paused(3)
-        second.control.ask(Kind.STOP, "test")
+        second.control.put(RequestKind.STOP, "test")
         assert second.finish().status == "stopped"
     third = RankedRun(monkeypatch, tmp_path, resume=list_checkpoints(run)[-1]).start()
     assert third.finish() == "done"
@@ -187,7 +189,7 @@ def test_run_resumes_with_another_number_of_ranks(
 
 def test_failed_rank_ends_the_run_of_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     live = RankedRun(monkeypatch, tmp_path)
-    live.ask(Kind.PAUSE)
+    live.ask(RequestKind.PAUSE)
     with ThreadPoolExecutor(RANKS) as threads:
         training = [threads.submit(rank.run.train) for rank in live.ranks]
         live.first.wait_for(ev.Paused)
@@ -225,21 +227,24 @@ def test_rank_lost_at_the_end_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_lanes_are_split_among_the_ranks_of_a_node() -> None:
     lanes = ["cuda:0", "cuda:1", "cuda:2"]
-    assert deal_lanes(lanes, Place()) == lanes
-    assert [deal_lanes(lanes, Place(rank, 2, rank, 2)) for rank in range(2)] == [["cuda:0", "cuda:2"], ["cuda:1"]]
-    assert deal_lanes(lanes, Place(3, 4, 1, 2, 1, 2)) == ["1/cuda:1"]
+    assert assign_lanes_to_rank(lanes, RankInfo()) == lanes
+    assert [assign_lanes_to_rank(lanes, RankInfo(rank, 2, rank, 2)) for rank in range(2)] == [
+        ["cuda:0", "cuda:2"],
+        ["cuda:1"],
+    ]
+    assert assign_lanes_to_rank(lanes, RankInfo(3, 4, 1, 2, 1, 2)) == ["1/cuda:1"]
     with pytest.raises(ConfigError, match=r"2 ranks on a machine cannot share cpu:0: .*--nproc-per-node 1"):
-        deal_lanes(["cpu:0"], Place(0, 2, 0, 2))
+        assign_lanes_to_rank(["cpu:0"], RankInfo(0, 2, 0, 2))
 
 
 def test_rank_without_an_env_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(Place, "current", lambda: Place(0, 2, 0, 1))
+    monkeypatch.setattr(RankInfo, "from_environment", lambda: RankInfo(0, 2, 0, 1))
     with pytest.raises(ConfigError, match="--envs 1 is not enough for 2 ranks"):
         LiveRun(tmp_path, envs=1)
 
 
 def test_ranks_of_a_node_cannot_share_a_policy_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(Place, "current", lambda: Place(0, 2, 0, 2))
+    monkeypatch.setattr(RankInfo, "from_environment", lambda: RankInfo(0, 2, 0, 2))
     monkeypatch.setattr(run_module, "resolve_policy_device", lambda _: torch.device("cuda:0"))
     with pytest.raises(ConfigError, match="--policy-device cuda:0 cannot serve 2 ranks on one machine"):
         LiveRun(tmp_path, devices=("cpu:0", "cpu:1"), policy_device="cuda:0")
@@ -327,10 +332,10 @@ def test_killed_rank_ends_the_run_with_a_message(
 
 RAISES = """
 import sys
-from esper import cli
-from esper.engine.env import Env
+from esper.cli.main import main
+from esper.envs.env import Env
 
-train = Env.train
+train = Env.train_epoch
 
 
 def broken(env, round_index, step):
@@ -340,7 +345,7 @@ def broken(env, round_index, step):
 
 
 Env.train = broken
-sys.exit(cli.main())
+sys.exit(main())
 """
 
 
@@ -365,15 +370,15 @@ def test_fault_in_one_rank_gives_a_message_from_each(tmp_path: Path) -> None:
 HANGS = """
 import datetime, time
 from esper import ranks
-from esper.place import Place
-ranks.PATIENCE = datetime.timedelta(seconds=2)
-place = Place.current()
-joined = ranks.join_ranks(place, ["cpu:0"])
-assert joined.collect(place.rank) == [0, 1]
+from esper.process import RankInfo
+ranks.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=2)
+place = RankInfo.from_environment()
+joined = ranks.init_ranks(place, ["cpu:0"])
+assert joined.all_gather_object(place.rank) == [0, 1]
 if place.rank == 1:
     time.sleep(60)
 try:
-    joined.collect("anybody?")
+    joined.all_gather_object("anybody?")
 except ranks.RankLostError as error:
     print(error)
     raise SystemExit(5)

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from esper.control import Kind
+from esper.control import RequestKind
 from esper.domain import Stage
-from esper.envs.env import Env, Measurement
+from esper.envs.env import Env, EpochResult
 from esper.growth.network import GrowingNetwork
 from esper.telemetry import events as ev
 from tests.runs import LiveRun
@@ -25,7 +25,7 @@ ENVS, STEPS = 2, 22
 class Reading(NamedTuple):
     """What one env measured in one step, and how large its network was then."""
 
-    measured: Measurement
+    measured: EpochResult
     parameters: int
 
 
@@ -43,9 +43,9 @@ class Watched(NamedTuple):
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     """One round in which the heuristic grows seeds."""
     readings: dict[int, list[Reading]] = {env: [] for env in range(ENVS)}
-    take = Env.take
+    take = Env.unpack_results
 
-    def watch(env: Env, trained: list[float], validated: list[float]) -> Measurement:
+    def watch(env: Env, trained: list[float], validated: list[float]) -> EpochResult:
         measured = take(env, trained, validated)
         size = sum(parameter.numel() for parameter in env.network.parameters())
         readings[env.index].append(Reading(measured, size))
@@ -53,7 +53,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
 
     options = {"policy": "heuristic", "envs": ENVS, "rounds": 1, "steps": STEPS}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Env, "take", watch)
+        patch.setattr(Env, "unpack_results", watch)
         live = LiveRun(tmp_path_factory.mktemp("watched"), **options)
         live.start().finish()
     return Watched(live, readings)
@@ -258,9 +258,9 @@ def test_gate_refusal_is_reported_as_long_as_it_lasts(tmp_path: Path) -> None:
             assert {name: refusal.gate for name, refusal in told.refusals.items()} == {
                 name: gate.gate for name, gate in holding.items()
             }
-        live.control.ask(Kind.STEP, "test")
+        live.control.put(RequestKind.STEP, "test")
         live.wait_for(ev.Paused)
-    live.control.ask(Kind.ABANDON, "test")
+    live.control.put(RequestKind.ABANDON, "test")
     live.finish()
     gates = [event for event in live.heard if isinstance(event, ev.GateRefused | ev.GateOpened)]
     assert {event.gate for event in gates if isinstance(event, ev.GateRefused)} >= {"G2", "G3"}

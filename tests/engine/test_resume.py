@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.checkpoint.catalog import list_checkpoints
-from esper.control import Kind
+from esper.control import RequestKind
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, recorded, tiny
 
@@ -27,7 +27,7 @@ def test_run_stopped_at_any_step_resumes_identically(
 ) -> None:
     directory = tmp_path_factory.mktemp("stopped")
     first = LiveRun(directory).start_paused(stop_after)
-    first.control.ask(Kind.STOP, "test")
+    first.control.put(RequestKind.STOP, "test")
     assert first.finish().status == "stopped"
 
     second = LiveRun(directory, resume=list_checkpoints(first.run.directory)[-1], devices=lanes)
@@ -40,9 +40,9 @@ def test_restore_in_a_live_run_undoes_later_events(whole: list[ev.AnyEvent], tmp
     live = LiveRun(tmp_path)
     live.start()
     saved = live.wait_for(ev.CheckpointSaved)
-    live.control.ask(Kind.PAUSE, "test")
+    live.control.put(RequestKind.PAUSE, "test")
     live.wait_for(ev.Paused)
-    live.control.ask(Kind.RESTORE, "test", saved.path)
+    live.control.put(RequestKind.RESTORE, "test", saved.path)
     live.wait_for(ev.Resumed)
     assert (live.state.round, live.state.step) == (saved.round, saved.step)
     live.finish()
@@ -55,7 +55,7 @@ def test_baseline_policies_resume_identically(policy: str, steps: int, tmp_path:
     whole = LiveRun(tmp_path / "whole", **options)
     whole.start().finish()
     first = LiveRun(tmp_path / "parts", **options).start_paused(2 * steps // 3)
-    first.control.ask(Kind.STOP, "test")
+    first.control.put(RequestKind.STOP, "test")
     first.finish()
     second = LiveRun(tmp_path / "parts", resume=list_checkpoints(first.run.directory)[-1], **options)
     second.start().finish()

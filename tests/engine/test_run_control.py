@@ -16,16 +16,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.checkpoint.catalog import UNDONE, find_checkpoint, list_checkpoints
+from esper.checkpoint.catalog import UNDONE_DIR, find_checkpoint, list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
-from esper.checkpoint.manifest import MANIFEST
-from esper.control import Kind
+from esper.checkpoint.manifest import MANIFEST_FILE
+from esper.control import RequestKind
 from esper.engine import checkpointer, run
 from esper.envs.env import Env
 from esper.growth.slot import StageTransition
 from esper.lanes.errors import FaultError
 from esper.policy.actions import Action
-from esper.ppo.learner import Learner
+from esper.ppo.learner import PPOLearner
 from esper.recording import recorder, segments
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, recorded, stopped_run
@@ -33,7 +33,7 @@ from tests.runs import LiveRun, computed, recorded, stopped_run
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], NoReturn]) -> None:
     """Let env 1 fail, once, in the third step of the second round."""
-    apply, failed = Env.apply, threading.Event()
+    apply, failed = Env.apply_action, threading.Event()
 
     def broken(env: Env, action: Action, round_index: int, step: int) -> list[StageTransition]:
         if (env.index, round_index, step) == (1, 1, 2) and not failed.is_set():
@@ -41,7 +41,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], NoReturn]) -> 
             fail()
         return apply(env, action, round_index, step)
 
-    monkeypatch.setattr(Env, "apply", broken)
+    monkeypatch.setattr(Env, "apply_action", broken)
 
 
 def out_of_memory() -> NoReturn:
@@ -72,17 +72,17 @@ def test_restore_after_fault_reaches_the_same_result(
     assert (live.state.status, live.state.reason) == ("paused", reason)
     assert (live.state.round, live.state.step) == (2, 2)
 
-    for kind in (Kind.RESUME, Kind.STEP, Kind.CHECKPOINT, Kind.PAUSE):
-        live.control.ask(kind, "test")
+    for kind in (RequestKind.RESUME, RequestKind.STEP, RequestKind.CHECKPOINT, RequestKind.PAUSE):
+        live.control.put(kind, "test")
         refused = live.wait_for(ev.ControlRequested)
         assert (refused.kind, refused.ignored is not None) == (kind.value, True)
         assert "half done" in (refused.ignored or "")
     saved = live.state.checkpoints[-1]
     assert (saved.round, saved.step, saved.origin) == (1, 4, "schedule")
 
-    live.control.ask(Kind.RESTORE, "test", str(tmp_path))
+    live.control.put(RequestKind.RESTORE, "test", str(tmp_path))
     assert live.wait_for(ev.Logged).severity == "error"
-    live.control.ask(Kind.RESTORE, "test", saved.path)
+    live.control.put(RequestKind.RESTORE, "test", saved.path)
     live.wait_for(ev.Resumed)
     assert (live.state.status, live.state.reason) == ("running", None)
     assert live.finish().status == "done"
@@ -91,7 +91,7 @@ def test_restore_after_fault_reaches_the_same_result(
 
 
 def test_fault_in_first_round_has_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train, failed = Env.train, threading.Event()
+    train, failed = Env.train_epoch, threading.Event()
 
     def broken(env: Env, round_index: int, step: int) -> Tensor:
         if step == 1 and not failed.is_set():
@@ -99,12 +99,12 @@ def test_fault_in_first_round_has_a_checkpoint(tmp_path: Path, monkeypatch: pyte
             raise RuntimeError("once")
         return train(env, round_index, step)
 
-    monkeypatch.setattr(Env, "train", broken)
+    monkeypatch.setattr(Env, "train_epoch", broken)
     live = LiveRun(tmp_path, attended=True).start()
     wait_for_fault(live)
     (start,) = live.state.checkpoints
     assert (start.origin, start.round, start.step) == ("fault", 0, 0)
-    live.control.ask(Kind.RESTORE, "test", start.path)
+    live.control.put(RequestKind.RESTORE, "test", start.path)
     assert live.finish().status == "done"
 
 
@@ -128,14 +128,16 @@ def test_fault_without_user_loses_at_most_the_round(tmp_path: Path, monkeypatch:
     assert computed(recorded(resumed.run.directory)) == computed(recorded(whole.run.directory))
 
 
-@pytest.mark.parametrize("kind", [Kind.STOP, Kind.ABANDON])
-def test_leaving_a_failed_run_prints_how_to_resume(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [RequestKind.STOP, RequestKind.ABANDON])
+def test_leaving_a_failed_run_prints_how_to_resume(
+    kind: RequestKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = set(threading.enumerate())
     fail_once(monkeypatch, out_of_memory)
     live = LiveRun(tmp_path, attended=True).start()
     wait_for_fault(live)
     saved = list_checkpoints(live.run.directory)
-    live.control.ask(kind, "test")
+    live.control.put(kind, "test")
     assert live.finish().status == "failed"
     assert live.failure == (
         "env 01 on cpu:0 ran out of memory: Tried to allocate 2.00 TiB.; "
@@ -146,16 +148,16 @@ def test_leaving_a_failed_run_prints_how_to_resume(kind: Kind, tmp_path: Path, m
 
 
 def test_fault_in_the_update_holds_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learn = Learner.update
+    learn = PPOLearner.update
 
     def broken(*_: object) -> NoReturn:
         raise ValueError("no such number")
 
-    monkeypatch.setattr(Learner, "update", broken)
+    monkeypatch.setattr(PPOLearner, "update", broken)
     live = LiveRun(tmp_path, attended=True).start()
     assert wait_for_fault(live) == "the engine failed: ValueError: no such number"
-    monkeypatch.setattr(Learner, "update", learn)
-    live.control.ask(Kind.RESTORE, "test", live.state.checkpoints[0].path)
+    monkeypatch.setattr(PPOLearner, "update", learn)
+    live.control.put(RequestKind.RESTORE, "test", live.state.checkpoints[0].path)
     assert live.finish().status == "done"
 
 
@@ -168,7 +170,7 @@ def test_fault_keeps_no_tensors_of_the_failed_step() -> None:
         try:
             raise MemoryError
         except MemoryError as error:
-            return FaultError.of(error, "env 00 on cpu:0")
+            return FaultError.from_exception(error, "env 00 on cpu:0")
 
     fault = work()
     gc.collect()
@@ -196,24 +198,26 @@ def limit_checkpoints(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return full
 
 
-@pytest.mark.parametrize("kind", [Kind.CHECKPOINT, Kind.STOP])
-def test_fault_on_full_disk_can_be_saved_later(kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [RequestKind.CHECKPOINT, RequestKind.STOP])
+def test_fault_on_full_disk_can_be_saved_later(
+    kind: RequestKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     full = limit_checkpoints(monkeypatch)
     full.set()
     fail_once(monkeypatch, out_of_memory)
     live = LiveRun(tmp_path, attended=True, checkpoint_every=0).start()
     assert wait_for_fault(live).endswith(f"cannot be written to {live.run.directory}: No space left on device")
     assert live.state.cause == "unsaved"
-    live.control.ask(kind, "keyboard")
+    live.control.put(kind, "keyboard")
     assert "No space left on device" in wait_for_fault(live)
     full.clear()
-    live.control.ask(kind, "keyboard")
-    if kind is Kind.CHECKPOINT:
+    live.control.put(kind, "keyboard")
+    if kind is RequestKind.CHECKPOINT:
         assert "No space left" not in wait_for_fault(live)
         assert live.state.cause == "fault"
         (saved,) = live.state.checkpoints
         assert (saved.origin, saved.round) == ("keyboard", 1)
-        live.control.ask(Kind.RESTORE, "keyboard", saved.path)
+        live.control.put(RequestKind.RESTORE, "keyboard", saved.path)
         assert live.finish().status == "done"
     else:
         assert live.finish().status == "failed"
@@ -225,16 +229,16 @@ def test_stop_on_full_disk_holds_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     full = limit_checkpoints(monkeypatch)
     live = LiveRun(tmp_path, attended=True).start_paused(2)
     full.set()
-    live.control.ask(Kind.STOP, "keyboard")
+    live.control.put(RequestKind.STOP, "keyboard")
     assert "No space left on device; make room and try again" in wait_for_fault(live)
     full.clear()
-    live.control.ask(Kind.STOP, "keyboard")
+    live.control.put(RequestKind.STOP, "keyboard")
     assert live.finish().status == "stopped"
     assert live.state.checkpoints[-1].step == 2
 
     live = LiveRun(tmp_path, attended=True).start_paused(2)
     full.set()
-    live.control.ask(Kind.STOP, "signal")  # nobody is there to make room
+    live.control.put(RequestKind.STOP, "signal")  # nobody is there to make room
     assert live.finish().status == "failed"
     assert live.failure is not None
     assert "No space left on device" in live.failure
@@ -248,16 +252,16 @@ def test_failed_recording_holds_the_run_without_loss(tmp_path: Path, monkeypatch
             no_room()
         return write(file, data)
 
-    monkeypatch.setattr(recorder, "RETRY", 0.02)
+    monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
     monkeypatch.setattr(segments.os, "write", limited)
     live = LiveRun(tmp_path, attended=True).start_paused(1)
     full.set()
-    live.control.ask(Kind.RESUME, "test")
+    live.control.put(RequestKind.RESUME, "test")
     reason = wait_for_fault(live)
     assert "cannot record to" in reason
     assert "No space left on device" in reason
     assert recorded(live.run.directory)  # what is there is valid
-    live.control.ask(Kind.RESUME, "test")
+    live.control.put(RequestKind.RESUME, "test")
     assert "goes on by itself" in (live.wait_for(ev.ControlRequested).ignored or "")
     full.clear()
     assert live.wait_for(ev.Resumed).origin == "engine"
@@ -268,8 +272,8 @@ def test_failed_recording_holds_the_run_without_loss(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("back", [True, False], ids=["moved", "removed"])
 def test_deleted_run_directory_holds_the_run(back: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "PERIOD", 0.01)
-    monkeypatch.setattr(recorder, "RETRY", 0.02)
+    monkeypatch.setattr(recorder, "FLUSH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
     live = LiveRun(tmp_path, attended=True, rounds=200, checkpoint_every=0).start()
     live.wait_for(ev.PhaseTimed)
     assert live.run.recorder.flush()
@@ -286,7 +290,7 @@ def test_deleted_run_directory_holds_the_run(back: bool, tmp_path: Path, monkeyp
         directory.mkdir()
     assert live.wait_for(ev.Resumed).origin == "engine"
     assert (live.state.status, live.state.cause) == ("running", None)
-    live.control.ask(Kind.STOP, "test")
+    live.control.put(RequestKind.STOP, "test")
     assert live.finish().status == "stopped"
     assert any(isinstance(event, ev.Logged) and "has vanished" in event.text for event in live.heard)
     told, kept = ([(event.seq, type(event)) for event in events] for events in (live.heard, recorded(directory)))
@@ -301,27 +305,27 @@ def test_deleted_run_directory_holds_the_run(back: bool, tmp_path: Path, monkeyp
 def test_restore_sets_later_checkpoints_aside(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, checkpoint_every=0, rounds=50).start_paused(1)
     directory = live.run.directory
-    live.control.ask(Kind.CHECKPOINT, "test")
+    live.control.put(RequestKind.CHECKPOINT, "test")
     first = Path(live.wait_for(ev.CheckpointSaved).path)
-    live.control.ask(Kind.STEP, "test")
-    live.control.ask(Kind.CHECKPOINT, "test")
+    live.control.put(RequestKind.STEP, "test")
+    live.control.put(RequestKind.CHECKPOINT, "test")
     later = Path(live.wait_for(ev.CheckpointSaved).path)
     assert find_checkpoint(directory) == later
 
-    live.control.ask(Kind.RESTORE, "test", str(first))
-    live.control.ask(Kind.ABANDON, "test")
+    live.control.put(RequestKind.RESTORE, "test", str(first))
+    live.control.put(RequestKind.ABANDON, "test")
     live.finish()
     assert find_checkpoint(directory) == first
-    assert [path.name for path in (directory / UNDONE).iterdir()] == [later.name]
+    assert [path.name for path in (directory / UNDONE_DIR).iterdir()] == [later.name]
 
 
 def test_restore_cancels_a_failed_single_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_once(monkeypatch, out_of_memory)
     live = LiveRun(tmp_path, attended=True).start_paused(6)
     saved = live.state.checkpoints[-1].path
-    live.control.ask(Kind.STEP, "test")
+    live.control.put(RequestKind.STEP, "test")
     wait_for_fault(live)
-    live.control.ask(Kind.RESTORE, "test", saved)
+    live.control.put(RequestKind.RESTORE, "test", saved)
     live.wait_for(ev.Resumed)
     assert live.finish().status == "done"
 
@@ -336,9 +340,9 @@ def test_restore_accepts_only_checkpoints_of_the_run(tmp_path: Path) -> None:
         (str(loop), "is no checkpoint: Symlink loop"),
         ("round\0", "'round\\x00' is no checkpoint: embedded null byte"),
     ):
-        live.control.ask(Kind.RESTORE, "test", path)
+        live.control.put(RequestKind.RESTORE, "test", path)
         assert refusal in live.wait_for(ev.Logged).text
-    live.control.ask(Kind.RESUME, "test")
+    live.control.put(RequestKind.RESUME, "test")
     assert live.finish().status == "done"
 
 
@@ -350,11 +354,11 @@ def test_fault_is_reported_despite_a_failing_resume_hint(
     live = LiveRun(tmp_path, attended=True).start()
     wait_for_fault(live)
     if damaged:
-        (list_checkpoints(live.run.directory)[-1] / MANIFEST).write_text("{}")
+        (list_checkpoints(live.run.directory)[-1] / MANIFEST_FILE).write_text("{}")
     else:
         monkeypatch.setattr(run, "list_checkpoints", not_to_be_read)
         monkeypatch.setattr(checkpointer, "list_checkpoints", not_to_be_read)
-    live.control.ask(Kind.STOP, "test")
+    live.control.put(RequestKind.STOP, "test")
     assert live.finish().status == "failed"
     assert live.failure is not None
     told = f"2.00 TiB.; `esper-sanctum checkpoints {live.run.directory}` tells what there is to go on from: "
@@ -366,12 +370,12 @@ def test_fault_with_unlistable_checkpoints_holds_the_run(tmp_path: Path, monkeyp
     monkeypatch.setattr(checkpointer, "list_checkpoints", not_to_be_read)
     live = LiveRun(tmp_path, attended=True, checkpoint_every=0).start()
     assert f"the checkpoints in {live.run.directory} cannot be listed: Permission denied" in wait_for_fault(live)
-    live.control.ask(Kind.ABANDON, "test")
+    live.control.put(RequestKind.ABANDON, "test")
     live.finish()
 
 
 def test_fault_after_restore_saves_no_undone_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train, faults = Env.train, [(1, 1, 2), (1, 0, 2)]
+    train, faults = Env.train_epoch, [(1, 1, 2), (1, 0, 2)]
 
     def broken(env: Env, round_index: int, step: int) -> Tensor:
         if faults and (env.index, round_index, step) == faults[0]:
@@ -379,25 +383,25 @@ def test_fault_after_restore_saves_no_undone_state(tmp_path: Path, monkeypatch: 
             out_of_memory()
         return train(env, round_index, step)
 
-    monkeypatch.setattr(Env, "train", broken)
+    monkeypatch.setattr(Env, "train_epoch", broken)
     live = LiveRun(tmp_path, attended=True, checkpoint_every=0).start_paused(1)
-    live.control.ask(Kind.CHECKPOINT, "test")
+    live.control.put(RequestKind.CHECKPOINT, "test")
     early = Path(live.wait_for(ev.CheckpointSaved).path)
-    live.control.ask(Kind.RESUME, "test")
+    live.control.put(RequestKind.RESUME, "test")
     wait_for_fault(live)
-    live.control.ask(Kind.RESTORE, "test", str(early))
+    live.control.put(RequestKind.RESTORE, "test", str(early))
     wait_for_fault(live)
     assert list_checkpoints(live.run.directory) == [early]
-    live.control.ask(Kind.ABANDON, "test")
+    live.control.put(RequestKind.ABANDON, "test")
     live.finish()
 
 
 def test_failed_run_also_reports_unrecorded_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "RETRY", 0.02)
+    monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
     live = LiveRun(tmp_path).start_paused(1)
     monkeypatch.setattr(segments.os, "write", no_room)
     monkeypatch.setattr(checkpointer, "write_checkpoint", no_room)
-    live.control.ask(Kind.STOP, "signal")
+    live.control.put(RequestKind.STOP, "signal")
     assert live.finish().status == "failed"
     assert live.failure is not None
     assert f"the checkpoint cannot be written to {live.run.directory}: No space left on device; " in live.failure

@@ -13,8 +13,8 @@ import pytest
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
-from esper.checkpoint.manifest import STATE
-from esper.control import Kind
+from esper.checkpoint.manifest import STATE_FILE
+from esper.control import RequestKind
 from esper.engine import checkpointer, run
 from esper.envs.env import Env
 from esper.growth.slot import StageTransition
@@ -27,8 +27,8 @@ from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, recorded
 
 
-def ask(live: LiveRun, kind: Kind, path: str | None = None) -> None:
-    live.control.ask(kind, "test", path)
+def ask(live: LiveRun, kind: RequestKind, path: str | None = None) -> None:
+    live.control.put(kind, "test", path)
 
 
 def steps(heard: Sequence[ev.AnyEvent]) -> list[tuple[int, int, int]]:
@@ -42,7 +42,7 @@ def paused(tmp_path: Path) -> LiveRun:
 
 
 def end(live: LiveRun) -> None:
-    ask(live, Kind.ABANDON)
+    ask(live, RequestKind.ABANDON)
     live.finish()
 
 
@@ -52,7 +52,7 @@ def end(live: LiveRun) -> None:
 def test_paused_run_makes_no_steps(paused: LiveRun) -> None:
     before = len(paused.heard)
     for _ in range(3):  # each is answered, so the engine has looked at its requests that often
-        ask(paused, Kind.CHECKPOINT)
+        ask(paused, RequestKind.CHECKPOINT)
         paused.wait_for(ev.CheckpointSaved)
     assert steps(paused.heard[before:]) == []
     assert (paused.run.trainer.state.round, paused.run.trainer.state.step) == (0, 2)
@@ -62,9 +62,9 @@ def test_paused_run_makes_no_steps(paused: LiveRun) -> None:
 
 def test_single_step_steps_every_env_once(paused: LiveRun) -> None:
     before = len(paused.heard)
-    ask(paused, Kind.STEP)
+    ask(paused, RequestKind.STEP)
     held = paused.wait_for(ev.Paused)
-    ask(paused, Kind.CHECKPOINT)
+    ask(paused, RequestKind.CHECKPOINT)
     paused.wait_for(ev.CheckpointSaved)
     assert steps(paused.heard[before:]) == [(1, 3, 0), (1, 3, 1), (1, 3, 2)]
     assert (held.round, held.step, held.origin) == (1, 3, "test")
@@ -74,8 +74,8 @@ def test_single_step_steps_every_env_once(paused: LiveRun) -> None:
 
 def test_two_step_requests_at_once_are_two_steps(paused: LiveRun) -> None:
     before = len(paused.heard)
-    ask(paused, Kind.STEP)
-    ask(paused, Kind.STEP)
+    ask(paused, RequestKind.STEP)
+    ask(paused, RequestKind.STEP)
     paused.wait_for(ev.Paused)
     assert paused.wait_for(ev.Paused).step == 4
     assert len(steps(paused.heard[before:])) == 2 * 3
@@ -83,7 +83,7 @@ def test_two_step_requests_at_once_are_two_steps(paused: LiveRun) -> None:
 
 
 def test_resumed_run_reaches_its_end(paused: LiveRun) -> None:
-    ask(paused, Kind.RESUME)
+    ask(paused, RequestKind.RESUME)
     resumed = paused.wait_for(ev.Resumed)
     assert (resumed.round, resumed.step, resumed.checkpoint) == (1, 2, None)
     assert paused.finish().status == "done"
@@ -91,17 +91,17 @@ def test_resumed_run_reaches_its_end(paused: LiveRun) -> None:
 
 
 def test_resume_right_after_a_single_step_is_not_lost(paused: LiveRun) -> None:
-    ask(paused, Kind.STEP)
-    ask(paused, Kind.RESUME)
+    ask(paused, RequestKind.STEP)
+    ask(paused, RequestKind.RESUME)
     assert paused.finish().status == "done"
 
 
 def test_redundant_pause_and_resume_are_ignored(tmp_path: Path) -> None:
     live = LiveRun(tmp_path)
-    ask(live, Kind.RESUME)
+    ask(live, RequestKind.RESUME)
     live.start_paused(1)
-    ask(live, Kind.PAUSE)
-    ask(live, Kind.RESUME)
+    ask(live, RequestKind.PAUSE)
+    ask(live, RequestKind.RESUME)
     assert live.finish().status == "done"
     held = [type(event) for event in live.heard if isinstance(event, ev.Paused | ev.Resumed)]
     assert held == [ev.Paused, ev.Resumed]
@@ -116,12 +116,12 @@ def test_redundant_pause_and_resume_are_ignored(tmp_path: Path) -> None:
 
 def test_request_event_has_origin_and_precedes_its_effect(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, checkpoint_every=0).start_paused()
-    live.control.ask(Kind.CHECKPOINT, "attach ann@box 7")
+    live.control.put(RequestKind.CHECKPOINT, "attach ann@box 7")
     saved = live.wait_for(ev.CheckpointSaved)
-    live.control.ask(Kind.STEP, "keyboard")
-    live.control.ask(Kind.RESTORE, "attach bob@box 8", saved.path)
+    live.control.put(RequestKind.STEP, "keyboard")
+    live.control.put(RequestKind.RESTORE, "attach bob@box 8", saved.path)
     live.wait_for(ev.Resumed)
-    live.control.ask(Kind.STOP, "signal")
+    live.control.put(RequestKind.STOP, "signal")
     live.finish()
     told = [event for event in live.heard if isinstance(event, ev.ControlRequested)]
     assert [(event.kind, event.origin, event.path) for event in told] == [
@@ -139,17 +139,17 @@ def test_restore_emits_the_original_checkpoint_details(
     tmp_path: Path,
 ) -> None:
     live = LiveRun(tmp_path, checkpoint_every=0).start_paused()
-    live.control.ask(Kind.CHECKPOINT, "test")
+    live.control.put(RequestKind.CHECKPOINT, "test")
     saved = live.wait_for(ev.CheckpointSaved)
     last = [event for event in live.heard if isinstance(event, ev.EnvStepped)][-len(live.run.pool.envs) :]
     assert saved.accuracy == pytest.approx(median(event.accuracy for event in last), rel=1e-4)
-    live.control.ask(Kind.STEP, "test")
-    live.control.ask(Kind.RESTORE, "test", saved.path)
+    live.control.put(RequestKind.STEP, "test")
+    live.control.put(RequestKind.RESTORE, "test", saved.path)
     again = live.wait_for(ev.CheckpointSaved)
     assert again.accuracy == saved.accuracy
     assert again.written == pytest.approx(saved.time, abs=1.0)  # by the clock of the file system
     assert (again.origin, again.seconds, saved.written) == ("restore", None, None)
-    live.control.ask(Kind.ABANDON, "test")
+    live.control.put(RequestKind.ABANDON, "test")
     live.finish()
 
 
@@ -157,13 +157,13 @@ def test_restore_emits_the_original_checkpoint_details(
 
 
 def test_checkpoint_of_a_paused_run_can_be_resumed(paused: LiveRun, tmp_path: Path) -> None:
-    ask(paused, Kind.CHECKPOINT)
+    ask(paused, RequestKind.CHECKPOINT)
     saved = paused.wait_for(ev.CheckpointSaved)
     assert (saved.round, saved.step, saved.origin) == (1, 2, "test")
     found = read_checkpoint(Path(saved.path))
     assert (found.round, found.step) == (0, 2)
     assert saved.bytes == sum(file.stat().st_size for file in Path(saved.path).iterdir())
-    ask(paused, Kind.RESUME)
+    ask(paused, RequestKind.RESUME)
     paused.finish()
     whole = computed(recorded(paused.run.directory))
 
@@ -173,7 +173,7 @@ def test_checkpoint_of_a_paused_run_can_be_resumed(paused: LiveRun, tmp_path: Pa
 
 
 def test_stop_writes_a_checkpoint_and_ends_the_run(paused: LiveRun) -> None:
-    ask(paused, Kind.STOP)
+    ask(paused, RequestKind.STOP)
     assert paused.finish().status == "stopped"
     saved, ended = paused.heard[-2:]
     assert isinstance(saved, ev.CheckpointSaved)
@@ -183,7 +183,7 @@ def test_stop_writes_a_checkpoint_and_ends_the_run(paused: LiveRun) -> None:
 
 
 def test_abandon_writes_no_checkpoint(paused: LiveRun) -> None:
-    ask(paused, Kind.ABANDON)
+    ask(paused, RequestKind.ABANDON)
     assert paused.finish().status == "stopped"
     assert list_checkpoints(paused.run.directory) == []
     assert not any(isinstance(event, ev.CheckpointSaved) for event in paused.heard)
@@ -228,7 +228,7 @@ def test_checkpoint_is_written_despite_undeletable_older_one(tmp_path: Path, mon
     def refused(run: Path, count: int) -> None:
         raise OSError(13, "Permission denied")
 
-    monkeypatch.setattr(checkpointer, "keep_newest", refused)
+    monkeypatch.setattr(checkpointer, "prune_checkpoints", refused)
     live = LiveRun(tmp_path, steps=1, rounds=2)
     assert live.start().finish().status == "done"
     assert [event.round for event in live.heard if isinstance(event, ev.CheckpointSaved)] == [1, 2]
@@ -240,19 +240,19 @@ def test_damaged_checkpoint_is_reported_and_run_continues(tmp_path: Path) -> Non
     whole = LiveRun(tmp_path / "whole")
     whole.start().finish()
     live = LiveRun(tmp_path / "live").start_paused(2)
-    ask(live, Kind.CHECKPOINT)
+    ask(live, RequestKind.CHECKPOINT)
     path = Path(live.wait_for(ev.CheckpointSaved).path)
     damaged = path.with_name("round-00000-step-0001")
     shutil.copytree(path, damaged)
-    (damaged / STATE).write_text("{}")
+    (damaged / STATE_FILE).write_text("{}")
 
     for wrong in (damaged, tmp_path / "nowhere"):
-        ask(live, Kind.RESTORE, str(wrong))
+        ask(live, RequestKind.RESTORE, str(wrong))
         logged = live.wait_for(ev.Logged)
         assert logged.severity == "error"
         assert str(wrong) in logged.text
         assert live.state.status == "paused"
-    ask(live, Kind.RESUME)
+    ask(live, RequestKind.RESUME)
     live.finish()
     undisturbed = [event for event in computed(recorded(live.run.directory)) if not isinstance(event, ev.Logged)]
     assert undisturbed == computed(recorded(whole.run.directory))
@@ -280,14 +280,14 @@ def test_failed_setup_leaves_nothing_open(broken: str, tmp_path: Path, monkeypat
 def test_fault_in_a_lane_ends_the_run_with_its_reason(
     lanes: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    apply = Env.apply
+    apply = Env.apply_action
 
     def broken(env: Env, action: Action, round_index: int, step: int) -> list[StageTransition]:
         if (env.index, step) == (1, 2):
             raise RuntimeError("the device is on fire")
         return apply(env, action, round_index, step)
 
-    monkeypatch.setattr(Env, "apply", broken)
+    monkeypatch.setattr(Env, "apply_action", broken)
     before = set(threading.enumerate())
     live = LiveRun(tmp_path, devices=lanes)
     with pytest.raises(RunFailedError, match=r"goes on at round 1, step 1$"):

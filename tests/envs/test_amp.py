@@ -84,14 +84,14 @@ def test_seed_overflow_also_skips_its_host() -> None:
     with population(amp="fp16") as pool:
         pool.reset(0)
         env = pool.envs[0]
-        env.apply(Action(Op.GERMINATE, 0, blueprint=env.task.blueprints.index("conv_light")), 0, 0)
+        env.apply_action(Action(Op.GERMINATE, 0, blueprint=env.task.blueprints.index("conv_light")), 0, 0)
         env.tick()
         seed = env.network.slots[0].seed
         assert seed is not None
         before = weights(env)
         for parameter in seed.parameters():
             parameter.register_hook(lambda grad: grad * float("inf"))
-        measured = env.take(env.train(0, 0).tolist(), env.validate(last=False).tolist())
+        measured = env.unpack_results(env.train_epoch(0, 0).tolist(), env.validate(last=False).tolist())
         assert measured.skipped == {"early": batches(env)}
         assert torch.equal(weights(env), before)
 
@@ -119,9 +119,9 @@ def test_float16_run_resumes_with_its_loss_scales(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, envs=2, rounds=1, steps=2, policy="static", amp="fp16")
     with overflowing(live.run.pool.envs[1]):
         live.start().finish()
-    saved = [env.scaler.snapshot() for env in live.run.pool.envs if env.scaler]
+    saved = [env.scaler.state_dict() for env in live.run.pool.envs if env.scaler]
     again = LiveRun(
         tmp_path, envs=2, rounds=2, steps=2, policy="static", amp="fp16", resume=find_checkpoint(live.run.directory)
     )
-    assert [env.scaler.snapshot() for env in again.run.pool.envs if env.scaler] == saved
+    assert [env.scaler.state_dict() for env in again.run.pool.envs if env.scaler] == saved
     again.start().finish()

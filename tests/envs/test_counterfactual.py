@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.envs.counterfactual import contributions, shapley_values
-from esper.envs.env import Measurement
+from esper.envs.counterfactual import ablation_contributions, shapley_values
+from esper.envs.env import EpochResult
 from tests.engine.populations import play, population
 
 STEPS = 8
@@ -56,13 +56,13 @@ def test_shapley_gives_zero_to_no_effect_and_splits_evenly() -> None:
 def test_contribution_and_its_se_have_their_closed_form() -> None:
     all_on = torch.tensor([1.0, 1.0, 1.0, 0.0])
     one_off = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 0.0]])
-    found = contributions(all_on, one_off)
+    found = ablation_contributions(all_on, one_off)
     # Gains 0, 1, 1, −1: mean ¼, variance 3/4 − 1/16.
     assert found[0].tolist() == pytest.approx([0.25, math.sqrt((3 / 4 - 1 / 16) / 4)])
     assert found[1].tolist() == [0.0, 0.0]
 
 
-def episode(mode: str) -> list[Measurement]:
+def episode(mode: str) -> list[EpochResult]:
     """At its end there is a blended seed in every slot."""
     with population(envs=1, counterfactual=mode, steps=STEPS) as pool:
         (measured,) = play(pool, 0, STEPS)

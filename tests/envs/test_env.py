@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from esper.config import TrainingConfig
 from esper.domain import Op, Stage
-from esper.envs.env import LEFT, Env, Measurement, learning_rate_share
+from esper.envs.env import FINAL_LR_FRACTION, Env, EpochResult, lr_scale
 from esper.growth.blend import BLEND_STYLES, Blend
 from esper.policy.actions import Action
 from esper.tasks.task import Splits, Task
@@ -27,14 +27,14 @@ def one_batch(task: Task) -> Task:
     return replace(task, samples_per_epoch=task.batch_size)
 
 
-def measure(env: Env, step: int) -> Measurement:
+def measure(env: Env, step: int) -> EpochResult:
     """Train an epoch, and validate."""
-    return env.take(env.train(0, step).tolist(), env.validate(last=False).tolist())
+    return env.unpack_results(env.train_epoch(0, step).tolist(), env.validate(last=False).tolist())
 
 
-def epoch(env: Env, step: int, action: Action = WAIT) -> Measurement:
+def epoch(env: Env, step: int, action: Action = WAIT) -> EpochResult:
     """One step."""
-    env.apply(action, 0, step)
+    env.apply_action(action, 0, step)
     measured = measure(env, step)
     env.tick()
     return measured
@@ -79,7 +79,7 @@ def batches(env: Env, round_index: int, step: int) -> list[Tensor]:
     """The pictures that an epoch trains on."""
     seen: list[Tensor] = []
     handle = env.network.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    env.train(round_index, step)
+    env.train_epoch(round_index, step)
     handle.remove()
     return seen
 
@@ -169,10 +169,10 @@ def test_gradients_are_freed_even_if_backward_fails() -> None:
         twin = copy.deepcopy(env)
         failing = env.network.host_parameters()[0].register_hook(run_out_of_memory)
         with pytest.raises(torch.OutOfMemoryError):
-            env.train(0, 0)
+            env.train_epoch(0, 0)
         failing.remove()
         for each in (env, twin):
-            each.train(0, 0)
+            each.train_epoch(0, 0)
             assert all(parameter.grad is None for parameter in each.network.parameters())
         assert equal(values(env.network.host_parameters()), values(twin.network.host_parameters()))
 
@@ -186,9 +186,9 @@ def test_germinated_seed_is_not_trained() -> None:
     with population() as pool:
         (env,) = pool.envs
         env.reset(0)
-        env.apply(GERMINATE, 0, 0)
+        env.apply_action(GERMINATE, 0, 0)
         before = values(env.network.slot_parameters(1))
-        env.train(0, 0)
+        env.train_epoch(0, 0)
         assert env.network.slots[1].stage is Stage.GERMINATED
         assert equal(values(env.network.slot_parameters(1)), before)
 
@@ -214,16 +214,16 @@ def test_new_blend_gate_is_trained_and_momenta_are_kept() -> None:
         step = until(env, Stage.PROBATIONARY)
         slot, seed = env.network.slots[1], env.network.slot_parameters(1)
         momenta = values(env.slot_optimizers[1].momenta)
-        env.apply(Action(Op.SET_ALPHA, slot=1, style=gated, alpha_target=2), 0, step)
+        env.apply_action(Action(Op.SET_ALPHA, slot=1, style=gated, alpha_target=2), 0, step)
         assert slot.gate is not None
-        assert env.slot_optimizers[1].trains([*seed, *slot.gate.parameters()])
+        assert env.slot_optimizers[1].has_same_parameters([*seed, *slot.gate.parameters()])
         assert equal(values(env.slot_optimizers[1].momenta[: len(seed)]), momenta)
         before = values(slot.gate.parameters())
         measure(env, step)
         assert not equal(values(slot.gate.parameters()), before)
         env.tick()
-        env.apply(Action(Op.SET_ALPHA, slot=1, style=plain, alpha_target=2), 0, step + 1)
-        assert env.slot_optimizers[1].trains(seed)
+        env.apply_action(Action(Op.SET_ALPHA, slot=1, style=plain, alpha_target=2), 0, step + 1)
+        assert env.slot_optimizers[1].has_same_parameters(seed)
 
 
 # Clipping
@@ -277,11 +277,11 @@ def test_host_and_seed_are_clipped_by_their_own_norms(host_clip: float, seed_cli
 
 
 def test_learning_rate_falls_in_the_last_quarter() -> None:
-    shares = [learning_rate_share(step, 40) for step in range(40)]
+    shares = [lr_scale(step, 40) for step in range(40)]
     assert shares[:30] == [1.0] * 30
-    assert shares[34] == pytest.approx((1 + LEFT) / 2)
-    assert shares[39] == pytest.approx(LEFT)
-    assert learning_rate_share(0, 1) == pytest.approx(LEFT)
+    assert shares[34] == pytest.approx((1 + FINAL_LR_FRACTION) / 2)
+    assert shares[39] == pytest.approx(FINAL_LR_FRACTION)
+    assert lr_scale(0, 1) == pytest.approx(FINAL_LR_FRACTION)
 
 
 def test_host_and_seed_use_the_learning_rate_of_the_step() -> None:
@@ -293,8 +293,8 @@ def test_host_and_seed_use_the_learning_rate_of_the_step() -> None:
             env = pool.envs[0]
             assert until(env, Stage.TRAINING) <= 3
             before = values(env.network.parameters())
-            env.train(0, 3)
+            env.train_epoch(0, 3)
             moved.append([now - then for now, then in zip(env.network.parameters(), before, strict=True)])
     early, last = moved
     assert sum(bool(change.any()) for change in early) > len(env.network.slot_parameters(1))
-    torch.testing.assert_close(last, [LEFT * change for change in early], rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(last, [FINAL_LR_FRACTION * change for change in early], rtol=1e-3, atol=1e-6)

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from esper.checkpoint.catalog import list_checkpoints
-from esper.control import Kind
-from esper.envs.env import Env, Measurement
-from esper.envs.env_state import env_tensors
-from esper.envs.governor import SUSTAINED, LastGood, Panic, fatal, symptom
+from esper.control import RequestKind
+from esper.envs.env import Env, EpochResult
+from esper.envs.env_state import env_state_tensors
+from esper.envs.governor import COLLAPSE_STEPS, Breakdown, LastGoodState, find_collapse, find_non_finite
 from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
-from esper.policy.agent import EnvView
+from esper.policy.agent import EnvStatus
 from esper.ppo.advantages import gae
 from esper.telemetry import events as ev
 from tests.runs import LiveRun, computed, recorded
@@ -27,12 +27,12 @@ ILL, AT = 1, 2
 """Env that is made ill, and the step (from 0) in which it is."""
 
 
-def view(losses: list[float], accuracies: list[float]) -> EnvView:
-    return EnvView(env=0, slots=[], steps=25, chance_loss=CHANCE, losses=losses, accuracies=accuracies)
+def view(losses: list[float], accuracies: list[float]) -> EnvStatus:
+    return EnvStatus(env=0, slots=[], steps=25, chance_loss=CHANCE, losses=losses, accuracies=accuracies)
 
 
 def measurement(*, train_loss: float = 1.0, loss: float = 1.0, accuracy: float = 0.7, finite: bool = True) -> Any:
-    return Measurement(
+    return EpochResult(
         train_loss=train_loss,
         train_accuracy=0.7,
         weights_finite=finite,
@@ -58,8 +58,8 @@ def measurement(*, train_loss: float = 1.0, loss: float = 1.0, accuracy: float =
         (measurement(finite=False), "a weight is not finite"),
     ],
 )
-def test_governor_finds_immediate_breakdowns(now: Measurement, says: str | None) -> None:
-    panic = fatal(now)
+def test_governor_finds_immediate_breakdowns(now: EpochResult, says: str | None) -> None:
+    panic = find_non_finite(now)
     assert (panic.reason if panic else None) == says
 
 
@@ -75,13 +75,13 @@ def test_governor_finds_immediate_breakdowns(now: Measurement, says: str | None)
     ],
 )
 def test_governor_finds_lasting_breakdowns(losses: list[float], accuracies: list[float], says: str | None) -> None:
-    panic = symptom(view(losses, accuracies))
+    panic = find_collapse(view(losses, accuracies))
     assert (panic is not None and panic.reason.startswith(says)) if says else panic is None
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, round_index: int = 0) -> None:
     """Make one weight of the ill env NaN before it trains."""
-    apply: Callable[[Env, Action, int, int], list[StageTransition]] = Env.apply
+    apply: Callable[[Env, Action, int, int], list[StageTransition]] = Env.apply_action
 
     def ill(env: Env, action: Action, round_: int, step: int) -> list[StageTransition]:
         if (env.index, round_, step) == (ILL, round_index, AT):
@@ -89,20 +89,20 @@ def poison(monkeypatch: pytest.MonkeyPatch, round_index: int = 0) -> None:
                 next(iter(env.network.host.parameters())).view(-1)[0] = math.nan
         return apply(env, action, round_, step)
 
-    monkeypatch.setattr(Env, "apply", ill)
+    monkeypatch.setattr(Env, "apply_action", ill)
 
 
 def ail(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
     """Let something be wrong with the ill env after some steps (from 1)."""
 
-    def wrong(view: EnvView) -> Panic | None:
-        return Panic("it is ill", 0.0, 1.0) if view.env == ILL and view.step in steps else None
+    def wrong(view: EnvStatus) -> Breakdown | None:
+        return Breakdown("it is ill", 0.0, 1.0) if view.env == ILL and view.step in steps else None
 
-    monkeypatch.setattr("esper.engine.episode.symptom", wrong)
+    monkeypatch.setattr("esper.engine.episode.find_collapse", wrong)
 
 
 def of_others(events: list[ev.AnyEvent]) -> list[ev.AnyEvent]:
-    return [event for event in computed(events) if isinstance(event, ev.OfEnv) and event.env != ILL]
+    return [event for event in computed(events) if isinstance(event, ev.EnvEvent) and event.env != ILL]
 
 
 OPTIONS: dict[str, Any] = {"rounds": 1, "steps": 5, "envs": 4, "policy": "random", "seed": 3}
@@ -154,7 +154,7 @@ def test_policy_learns_from_breakdown_and_other_envs(tmp_path: Path, monkeypatch
     assert fatal.reward_parts["penalty"] == -back.penalty == -1.0
     assert fatal.reward == pytest.approx(sum(fatal.reward_parts.values()))
     agent = live.run.trainer.state.agent
-    assert all(bool(value.isfinite().all()) for value in agent.tensors().values() if value.is_floating_point())
+    assert all(bool(value.isfinite().all()) for value in agent.state_tensors().values() if value.is_floating_point())
     second = [e for e in live.heard if isinstance(e, ev.EnvStepped) and e.round == 2 and e.env == ILL]
     assert len(second) == 5  # it takes part again
     assert all(math.isfinite(event.loss) for event in second)
@@ -173,7 +173,7 @@ def test_breakdown_in_first_step_restores_the_start(tmp_path: Path, monkeypatch:
 def test_recovered_env_is_not_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     well = LiveRun(tmp_path / "well", **OPTIONS)
     well.start().finish()
-    assert SUSTAINED == 3
+    assert COLLAPSE_STEPS == 3
     ail(monkeypatch, 1, 2, 4, 5)
     ill = LiveRun(tmp_path / "ill", **OPTIONS)
     ill.start().finish()
@@ -191,12 +191,12 @@ def test_rollback_restores_the_state_before_the_trouble(tmp_path: Path, monkeypa
     assert ended.accuracy == good.accuracy
 
     first = LiveRun(tmp_path / "parts", **OPTIONS).start_paused(3)
-    first.control.ask(Kind.STOP, "test")
+    first.control.put(RequestKind.STOP, "test")
     first.finish()
     resumed = LiveRun(tmp_path / "parts", resume=list_checkpoints(first.run.directory)[-1], **OPTIONS)
     resumed.start().finish()
     assert repr(computed(recorded(first.run.directory))) == repr(computed(recorded(whole.run.directory)))
-    there, here = (env_tensors(live.run.pool.envs[ILL]) for live in (whole, resumed))
+    there, here = (env_state_tensors(live.run.pool.envs[ILL]) for live in (whole, resumed))
     assert there.keys() == here.keys()
     assert all(torch.equal(value, here[name]) for name, value in there.items())
 
@@ -221,7 +221,7 @@ def test_run_resumes_with_an_inactive_env(tmp_path: Path, monkeypatch: pytest.Mo
     whole = LiveRun(tmp_path / "whole", **options)
     whole.start().finish()
     first = LiveRun(tmp_path / "parts", **options).start_paused(AT + 2)
-    first.control.ask(Kind.STOP, "test")
+    first.control.put(RequestKind.STOP, "test")
     first.finish()
     LiveRun(tmp_path / "parts", resume=list_checkpoints(first.run.directory)[-1], **options).start().finish()
     assert repr(computed(recorded(first.run.directory))) == repr(computed(recorded(whole.run.directory)))
@@ -229,19 +229,19 @@ def test_run_resumes_with_an_inactive_env(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_breakdown_right_after_resume_restores_loss_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     poison(monkeypatch)
-    apply: Callable[[Env, Action, int, int], list[StageTransition]] = Env.apply
+    apply: Callable[[Env, Action, int, int], list[StageTransition]] = Env.apply_action
 
     def lower(env: Env, action: Action, round_: int, step: int) -> list[StageTransition]:
         if step == 0 and env.scaler:
-            env.scaler.go_on_at(torch.tensor(512.0))  # as overflows leave it
+            env.scaler.set_scale(torch.tensor(512.0))  # as overflows leave it
         return apply(env, action, round_, step)
 
-    monkeypatch.setattr(Env, "apply", lower)
+    monkeypatch.setattr(Env, "apply_action", lower)
     options: dict[str, Any] = {**OPTIONS, "policy": "static", "steps": 4, "amp": "fp16"}
     whole = LiveRun(tmp_path / "whole", **options)
     whole.start().finish()
     first = LiveRun(tmp_path / "parts", **options).start_paused(AT)
-    first.control.ask(Kind.STOP, "test")
+    first.control.put(RequestKind.STOP, "test")
     first.finish()
     resumed = LiveRun(tmp_path / "parts", resume=list_checkpoints(first.run.directory)[-1], **options)
     resumed.start().finish()
@@ -253,26 +253,26 @@ def test_breakdown_right_after_resume_restores_loss_scale(tmp_path: Path, monkey
 
 def test_rollback_restores_the_good_state_bit_for_bit(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, **OPTIONS).start_paused(3)
-    live.control.ask(Kind.STOP, "test")
+    live.control.put(RequestKind.STOP, "test")
     live.finish()
     env = live.run.pool.envs[0]
-    last_good = LastGood(env)
-    last_good.keep()
-    before = {name: value.clone() for name, value in env_tensors(env).items()}
+    last_good = LastGoodState(env)
+    last_good.save()
+    before = {name: value.clone() for name, value in env_state_tensors(env).items()}
     kept = {id(value) for value in last_good.tensors.values()}
     for _ in range(2):
         with torch.no_grad():
-            for value in env_tensors(env).values():
+            for value in env_state_tensors(env).values():
                 value.fill_(3)
     permanent = {slot.name for slot in env.network.slots if slot.stage.label == "fossilized"}
 
-    moves = last_good.give_back()
+    moves = last_good.rollback()
 
     assert {slot.name for slot in env.network.slots if slot.seed is not None} == permanent
     assert {move.reason for move in moves} <= {"governor"}
-    after = env_tensors(env)
+    after = env_state_tensors(env)
     assert all(torch.equal(value, before[name]) for name, value in after.items())
-    last_good.keep()
+    last_good.save()
     assert {id(value) for value in last_good.tensors.values()} <= kept  # written over, not made anew
 
 

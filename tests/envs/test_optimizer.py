@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.envs.optimizer import SGD
+from esper.envs.optimizer import FusedSGD
 
 MOMENTUM, DECAY = 0.9, 0.01
 
@@ -23,15 +23,15 @@ def backward(trained: list[nn.Parameter], batch: int) -> Tensor:
     return torch.linalg.vector_norm(torch.cat([p.grad.flatten() for p in trained if p.grad is not None]))
 
 
-def sgd(trained: list[nn.Parameter], clip: float) -> SGD:
-    return SGD(trained, learning_rate=0.1, momentum=MOMENTUM, weight_decay=DECAY, clip=clip)
+def sgd(trained: list[nn.Parameter], clip: float) -> FusedSGD:
+    return FusedSGD(trained, learning_rate=0.1, momentum=MOMENTUM, weight_decay=DECAY, clip=clip)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.25])
 def test_sgd_equals_clipped_nesterov_momentum(share: float) -> None:
     ours, theirs = parameters(), parameters()
     optimizer = sgd(ours, clip=3.0)
-    optimizer.share = share
+    optimizer.lr_scale = share
     reference = torch.optim.SGD(theirs, lr=0.1 * share, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True)
     clipped = set[bool]()
     for batch in range(5):

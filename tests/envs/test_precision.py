@@ -27,7 +27,7 @@ def norms(*layers: nn.Module) -> Tensor:
 
 def step(scaler: LossScaler, pairs: list[tuple[nn.Linear, torch.optim.SGD]]) -> None:
     """As Env does."""
-    scaler.unscale([parameter for layer, _ in pairs for parameter in layer.parameters()])
+    scaler.unscale_grads_([parameter for layer, _ in pairs for parameter in layer.parameters()])
     skip = scaler.update(norms(*(layer for layer, _ in pairs)))
     for _, optimizer in pairs:
         optimizer.found_inf = skip  # pyright: ignore[reportAttributeAccessIssue]
@@ -42,7 +42,7 @@ def test_scaler_with_one_optimizer_equals_grad_scaler(poisoned: set[int]) -> Non
     for batch in range(8):
         x = torch.randn(5, 4) * (math.inf if batch in poisoned else 1.0)
         our_optimizer.zero_grad()
-        scaler.scale(ours(x).square().mean()).backward()
+        scaler.scale_loss(ours(x).square().mean()).backward()
         step(scaler, [(ours, our_optimizer)])
         their_optimizer.zero_grad()
         reference.scale(theirs(x).square().mean()).backward()
@@ -60,7 +60,7 @@ def test_overflow_of_one_owner_skips_all() -> None:
     scaler = LossScaler(CPU)
     start = scaler.current().item()
     loss = host(torch.randn(5, 4)).mean() + (seed(torch.randn(5, 4)) * math.inf).mean()
-    scaler.scale(loss).backward()
+    scaler.scale_loss(loss).backward()
     step(scaler, [(host, host_optimizer), (seed, seed_optimizer)])
     assert norms(host, seed).isfinite().tolist() == [True, False]
     assert torch.equal(host.weight, before)
@@ -72,12 +72,12 @@ def test_scaler_continues_from_a_snapshot() -> None:
     scaler = LossScaler(CPU)
     for x in (torch.ones(2, 4), torch.full((2, 4), math.inf), torch.ones(2, 4)):
         optimizer.zero_grad()
-        scaler.scale(layer(x).mean()).backward()
+        scaler.scale_loss(layer(x).mean()).backward()
         step(scaler, [(layer, optimizer)])
     other = LossScaler(CPU)
-    other.restore(scaler.snapshot())
-    assert other.snapshot() == scaler.snapshot()
-    assert other.snapshot()["_growth_tracker"] == 1
+    other.load_state_dict(scaler.state_dict())
+    assert other.state_dict() == scaler.state_dict()
+    assert other.state_dict()["_growth_tracker"] == 1
 
 
 def test_auto_precision_is_float32_on_cpu() -> None:

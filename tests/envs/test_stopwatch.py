@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.envs.stopwatch import CudaStopwatch, Span, StepTimes, Stopwatch, shared_out
+from esper.envs.stopwatch import CudaPhaseTimer, PhaseTimer, Span, StepTimer, split_overlaps
 
 moments = st.integers(0, 20)
 spans = st.lists(
@@ -16,21 +16,21 @@ spans = st.lists(
 
 
 def test_stopwatch_gives_sole_phase_all_its_time() -> None:
-    assert shared_out([Span("train", 0.0, 2.0), Span("validate", 2.0, 3.0), Span("train", 5.0, 6.0)]) == {
+    assert split_overlaps([Span("train", 0.0, 2.0), Span("validate", 2.0, 3.0), Span("train", 5.0, 6.0)]) == {
         "train": 3.0,
         "validate": 1.0,
     }
 
 
 def test_stopwatch_splits_concurrent_time_equally() -> None:
-    found = shared_out([Span("train", 0.0, 4.0), Span("train", 0.0, 4.0), Span("validate", 1.0, 4.0)])
+    found = split_overlaps([Span("train", 0.0, 4.0), Span("train", 0.0, 4.0), Span("validate", 1.0, 4.0)])
     assert found == {"train": 1.0 + 3.0 * 2 / 3, "validate": pytest.approx(1.0)}
 
 
 @given(spans)
 def test_stopwatch_phases_sum_to_the_busy_time(found: list[Span]) -> None:
     busy = sum(any(span.start <= moment < span.end for span in found) for moment in range(20))
-    assert sum(shared_out(found).values()) == pytest.approx(busy)
+    assert sum(split_overlaps(found).values()) == pytest.approx(busy)
 
 
 class Event:
@@ -53,34 +53,34 @@ class Event:
 
 def test_stopwatch_times_gpu_with_reused_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    stopwatch = CudaStopwatch()
+    stopwatch = CudaPhaseTimer()
     for _ in range(3):
         stopwatch.begin()
         for phase in ("train", "validate", "train"):
             with stopwatch(phase):
                 pass
-        stopwatch.settle()
+        stopwatch.read_cuda_events()
     assert Event.made == 1 + 2 * 3
-    assert stopwatch.take() == pytest.approx({"train": 0.006, "validate": 0.003})
-    assert stopwatch.take() == {}
+    assert stopwatch.pop_seconds() == pytest.approx({"train": 0.006, "validate": 0.003})
+    assert stopwatch.pop_seconds() == {}
 
 
 def test_stopwatch_discards_open_phases_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    stopwatch = CudaStopwatch()
+    stopwatch = CudaPhaseTimer()
     stopwatch.begin()
     with stopwatch("train"):
         pass
     stopwatch.begin()
-    stopwatch.settle()
-    assert stopwatch.take() == {}
+    stopwatch.read_cuda_events()
+    assert stopwatch.pop_seconds() == {}
 
 
 def test_stopwatch_times_cpu_by_the_clock() -> None:
-    stopwatch = Stopwatch()
+    stopwatch = PhaseTimer()
     with stopwatch("train"):
         sum(range(1000))
-    assert list(stopwatch.take()) == ["train"]
+    assert list(stopwatch.pop_seconds()) == ["train"]
 
 
 def test_stopwatch_step_excludes_earlier_phases(
@@ -88,23 +88,23 @@ def test_stopwatch_step_excludes_earlier_phases(
 ) -> None:
     clock = 0.0
     monkeypatch.setattr("esper.envs.stopwatch.time.perf_counter", lambda: clock)
-    lanes = [Stopwatch(), Stopwatch()]
-    times = StepTimes(lanes)
+    lanes = [PhaseTimer(), PhaseTimer()]
+    times = StepTimer(lanes)
 
     clock = 3.0
     lanes[0].add("train", 2.0)
     times.add("checkpoint", 1.0)
-    times.restart()  # the run was held until now
+    times.start_step()  # the run was held until now
 
     clock = 13.0
     lanes[0].add("train", 6.0)
     lanes[1].add("train", 4.0)
     lanes[1].add("validate", 2.0)
     times.add("act", 1.0)
-    wall, phases, busy = times.lap()
+    wall, phases, busy = times.end_step()
     assert wall == 10.0
     assert phases == {"act": 1.0, "train": 5.0, "validate": 1.0, "other": 3.0}
     assert busy == [0.6, 0.6]
 
     clock = 15.0
-    assert times.lap() == (2.0, {"other": 2.0}, [0.0, 0.0])
+    assert times.end_step() == (2.0, {"other": 2.0}, [0.0, 0.0])

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from esper.cli.commands.evaluate import as_text, print_table
-from esper.evaluation.comparison import Comparison, as_json, compare, estimate
+from esper.cli.commands.evaluate import print_table, to_text
+from esper.evaluation.comparison import EvaluationReport, bootstrap_mean, build_report, to_json
 from esper.evaluation.episodes import EpisodeResult
 
 RETURNS = {
@@ -15,7 +15,7 @@ RETURNS = {
 }
 
 
-def comparison(*policies: str) -> Comparison:
+def comparison(*policies: str) -> EvaluationReport:
     results = {
         policy: [
             EpisodeResult(test_accuracy=0.9, validation_accuracy=0.95, parameter_ratio=2.0, net_return=value)
@@ -23,10 +23,10 @@ def comparison(*policies: str) -> Comparison:
         ]
         for policy in policies
     }
-    return compare(results, checkpoint="runs/a", task="digits", steps=25, seed=7)
+    return build_report(results, checkpoint="runs/a", task="digits", steps=25, seed=7)
 
 
-def pairs(found: Comparison) -> list[tuple[str, str]]:
+def pairs(found: EvaluationReport) -> list[tuple[str, str]]:
     return [(difference.policy, difference.against) for difference in found.differences]
 
 
@@ -48,7 +48,7 @@ def test_differences_are_paired_by_episode() -> None:
 
 
 def test_report_json_has_every_episode_and_estimate() -> None:
-    found = json.loads(as_json(comparison("ppo", "static")))
+    found = json.loads(to_json(comparison("ppo", "static")))
     assert {key: found[key] for key in ("checkpoint", "task", "steps", "episodes", "seed", "level", "resamples")} == {
         "checkpoint": "runs/a",
         "task": "digits",
@@ -60,7 +60,7 @@ def test_report_json_has_every_episode_and_estimate() -> None:
     }
     ppo, static = found["policies"]
     assert [episode["net_return"] for episode in static["episodes"]] == RETURNS["static"]
-    expected = estimate(RETURNS["ppo"], seed=7)
+    expected = bootstrap_mean(RETURNS["ppo"], seed=7)
     assert ppo["net_return"] == {"mean": expected.mean, "low": expected.low, "high": expected.high}
     assert ppo["test_accuracy"]["mean"] == pytest.approx(0.9)
 
@@ -68,11 +68,11 @@ def test_report_json_has_every_episode_and_estimate() -> None:
 def test_report_distinguishes_better_from_undecided(capsys: pytest.CaptureFixture[str]) -> None:
     found = comparison("ppo", "heuristic", "static")
     print_table(found)
-    for text in (as_text(found), capsys.readouterr().out):
+    for text in (to_text(found), capsys.readouterr().out):
         assert "90.0% [90.0%, 90.0%]" in text
         assert "×2.00 [2.00, 2.00]" in text
         by_pair = {line.split("  ")[0].strip(): line for line in text.splitlines() if " − " in line}
         assert "+0.100 [+0.100, +0.100]" in by_pair["ppo − heuristic"]
         assert by_pair["ppo − heuristic"].rstrip().endswith("better")
         assert by_pair["ppo − static"].rstrip().endswith("undecided")
-    assert "3 held-out episodes of 25 steps on digits, seed 7" in as_text(found)
+    assert "3 held-out episodes of 25 steps on digits, seed 7" in to_text(found)

@@ -14,10 +14,10 @@ from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config, PolicyName
 from esper.domain import HEADS
 from esper.engine.agent_factory import build_agent
-from esper.evaluation.episodes import EpisodeResult, HeldOut, play
-from esper.lanes.pool import Pool
-from esper.ppo.rewards import rent
-from esper.seeding import decision_noise, evaluation_seed, generator
+from esper.evaluation.episodes import EpisodeResult, HeldOutEvaluation, run_episodes
+from esper.lanes.pool import EnvPool
+from esper.ppo.rewards import rent_cost
+from esper.seeding import decision_uniforms, evaluation_seed, make_generator
 from esper.tasks import get_task
 from tests.runs import LiveRun
 
@@ -29,11 +29,11 @@ def nothing(*_: object) -> None:
     """Nobody looks on."""
 
 
-def played(policy: PolicyName, envs: int, steps: int, seed: int = 5) -> tuple[list[EpisodeResult], Pool]:
+def played(policy: PolicyName, envs: int, steps: int, seed: int = 5) -> tuple[list[EpisodeResult], EnvPool]:
     config = Config(envs=envs, steps=steps, seed=seed, policy=policy, reward="simplified")
-    pool = Pool(TASK, TASK.load(None), ["cpu:0"], SLOTS, config)
+    pool = EnvPool(TASK, TASK.load(None), ["cpu:0"], SLOTS, config)
     try:
-        return play(pool, build_agent(config, len(SLOTS), TASK.blueprints), config, nothing), pool
+        return run_episodes(pool, build_agent(config, len(SLOTS), TASK.blueprints), config, nothing), pool
     finally:
         pool.close()
 
@@ -76,7 +76,7 @@ def test_net_return_is_gain_minus_rent_and_op_costs() -> None:
     seeds = [slot.parameter_count for slot in env.network.slots]
     host = env.network.host_parameter_count
     weights = Config().reward_weights
-    charged = 3 * weights.op + sum(rent(1 + sum(seeds[:count]) / host, host, weights) for count in (1, 2, 3))
+    charged = 3 * weights.op + sum(rent_cost(1 + sum(seeds[:count]) / host, host, weights) for count in (1, 2, 3))
     env.reset(0)
     first = env.validate(last=False)[1].item()
     assert result.net_return == pytest.approx(result.validation_accuracy - first - charged)
@@ -98,9 +98,9 @@ def test_the_test_sees_the_alphas_that_the_last_validation_saw() -> None:
 
 
 def test_training_never_uses_the_test_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loads = Pool.__init__
+    loads = EnvPool.__init__
 
-    def without_test(self: Pool, task, splits, *rest) -> None:
+    def without_test(self: EnvPool, task, splits, *rest) -> None:
         broken = {"test_x": torch.full_like(splits.test_x, torch.nan), "test_y": splits.test_y - 1000}
         loads(self, task, type(splits)(**{**vars(splits), **broken}), *rest)
 
@@ -109,29 +109,29 @@ def test_training_never_uses_the_test_split(tmp_path: Path, monkeypatch: pytest.
         return live.start().finish().finals
 
     whole = finals("whole")
-    monkeypatch.setattr(Pool, "__init__", without_test)
+    monkeypatch.setattr(EnvPool, "__init__", without_test)
     assert finals("broken") == whole
 
 
 def test_learned_policy_samples_only_the_op(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def of_the_op(*args: Any) -> torch.Tensor:
-        noise_ETH = decision_noise(*args)
+        noise_ETH = decision_uniforms(*args)
         noise_ETH[..., 1:] = 0.99
         return noise_ETH
 
     def outcomes() -> dict[str, list[EpisodeResult]]:
-        held_out = HeldOut(checkpoint, policies=["ppo", "random"], episodes=2, seed=0, devices=["cpu:0"])
+        held_out = HeldOutEvaluation(checkpoint, policies=["ppo", "random"], episodes=2, seed=0, devices=["cpu:0"])
         try:
-            return held_out.play(nothing)
+            return held_out.run(nothing)
         finally:
             held_out.close()
 
     once = outcomes()
-    monkeypatch.setattr("esper.evaluation.episodes.decision_noise", of_the_op)
+    monkeypatch.setattr("esper.evaluation.episodes.decision_uniforms", of_the_op)
     again = outcomes()
     assert again["ppo"] == once["ppo"]
     assert again["random"] != once["random"]
-    monkeypatch.setattr("esper.evaluation.episodes.decision_noise", lambda *_: torch.full((2, 5, len(HEADS)), 0.99))
+    monkeypatch.setattr("esper.evaluation.episodes.decision_uniforms", lambda *_: torch.full((2, 5, len(HEADS)), 0.99))
     assert outcomes()["ppo"] != once["ppo"]
 
 
@@ -142,25 +142,27 @@ def test_evaluation_episodes_are_used_by_no_run(seed: int) -> None:
     assert drawn > 2**32
     assert drawn == evaluation_seed(seed)
     assert drawn != evaluation_seed(seed + 1)
-    first = generator(drawn, "host", 0, 0).initial_seed()
-    assert first not in {generator(run, "host", env, 0).initial_seed() for run in range(3) for env in range(64)}
+    first = make_generator(drawn, "host", 0, 0).initial_seed()
+    assert first not in {make_generator(run, "host", env, 0).initial_seed() for run in range(3) for env in range(64)}
 
 
 def test_ppo_acts_from_its_checkpoint_without_learning(checkpoint: Path) -> None:
-    held_out = HeldOut(checkpoint, policies=["ppo", "static"], episodes=4, seed=0, devices=["cpu:0"])
+    held_out = HeldOutEvaluation(checkpoint, policies=["ppo", "static"], episodes=4, seed=0, devices=["cpu:0"])
     try:
         agent = held_out._agents["ppo"]
-        before = {name: value.clone() for name, value in agent.tensors().items() if not name.startswith("rollout")}
+        before = {
+            name: value.clone() for name, value in agent.state_tensors().items() if not name.startswith("rollout")
+        }
         saved = read_checkpoint(checkpoint).tensors
         for name in ("network.lstm.weight_hh_l0", "observations.mean", "returns.var"):
             assert torch.equal(before[name], saved[f"agent.{name}"])
         steps: list[str] = []
-        once = held_out.play(steps.append)
+        once = held_out.run(steps.append)
         assert steps == ["ppo"] * 5 + ["static"] * 5
-        for name, value in agent.tensors().items():
+        for name, value in agent.state_tensors().items():
             if not name.startswith(("rollout", "hidden")):
                 assert torch.equal(value, before[name]), name
-        assert held_out.play(nothing) == once
+        assert held_out.run(nothing) == once
         assert once["ppo"] != once["static"]
     finally:
         held_out.close()
@@ -170,20 +172,20 @@ def test_evaluation_resets_loss_scales_between_policies(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, rounds=1, steps=2, amp="fp16")
     live.start().finish()
     path = list_checkpoints(live.run.directory)[-1]
-    held_out = HeldOut(path, policies=["static"], episodes=2, seed=0, devices=["cpu:0"])
+    held_out = HeldOutEvaluation(path, policies=["static"], episodes=2, seed=0, devices=["cpu:0"])
     try:
-        once = held_out.play(nothing)
+        once = held_out.run(nothing)
         for env in held_out._pool.envs:
             assert env.scaler
-            env.scaler.restore(env.scaler.snapshot() | {"scale": 2.0**60})  # at which all overflows
-        assert held_out.play(nothing) == once
+            env.scaler.load_state_dict(env.scaler.state_dict() | {"scale": 2.0**60})  # at which all overflows
+        assert held_out.run(nothing) == once
     finally:
         held_out.close()
 
 
 def test_evaluation_uses_the_checkpoint_task_on_new_episodes(checkpoint: Path) -> None:
     saved = read_checkpoint(checkpoint).config
-    held_out = HeldOut(checkpoint, policies=["static"], episodes=2, seed=saved.seed, devices=["cpu:0"])
+    held_out = HeldOutEvaluation(checkpoint, policies=["static"], episodes=2, seed=saved.seed, devices=["cpu:0"])
     held_out.close()
     config = held_out.config
     assert (config.task, config.steps, config.reward_weights) == (saved.task, saved.steps, saved.reward_weights)
@@ -194,9 +196,9 @@ def test_evaluation_uses_the_checkpoint_task_on_new_episodes(checkpoint: Path) -
 
 
 def held_out_results(checkpoint: Path, seed: int) -> list[EpisodeResult]:
-    held_out = HeldOut(checkpoint, policies=["static"], episodes=2, seed=seed, devices=["cpu:0"])
+    held_out = HeldOutEvaluation(checkpoint, policies=["static"], episodes=2, seed=seed, devices=["cpu:0"])
     try:
-        return held_out.play(nothing)["static"]
+        return held_out.run(nothing)["static"]
     finally:
         held_out.close()
 
@@ -206,24 +208,24 @@ def test_checkpoint_without_ppo_policy_is_refused_at_once(tmp_path: Path) -> Non
     live.start().finish()
     path = list_checkpoints(live.run.directory)[-1]
     with pytest.raises(CheckpointError, match="leave ppo out of --policies"):
-        HeldOut(path, policies=["static", "ppo"], episodes=2, seed=0, devices=["cpu:0"])
+        HeldOutEvaluation(path, policies=["static", "ppo"], episodes=2, seed=0, devices=["cpu:0"])
 
 
 @pytest.mark.slow
 def test_results_do_not_depend_on_the_device_count(checkpoint: Path) -> None:
     found = []
     for devices in (["cpu:0"], ["cpu:0", "cpu:1"]):
-        held_out = HeldOut(checkpoint, policies=["ppo", "full"], episodes=3, seed=0, devices=devices)
-        found.append(held_out.play(nothing))
+        held_out = HeldOutEvaluation(checkpoint, policies=["ppo", "full"], episodes=3, seed=0, devices=devices)
+        found.append(held_out.run(nothing))
         held_out.close()
     assert found[0] == found[1]
 
 
 def test_evaluation_resets_envs_between_policies(checkpoint: Path) -> None:
     """Whoever played before leaves no trace."""
-    held_out = HeldOut(checkpoint, policies=["full", "static"], episodes=2, seed=0, devices=["cpu:0"])
+    held_out = HeldOutEvaluation(checkpoint, policies=["full", "static"], episodes=2, seed=0, devices=["cpu:0"])
     alone = held_out_results(checkpoint, seed=0)
     try:
-        assert held_out.play(nothing)["static"] == alone
+        assert held_out.run(nothing)["static"] == alone
     finally:
         held_out.close()

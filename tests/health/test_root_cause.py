@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from esper.health.detector import Inspector
-from esper.health.root_cause import trace_back
+from esper.health.detector import AnomalyDetector
+from esper.health.root_cause import find_root_cause
 from esper.telemetry import events as ev
 from esper.telemetry.state import RunState
 from tests.factory import env_stepped, run_started, stamp
@@ -23,14 +23,14 @@ def steps(*changes: dict[str, object]) -> list[ev.AnyEvent]:
 
 
 def test_healthy_env_has_no_symptom() -> None:
-    assert trace_back(state_after(*steps({}, {}, {})), 0) == (None, [])
-    assert trace_back(state_after(), 1) == (None, [])
+    assert find_root_cause(state_after(*steps({}, {}, {})), 0) == (None, [])
+    assert find_root_cause(state_after(), 1) == (None, [])
 
 
 def test_nan_is_traced_to_the_first_abnormal_signal() -> None:
     calm: list[dict[str, object]] = [{"loss_scale": 1024.0}] * 4
     skip: dict[str, object] = {"lost": 1, "loss_scale": 256.0}
-    why = trace_back(
+    why = find_root_cause(
         state_after(*steps(*calm, skip, {"grad_norm": 40.0, "loss_scale": 256.0}, {"grad_norm": math.nan})), 0
     )
     assert why.symptom is not None
@@ -44,13 +44,13 @@ def test_nan_is_traced_to_the_first_abnormal_signal() -> None:
 
 
 def test_sudden_nan_has_no_cause() -> None:
-    why = trace_back(state_after(*steps({}, {}, {}, {"grad_norm": math.nan})), 0)
+    why = find_root_cause(state_after(*steps({}, {}, {}, {"grad_norm": math.nan})), 0)
     assert why.symptom is not None
     assert why.chain == []
 
 
 def test_old_events_are_no_cause() -> None:
-    why = trace_back(state_after(*steps({"lost": 1}, *[{}] * 6, {"loss": math.nan})), 0)
+    why = find_root_cause(state_after(*steps({"lost": 1}, *[{}] * 6, {"loss": math.nan})), 0)
     assert why.symptom is not None
     assert why.chain == []
 
@@ -58,7 +58,7 @@ def test_old_events_are_no_cause() -> None:
 def test_accuracy_drop_is_traced_to_a_seed_transition() -> None:
     move = ev.SeedMoved(round=1, step=3, env=0, slot="mid", before="blending", after="culled", blueprint="norm",
                         reason="cull")  # fmt: skip
-    why = trace_back(state_after(*steps({"accuracy": 0.8}, {"accuracy": 0.8}, {"accuracy": 0.5}), move), 0)
+    why = find_root_cause(state_after(*steps({"accuracy": 0.8}, {"accuracy": 0.8}, {"accuracy": 0.5}), move), 0)
     assert why.symptom is not None
     assert why.symptom.text == "accuracy fell from 80.0% to 50.0%"
     assert [moment.text for moment in why.chain] == ["mid norm culled: cull"]
@@ -66,20 +66,20 @@ def test_accuracy_drop_is_traced_to_a_seed_transition() -> None:
 
 
 def test_symptom_is_dated_at_its_start() -> None:
-    why = trace_back(state_after(*steps({}, {"loss": math.nan}, {"loss": math.nan})), 0)
+    why = find_root_cause(state_after(*steps({}, {"loss": math.nan}, {"loss": math.nan})), 0)
     assert why.symptom is not None
     assert why.symptom.step == 2
 
 
 def test_new_episode_does_not_inherit_causes() -> None:
     run = [*steps({}, {}, {"lost": 1}), ev.RoundStarted(round=2), env_stepped(0, 2, 1, loss=math.nan)]
-    assert trace_back(state_after(*run), 0).chain == []
+    assert find_root_cause(state_after(*run), 0).chain == []
 
 
 def after_anomalies(*events: ev.AnyEvent) -> RunState:
     """The state with what the rules find."""
-    inspector, state = Inspector(), RunState()
-    found = [(event, *inspector.look(event)) for event in (run_started(2), ev.RoundStarted(round=1), *events)]
+    inspector, state = AnomalyDetector(), RunState()
+    found = [(event, *inspector.check(event)) for event in (run_started(2), ev.RoundStarted(round=1), *events)]
     for each in stamp([each for told in found for each in told]):
         state.apply(each)
     return state
@@ -89,20 +89,20 @@ def test_env_with_an_anomaly_is_not_healthy() -> None:
     course: list[dict[str, object]] = [{"grad_norm": 1.0}] * 5
     skip: dict[str, object] = {"grad_norm": 1.0, "lost": 1}
     loud = after_anomalies(*steps(*course, {"grad_norm": 82.0}))
-    why = trace_back(loud, 0)
+    why = find_root_cause(loud, 0)
     assert why.symptom is not None
     assert (why.symptom.step, why.symptom.severity) == (6, "warning")
     assert why.symptom.text.startswith("the gradient of the host is 82 ")
     assert why.chain == []
-    assert trace_back(after_anomalies(*steps(*course, {"grad_norm": 82.0}, {"grad_norm": 1.0})), 0).symptom is None
-    why = trace_back(after_anomalies(*steps(*course, skip, {"grad_norm": 82.0})), 0)
+    assert find_root_cause(after_anomalies(*steps(*course, {"grad_norm": 82.0}, {"grad_norm": 1.0})), 0).symptom is None
+    why = find_root_cause(after_anomalies(*steps(*course, skip, {"grad_norm": 82.0})), 0)
     assert why.symptom is not None
     assert why.symptom.text == "1 batch skipped for an overflow"  # which is worse
 
 
 def test_current_anomaly_outranks_an_earlier_symptom() -> None:
     later = [env_stepped(0, 2, step, grad_norm=82.0 if step == 6 else 1.0) for step in range(1, 7)]
-    why = trace_back(after_anomalies(*steps({}, {"lost": 1}), ev.RoundStarted(round=2), *later), 0)
+    why = find_root_cause(after_anomalies(*steps({}, {"lost": 1}), ev.RoundStarted(round=2), *later), 0)
     assert why.symptom is not None
     assert (why.symptom.round, why.symptom.step) == (2, 6)
 
@@ -113,5 +113,5 @@ def test_norms_of_a_seed_exclude_its_predecessor() -> None:
         return {"slots": readings}
 
     first = [norms(0.1)] * 5
-    assert trace_back(state_after(*steps(*first, norms(4.2), {"loss": math.nan})), 0).chain != []
-    assert trace_back(state_after(*steps(*first, norms(None), norms(4.2), {"loss": math.nan})), 0).chain == []
+    assert find_root_cause(state_after(*steps(*first, norms(4.2), {"loss": math.nan})), 0).chain != []
+    assert find_root_cause(state_after(*steps(*first, norms(None), norms(4.2), {"loss": math.nan})), 0).chain == []

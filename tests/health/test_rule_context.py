@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.health import rules
-from esper.health.detector import Finding, Inspector
-from esper.health.rule_context import Accuracies
+from esper.health.detector import AnomalyDetector, AnomalyEvent
+from esper.health.rule_context import SortedAccuracies
 from esper.telemetry import events as ev
 from esper.telemetry import health_stats
 from esper.telemetry.state import Keyframe, RunState
@@ -70,7 +70,7 @@ def broken_by_step(event: ev.EnvStepped, earlier: Sequence[ev.EnvStepped]) -> It
     for value in (event.grad_norm, *(slot.grad_norm for slot in event.slots)):
         if value is not None and not math.isfinite(value):
             yield "non-finite gradient", value, None
-    known = [each for each in earlier if each.env == event.env][1 - health_stats.STEPS :]
+    known = [each for each in earlier if each.env == event.env][1 - health_stats.MAX_STEPS :]
     episode = [each for each in known if each.round == event.round]
     owners: list[tuple[list[float | None], float | None]] = [([each.grad_norm for each in episode], event.grad_norm)]
     for index, slot in enumerate(event.slots):
@@ -78,19 +78,19 @@ def broken_by_step(event: ev.EnvStepped, earlier: Sequence[ev.EnvStepped]) -> It
         owners.append(([each.slots[index].grad_norm for each in mine], slot.grad_norm))
     for before, norm in owners:
         finite = [value for value in before if value is not None and math.isfinite(value)]
-        if norm is None or not math.isfinite(norm) or len(finite) < rules.EXPLODING_STEPS:
+        if norm is None or not math.isfinite(norm) or len(finite) < rules.EXPLODING_MIN_SAMPLES:
             continue
-        limit = max(rules.EXPLODING_FACTOR * median(finite), rules.EXPLODING_LEAST)
+        limit = max(rules.EXPLODING_FACTOR * median(finite), rules.EXPLODING_MIN_NORM)
         if median(finite) > 0 and limit < norm:
             yield "exploding gradient", norm, limit
-    last = [*known, event][-rules.SKIPS_IN_A_ROW :]
-    if len(last) == rules.SKIPS_IN_A_ROW and all(each.lost for each in last):
-        yield "repeated skips", sum(each.lost for each in last), float(rules.SKIPS_IN_A_ROW)
+    last = [*known, event][-rules.MAX_CONSECUTIVE_SKIPS :]
+    if len(last) == rules.MAX_CONSECUTIVE_SKIPS and all(each.lost for each in last):
+        yield "repeated skips", sum(each.lost for each in last), float(rules.MAX_CONSECUTIVE_SKIPS)
     accuracies = [each.accuracy for each in [*episode, event]]
     split = len(accuracies) - rules.STALLED_STEPS
     if split > 0 and not max(accuracies[split:]) > max(accuracies[:split]):
         latest = {each.env: each.accuracy for each in earlier if each.env != event.env}
-        limit = (median(latest.values()) if latest else event.accuracy) - rules.STALLED_GAP
+        limit = (median(latest.values()) if latest else event.accuracy) - rules.STALLED_MIN_GAP
         if event.accuracy < limit:
             yield "stalled env", event.accuracy, limit
 
@@ -108,8 +108,8 @@ def broken_by_sample(
             loads[lane] = sum(busy) / len(busy)
     mine = loads.pop(event.device, None)
     usual = median(loads.values()) if loads else 0.0
-    if mine is not None and usual > 0 and mine > rules.STRAGGLING * usual:
-        yield "straggling lane", mine / usual, rules.STRAGGLING
+    if mine is not None and usual > 0 and mine > rules.STRAGGLER_RATIO * usual:
+        yield "straggling lane", mine / usual, rules.STRAGGLER_RATIO
 
 
 def meant(run: Sequence[ev.AnyEvent]) -> Iterator[list[tuple[object, ...]]]:
@@ -140,7 +140,7 @@ def meant(run: Sequence[ev.AnyEvent]) -> Iterator[list[tuple[object, ...]]]:
         yield [*begun, *(("ended", *key) for key in sorted(known.keys() - now.keys()))]
 
 
-def told(findings: Sequence[Finding]) -> list[tuple[object, ...]]:
+def told(findings: Sequence[AnomalyEvent]) -> list[tuple[object, ...]]:
     return [
         ("found", one.rule, one.where, one.value, one.threshold)
         if isinstance(one, ev.AnomalyFound)
@@ -153,25 +153,25 @@ COURSES = st.builds(course, st.integers(0, 2**32), st.integers(20, 160))
 
 
 @settings(max_examples=100)
-@given(run=COURSES, kept=st.sampled_from((health_stats.STEPS, 15, 12)))
+@given(run=COURSES, kept=st.sampled_from((health_stats.MAX_STEPS, 15, 12)))
 def test_rules_match_a_reference_over_all_past_steps(run: list[ev.AnyEvent], kept: int) -> None:
-    inspector = Inspector()
+    inspector = AnomalyDetector()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(health_stats, "STEPS", kept)
+        patch.setattr(health_stats, "MAX_STEPS", kept)
         for event, expected in zip(run, meant(run), strict=True):
-            assert repr(told(inspector.look(event))) == repr(expected)
+            assert repr(told(inspector.check(event))) == repr(expected)
 
 
 @settings(max_examples=30)
 @given(run=COURSES, data=st.data())
 def test_resumed_run_finds_the_same_anomalies(run: list[ev.AnyEvent], data: st.DataObject) -> None:
-    inspector, state = Inspector(), RunState()
+    inspector, state = AnomalyDetector(), RunState()
     stops = data.draw(st.sets(st.integers(0, len(run) - 1), max_size=3))
     for number, (event, expected) in enumerate(zip(stamp(run), meant(run), strict=True)):
         if number in stops:
-            inspector = Inspector()
+            inspector = AnomalyDetector()
             inspector.resume(Keyframe.of(state).open())
-        findings = inspector.look(event)
+        findings = inspector.check(event)
         assert repr(told(findings)) == repr(expected)
         for each in (event, *findings):
             state.apply(each)
@@ -188,9 +188,9 @@ def test_example_series_break_every_history_rule() -> None:
     )
 )
 def test_median_of_other_envs_excludes_the_env(told: list[tuple[int, float]]) -> None:
-    accuracies, latest = Accuracies(), dict[int, float]()
+    accuracies, latest = SortedAccuracies(), dict[int, float]()
     for env, accuracy in told:
         latest[env] = accuracy
-        accuracies.put(env, accuracy)
+        accuracies.set_accuracy(env, accuracy)
         others = [value for other, value in latest.items() if other != env]
         assert repr(accuracies.median_of_others(env)) == repr(median(others) if others else None)

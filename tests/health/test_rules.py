@@ -7,23 +7,23 @@ import msgspec
 import pytest
 
 from esper.health import rules
-from esper.health.detector import Finding, Inspector
-from esper.health.rules import DEAD_GRAD_NORM, ENTROPY_FLOOR, KL_SPIKE, memory_full, stale_telemetry
+from esper.health.detector import AnomalyDetector, AnomalyEvent
+from esper.health.rules import DEAD_GRAD_NORM, ENTROPY_FLOOR, KL_SPIKE, check_stale, predict_full_round
 from esper.telemetry import events as ev
 from esper.telemetry import health_stats
-from esper.telemetry.health_stats import MemoryVitals
+from esper.telemetry.health_stats import MemoryHealth
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import device_sampled, env_stepped, example_run, policy_updated, run_started, stamp
 
 SLOT = ev.SlotReading(stage="training", blueprint="conv_small", grad_norm=math.nan)
 
 
-def inspect(*events: ev.AnyEvent) -> list[Finding]:
+def inspect(*events: ev.AnyEvent) -> list[AnomalyEvent]:
     """What a new inspector says of the last of some events."""
-    inspector = Inspector()
-    said: list[Finding] = []
+    inspector = AnomalyDetector()
+    said: list[AnomalyEvent] = []
     for event in events:
-        said = inspector.look(event)
+        said = inspector.check(event)
     return said
 
 
@@ -138,7 +138,7 @@ EVEN = [device_sampled(lane, busy=0.5, allocated=None) for lane in ("cpu:0", "cp
 CASES = {
     "non-finite gradient": (course({"grad_norm": math.nan}), course({}, {})[-1:]),
     "exploding gradient": (course({}, {}, {}, {"grad_norm": 9.0}), [env_stepped(0, 1, 5)]),
-    "repeated skips": (course(*[{"lost": 2}] * rules.SKIPS_IN_A_ROW), [env_stepped(0, 1, 9)]),
+    "repeated skips": (course(*[{"lost": 2}] * rules.MAX_CONSECUTIVE_SKIPS), [env_stepped(0, 1, 9)]),
     "stalled env": (course(*LONG), [env_stepped(0, 1, 20, accuracy=0.6)]),
     "KL spike": ([policy_updated(kl=0.2, heads={})], [policy_updated(2, kl=0.01, heads={})]),
     "dead head": ([update(op=ev.HeadReading(entropy=0.5))], [update(op=ev.HeadReading(entropy=0.5, grad_norm=0.1))]),
@@ -162,33 +162,35 @@ CASES = {
 
 @pytest.mark.parametrize("rule", CASES)
 def test_anomaly_begins_once_and_ends_on_recovery(rule: str) -> None:
-    inspector = Inspector()
+    inspector = AnomalyDetector()
     breaks, mends = CASES[rule]
-    said = [finding for event in breaks for finding in inspector.look(event)]
+    said = [finding for event in breaks for finding in inspector.check(event)]
     assert [(type(one), one.rule) for one in said] == [(ev.AnomalyFound, rule)]
-    assert inspector.look(breaks[-1]) == []  # it goes on, which is no news
-    said = [finding for event in mends for finding in inspector.look(event)]
+    assert inspector.check(breaks[-1]) == []  # it goes on, which is no news
+    said = [finding for event in mends for finding in inspector.check(event)]
     assert [(type(one), one.rule) for one in said] == [(ev.AnomalyEnded, rule)]
 
 
 def test_gradient_below_the_clip_is_no_anomaly() -> None:
-    inspector = Inspector()
+    inspector = AnomalyDetector()
     norms = (1e-4, 1e-4, 1e-4, 0.9, 1.1)
-    found = [finding for event in course(*({"grad_norm": norm} for norm in norms)) for finding in inspector.look(event)]
+    found = [
+        finding for event in course(*({"grad_norm": norm} for norm in norms)) for finding in inspector.check(event)
+    ]
     assert [(finding.rule, finding.value) for finding in found if isinstance(finding, ev.AnomalyFound)] == [
         ("exploding gradient", 1.1)
     ]
 
 
 def test_rollback_anomaly_lasts_until_the_next_episode() -> None:
-    inspector = Inspector()
+    inspector = AnomalyDetector()
     back = ev.GovernorRolledBack(round=1, step=3, env=0, reason="the loss is NaN", value=float("nan"))
-    [found] = inspector.look(back)
+    [found] = inspector.check(back)
     assert isinstance(found, ev.AnomalyFound)
     assert found.text == "env 00: rolled back at round 1 step 3: the loss is NaN"
-    assert inspector.look(env_stepped(round=1, step=4)) == []
-    inspector.look(env_stepped(round=2, step=1))
-    assert len(inspector.look(back)) == 1
+    assert inspector.check(env_stepped(round=1, step=4)) == []
+    inspector.check(env_stepped(round=2, step=1))
+    assert len(inspector.check(back)) == 1
 
 
 @pytest.mark.parametrize(
@@ -204,20 +206,20 @@ def test_rollback_anomaly_lasts_until_the_next_episode() -> None:
     ],
 )
 def test_rules_ignore_lookalikes(events: list[ev.AnyEvent]) -> None:
-    inspector = Inspector()
-    assert [finding for event in events for finding in inspector.look(event)] == []
+    inspector = AnomalyDetector()
+    assert [finding for event in events for finding in inspector.check(event)] == []
 
 
 @pytest.mark.parametrize("scale", [0.25, 0.0, math.nan])
 def test_exhausted_loss_scale_is_an_anomaly(scale: float) -> None:
-    (found,) = Inspector().look(device_sampled(scale_min=scale, scale_max=scale))
+    (found,) = AnomalyDetector().check(device_sampled(scale_min=scale, scale_max=scale))
     assert isinstance(found, ev.AnomalyFound)
     assert (found.rule, found.threshold) == ("loss scale below 1", 1.0)
 
 
 def test_growing_memory_is_forecast() -> None:
-    inspector = Inspector()
-    said = [f for event in memories(100, 110, 120, 130, 140, 150, 160, used=900) for f in inspector.look(event)]
+    inspector = AnomalyDetector()
+    said = [f for event in memories(100, 110, 120, 130, 140, 150, 160, used=900) for f in inspector.check(event)]
     [found] = [one for one in said if isinstance(one, ev.AnomalyFound)]
     assert found.text.endswith("at this rate it is full in round 17")  # 100 bytes left, 10 a round, from round 7 on
 
@@ -229,21 +231,21 @@ def test_noisy_memory_gives_no_forecast() -> None:
                for event in memories(*(1000 + least * round_ for round_ in range(8)))]  # fmt: skip
         for event in stamp([run_started(), ev.RoundStarted(round=1), *run]):
             state.apply(event)
-        assert (memory_full(state.vitals.memories["cuda:0"]) is not None) == grows
+        assert (predict_full_round(state.vitals.memories["cuda:0"]) is not None) == grows
 
 
 def test_full_shared_memory_is_one_anomaly() -> None:
-    inspector = Inspector()
+    inspector = AnomalyDetector()
     samples = [device_sampled(lane, used=99, total=100) for lane in ("cpu:0", "cpu:1")] * 2
-    assert [one.where for event in samples for one in inspector.look(event)] == ["cpu:0"]
+    assert [one.where for event in samples for one in inspector.check(event)] == ["cpu:0"]
 
 
 def test_memory_points_stay_evenly_spaced() -> None:
-    course = MemoryVitals()
-    for sample in range(health_stats.POINTS * 5):
+    course = MemoryHealth()
+    for sample in range(health_stats.MAX_MEMORY_POINTS * 5):
         course.fold(device_sampled(allocated=sample), 1)
     told = [point.allocated for point in course.points]
-    assert told == [*range(0, health_stats.POINTS * 5, course.every)]
+    assert told == [*range(0, health_stats.MAX_MEMORY_POINTS * 5, course.every)]
 
 
 def test_lanes_of_one_cpu_share_one_memory() -> None:
@@ -255,27 +257,27 @@ def test_lanes_of_one_cpu_share_one_memory() -> None:
 
 def test_resumed_inspector_finds_the_same_anomalies() -> None:
     run: list[ev.AnyEvent] = [run_started(10), ev.RoundStarted(round=1)]
-    inspector, state = Inspector(), RunState()
+    inspector, state = AnomalyDetector(), RunState()
     told = course(*LONG[:6], *[{"accuracy": 0.4, "lost": 1}] * 4)
     for event in stamp([*run, device_sampled(used=91, total=100), *told]):
         state.apply(event)
-        for finding in inspector.look(event):
+        for finding in inspector.check(event):
             state.apply(finding)
-    other = Inspector()
+    other = AnomalyDetector()
     other.resume(Keyframe.of(state).open())
     rest = [*course({"accuracy": 0.4}), device_sampled(used=91, total=100), device_sampled(used=10, total=100)]
     rest = [msgspec.structs.replace(event, step=11) if isinstance(event, ev.EnvStepped) else event for event in rest]
-    expected = [inspector.look(event) for event in rest]
-    assert [other.look(event) for event in rest] == expected
+    expected = [inspector.check(event) for event in rest]
+    assert [other.check(event) for event in rest] == expected
     assert [one.rule for said in expected for one in said] == ["stalled env", "repeated skips", "memory nearly full"]
 
 
 def test_silent_engine_is_stale_relative_to_its_pace() -> None:
-    assert stale_telemetry(None, 1e6) is None  # it has not begun
-    assert stale_telemetry(0.1, 5.0) is None
-    assert stale_telemetry(2.0, 19.0) is None
+    assert check_stale(None, 1e6) is None  # it has not begun
+    assert check_stale(0.1, 5.0) is None
+    assert check_stale(2.0, 19.0) is None
     for cadence, age, limit in ((0.1, 5.1, 5.0), (2.0, 20.5, 20.0)):
-        found = stale_telemetry(cadence, age)
+        found = check_stale(cadence, age)
         assert found is not None
         assert (found.rule, found.value, found.threshold) == ("stale telemetry", age, limit)
 
@@ -283,11 +285,11 @@ def test_silent_engine_is_stale_relative_to_its_pace() -> None:
 def test_run_state_keeps_start_and_end_of_anomalies() -> None:
     state = RunState()
     run = [run_started(1), ev.RoundStarted(round=1), *stamp([])]
-    inspector = Inspector()
+    inspector = AnomalyDetector()
     events = stamp([*run, device_sampled(used=91, total=100), device_sampled(used=10, total=100)])
     for event in events:
         state.apply(event)
-        for finding in inspector.look(event):
+        for finding in inspector.check(event):
             state.apply(msgspec.structs.replace(finding, seq=event.seq, time=event.time))
         if event.seq == 3:
             [anomaly] = state.active_anomalies()

@@ -6,29 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.history.address import MOMENTS, Address, AddressError, parse_address
+from esper.history.address import MOMENT_KEYS, AddressError, ViewAddress, parse_address
 
 RUNS = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1)
 ADDRESSES = st.builds(
-    Address,
+    ViewAddress,
     RUNS,
-    st.builds("{}:{}".format, st.sampled_from(MOMENTS), st.integers(0, 10**9)),
+    st.builds("{}:{}".format, st.sampled_from(MOMENT_KEYS), st.integers(0, 10**9)),
     st.none() | st.integers(0, 999),
     st.none() | st.sampled_from(["overview", "env"]),
 )
 
 
 @given(ADDRESSES)
-def test_address_round_trip_is_equal(address: Address) -> None:
+def test_address_round_trip_is_equal(address: ViewAddress) -> None:
     assert parse_address(str(address)) == address
 
 
 def test_address_accepts_common_spellings() -> None:
-    assert parse_address("night#step=812&env=17&view=numerics") == Address("night", "step:812", 17, "numerics")
-    assert str(Address("night", "step:812", 17, "numerics")) == "night#step=812&env=17&view=numerics"
-    assert parse_address("runs/night") == Address("runs/night")
-    assert str(Address("my runs/#1 50%", "step:2")) == "my%20runs/%231%2050%25#step=2"
-    assert parse_address("a#b#env=3") == Address("a#b", None, 3, None)
+    assert parse_address("night#step=812&env=17&view=numerics") == ViewAddress("night", "step:812", 17, "numerics")
+    assert str(ViewAddress("night", "step:812", 17, "numerics")) == "night#step=812&env=17&view=numerics"
+    assert parse_address("runs/night") == ViewAddress("runs/night")
+    assert str(ViewAddress("my runs/#1 50%", "step:2")) == "my%20runs/%231%2050%25#step=2"
+    assert parse_address("a#b#env=3") == ViewAddress("a#b", None, 3, None)
 
 
 @pytest.mark.parametrize(

@@ -11,22 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.history.divergence import COMPUTED, Comparison, Rival
+from esper.history.divergence import DETERMINISTIC_EVENTS, DivergenceSearch, GhostRun
 from esper.history.history import History, open_history
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.recording.recordings import fold, recording, write_segment
 
 RUN = example_run()
-COMPUTED_AT = [index for index, event in enumerate(RUN) if type(event) in COMPUTED]
+COMPUTED_AT = [index for index, event in enumerate(RUN) if type(event) in DETERMINISTIC_EVENTS]
 
 
 def history(directory: Path, events: Sequence[ev.AnyEvent]) -> History:
     return open_history(write_segment(directory, 1, recording(events)))
 
 
-def compare(folder: Path, events: Sequence[ev.AnyEvent]) -> Comparison:
-    comparison = Comparison(history(folder / "a", RUN), history(folder / "b", events), ("a", "b"))
+def compare(folder: Path, events: Sequence[ev.AnyEvent]) -> DivergenceSearch:
+    comparison = DivergenceSearch(history(folder / "a", RUN), history(folder / "b", events), ("a", "b"))
     assert comparison.search()
     return comparison
 
@@ -41,14 +41,14 @@ def test_divergence_names_the_first_changed_event(tmp_path_factory: pytest.TempP
 
     comparison = compare(folder, doctored(index, round=7))
 
-    found = comparison.found
+    found = comparison.divergence
     assert found is not None
     assert (found.position, found.other) == (index + 1, index + 1)
-    assert comparison.compared == COMPUTED_AT.index(index)
+    assert comparison.num_equal == COMPUTED_AT.index(index)
     where = RUN[index]
-    assert isinstance(where, tuple(COMPUTED))
-    assert f"a and b diverge at round {where.round}" in comparison.sentence
-    assert f"round {where.round} against 7" in comparison.sentence
+    assert isinstance(where, tuple(DETERMINISTIC_EVENTS))
+    assert f"a and b diverge at round {where.round}" in comparison.description
+    assert f"round {where.round} against 7" in comparison.description
 
 
 def test_divergence_ignores_seq_time_and_requests(tmp_path: Path) -> None:
@@ -61,20 +61,20 @@ def test_divergence_ignores_seq_time_and_requests(tmp_path: Path) -> None:
 
     comparison = compare(tmp_path, stamp(other, start=5.0))
 
-    assert comparison.found is None
-    assert comparison.sentence == f"a and b computed the same as far as both go: {len(COMPUTED_AT)} equal events"
+    assert comparison.divergence is None
+    assert comparison.description == f"a and b computed the same as far as both go: {len(COMPUTED_AT)} equal events"
 
 
 def test_divergence_treats_two_nans_as_equal(tmp_path: Path) -> None:
     assert any(isinstance(event, ev.EnvStepped) and math.isnan(event.grad_norm) for event in RUN)
 
-    assert compare(tmp_path, RUN).found is None
+    assert compare(tmp_path, RUN).divergence is None
 
 
 def test_divergence_finds_a_nan_in_one_run(tmp_path: Path) -> None:
     index = next(i for i, event in enumerate(RUN) if isinstance(event, ev.EnvStepped) and event.env == 2)
 
-    found = compare(tmp_path, doctored(index, loss=math.nan)).found
+    found = compare(tmp_path, doctored(index, loss=math.nan)).divergence
 
     assert found is not None
     assert (found.round, found.step, found.env) == (1, 1, 2)
@@ -87,7 +87,7 @@ def test_divergence_names_nested_fields(tmp_path: Path) -> None:
     assert isinstance(step, ev.EnvStepped)
     slots = [step.slots[0], msgspec.structs.replace(step.slots[1], alpha=0.25, contribution=None), step.slots[2]]
 
-    found = compare(tmp_path, doctored(index, slots=slots, reward_parts={**step.reward_parts, "rent": 0.0})).found
+    found = compare(tmp_path, doctored(index, slots=slots, reward_parts={**step.reward_parts, "rent": 0.0})).divergence
 
     assert found is not None
     assert "reward_parts.rent -0.05 against 0" in found.text
@@ -98,7 +98,7 @@ def test_divergence_names_nested_fields(tmp_path: Path) -> None:
 def test_divergence_finds_another_event_type(tmp_path: Path) -> None:
     index = next(i for i, event in enumerate(RUN) if isinstance(event, ev.SeedMoved))
 
-    found = compare(tmp_path, [*RUN[:index], *RUN[index + 1 :]]).found
+    found = compare(tmp_path, [*RUN[:index], *RUN[index + 1 :]]).divergence
 
     assert found is not None
     assert found.position == index + 1
@@ -108,8 +108,8 @@ def test_divergence_finds_another_event_type(tmp_path: Path) -> None:
 def test_divergence_ignores_an_early_end(tmp_path: Path) -> None:
     comparison = compare(tmp_path, RUN[:40])
 
-    assert comparison.found is None
-    assert "as far as both go" in comparison.sentence
+    assert comparison.divergence is None
+    assert "as far as both go" in comparison.description
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_divergence_ignores_an_early_end(tmp_path: Path) -> None:
     ],
 )
 def test_incomparable_runs_are_not_compared(other: Sequence[ev.AnyEvent], said: str, tmp_path: Path) -> None:
-    comparison = Comparison(history(tmp_path / "a", RUN), history(tmp_path / "b", other), ("a", "b"))
+    comparison = DivergenceSearch(history(tmp_path / "a", RUN), history(tmp_path / "b", other), ("a", "b"))
 
     assert comparison.search()
-    assert comparison.found is None
-    assert comparison.sentence == said
+    assert comparison.divergence is None
+    assert comparison.description == said
 
 
 def test_excerpt_is_compared_from_its_first_complete_step(tmp_path: Path) -> None:
@@ -133,36 +133,38 @@ def test_excerpt_is_compared_from_its_first_complete_step(tmp_path: Path) -> Non
     last = max(COMPUTED_AT)
     other = doctored(last, round=9)
     piece = open_history(write_segment(tmp_path / "b", 1, recording(other[cut:], fold(other[:cut]))))
-    comparison = Comparison(history(tmp_path / "a", RUN), piece, ("a", "b"))
+    comparison = DivergenceSearch(history(tmp_path / "a", RUN), piece, ("a", "b"))
 
     assert comparison.search()
 
-    assert comparison.found is not None
-    assert (comparison.found.position, comparison.found.other) == (last + 1, last + 1 - cut)
+    assert comparison.divergence is not None
+    assert (comparison.divergence.position, comparison.divergence.other) == (last + 1, last + 1 - cut)
 
 
 def test_divergence_search_can_be_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.history.divergence.CHECK_EVERY", 3)
+    monkeypatch.setattr("esper.history.divergence.EVENTS_PER_CLOCK_CHECK", 3)
     index = COMPUTED_AT[-1]
-    comparison = Comparison(history(tmp_path / "a", RUN), history(tmp_path / "b", doctored(index, round=9)), ("a", "b"))
+    comparison = DivergenceSearch(
+        history(tmp_path / "a", RUN), history(tmp_path / "b", doctored(index, round=9)), ("a", "b")
+    )
 
     slices = 1
     while not comparison.search(0.0):
-        assert "so far" in comparison.sentence
+        assert "so far" in comparison.description
         slices += 1
 
     assert slices == (len(COMPUTED_AT) + 2) // 3
-    assert comparison.found is not None
-    assert comparison.found.position == index + 1
+    assert comparison.divergence is not None
+    assert comparison.divergence.position == index + 1
     assert not comparison.search()
 
 
 def test_ghost_run_is_at_the_same_step(tmp_path: Path) -> None:
     run = history(tmp_path / "a", RUN)
     slower = [event for event in RUN if not isinstance(event, ev.DeviceSampled)]
-    rival = Rival(run, history(tmp_path / "b", stamp(slower)))
+    rival = GhostRun(run, history(tmp_path / "b", stamp(slower)))
 
     for position in [0, 1, 2, *run.steps, 30, *(start + 1 for start in run.rounds)]:
         state = fold(RUN[:position])
-        rival.go_along(state, 0.0)
+        rival.follow(state, 0.0)
         assert (rival.state.round, rival.state.step) == (state.round, state.step)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from esper.history import export
-from esper.history.address import MomentError, find_moment
+from esper.history.address import MomentError, parse_moment
 from esper.history.export import write_excerpt
 from esper.history.history import History, open_history
 from esper.telemetry import events as ev
@@ -54,10 +54,10 @@ def test_moments_have_the_same_names_in_an_excerpt(history: History, tmp_path: P
     piece = open_history(write_excerpt(history, STEP[-1], tmp_path))
     assert piece.state_at(0).steps_done > 0
     for text in (f"step:{len(STEP)}", f"event:{len(RUN) - 3}", f"step:{len(STEP) - 1}"):
-        seen = [where.state_at(find_moment(text, where)) for where in (history, piece)]
+        seen = [where.state_at(parse_moment(text, where)) for where in (history, piece)]
         assert repr(seen[0]) == repr(seen[1])
     with pytest.raises(MomentError, match=f"there is no step:1 in this recording: it has step:.* to step:{len(STEP)}"):
-        find_moment("step:1", piece)
+        parse_moment("step:1", piece)
 
 
 def test_excerpt_keeps_recorded_time_still_at_a_resume(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from esper.history import keyframe_index
 from esper.history.history import History, open_history
 from esper.recording import decoder, segments
-from esper.recording.segments import ReadError, Segment, pack
+from esper.recording.segments import ReadError, Segment, compress_segment
 from esper.telemetry import events as ev
-from esper.telemetry.codec import encode
+from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Keyframe
 from tests.factory import example_run, policy_updated, stamp
 from tests.recording.recordings import fold, lines, recording, write_segment
@@ -36,7 +36,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """RUN in each of the forms in which a recording comes."""
     path = write_segment(tmp_path / "run", 1, recording(RUN))
     if "packed" in request.param:
-        pack(path)
+        compress_segment(path)
         path = path.with_name(path.name + ".zst")
     return path.parent if "directory" in request.param else path
 
@@ -60,11 +60,11 @@ def test_history_knows_positions_of_steps_and_rounds(tmp_path: Path) -> None:
 def test_poll_in_time_slices_over_segments_reads_all(tmp_path: Path) -> None:
     cuts = [0, len(RUN) // 3, 2 * len(RUN) // 3, len(RUN)]
     for number, (start, stop) in enumerate(pairwise(cuts), 1):
-        pack(write_segment(tmp_path / "run", number, recording(RUN[start:stop], fold(RUN[:start]))))
+        compress_segment(write_segment(tmp_path / "run", number, recording(RUN[start:stop], fold(RUN[:start]))))
 
     history = open_history(tmp_path / "run", within=0.0)
     lengths = [history.length]
-    while not history.loaded:
+    while not history.is_fully_read:
         history.poll(within=0.0)
         lengths.append(history.length)
 
@@ -201,8 +201,8 @@ def test_frame_with_wrong_length_keeps_later_frames(tmp_path: Path) -> None:
 
 
 def test_oversized_frame_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "MOST_HELD", 3000)
-    monkeypatch.setattr(segments, "PACKED_CHUNK", 100)
+    monkeypatch.setattr(segments, "MAX_FRAME_BYTES", 3000)
+    monkeypatch.setattr(segments, "PACKED_READ_BYTES", 100)
     path = tmp_path / "big.jsonl.zst"
     path.write_bytes(zstandard.compress(recording(RUN)))
     history = open_history(path)
@@ -218,7 +218,7 @@ def test_next_frame_is_found_across_read_boundaries(
     first, second = (zstandard.compress(b"".join(lines)) for lines in (RUN_LINES[:9], RUN_LINES[9:]))
     path = tmp_path / "flipped.jsonl.zst"
     path.write_bytes(first[:6] + bytes(len(first) - 6) + second)
-    monkeypatch.setattr(segments, "CHUNK", chunk)
+    monkeypatch.setattr(segments, "READ_CHUNK_BYTES", chunk)
 
     assert b"".join(Segment(tmp_path / "flipped.jsonl")._chunks(0)) == b"".join(RUN_LINES[9:])
 
@@ -262,8 +262,8 @@ def test_many_damaged_lines_are_summarised(tmp_path: Path) -> None:
     history = open_history(write_segment(tmp_path, 1, recording(RUN) + b"{}\n" * 1000))
 
     assert history.length == len(RUN)
-    assert len(history.notices) == decoder.NOTICES + 1
-    assert history.notices[-1] == f"{1000 - decoder.NOTICES} more lines are damaged"
+    assert len(history.notices) == decoder.MAX_DAMAGE_NOTICES + 1
+    assert history.notices[-1] == f"{1000 - decoder.MAX_DAMAGE_NOTICES} more lines are damaged"
 
 
 def test_newer_version_is_read_as_far_as_known(tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_resumed_run_reads_as_one_history(tmp_path: Path, torn: bytes) -> None:
 
 def test_history_returns_any_events_and_any_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyframe_index, "INDEX_INTERVAL", 3)
-    monkeypatch.setattr(segments, "CHUNK", 1000)
+    monkeypatch.setattr(segments, "READ_CHUNK_BYTES", 1000)
     monkeypatch.setattr(keyframe_index, "MAX_INDEX_ENTRIES", 9)
     whole = resumed(tmp_path, until=60, at=31)
     history = open_history(tmp_path)
@@ -476,16 +476,18 @@ def test_reader_follows_new_segments_and_restores(tmp_path: Path) -> None:
 
 def test_reader_continues_when_its_file_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyframe_index, "INDEX_INTERVAL", 10)
-    monkeypatch.setattr(segments, "CHUNK", 1000)
+    monkeypatch.setattr(segments, "READ_CHUNK_BYTES", 1000)
     path = write_segment(tmp_path, 1, recording(RUN[:50]))
     history = open_history(tmp_path)
     with path.open("ab") as file:
         file.write(lines(RUN[50:]))
-    pack(path)
+    compress_segment(path)
 
     assert history.poll() == 50
     assert same(history, RUN)
-    monkeypatch.setattr(Segment, "pieces", None)  # from then on it is not unpacked again to see whether it has grown
+    monkeypatch.setattr(
+        Segment, "line_blocks", None
+    )  # from then on it is not unpacked again to see whether it has grown
     assert history.poll() == len(RUN)
     monkeypatch.undo()
     assert repr(history.state_at(33)) == repr(fold(RUN[:33]))
@@ -516,4 +518,4 @@ def test_events_without_a_run_start_are_read(tmp_path: Path) -> None:
     history = open_history(write_segment(tmp_path, 1, lines(update)))
 
     assert repr(list(history.events())) == repr(update)
-    assert encode(Keyframe.of(history.state_at(1))) == encode(Keyframe.of(fold(update)))
+    assert encode_json(Keyframe.of(history.state_at(1))) == encode_json(Keyframe.of(fold(update)))

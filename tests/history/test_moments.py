@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.history.address import MomentError, find_moment
+from esper.history.address import MomentError, parse_moment
 from esper.history.history import History, open_history
 from esper.telemetry import events as ev
 from tests.factory import example_run
@@ -51,7 +51,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     ],
 )
 def test_moments_accept_common_spellings(history: History, text: str, position: int) -> None:
-    assert find_moment(text, history) == position
+    assert parse_moment(text, history) == position
 
 
 @pytest.mark.parametrize(
@@ -71,20 +71,20 @@ def test_moments_accept_common_spellings(history: History, text: str, position: 
 )
 def test_invalid_moment_is_refused(history: History, text: str, says: str) -> None:
     with pytest.raises(MomentError, match=says):
-        find_moment(text, history)
+        parse_moment(text, history)
 
 
 @given(text=st.text(max_size=12) | st.from_regex(r"(round|step|event|anomaly):\d{1,4}|\d{0,3}h?\d{0,3}m?\d{0,3}s?"))
 def test_any_text_is_a_position_or_refused(history: History, text: str) -> None:
     with contextlib.suppress(MomentError):
-        assert 0 <= find_moment(text, history) <= history.length
+        assert 0 <= parse_moment(text, history) <= history.length
 
 
 def test_time_of_day_after_midnight_is_found(tmp_path: Path) -> None:
     begin = datetime(2026, 3, 4, 23, 59, 0).timestamp()
     run = [msgspec.structs.replace(event, time=begin + index) for index, event in enumerate(example_run())]
     history = open_history(write_segment(tmp_path, 1, recording(run)))
-    assert find_moment("0:00:10", history) == 71
+    assert parse_moment("0:00:10", history) == 71
 
 
 def test_time_of_day_in_a_gap_is_the_resume(tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_time_of_day_in_a_gap_is_the_resume(tmp_path: Path) -> None:
 
     write_segment(directory, 2, recording(later, fold(RUN[:20])))
     history = open_history(directory)
-    assert find_moment("13:30", history) == 20
-    assert find_moment("14:50:20", history) == 21
+    assert parse_moment("13:30", history) == 20
+    assert parse_moment("14:50:20", history) == 21
 
 
 def without(*lost: int) -> list[ev.AnyEvent]:
@@ -106,7 +106,7 @@ def without(*lost: int) -> list[ev.AnyEvent]:
 def test_round_without_steps_is_its_start(tmp_path: Path) -> None:
     starts = [index + 1 for index, event in enumerate(RUN) if isinstance(event, ev.RoundStarted)]
     history = open_history(write_segment(tmp_path, 1, recording(RUN[: starts[1] + 1])))
-    assert find_moment("round:2", history) == starts[1]
+    assert parse_moment("round:2", history) == starts[1]
     assert history.state_at(starts[1]).round == 2
 
 
@@ -114,15 +114,15 @@ def test_damaged_line_keeps_later_numbers(tmp_path: Path) -> None:
     second_step, second_round = STEPS[1], next(e.seq for e in RUN if isinstance(e, ev.RoundStarted) and e.round == 2)
     history = open_history(write_segment(tmp_path, 1, recording(without(second_step, second_round))))
 
-    assert find_moment(f"event:{second_step - 1}", history) == second_step - 1
-    assert find_moment(f"event:{second_step + 1}", history) == second_step
-    assert find_moment(f"event:{len(RUN)}", history) == history.length
-    assert find_moment("step:1", history) == STEPS[0]
-    assert find_moment("step:3", history) == STEPS[2] - 1
-    assert find_moment("step:10", history) == STEPS[9] - 2
-    assert find_moment("round:1", history) == STEPS[0]
+    assert parse_moment(f"event:{second_step - 1}", history) == second_step - 1
+    assert parse_moment(f"event:{second_step + 1}", history) == second_step
+    assert parse_moment(f"event:{len(RUN)}", history) == history.length
+    assert parse_moment("step:1", history) == STEPS[0]
+    assert parse_moment("step:3", history) == STEPS[2] - 1
+    assert parse_moment("step:10", history) == STEPS[9] - 2
+    assert parse_moment("round:1", history) == STEPS[0]
     for lost in ("step:2", f"event:{second_step}"):
         with pytest.raises(MomentError, match=f"there is no {lost} in this recording: its line is damaged or missing"):
-            find_moment(lost, history)
+            parse_moment(lost, history)
     with pytest.raises(MomentError, match="it has round:1 to round:1"):
-        find_moment("round:2", history)
+        parse_moment("round:2", history)

@@ -26,7 +26,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     path = write_segment(tmp_path_factory.mktemp("run"), 1, recording(RUN))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keyframe_index, "INDEX_INTERVAL", 7)
-        patch.setattr(segments, "CHUNK", 1000)
+        patch.setattr(segments, "READ_CHUNK_BYTES", 1000)
         return open_history(path)
 
 
@@ -44,7 +44,7 @@ MOVES: st.SearchStrategy[Callable[[Playback], None]] = st.one_of(
     st.builds(lambda n: lambda p: p.step(n), st.integers(-4, 4)),
     st.builds(lambda n: lambda p: p.step_round(n), st.integers(-2, 2)),
     st.builds(lambda s: lambda p: p.seek_time(s), st.floats(-1, 2)),
-    st.sampled_from([Playback.to_start, Playback.to_end]),
+    st.sampled_from([Playback.seek_start, Playback.seek_end]),
 )
 
 
@@ -53,7 +53,7 @@ def test_seek_gives_the_same_state_from_anywhere(
     history: History, moves: list[Callable[[Playback], None]], near: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "NEAR", near)
+        patch.setattr(module, "FORWARD_SEEK_LIMIT", near)
         playback = Playback(history)
         for move in moves:
             move(playback)
@@ -101,7 +101,7 @@ def test_playback_stops_at_the_end(playback: Playback, speed: float) -> None:
 
 
 def test_playback_limits_the_events_of_a_frame(playback: Playback, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BATCH", 20)
+    monkeypatch.setattr(module, "MAX_EVENTS_PER_ADVANCE", 20)
     playback.playing = True
     playback.speed = math.inf
 
@@ -152,7 +152,7 @@ def test_playhead_at_the_end_follows_a_growing_run(tmp_path: Path) -> None:
     path = write_segment(tmp_path, 1, recording(RUN[:40]))
     playback = Playback(open_history(path))
     assert not playback.poll()
-    playback.to_end()
+    playback.seek_end()
     with path.open("ab") as file:
         file.write(lines(RUN[40:50]))
 
@@ -164,7 +164,7 @@ def test_playhead_at_the_end_follows_a_growing_run(tmp_path: Path) -> None:
         file.write(lines(RUN[50:]))
     assert playback.poll()
     assert (playback.position, playback.length) == (10, len(RUN))
-    playback.to_end()
+    playback.seek_end()
     assert is_exact(playback)
 
 

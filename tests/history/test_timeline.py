@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.history.timeline import STOPS, Marks, Sign
+from esper.history.timeline import NAVIGABLE_KINDS, MarkKind, Marks
 from esper.telemetry import events as ev
 
 AT: dict[str, Any] = {"round": 1, "step": 1, "env": 0}
@@ -27,41 +27,41 @@ def anomaly(value: float) -> ev.AnomalyFound:
     return ev.AnomalyFound(rule="rule", severity="error", where="env 0", value=value, text="text")
 
 
-SAID: list[tuple[ev.AnyEvent, Sign | None]] = [
-    (moved("germinated"), Sign.PLANTED),
-    (moved("fossilized"), Sign.FOSSILIZED),
-    (moved("culled"), Sign.CULLED),
+SAID: list[tuple[ev.AnyEvent, MarkKind | None]] = [
+    (moved("germinated"), MarkKind.PLANTED),
+    (moved("fossilized"), MarkKind.FOSSILIZED),
+    (moved("culled"), MarkKind.CULLED),
     (moved("blending"), None),
     (stepped(), None),
-    (stepped(skipped={"host": 1}), Sign.SKIP),
-    (anomaly(3.0), Sign.ANOMALY),
-    (anomaly(math.nan), Sign.NOT_FINITE),
-    (ev.Paused(round=1, step=1, origin="keyboard"), Sign.PAUSE),
-    (ev.CheckpointSaved(round=1, step=1, path="p", bytes=1, origin="end"), Sign.CHECKPOINT),
+    (stepped(skipped={"host": 1}), MarkKind.SKIP),
+    (anomaly(3.0), MarkKind.ANOMALY),
+    (anomaly(math.nan), MarkKind.NOT_FINITE),
+    (ev.Paused(round=1, step=1, origin="keyboard"), MarkKind.PAUSE),
+    (ev.CheckpointSaved(round=1, step=1, path="p", bytes=1, origin="end"), MarkKind.CHECKPOINT),
     (ev.RoundStarted(round=1), None),
 ]
 
 
-def noted(chosen: list[int]) -> tuple[Marks, list[tuple[Sign, int]]]:
+def noted(chosen: list[int]) -> tuple[Marks, list[tuple[MarkKind, int]]]:
     marks, expected = Marks(), []
     for position, index in enumerate(chosen, start=1):
         event, sign = SAID[index]
-        marks.note(event, position, position / 10)
+        marks.add_for_event(event, position, position / 10)
         expected += [(sign, position)] if sign is not None else []
     return marks, expected
 
 
 def test_events_have_their_marks() -> None:
     marks, expected = noted(list(range(len(SAID))))
-    assert [(mark.sign, mark.position) for mark in marks] == expected
+    assert [(mark.kind, mark.position) for mark in marks] == expected
 
 
 @given(chosen=st.lists(st.integers(0, len(SAID) - 1), max_size=40), at=st.integers(0, 41))
 def test_next_and_previous_mark_are_the_nearest(chosen: list[int], at: int) -> None:
     marks, expected = noted(chosen)
-    stops = [position for sign, position in expected if sign in STOPS]
+    stops = [position for sign, position in expected if sign in NAVIGABLE_KINDS]
 
-    after, before = marks.next_stop(at), marks.last_stop(at)
+    after, before = marks.next_navigable(at), marks.previous_navigable(at)
 
     assert (after and after.position) == min((stop for stop in stops if stop > at), default=None)
     assert (before and before.position) == max((stop for stop in stops if stop < at), default=None)
@@ -70,8 +70,8 @@ def test_next_and_previous_mark_are_the_nearest(chosen: list[int], at: int) -> N
 @given(chosen=st.lists(st.integers(0, len(SAID) - 1), max_size=40), at=st.integers(0, 41))
 def test_marks_of_undone_events_are_removed(chosen: list[int], at: int) -> None:
     marks, expected = noted(chosen)
-    marks.forget(at)
-    assert [(mark.sign, mark.position) for mark in marks] == [pair for pair in expected if pair[1] <= at]
+    marks.truncate_after(at)
+    assert [(mark.kind, mark.position) for mark in marks] == [pair for pair in expected if pair[1] <= at]
 
 
 @given(chosen=st.lists(st.integers(0, len(SAID) - 1), max_size=20), own=st.lists(st.integers(0, 21), max_size=12))
@@ -82,7 +82,7 @@ def test_bookmarks_can_be_set_and_removed_in_order(chosen: list[int], own: list[
 
     assert there == [own[: index + 1].count(position) % 2 == 1 for index, position in enumerate(own)]
     kept = {position for position in own if own.count(position) % 2}
-    assert {mark.position for mark in marks if mark.sign is Sign.BOOKMARK} == kept
+    assert {mark.position for mark in marks if mark.kind is MarkKind.BOOKMARK} == kept
     positions = [mark.position for mark in marks]
     assert positions == sorted(positions)
     assert len(marks) == len(expected) + len(kept)
@@ -90,5 +90,9 @@ def test_bookmarks_can_be_set_and_removed_in_order(chosen: list[int], own: list[
 
 def test_anomaly_marks_are_numbered_from_one() -> None:
     marks, _ = noted([6, 9, 7])
-    assert [mark and mark.position for mark in (marks.anomaly(0), marks.anomaly(1), marks.anomaly(2))] == [None, 1, 3]
-    assert marks.anomaly(3) is None
+    assert [mark and mark.position for mark in (marks.nth_anomaly(0), marks.nth_anomaly(1), marks.nth_anomaly(2))] == [
+        None,
+        1,
+        3,
+    ]
+    assert marks.nth_anomaly(3) is None

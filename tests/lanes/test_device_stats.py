@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from esper.lanes import device_stats
-from esper.lanes.device_stats import Reading, Sensors, driver_version, read_gauges, read_sensors
-from esper.lanes.devices import Device, list_devices, resolve_devices
+from esper.lanes.device_stats import DeviceStats, GpuSensors, driver_version, read_device_stats, read_sensors
+from esper.lanes.devices import DeviceInfo, list_devices, resolve_devices
 
 FIRST, SECOND = "11111111-aaaa", "22222222-bbbb"
 CPU = torch.device("cpu")
@@ -71,7 +71,7 @@ def refuse(*_: object) -> Any:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     found = Machine()
     monkeypatch.setitem(sys.modules, "pynvml", found)
-    forget: tuple[Callable[[], None], ...] = (device_stats._library.cache_clear, device_stats._handle.cache_clear)
+    forget: tuple[Callable[[], None], ...] = (device_stats._load_nvml.cache_clear, device_stats._handle.cache_clear)
     for clear in forget:
         clear()
     yield found
@@ -100,11 +100,11 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gpu_sensors_are_in_telemetry_units(machine: Machine) -> None:
-    assert read_sensors(SECOND) == Sensors(utilisation=0.87, temperature=66, power=420.0)
+    assert read_sensors(SECOND) == GpuSensors(utilisation=0.87, temperature=66, power=420.0)
 
 
 def test_idle_gpu_reads_zero_instead_of_missing(machine: Machine) -> None:
-    assert read_sensors(FIRST) == Sensors(utilisation=0.0, temperature=31, power=71.5)
+    assert read_sensors(FIRST) == GpuSensors(utilisation=0.0, temperature=31, power=71.5)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_missing_gpu_sensor_leaves_the_others(
 
 
 def test_unknown_gpu_has_no_sensors(machine: Machine) -> None:
-    assert read_sensors("33333333-cccc") == Sensors(None, None, None)
+    assert read_sensors("33333333-cccc") == GpuSensors(None, None, None)
 
 
 def test_gpu_partition_is_found(machine: Machine) -> None:
@@ -134,7 +134,7 @@ def test_gpu_partition_is_found(machine: Machine) -> None:
 
 def test_machine_without_driver_has_no_sensors(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "nvmlInit", refuse)
-    assert read_sensors(FIRST) == Sensors(None, None, None)
+    assert read_sensors(FIRST) == GpuSensors(None, None, None)
     assert driver_version() is None
     assert machine.looked_up == []
 
@@ -148,7 +148,7 @@ def test_nvml_is_opened_and_gpu_looked_up_once(machine: Machine) -> None:
 
 @pytest.mark.usefixtures("cuda", "machine")
 def test_gpu_is_read_by_its_cuda_number() -> None:
-    assert read_gauges(torch.device("cuda:0"), [os.getpid()]) == Reading(
+    assert read_device_stats(torch.device("cuda:0"), [os.getpid()]) == DeviceStats(
         allocated=2 << 30,
         reserved=3 << 30,
         used=75 << 30,
@@ -157,12 +157,12 @@ def test_gpu_is_read_by_its_cuda_number() -> None:
         temperature=66,
         power=420.0,
     )
-    old = read_gauges(torch.device("cuda:1"), [os.getpid()])
+    old = read_device_stats(torch.device("cuda:1"), [os.getpid()])
     assert (old.used, old.total, old.temperature) == (11 << 30, 16 << 30, 31)
 
 
 def test_cpu_has_memory_and_no_other_sensors() -> None:
-    reading = read_gauges(CPU, [os.getpid()])
+    reading = read_device_stats(CPU, [os.getpid()])
     assert reading.total == psutil.virtual_memory().total
     assert reading.allocated is not None
     assert 0 < reading.allocated < reading.total
@@ -172,23 +172,23 @@ def test_cpu_has_memory_and_no_other_sensors() -> None:
 def test_memory_shared_by_processes_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     infos = {1: SimpleNamespace(rss=900, shared=300), 2: SimpleNamespace(rss=700, shared=250)}
     monkeypatch.setattr(psutil, "Process", lambda pid: SimpleNamespace(memory_info=lambda: infos[pid]))
-    assert read_gauges(CPU, [1, 2]).allocated == 600 + 450 + 300
+    assert read_device_stats(CPU, [1, 2]).allocated == 600 + 450 + 300
     infos = {1: SimpleNamespace(rss=900), 2: SimpleNamespace(rss=700)}  # as where the system does not tell
-    assert read_gauges(CPU, [1, 2]).allocated == 1600
+    assert read_device_stats(CPU, [1, 2]).allocated == 1600
 
 
 def test_ended_process_has_no_memory() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-        assert read_gauges(CPU, [os.getpid(), process.pid]).allocated is None
+        assert read_device_stats(CPU, [os.getpid(), process.pid]).allocated is None
 
 
 @pytest.mark.usefixtures("cuda", "machine")
 def test_devices_are_listed_with_their_run_names() -> None:
     *gpus, cpu = list_devices()
     assert gpus == [
-        Device(lanes=["cuda:0"], name="NVIDIA Big", memory=80 << 30, driver="575.57.08", fast_bf16=True),
-        Device(lanes=["cuda:1"], name="NVIDIA Old", memory=16 << 30, driver="575.57.08", fast_bf16=False),
+        DeviceInfo(lanes=["cuda:0"], name="NVIDIA Big", memory=80 << 30, driver="575.57.08", fast_bf16=True),
+        DeviceInfo(lanes=["cuda:1"], name="NVIDIA Old", memory=16 << 30, driver="575.57.08", fast_bf16=False),
     ]
     assert (cpu.driver, cpu.fast_bf16) == (None, False)
     assert cpu.lanes[0] == "cpu:0"

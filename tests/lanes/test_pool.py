@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from esper.config import PPOConfig
 from esper.domain import Op, Stage
-from esper.envs.env import Env, most_numbers
-from esper.lanes.lane import Lane, Outbox, Pending
-from esper.lanes.pool import Epoch, Pool
+from esper.envs.env import Env, max_result_width
+from esper.lanes.lane import Lane, PendingResults, ResultBuffer
+from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.policy.actions import Action
 from esper.telemetry import events as ev
 from tests.engine.populations import play, population
@@ -24,13 +24,13 @@ from tests.runs import LiveRun, computed, recorded
 TWO_LANES = ("cpu:0", "cpu:1")
 
 
-def weights(pool: Pool, env: int) -> list[Tensor]:
+def weights(pool: EnvPool, env: int) -> list[Tensor]:
     return [value.clone() for value in pool.envs[env].network.state_dict().values()]
 
 
-def scale(pool: Pool, env: int) -> dict[str, Any] | None:
+def scale(pool: EnvPool, env: int) -> dict[str, Any] | None:
     scaler = pool.envs[env].scaler
-    return scaler.snapshot() if scaler else None
+    return scaler.state_dict() if scaler else None
 
 
 def same(left: list[Tensor], right: list[Tensor]) -> bool:
@@ -39,7 +39,7 @@ def same(left: list[Tensor], right: list[Tensor]) -> bool:
 
 def test_envs_are_assigned_round_robin() -> None:
     with population(envs=5, lanes=TWO_LANES) as pool:
-        assert pool.assignment == ["cpu:0", "cpu:1", "cpu:0", "cpu:1", "cpu:0"]
+        assert pool.lane_by_env == ["cpu:0", "cpu:1", "cpu:0", "cpu:1", "cpu:0"]
 
 
 @pytest.mark.parametrize(
@@ -50,20 +50,20 @@ def test_cpu_lanes_split_envs_by_time_unless_scale_is_shared(
     scaler: str, wanted: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: dict[str, list[int]] = {}
-    epochs = Lane.epochs
+    epochs = Lane.submit_epochs
 
-    def note(lane: Lane, envs: Sequence[Env], *args: Any, **options: Any) -> Pending:
+    def note(lane: Lane, envs: Sequence[Env], *args: Any, **options: Any) -> PendingResults:
         taken[lane.name] = [env.index for env in envs]
         return epochs(lane, envs, *args, **options)
 
-    monkeypatch.setattr(Lane, "epochs", note)
+    monkeypatch.setattr(Lane, "submit_epochs", note)
     with population(envs=6, lanes=TWO_LANES, amp="fp16", scaler=scaler) as pool:
         pool.reset(0)
         pool.step([Action(Op.WAIT)] * 6, 0, 0)
         assert taken == {"cpu:0": [0, 2, 4], "cpu:1": [1, 3, 5]}
-        assert 1.0 not in {env.seconds for env in pool.envs}  # it was measured, in the worker too
+        assert 1.0 not in {env.epoch_seconds for env in pool.envs}  # it was measured, in the worker too
         for env, seconds in zip(pool.envs, [1.0, 2.0, 9.0, 7.0, 4.0, 1.5], strict=True):
-            env.seconds = seconds
+            env.epoch_seconds = seconds
         pool.step([Action(Op.WAIT)] * 6, 0, 1)
         assert taken == wanted
 
@@ -96,7 +96,7 @@ def test_envs_of_one_host_differ_only_by_decisions() -> None:
     with population(envs=6, lanes=TWO_LANES, ppo=PPOConfig(envs_per_host=3)) as pool:
         measured = pool.reset(0)
         assert measured[0] == measured[1] == measured[2] != measured[3] == measured[4] == measured[5]
-        epochs: list[Epoch | None] = []
+        epochs: list[EnvEpoch | None] = []
         for step in range(6):
             grow = plant if step == 0 else advance if pool.envs[1].network.slots[1].can_advance else wait
             epochs = pool.step([wait, grow, grow, wait, wait, plant if step == 3 else wait], 0, step)
@@ -165,14 +165,14 @@ def test_round_leaves_no_tensors() -> None:
 
 
 def test_outbox_returns_values_by_env_and_vector() -> None:
-    outbox = Outbox(torch.device("cpu"), rows=3, width=4)
+    outbox = ResultBuffer(torch.device("cpu"), rows=3, width=4)
     left = {5: [[1.0, 2.0], [3.0]], 1: [[4.0]], 3: [[5.0, 6.0, 7.0, 8.0]]}
     for env, vectors in left.items():
-        outbox.put(env, [torch.tensor(vector) for vector in vectors])
-    assert outbox.receive() == left
+        outbox.append(env, [torch.tensor(vector) for vector in vectors])
+    assert outbox.wait() == left
     outbox.clear()
-    outbox.put(1, [torch.tensor([9.0, 10.0])])
-    assert outbox.receive() == {1: [[9.0, 10.0]]}
+    outbox.append(1, [torch.tensor([9.0, 10.0])])
+    assert outbox.wait() == {1: [[9.0, 10.0]]}
 
 
 def test_outbox_size_is_the_maximum_of_an_env() -> None:
@@ -181,13 +181,13 @@ def test_outbox_size_is_the_maximum_of_an_env() -> None:
         pool.reset(0)
         (env,) = pool.envs
         for index in range(3):
-            env.apply(Action(Op.GERMINATE, index), 0, 0)
+            env.apply_action(Action(Op.GERMINATE, index), 0, 0)
         for step in range(12):
-            env.train(0, step)
+            env.train_epoch(0, step)
             for index, slot in enumerate(env.network.slots):
                 slot.grad_norm = 1.0
                 if slot.can_advance:
-                    env.apply(Action(Op.ADVANCE, index), 0, step)
+                    env.apply_action(Action(Op.ADVANCE, index), 0, step)
             env.tick()
         assert len(env.measured_slots()) == 3
-        assert len(env.train(0, 12)) + len(env.validate(last=True)) == most_numbers(3)
+        assert len(env.train_epoch(0, 12)) + len(env.validate(last=True)) == max_result_width(3)

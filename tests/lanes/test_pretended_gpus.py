@@ -11,7 +11,7 @@ from torch import Tensor
 
 from esper.domain import Stage
 from esper.envs.env import Env
-from esper.envs.governor import LastGood
+from esper.envs.governor import LastGoodState
 from esper.lanes.errors import FaultError
 from tests.engine.populations import digits, population, script
 from tests.lanes.pretended_gpus import pretended_gpus
@@ -38,7 +38,7 @@ def test_episode_stays_on_device_with_one_wait_per_step(
         pretended_gpus(monkeypatch) as waits,
         population(3, GPUS, lambda task: replace(task, samples_per_epoch=2 * task.batch_size), **options) as pool,
     ):
-        kept = [LastGood(env) for env in pool.envs]
+        kept = [LastGoodState(env) for env in pool.envs]
         pool.reset(0)
         stages = set[Stage]()
         for step in range(STEPS):
@@ -48,12 +48,12 @@ def test_episode_stays_on_device_with_one_wait_per_step(
             assert waits == Counter(event=len(GPUS))
             stages |= {slot.stage for env in pool.envs for slot in env.network.slots}
             for good in kept:
-                good.keep()
+                good.save()
             pool.tick()
         assert stages >= {Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.FOSSILIZED}
         for good in kept:
-            good.give_back()
-        pool.test()
+            good.rollback()
+        pool.test_accuracies()
         assert waits == Counter(event=2 * len(GPUS))
         for env in pool.envs:
             assert {parameter.device.index for parameter in env.network.parameters()} == {env.index % 2}
@@ -61,7 +61,7 @@ def test_episode_stays_on_device_with_one_wait_per_step(
 
 def test_restore_after_fault_waits_for_pending_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     digits()
-    train = Env.train
+    train = Env.train_epoch
 
     def fails_in_the_last(env: Env, round_index: int, step: int) -> Tensor:
         trained = train(env, round_index, step)
@@ -70,15 +70,15 @@ def test_restore_after_fault_waits_for_pending_kernels(monkeypatch: pytest.Monke
         return trained
 
     with pretended_gpus(monkeypatch), population(3, GPUS[:1], steps=2) as pool:
-        kept = [LastGood(env) for env in pool.envs]
+        kept = [LastGoodState(env) for env in pool.envs]
         pool.reset(0)
         for good in kept:
-            good.keep()
-        monkeypatch.setattr(Env, "train", fails_in_the_last)
+            good.save()
+        monkeypatch.setattr(Env, "train_epoch", fails_in_the_last)
         with pytest.raises(FaultError, match="env 02 on cuda:0"):
             pool.step([script(env.index, 0, env.network.slots) for env in pool.envs], 0, 0)
         for good in kept:
-            good.give_back()
+            good.rollback()
 
 
 def test_stream_races_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,14 +18,14 @@ import pytest
 from torch import Tensor
 
 from esper.config import Config, ConfigError
-from esper.control import Kind
+from esper.control import RequestKind
 from esper.domain import Op, Stage
 from esper.envs.env import Env
-from esper.envs.env_state import State, env_tensors
+from esper.envs.env_state import WorkerEnvState, env_state_tensors
 from esper.lanes import worker
 from esper.lanes.errors import FaultError
-from esper.lanes.pool import Pool
-from esper.lanes.worker import Contract, Order, share
+from esper.lanes.pool import EnvPool
+from esper.lanes.worker import EpochRequest, WorkerInit, write_shared_splits
 from esper.policy.actions import Action
 from esper.telemetry import events as ev
 from tests.engine.populations import SLOTS, measurements, play, population
@@ -48,7 +48,7 @@ def gone(process: psutil.Process) -> bool:
 
 def test_worker_exists_for_each_cpu_lane_but_the_first() -> None:
     with population(envs=3, lanes=("cpu:0", "cpu:1", "cpu:2")) as pool:
-        processes = [lane.process for lane in pool.lanes]
+        processes = [lane.worker_pid for lane in pool.lanes]
         assert processes[0] == os.getpid()
         assert sorted(worker.pid for worker in workers()) == sorted(processes[1:])
     assert workers() == []
@@ -57,13 +57,13 @@ def test_worker_exists_for_each_cpu_lane_but_the_first() -> None:
 def test_worker_error_is_reported_and_next_step_is_unaffected() -> None:
     with population(envs=2) as alone, population(envs=2, lanes=TWO_LANES) as pool:
         pool.reset(0)
-        before = {name: value.clone() for name, value in env_tensors(pool.envs[1]).items()}
+        before = {name: value.clone() for name, value in env_state_tensors(pool.envs[1]).items()}
         slot = pool.envs[1].network.slots[0]
         slot.blueprint = "unheard of"
         with pytest.raises(FaultError, match=r"^env 01 on cpu:1 failed: ValueError: .*unheard of") as caught:
             pool.step([WAIT, WAIT], 0, 0)
-        assert "in _do\n" in (caught.value.trace or "")
-        after = env_tensors(pool.envs[1])
+        assert "in _run_epochs\n" in (caught.value.traceback_text or "")
+        after = env_state_tensors(pool.envs[1])
         assert all(value.equal(after[name]) for name, value in before.items())
         assert play(pool, 0, 3) == play(alone, 0, 3)
 
@@ -76,8 +76,8 @@ def test_step_aborted_before_sending_leaves_no_pending_reply() -> None:
         assert play(pool, 0, 3) == play(alone, 0, 3)
 
 
-def kill(pool: Pool) -> None:
-    os.kill(pool.lanes[1].process, signal.SIGKILL)
+def kill(pool: EnvPool) -> None:
+    os.kill(pool.lanes[1].worker_pid, signal.SIGKILL)
 
 
 def test_step_without_its_worker_fails() -> None:
@@ -98,11 +98,11 @@ def test_restore_after_worker_kill_reaches_the_same_result(tmp_path: Path) -> No
     whole.start().finish()
     live = LiveRun(tmp_path / "live", attended=True, devices=TWO_LANES).start_paused(6)
     kill(live.run.pool)
-    live.control.ask(Kind.RESUME, "test")
+    live.control.put(RequestKind.RESUME, "test")
     while (paused := live.wait_for(ev.Paused)).reason is None:
         pass
     assert paused.reason == "the process of lane cpu:1 was killed by signal 9"
-    live.control.ask(Kind.RESTORE, "test", live.state.checkpoints[-1].path)
+    live.control.put(RequestKind.RESTORE, "test", live.state.checkpoints[-1].path)
     assert live.finish().status == "done"
     assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
 
@@ -155,7 +155,7 @@ def test_worker_without_memory_is_refused_before_start(monkeypatch: pytest.Monke
 
 
 def test_worker_stops_before_next_env_if_run_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    with population(envs=3) as pool, share(pool.lanes[0].splits) as data:
+    with population(envs=3) as pool, write_shared_splits(pool.lanes[0].splits) as data:
         run, line = Pipe()
         trained: list[int] = []
 
@@ -164,9 +164,11 @@ def test_worker_stops_before_next_env_if_run_is_gone(monkeypatch: pytest.MonkeyP
             run.close()
             return []
 
-        monkeypatch.setattr(Env, "epoch", epoch)
-        run.send_bytes(pickle.dumps(Contract(pool.envs[0].task, SLOTS, Config(envs=3), data.fileno())))
-        run.send_bytes(pickle.dumps(Order([0, 1, 2], [State.of(env) for env in pool.envs], 0, 0, last=False)))
+        monkeypatch.setattr(Env, "run_epoch", epoch)
+        run.send_bytes(pickle.dumps(WorkerInit(pool.envs[0].task, SLOTS, Config(envs=3), data.fileno())))
+        run.send_bytes(
+            pickle.dumps(EpochRequest([0, 1, 2], [WorkerEnvState.of(env) for env in pool.envs], 0, 0, last=False))
+        )
         monkeypatch.setattr(sys, "argv", ["worker", str(os.dup(line.fileno())), "cpu:1"])
         line.close()
         worker.main()

@@ -12,7 +12,7 @@ from esper.domain import HEADS, Stage
 from esper.envs.env import Env
 from esper.growth.slot import StageTransition
 from esper.policy.actions import Action
-from esper.policy.agent import EnvView
+from esper.policy.agent import EnvStatus
 from esper.tasks import get_task
 
 TASK = get_task("digits_impaired")
@@ -28,7 +28,7 @@ class ScriptedEnv:
     def __init__(self, steps: int = 25, counterfactual: CounterfactualName = "ablation") -> None:
         self.env = Env(0, TASK, SPLITS, SLOTS, Config(counterfactual=counterfactual), None)
         self.slots = self.env.network.slots
-        self.view = EnvView(
+        self.view = EnvStatus(
             env=0,
             slots=self.slots,
             steps=steps,
@@ -39,7 +39,7 @@ class ScriptedEnv:
 
     def apply(self, action: Action) -> list[StageTransition]:
         """Raises what the env raises."""
-        return self.env.apply(action, 0, self.view.step)
+        return self.env.apply_action(action, 0, self.view.step)
 
     def end_epoch(
         self, contributions: Mapping[int, float] | None = None, grad_norm: float = 1.0, fall: float = 0.0

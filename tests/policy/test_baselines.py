@@ -5,8 +5,8 @@ import pytest
 from esper.domain import Op, Stage
 from esper.policy.actions import Action
 from esper.policy.agent import Agent
-from esper.policy.baselines import PERIOD, STRONG, Periodic, Static
-from esper.policy.heuristic import PATIENCE, ROTATION, TIME_TO_PAY, Heuristic
+from esper.policy.baselines import DEFAULT_BLUEPRINT, PLANT_INTERVAL_STEPS, PeriodicAgent, StaticAgent
+from esper.policy.heuristic import BLUEPRINT_ROTATION, MIN_REMAINING_STEPS, TRIAL_STEPS, HeuristicAgent
 from tests.policy.scripted import NOISE, TASK, ScriptedEnv
 
 
@@ -26,8 +26,8 @@ def steps_of(actions: list[Action], op: Op) -> list[tuple[int, int]]:
     return [(step, action.slot) for step, action in enumerate(actions) if action.op == op]
 
 
-def heuristic() -> Heuristic:
-    agent = Heuristic(TASK.blueprints)
+def heuristic() -> HeuristicAgent:
+    agent = HeuristicAgent(TASK.blueprints)
     agent.begin_round(NOISE)
     return agent
 
@@ -37,12 +37,12 @@ def heuristic() -> Heuristic:
 
 def test_static_never_grows() -> None:
     env = ScriptedEnv()
-    assert {action.op for action in run(Static(), env)} == {Op.WAIT}
+    assert {action.op for action in run(StaticAgent(), env)} == {Op.WAIT}
 
 
 def test_full_plants_every_slot_and_finishes_all() -> None:
     env = ScriptedEnv()
-    actions = run(Periodic(TASK.blueprints, period=1), env)
+    actions = run(PeriodicAgent(TASK.blueprints, period=1), env)
     assert steps_of(actions, Op.GERMINATE) == [(0, 0), (1, 1), (2, 2)]
     assert steps_of(actions, Op.ADVANCE) == [(3, 0), (4, 1), (5, 2)]
     assert steps_of(actions, Op.FOSSILIZE) == [(6, 0), (7, 1), (8, 2)]
@@ -51,14 +51,14 @@ def test_full_plants_every_slot_and_finishes_all() -> None:
 
 def test_periodic_plants_only_at_its_interval() -> None:
     env = ScriptedEnv()
-    actions = run(Periodic(TASK.blueprints, PERIOD), env)
-    assert steps_of(actions, Op.GERMINATE) == [(0, 0), (PERIOD, 1), (2 * PERIOD, 2)]
+    actions = run(PeriodicAgent(TASK.blueprints, PLANT_INTERVAL_STEPS), env)
+    assert steps_of(actions, Op.GERMINATE) == [(0, 0), (PLANT_INTERVAL_STEPS, 1), (2 * PLANT_INTERVAL_STEPS, 2)]
     assert env.stages() == [Stage.FOSSILIZED] * 3
 
 
 def test_baselines_prefer_the_strong_blueprint() -> None:
-    for on_offer, planted in ((TASK.blueprints, STRONG), (("norm", "conv_small"), "norm")):
-        (choice,) = Periodic(on_offer, period=1).act(0, [ScriptedEnv().view])
+    for on_offer, planted in ((TASK.blueprints, DEFAULT_BLUEPRINT), (("norm", "conv_small"), "norm")):
+        (choice,) = PeriodicAgent(on_offer, period=1).act(0, [ScriptedEnv().view])
         assert on_offer[choice.action.blueprint] == planted
 
 
@@ -78,7 +78,7 @@ def test_heuristic_fills_slots_and_keeps_contributing_seeds() -> None:
     assert planted[0][0] == 2  # the first step at which a plateau can be seen
     assert env.stages() == [Stage.FOSSILIZED] * 3
     blueprints = [TASK.blueprints[action.blueprint] for action in actions if action.op == Op.GERMINATE]
-    assert blueprints == [ROTATION[turn % len(ROTATION)] for turn in range(3)]
+    assert blueprints == [BLUEPRINT_ROTATION[turn % len(BLUEPRINT_ROTATION)] for turn in range(3)]
 
 
 def test_heuristic_plants_one_isolated_seed_at_a_time() -> None:
@@ -96,14 +96,14 @@ def test_heuristic_plants_nothing_late_in_an_episode() -> None:
     actions = run(agent, env, steps=10, fall=0.2) + run(agent, env, steps=15)
     planted = steps_of(actions, Op.GERMINATE)
     assert planted == [(12, 0)]  # the plateau is seen at step 12; when the next could come it is too late
-    assert all(step + TIME_TO_PAY <= 25 for step, _ in planted)
+    assert all(step + MIN_REMAINING_STEPS <= 25 for step, _ in planted)
 
 
 def test_heuristic_culls_tried_seeds_without_contribution() -> None:
     env, agent = ScriptedEnv(steps=100), heuristic()
     actions: list[Action] = []
     while not steps_of(actions, Op.CULL):
-        tried = env.slots[0].stage is Stage.PROBATIONARY and env.slots[0].epochs_in_stage >= PATIENCE
+        tried = env.slots[0].stage is Stage.PROBATIONARY and env.slots[0].epochs_in_stage >= TRIAL_STEPS
         actions += run(agent, env, steps=1, contributions={0: -0.1})
         assert (actions[-1].op == Op.CULL) == tried
     assert env.stages()[0] is Stage.EMBARGOED
@@ -111,17 +111,17 @@ def test_heuristic_culls_tried_seeds_without_contribution() -> None:
 
 
 def test_heuristic_avoids_a_culled_blueprint_for_a_while() -> None:
-    agent = Heuristic(TASK.blueprints, rotation=("conv_light",))
+    agent = HeuristicAgent(TASK.blueprints, rotation=("conv_light",))
     assert agent_plants(agent, after_removal_of=None) == "conv_light"
-    two = Heuristic(TASK.blueprints, rotation=("conv_light", "conv_heavy"))
+    two = HeuristicAgent(TASK.blueprints, rotation=("conv_light", "conv_heavy"))
     assert agent_plants(two, after_removal_of="conv_light") == "conv_heavy"
     assert agent_plants(two, after_removal_of="conv_light", steps=10) == "conv_light"
 
 
-def agent_plants(agent: Heuristic, after_removal_of: str | None, steps: int = 1) -> str:
+def agent_plants(agent: HeuristicAgent, after_removal_of: str | None, steps: int = 1) -> str:
     """What it plants first, some steps after a removal of which a checkpoint told it."""
     penalties = {} if after_removal_of is None else {after_removal_of: 64.0}
-    agent.restore({"0": {"planted": 0, "penalties": penalties}}, {}, NOISE)
+    agent.load_state_dict({"0": {"planted": 0, "penalties": penalties}}, {}, NOISE)
     env = ScriptedEnv(steps=100)
     run(agent, env, steps=steps, fall=0.2)
     while True:
@@ -137,7 +137,7 @@ def test_heuristic_continues_from_a_snapshot() -> None:
     expected = run(agent, whole, steps=60, **harmful)
     first, second = heuristic(), heuristic()
     actions = run(first, parts, steps=17, **harmful)
-    second.restore(first.snapshot(), {}, NOISE)
+    second.load_state_dict(first.state_dict(), {}, NOISE)
     assert actions + run(second, parts, steps=43, **harmful) == expected
     assert len(steps_of(expected, Op.CULL)) >= 2
 
@@ -149,7 +149,7 @@ def test_heuristic_forgets_the_previous_episode() -> None:
     assert run(agent, ScriptedEnv(), contributions={0: -0.1}) == expected
 
 
-@pytest.mark.parametrize("agent", [heuristic(), Periodic(TASK.blueprints, PERIOD)])
+@pytest.mark.parametrize("agent", [heuristic(), PeriodicAgent(TASK.blueprints, PLANT_INTERVAL_STEPS)])
 def test_heuristic_fossilizes_unmeasured_seeds(agent: Agent) -> None:
     env = ScriptedEnv(counterfactual="off")
     run(agent, env)

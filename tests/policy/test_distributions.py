@@ -46,8 +46,8 @@ def test_samples_follow_the_probabilities() -> None:
 def test_min_p_keeps_odds_and_drops_unlikely_actions(case: tuple[torch.Tensor, torch.Tensor]) -> None:
     logits, legal = case
     log_probs = masks.masked_log_probs(logits, legal)
-    probs, likely = log_probs.exp(), masks.likely(log_probs).exp()
-    kept = probs >= masks.LIKELY * probs.max()
+    probs, likely = log_probs.exp(), masks.min_p_filter(log_probs).exp()
+    kept = probs >= masks.MIN_P * probs.max()
     assert torch.allclose(likely, torch.where(kept, probs, 0.0) / probs[kept].sum(), atol=1e-5)
     assert not likely[~legal].any()
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from esper.domain import Op, Stage
 from esper.growth.lifecycle import IllegalTransitionError
 from esper.policy.actions import Action, head_sizes
-from esper.policy.baselines import Random
-from esper.policy.masks import Masks, write_masks
+from esper.policy.baselines import RandomAgent
+from esper.policy.masks import ActionMasks, write_masks
 from tests.policy.scripted import SLOTS, TASK, ScriptedEnv
 
 SIZES = head_sizes(len(SLOTS), len(TASK.blueprints))
@@ -18,8 +18,8 @@ decisions = st.tuples(*[numbers] * len(SIZES))
 norms = st.sampled_from([1.0, 1.0, 1.0, 1e6, float("nan")])
 
 
-def masks_of(env: ScriptedEnv) -> Masks:
-    masks = Masks.empty(1, slots=len(SLOTS))
+def masks_of(env: ScriptedEnv) -> ActionMasks:
+    masks = ActionMasks.empty(1, slots=len(SLOTS))
     write_masks([env.view], masks)
     return masks
 
@@ -29,7 +29,7 @@ def pick(legal: torch.Tensor, number: float) -> int:
     return options[int(number * len(options))]
 
 
-def chosen(masks: Masks, numbers: tuple[float, ...]) -> Action:
+def chosen(masks: ActionMasks, numbers: tuple[float, ...]) -> Action:
     """A legal action, as the masks alone have it."""
     op = pick(masks.op_EO[0], numbers[0])
     slot = pick(masks.slot_EOS[0, op], numbers[1])
@@ -61,7 +61,7 @@ def test_masks_match_the_actions_that_raise(steps: list[tuple[tuple[float, ...],
 @settings(max_examples=40)
 @given(st.lists(decisions, min_size=25, max_size=25))
 def test_random_baseline_takes_only_legal_actions(numbers: list[tuple[float, ...]]) -> None:
-    env, agent = ScriptedEnv(), Random(len(TASK.blueprints))
+    env, agent = ScriptedEnv(), RandomAgent(len(TASK.blueprints))
     agent.begin_round(torch.tensor([numbers], dtype=torch.float64))
     for _ in numbers:
         masks = masks_of(env)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from esper.domain import HEADS, Op
 from esper.policy.actions import head_sizes
-from esper.policy.masks import LIKELY, Masks
+from esper.policy.masks import MIN_P, ActionMasks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size
 
@@ -31,20 +31,22 @@ def built() -> PolicyNetwork:
     return network
 
 
-def inputs(envs: int = ENVS) -> tuple[Tensor, Tensor, Masks, Tensor]:
+def inputs(envs: int = ENVS) -> tuple[Tensor, Tensor, ActionMasks, Tensor]:
     generator = torch.Generator().manual_seed(2)
     obs = torch.randn(envs, STEPS, observation_size(SLOTS), generator=generator)
     blueprints = torch.randint(1 + BLUEPRINTS, (envs, STEPS, SLOTS), generator=generator)
-    masks = Masks(*(torch.rand(mask.shape, generator=generator) < 0.5 for mask in Masks.empty(envs, slots=SLOTS)))
+    masks = ActionMasks(
+        *(torch.rand(mask.shape, generator=generator) < 0.5 for mask in ActionMasks.empty(envs, slots=SLOTS))
+    )
     masks.slot_EOS[:, Op.WAIT] = True
     masks.style_ESY[..., 0] = True
     masks.op_EO.copy_(masks.slot_EOS.any(dim=-1))
     return obs, blueprints, masks, torch.rand(envs, len(HEADS), generator=generator)
 
 
-def act(network: PolicyNetwork, obs: Tensor, blueprints: Tensor, masks: Masks, uniform: Tensor) -> list[Tensor]:
+def act(network: PolicyNetwork, obs: Tensor, blueprints: Tensor, masks: ActionMasks, uniform: Tensor) -> list[Tensor]:
     """Everything that the network says of the last step."""
-    features, (h, c) = network.encode(obs, blueprints, network.start(len(obs)))
+    features, (h, c) = network.encode(obs, blueprints, network.initial_state(len(obs)))
     actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform)
     return [features, h.squeeze(0), c.squeeze(0), actions, probabilities, *evaluation]
 
@@ -53,7 +55,9 @@ def test_permuting_envs_permutes_outputs() -> None:
     network, (obs, blueprints, masks, uniform) = built(), inputs()
     order = torch.tensor([3, 0, 4, 1, 2])
     straight = act(network, obs, blueprints, masks, uniform)
-    permuted = act(network, obs[order], blueprints[order], Masks(*(mask[order] for mask in masks)), uniform[order])
+    permuted = act(
+        network, obs[order], blueprints[order], ActionMasks(*(mask[order] for mask in masks)), uniform[order]
+    )
     for one, other in zip(straight, permuted, strict=True):
         torch.testing.assert_close(one[order], other)
     assert not torch.allclose(straight[0][0], straight[0][1])
@@ -61,7 +65,7 @@ def test_permuting_envs_permutes_outputs() -> None:
 
 def test_actions_are_legal_and_unused_heads_are_zero() -> None:
     network, (obs, blueprints, masks, uniform) = built(), inputs(envs=200)
-    features, _ = network.encode(obs, blueprints, network.start(200))
+    features, _ = network.encode(obs, blueprints, network.initial_state(200))
     actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform)
     assert set(actions[:, 0].tolist()) == set(Op)
     for env, row in enumerate(actions.tolist()):
@@ -79,10 +83,10 @@ def test_greedy_heads_sample_op_with_min_p_and_argmax_the_rest() -> None:
     network, (obs, blueprints, masks, uniform) = built(), inputs(envs=200)
     with torch.no_grad():  # some ops are to be unlikely
         network.heads["op"][2].weight.mul_(15)  # pyright: ignore[reportIndexIssue]
-    features, _ = network.encode(obs, blueprints, network.start(200))
+    features, _ = network.encode(obs, blueprints, network.initial_state(200))
     exploring, _, _ = network.act(features[:, -1], masks, uniform)
     actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform, explores=False)
-    likely = probabilities >= LIKELY * probabilities.max(dim=1, keepdim=True).values
+    likely = probabilities >= MIN_P * probabilities.max(dim=1, keepdim=True).values
     assert likely.gather(1, actions[:, :1]).all()
     assert not likely.gather(1, exploring[:, :1]).all()
     all_likely = (likely == masks.op_EO).all(dim=1)
@@ -101,8 +105,8 @@ def test_greedy_heads_sample_op_with_min_p_and_argmax_the_rest() -> None:
 @pytest.mark.parametrize("op", Op)
 def test_only_relevant_heads_count_and_learn(op: Op) -> None:
     network, (obs, blueprints, _, _) = built(), inputs()
-    masks = Masks(*(torch.ones_like(mask) for mask in Masks.empty(ENVS, STEPS, slots=SLOTS)))
-    features, _ = network.encode(obs, blueprints, network.start(ENVS))
+    masks = ActionMasks(*(torch.ones_like(mask) for mask in ActionMasks.empty(ENVS, STEPS, slots=SLOTS)))
+    features, _ = network.encode(obs, blueprints, network.initial_state(ENVS))
     actions = torch.zeros(ENVS, STEPS, len(HEADS), dtype=torch.int64)
     actions[..., 0] = op
     evaluation = network.evaluate(features, actions, masks)
@@ -111,7 +115,7 @@ def test_only_relevant_heads_count_and_learn(op: Op) -> None:
         relevant = head in RELEVANT[op].split()
         assert bool((evaluation.log_prob_H[..., index] != 0).all()) == relevant, head
         assert bool((evaluation.entropy_H[..., index] > 0).all()) == relevant, head
-        assert bool(evaluation.choice_H[..., index].all()) == relevant, head
+        assert bool(evaluation.has_choice_H[..., index].all()) == relevant, head
         moved = [
             parameter.grad is not None and bool(parameter.grad.any()) for parameter in network.heads[head].parameters()
         ]
@@ -124,11 +128,11 @@ def test_slot_head_is_conditioned_on_the_op() -> None:
     masks.slot_EOS[:, Op.GERMINATE, 2] = True
     masks.op_EO[:] = False
     masks.op_EO[:, Op.GERMINATE] = True
-    features, _ = network.encode(obs, blueprints, network.start(ENVS))
+    features, _ = network.encode(obs, blueprints, network.initial_state(ENVS))
     actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform)
     assert actions[:, 1].tolist() == [2] * ENVS
     assert probabilities[:, Op.GERMINATE].tolist() == [1.0] * ENVS
-    assert not evaluation.choice_H[:, :2].any()
+    assert not evaluation.has_choice_H[:, :2].any()
     assert not evaluation.log_prob_H[:, :2].any()
 
 

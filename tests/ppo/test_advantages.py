@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.ppo.advantages import MOST, gae, less_common_luck, ordinary, standardise
+from esper.ppo.advantages import MAX_ABS_ADVANTAGE, gae, healthy_mask, normalise_advantages, subtract_host_effect
 
 
 def reference(
@@ -74,7 +74,7 @@ def with_luck(envs: int, steps: int, envs_per_host: int, seed: int) -> tuple[tor
 
 def test_host_effect_is_subtracted() -> None:
     advantage, own, _ = with_luck(64, 20, 4, seed=0)
-    left = less_common_luck(advantage, torch.ones(64, 20, dtype=torch.bool), 4)
+    left = subtract_host_effect(advantage, torch.ones(64, 20, dtype=torch.bool), 4)
     assert left.var() < 0.02 * advantage.var()
     # The env's own part less the mean of three others', of one variance all, has a correlation of √¾ with it.
     assert torch.corrcoef(torch.stack((left.flatten(), own.flatten())))[0, 1] > 0.8
@@ -83,7 +83,7 @@ def test_host_effect_is_subtracted() -> None:
 def test_host_effect_keeps_unshared_noise() -> None:
     generator = torch.Generator().manual_seed(1)
     advantage = torch.randn(64, 20, generator=generator)
-    left = less_common_luck(advantage, torch.ones(64, 20, dtype=torch.bool), 4)
+    left = subtract_host_effect(advantage, torch.ones(64, 20, dtype=torch.bool), 4)
     assert left.var() <= advantage.var()
     assert torch.corrcoef(torch.stack((left.flatten(), advantage.flatten())))[0, 1] > 0.98
 
@@ -91,7 +91,7 @@ def test_host_effect_keeps_unshared_noise() -> None:
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 5), st.integers(0, 99))
 def test_host_effect_of_a_single_env_is_zero(envs: int, steps: int, envs_per_host: int, seed: int) -> None:
     advantage, _, counts = with_luck(envs, steps, envs_per_host, seed)
-    left = less_common_luck(advantage, counts, envs_per_host)
+    left = subtract_host_effect(advantage, counts, envs_per_host)
     assert torch.isfinite(left).all()
     assert torch.equal(left[~counts], advantage[~counts])
     for step, env in itertools.product(range(steps), range(envs)):
@@ -102,28 +102,28 @@ def test_host_effect_of_a_single_env_is_zero(envs: int, steps: int, envs_per_hos
 
 def test_envs_with_separate_hosts_keep_their_advantages() -> None:
     advantage, _, counts = with_luck(8, 6, 1, seed=2)
-    assert torch.equal(less_common_luck(advantage, counts, 1), advantage)
+    assert torch.equal(subtract_host_effect(advantage, counts, 1), advantage)
 
 
 def test_breakdown_does_not_shrink_other_advantages() -> None:
     generator = torch.Generator().manual_seed(3)
     advantage, counts = 0.02 * torch.randn(16, 40, generator=generator), torch.ones(16, 40, dtype=torch.bool)
     terminal = torch.zeros_like(counts)
-    alone = standardise(advantage[1:], ordinary(counts[1:], terminal[1:]))
+    alone = normalise_advantages(advantage[1:], healthy_mask(counts[1:], terminal[1:]))
     assert torch.allclose(alone, (advantage[1:] - advantage[1:].mean()) / advantage[1:].std(unbiased=False), atol=1e-5)
     advantage[0, :20], terminal[0, 19], counts[0, 20:] = -1.0, True, False
-    standard = standardise(advantage, ordinary(counts, terminal))
+    standard = normalise_advantages(advantage, healthy_mask(counts, terminal))
     assert torch.equal(standard[1:], alone)
-    assert (standard[0, :20] == -MOST).all()
+    assert (standard[0, :20] == -MAX_ABS_ADVANTAGE).all()
 
 
 def test_all_breakdowns_are_compared_with_each_other() -> None:
     advantage, counts = torch.tensor([[1.0, 3.0], [5.0, 100.0]]), torch.tensor([[True, True], [True, False]])
-    measured = ordinary(counts, torch.ones(2, 2, dtype=torch.bool))
+    measured = healthy_mask(counts, torch.ones(2, 2, dtype=torch.bool))
     assert torch.equal(measured, counts)
-    assert standardise(advantage, measured)[0, 1] == 0.0
+    assert normalise_advantages(advantage, measured)[0, 1] == 0.0
 
 
 def test_equal_decisions_have_no_advantage() -> None:
     advantage = 1 + 1e-8 * torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    assert standardise(advantage, torch.ones(8, 6, dtype=torch.bool)).abs().max() < 0.01
+    assert normalise_advantages(advantage, torch.ones(8, 6, dtype=torch.bool)).abs().max() < 0.01

@@ -5,7 +5,7 @@ import torch
 from esper.config import HorizonName, PPOConfig
 from esper.domain import HEADS
 from esper.growth.network import GrowingNetwork
-from esper.policy.agent import EnvView
+from esper.policy.agent import EnvStatus
 from esper.ppo.agent import PPOAgent
 from tests.growth.hosts import network
 
@@ -22,8 +22,8 @@ def agent_with(horizon: HorizonName) -> PPOAgent:
     )
 
 
-def view(env: int, net: GrowingNetwork, step: int) -> EnvView:
-    return EnvView(env=env, slots=net.slots, steps=3, chance_loss=2.3, step=step, losses=[2.0], accuracies=[0.3])
+def view(env: int, net: GrowingNetwork, step: int) -> EnvStatus:
+    return EnvStatus(env=env, slots=net.slots, steps=3, chance_loss=2.3, step=step, losses=[2.0], accuracies=[0.3])
 
 
 def play(agent: PPOAgent) -> tuple[torch.Tensor, torch.Tensor]:
@@ -32,7 +32,7 @@ def play(agent: PPOAgent) -> tuple[torch.Tensor, torch.Tensor]:
     agent.begin_round(torch.rand(2, 3, len(HEADS), generator=torch.Generator().manual_seed(1)))
     for step in range(3):
         agent.act(step, [view(env, net, step) for env, net in enumerate(nets)])
-        agent.reward(step, [0.1, 0.2], [False, False])
+        agent.record_rewards(step, [0.1, 0.2], [False, False])
     state = agent.hidden[0].clone()
     return state, agent._bootstrap([view(env, net, 3) for env, net in enumerate(nets)])
 
@@ -49,7 +49,7 @@ def test_interrupted_episode_bootstraps_from_its_last_state() -> None:
     assert not torch.equal(state, torch.zeros_like(state))
     reset = agent_with("continuing")
     play(reset)
-    reset.hidden = reset.network.start(2)
+    reset.hidden = reset.network.initial_state(2)
     nets = [network(), network()]
     forgetful = reset._bootstrap([view(env, net, 3) for env, net in enumerate(nets)])
     assert not torch.allclose(bootstrap, forgetful)

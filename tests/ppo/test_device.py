@@ -15,9 +15,9 @@ from esper.config import PPOConfig
 from esper.domain import HEADS, Op
 from esper.growth.network import GrowingNetwork
 from esper.policy import masks
-from esper.policy.agent import EnvView
+from esper.policy.agent import EnvStatus
 from esper.ppo.agent import CPU, PPOAgent
-from esper.ppo.rollout import Situation, Staging
+from esper.ppo.rollout import InputStaging, PolicyInputs
 from tests.growth.hosts import network
 
 META = torch.device("meta")
@@ -38,23 +38,23 @@ def agent_on(device: torch.device) -> PPOAgent:
     )
 
 
-def views(step: int) -> list[EnvView]:
+def views(step: int) -> list[EnvStatus]:
     hosts: list[GrowingNetwork] = [network() for _ in range(ENVS)]
     return [
-        EnvView(env=env, slots=host.slots, steps=STEPS, chance_loss=2.3, step=step, losses=[2.0], accuracies=[0.3])
+        EnvStatus(env=env, slots=host.slots, steps=STEPS, chance_loss=2.3, step=step, losses=[2.0], accuracies=[0.3])
         for env, host in enumerate(hosts)
     ]
 
 
 def test_policy_decides_and_learns_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masks, "validate", False)  # it would look at values
+    monkeypatch.setattr(masks, "validate_masks", False)  # it would look at values
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # `meta` has none
     agent = agent_on(META)
     agent.begin_round(torch.rand(ENVS, STEPS, len(HEADS)))
     for step in range(STEPS):
         decided = agent._decide(step, views(step))
         assert (decided.device, decided.shape) == (META, (ENVS, 2 * len(HEADS) + 1 + len(Op)))
-        agent.reward(step, [0.0] * ENVS, [False] * ENVS)
+        agent.record_rewards(step, [0.0] * ENVS, [False] * ENVS)
     assert agent._bootstrap(views(STEPS)).device == META
     rollout = agent.rollout
     obs_ETF = agent.observations.normalise(rollout.obs_ETF)
@@ -68,18 +68,18 @@ def test_policy_decides_and_learns_on_its_device(monkeypatch: pytest.MonkeyPatch
 
 def test_policy_state_is_on_its_device() -> None:
     agent = agent_on(META)
-    assert {name for name, tensor in agent.tensors().items() if tensor.device != META} == FROM_ENVS
+    assert {name for name, tensor in agent.state_tensors().items() if tensor.device != META} == FROM_ENVS
 
 
 def test_default_device_is_the_cpu_without_copies() -> None:
     agent = agent_on(CPU)
-    assert {tensor.device for tensor in agent.tensors().values()} == {CPU}
-    staging = Staging(ENVS, 5, SLOTS, CPU)
-    assert staging.move() is staging.here
+    assert {tensor.device for tensor in agent.state_tensors().values()} == {CPU}
+    staging = InputStaging(ENVS, 5, SLOTS, CPU)
+    assert staging.to_device() is staging.host
 
 
 def test_situation_is_moved_in_one_copy() -> None:
-    here, there = (Situation(ENVS, 5, SLOTS, CPU) for _ in range(2))
+    here, there = (PolicyInputs(ENVS, 5, SLOTS, CPU) for _ in range(2))
     here.obs_EF.normal_()
     here.blueprint_ES.random_(0, 9)
     for mask in here.masks:

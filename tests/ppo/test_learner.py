@@ -9,38 +9,40 @@ from torch import Tensor
 
 from esper.config import PPOConfig
 from esper.domain import HEADS, Op
-from esper.policy.masks import Masks
-from esper.policy.network import Evaluation, PolicyNetwork
+from esper.policy.masks import ActionMasks
+from esper.policy.network import ActionEvaluation, PolicyNetwork
 from esper.policy.observation import observation_size
 from esper.ppo import learner as learner_module
-from esper.ppo.advantages import MOST
-from esper.ppo.learner import Learner, explained_variance
-from esper.ppo.loss import Loss, ppo_loss
-from esper.ppo.rollout import Rollout, RunningMeanStd, Sequences
+from esper.ppo.advantages import MAX_ABS_ADVANTAGE
+from esper.ppo.learner import PPOLearner, explained_variance
+from esper.ppo.loss import PPOLoss, ppo_loss
+from esper.ppo.rollout import RolloutBuffer, RunningMeanStd, SequenceBatch
 from tests.device_syncs import device_syncs
 
 SLOTS, BLUEPRINTS = 2, 3
 
 
-def build(envs: int, steps: int, config: PPOConfig, rounds: int = 1) -> tuple[PolicyNetwork, Rollout, Learner]:
+def build(envs: int, steps: int, config: PPOConfig, rounds: int = 1) -> tuple[PolicyNetwork, RolloutBuffer, PPOLearner]:
     network = PolicyNetwork(SLOTS, BLUEPRINTS, config.hidden)
     network.initialise(torch.Generator().manual_seed(1))
-    rollout = Rollout(envs, steps, observation_size(SLOTS), SLOTS)
-    return network, rollout, Learner(network, RunningMeanStd(1), config, rounds)
+    rollout = RolloutBuffer(envs, steps, observation_size(SLOTS), SLOTS)
+    return network, rollout, PPOLearner(network, RunningMeanStd(1), config, rounds)
 
 
-def legal(envs: int, *ops: Op) -> Masks:
-    masks = Masks.empty(envs, slots=SLOTS)
+def legal(envs: int, *ops: Op) -> ActionMasks:
+    masks = ActionMasks.empty(envs, slots=SLOTS)
     masks.op_EO[:, list(ops)] = True
     masks.slot_EOS[:] = True
     masks.style_ESY[:] = True
     return masks
 
 
-def play(network: PolicyNetwork, rollout: Rollout, masks: Masks, obs_ETF: Tensor, generator: torch.Generator) -> None:
+def play(
+    network: PolicyNetwork, rollout: RolloutBuffer, masks: ActionMasks, obs_ETF: Tensor, generator: torch.Generator
+) -> None:
     """Fill a rollout with the policy's own decisions."""
     envs, steps, _ = obs_ETF.shape
-    state = network.start(envs)
+    state = network.initial_state(envs)
     rollout.clear()
     with torch.no_grad():
         for step in range(steps):
@@ -57,7 +59,7 @@ def play(network: PolicyNetwork, rollout: Rollout, masks: Masks, obs_ETF: Tensor
     rollout.counts_ET[:] = True
 
 
-def batch_of(rollout: Rollout, obs_ETF: Tensor) -> Sequences:
+def batch_of(rollout: RolloutBuffer, obs_ETF: Tensor) -> SequenceBatch:
     ones = torch.ones_like(rollout.reward_ET)
     return next(rollout.minibatches(obs_ETF, ones, ones, 1, torch.Generator().manual_seed(0)))
 
@@ -69,7 +71,7 @@ def test_first_minibatch_has_ratio_one_and_zero_kl() -> None:
     for minibatch in rollout.minibatches(
         obs, rollout.reward_ET, rollout.reward_ET, 4, torch.Generator().manual_seed(3)
     ):
-        features, _ = network.encode(minibatch.obs_ETF, minibatch.blueprint_ETS, network.start(2))
+        features, _ = network.encode(minibatch.obs_ETF, minibatch.blueprint_ETS, network.initial_state(2))
         evaluation = network.evaluate(features, minibatch.actions_ETH, minibatch.masks)
         ratio = (evaluation.log_prob_H - minibatch.log_prob_ETH).exp()
         assert torch.allclose(ratio, torch.ones_like(ratio), rtol=0, atol=2e-6)  # float32's last bits, nothing more
@@ -87,7 +89,7 @@ def test_update_has_the_configured_number_of_minibatches(envs: int, sizes: list[
 
 def test_lstm_over_episodes_equals_stepping() -> None:
     network, rollout, _ = build(4, 9, PPOConfig(hidden=16))
-    obs, state = torch.randn(4, 9, observation_size(SLOTS)), network.start(4)
+    obs, state = torch.randn(4, 9, observation_size(SLOTS)), network.initial_state(4)
     whole, _ = network.encode(obs, rollout.blueprint_ETS, state)
     stepped = []
     for step in range(9):
@@ -102,11 +104,11 @@ def test_invalid_steps_do_not_change_the_update() -> None:
     play(network, rollout, legal(3, *Op), obs, torch.Generator().manual_seed(2))
     rollout.counts_ET[1, 3:] = False
     batch = batch_of(rollout, obs)
-    features, _ = network.encode(batch.obs_ETF, batch.blueprint_ETS, network.start(3))
+    features, _ = network.encode(batch.obs_ETF, batch.blueprint_ETS, network.initial_state(3))
     evaluation = network.evaluate(features, batch.actions_ETH, batch.masks)
     options = {"clip": 0.2, "value_coef": 0.5, "entropy_coef": 0.01}
     clean = ppo_loss(evaluation, batch, **options)
-    idle = ~batch.counts_ET
+    idle = ~batch.valid_ET
     garbage = batch._replace(
         advantage_ET=batch.advantage_ET.masked_fill(idle, math.nan),
         return_ET=batch.return_ET.masked_fill(idle, math.inf),
@@ -121,7 +123,7 @@ def test_gradient_at_ratio_one_is_the_policy_gradient() -> None:
     obs = torch.randn(4, 5, observation_size(SLOTS))
     play(network, rollout, legal(4, *Op), obs, torch.Generator().manual_seed(2))
     batch = batch_of(rollout, obs)._replace(advantage_ET=torch.randn(4, 5))
-    features, _ = network.encode(batch.obs_ETF, batch.blueprint_ETS, network.start(4))
+    features, _ = network.encode(batch.obs_ETF, batch.blueprint_ETS, network.initial_state(4))
     evaluation = network.evaluate(features, batch.actions_ETH, batch.masks)
     loss = ppo_loss(evaluation, batch, clip=0.2, value_coef=0.0, entropy_coef=0.0).total
     parameter = network.heads["op"][2].weight  # pyright: ignore[reportIndexIssue]
@@ -177,7 +179,7 @@ def test_learning_rate_and_entropy_bonus_fall_linearly(monkeypatch: pytest.Monke
     play(network, rollout, legal(4, *Op), obs, generator)
     bonuses: list[float] = []
 
-    def noted(*args: Any, entropy_coef: float, **options: Any) -> Loss:
+    def noted(*args: Any, entropy_coef: float, **options: Any) -> PPOLoss:
         bonuses.append(entropy_coef)
         return ppo_loss(*args, entropy_coef=entropy_coef, **options)
 
@@ -188,12 +190,12 @@ def test_learning_rate_and_entropy_bonus_fall_linearly(monkeypatch: pytest.Monke
 
 
 def learned_from(
-    learner: Learner, rollout: Rollout, obs_ETF: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Sequences, Tensor]:
+    learner: PPOLearner, rollout: RolloutBuffer, obs_ETF: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> tuple[SequenceBatch, Tensor]:
     """The one minibatch of an update, and the envs in its order."""
-    batches: list[Sequences] = []
+    batches: list[SequenceBatch] = []
 
-    def noted(evaluation: Evaluation, batch: Sequences, **options: Any) -> Loss:
+    def noted(evaluation: ActionEvaluation, batch: SequenceBatch, **options: Any) -> PPOLoss:
         batches.append(batch)
         return ppo_loss(evaluation, batch, **options)
 
@@ -230,7 +232,7 @@ def test_update_is_robust_to_a_breakdown(monkeypatch: pytest.MonkeyPatch) -> Non
     batch, order = learned_from(learner, rollout, obs, monkeypatch)
     judged_ET = batch.advantage_ET
     assert judged_ET[order != 0].std() == pytest.approx(1.0, abs=0.05)
-    assert (judged_ET[order == 0, :4] == -MOST).all()
+    assert (judged_ET[order == 0, :4] == -MAX_ABS_ADVANTAGE).all()
 
 
 def test_large_kl_stops_the_update_early() -> None:

@@ -10,22 +10,22 @@ from torch import Tensor
 
 from esper.config import PPOConfig
 from esper.domain import Op
-from esper.policy.agent import Learned
+from esper.policy.agent import UpdateStats
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size
-from esper.ppo.learner import Learner
-from esper.ppo.rollout import Rollout, RunningMeanStd
-from esper.ranks import Ranks
+from esper.ppo.learner import PPOLearner
+from esper.ppo.rollout import RolloutBuffer, RunningMeanStd
+from esper.ranks import RankGroup
 from tests.ppo.test_learner import BLUEPRINTS, SLOTS, legal, play
 from tests.ranks import together
 
 STEPS = 6
 
 
-def experience(envs: int, network: PolicyNetwork) -> tuple[Rollout, Tensor]:
+def experience(envs: int, network: PolicyNetwork) -> tuple[RolloutBuffer, Tensor]:
     """A round of some envs; of the last one, only the beginning counts."""
     generator = torch.Generator().manual_seed(5)
-    rollout = Rollout(envs, STEPS, observation_size(SLOTS), SLOTS)
+    rollout = RolloutBuffer(envs, STEPS, observation_size(SLOTS), SLOTS)
     obs_ETF = torch.randn(envs, STEPS, observation_size(SLOTS), generator=generator)
     play(network, rollout, legal(envs, *Op), obs_ETF, generator)
     rollout.reward_ET.normal_(generator=generator)
@@ -33,18 +33,22 @@ def experience(envs: int, network: PolicyNetwork) -> tuple[Rollout, Tensor]:
     return rollout, obs_ETF
 
 
-def learn(ranks: Ranks, envs: int, config: PPOConfig, rounds: int = 2) -> tuple[list[Learned], dict[str, Tensor]]:
+def learn(
+    ranks: RankGroup, envs: int, config: PPOConfig, rounds: int = 2
+) -> tuple[list[UpdateStats], dict[str, Tensor]]:
     """Some updates from this rank's share; what they did, and the network and the scale of returns after them."""
     network = PolicyNetwork(SLOTS, BLUEPRINTS, config.hidden)
     network.initialise(torch.Generator().manual_seed(1))
     returns = RunningMeanStd(1)
     whole, obs_ETF = experience(envs, network)
-    own = Rollout(len(ranks.owned(envs)), STEPS, observation_size(SLOTS), SLOTS)
+    own = RolloutBuffer(len(ranks.env_range(envs)), STEPS, observation_size(SLOTS), SLOTS)
     for name, value in own.tensors().items():
-        value.copy_(ranks.own(whole.tensors()[name]))
-    learner = Learner(network, returns, config, rounds, ranks)
+        value.copy_(ranks.local_rows(whole.tensors()[name]))
+    learner = PPOLearner(network, returns, config, rounds, ranks)
     learned = [
-        learner.update(own, ranks.own(obs_ETF), ranks.own(torch.zeros(envs)), index, torch.Generator().manual_seed(9))
+        learner.update(
+            own, ranks.local_rows(obs_ETF), ranks.local_rows(torch.zeros(envs)), index, torch.Generator().manual_seed(9)
+        )
         for index in range(rounds)
     ]
     return learned, {**network.state_dict(), **returns.state_dict(prefix="returns.")}
@@ -64,7 +68,7 @@ def test_ranks_learn_like_one_process(world: int, envs: int) -> None:
             assert_close(got, wanted)
 
 
-def assert_close(got: Learned, wanted: Learned) -> None:
+def assert_close(got: UpdateStats, wanted: UpdateStats) -> None:
     for name, value in dataclasses.asdict(wanted).items():
         assert getattr(got, name) == pytest.approx(value, rel=1e-3, abs=1e-6), name
 
@@ -78,16 +82,16 @@ def test_ranks_stop_early_together() -> None:
 
 
 def test_head_unused_on_all_ranks_reports_no_gradient() -> None:
-    def used(ranks: Ranks) -> dict[str, float | None]:
+    def used(ranks: RankGroup) -> dict[str, float | None]:
         config = PPOConfig(hidden=16)
         network = PolicyNetwork(SLOTS, BLUEPRINTS, config.hidden)
         network.initialise(torch.Generator().manual_seed(1))
-        rollout = Rollout(3, STEPS, observation_size(SLOTS), SLOTS)
+        rollout = RolloutBuffer(3, STEPS, observation_size(SLOTS), SLOTS)
         generator = torch.Generator().manual_seed(ranks.rank)
         obs_ETF = torch.randn(3, STEPS, observation_size(SLOTS), generator=generator)
         play(network, rollout, legal(3, Op.WAIT, Op.FOSSILIZE), obs_ETF, generator)
         rollout.reward_ET.normal_(generator=generator)
-        learner = Learner(network, RunningMeanStd(1), config, 1, ranks)
+        learner = PPOLearner(network, RunningMeanStd(1), config, 1, ranks)
         order = torch.Generator().manual_seed(9)
         return learner.update(rollout, obs_ETF, torch.zeros(3), 0, order).head_grad_norms
 

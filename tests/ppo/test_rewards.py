@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from esper.config import HorizonName, PPOConfig, RewardConfig
 from esper.domain import Stage
-from esper.ppo.rewards import Reward, potential, rent
+from esper.ppo.rewards import RewardFunction, contribution_potential, rent_cost
 from tests.growth.hosts import grow, network
 
 share = st.floats(0, 1)
@@ -20,7 +20,7 @@ def play(
     mode: str, steps: Sequence[tuple[float, float | None, float]], gamma: float, horizon: HorizonName = "episode"
 ) -> list[dict[str, float]]:
     learning = PPOConfig(gamma=gamma, horizon=horizon)
-    reward = Reward(mode, RewardConfig(contribution=0.5), learning, len(steps))  # pyright: ignore[reportArgumentType]
+    reward = RewardFunction(mode, RewardConfig(contribution=0.5), learning, len(steps))  # pyright: ignore[reportArgumentType]
     reward.begin(0.1)
     return [reward.step(*step, acted=index % 2 == 0) for index, step in enumerate(steps)]
 
@@ -67,8 +67,8 @@ def test_sparse_pays_the_simplified_return_at_the_end(
 
 
 def test_potential_is_the_sum_over_seeds() -> None:
-    assert potential([0.25, -0.125]) == 0.125
-    assert potential([]) == 0.0
+    assert contribution_potential([0.25, -0.125]) == 0.125
+    assert contribution_potential([]) == 0.0
 
 
 @given(episode)
@@ -89,8 +89,8 @@ def test_reward_modes_differ_in_shaping_and_timing(steps: list[tuple[float, floa
 
 def test_rent_is_the_log_of_grown_parameters() -> None:
     weights = RewardConfig(rent=0.01, rent_floor=100)
-    assert rent(3.0, 500, weights) == pytest.approx(0.01 * math.log(3.0))
-    assert rent(1.0, 500, weights) == 0.0
+    assert rent_cost(3.0, 500, weights) == pytest.approx(0.01 * math.log(3.0))
+    assert rent_cost(1.0, 500, weights) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_grown_parameters_are_charged_once_at_every_stage(stage: Stage) -> None:
     grow(net.slots[2], Stage.FOSSILIZED, "conv_small")
     grown = (9 * 4 * 4 + 2 * 4) + (16 * 16 + 2 * 16)
     weights = RewardConfig(rent=0.01, rent_floor=1)
-    charged = rent(net.parameter_ratio, net.host_parameter_count, weights)
+    charged = rent_cost(net.parameter_ratio, net.host_parameter_count, weights)
     assert charged == pytest.approx(0.01 * math.log1p(grown / net.host_parameter_count))
 
 
@@ -110,20 +110,20 @@ def test_removed_seed_is_not_charged() -> None:
     net = network()
     grow(net.slots[1], Stage.PROBATIONARY)
     net.slots[1].remove_seed("cull")
-    assert rent(net.parameter_ratio, net.host_parameter_count, RewardConfig()) == 0.0
+    assert rent_cost(net.parameter_ratio, net.host_parameter_count, RewardConfig()) == 0.0
 
 
 def test_tiny_host_is_charged_at_the_floor() -> None:
-    assert rent(3.0, 50, RewardConfig(rent=0.01, rent_floor=100)) == pytest.approx(0.01 * math.log(2.0))
+    assert rent_cost(3.0, 50, RewardConfig(rent=0.01, rent_floor=100)) == pytest.approx(0.01 * math.log(2.0))
 
 
 def test_reward_continues_from_a_snapshot() -> None:
     steps = [(0.3, 0.1, 0.001), (0.5, 0.2, 0.002), (0.4, 0.0, 0.003)]
-    reward = Reward("sparse", RewardConfig(), PPOConfig(), 3)
+    reward = RewardFunction("sparse", RewardConfig(), PPOConfig(), 3)
     reward.begin(0.1)
     reward.step(*steps[0], acted=True)
-    resumed = Reward("sparse", RewardConfig(), PPOConfig(), 3)
-    resumed.restore(reward.snapshot())
+    resumed = RewardFunction("sparse", RewardConfig(), PPOConfig(), 3)
+    resumed.load_state_dict(reward.state_dict())
     after = [[each.step(*step, acted=False) for step in steps[1:]] for each in (resumed, reward)]
     assert after[0] == after[1]
     assert after[0][-1]["op"] == -RewardConfig().op

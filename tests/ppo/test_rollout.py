@@ -44,7 +44,7 @@ def test_normaliser_is_frozen_between_updates_and_invertible() -> None:
     values = batches(4)[-1]
     once = running.normalise(values, limit=100.0)
     assert torch.equal(running.normalise(values, limit=100.0), once)
-    torch.testing.assert_close(running.restore_scale(once), values)
+    torch.testing.assert_close(running.denormalise(once), values)
 
 
 def test_normalised_data_has_mean_zero_and_deviation_one() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from esper.telemetry.codec import encode
+from esper.telemetry.codec import encode_json
 from esper.telemetry.events import AnyEvent
 from esper.telemetry.state import Keyframe, Record, RunState
 
@@ -18,7 +18,7 @@ def fold(events: Iterable[AnyEvent], state: RunState | None = None) -> RunState:
 
 
 def lines(records: Iterable[Record]) -> bytes:
-    return b"".join(encode(record) + b"\n" for record in records)
+    return b"".join(encode_json(record) + b"\n" for record in records)
 
 
 def recording(events: Sequence[AnyEvent], state: RunState | None = None) -> bytes:

@@ -16,8 +16,8 @@ from esper.history import keyframe_index
 from esper.history.history import open_history
 from esper.history.playback import Playback
 from esper.recording import merged_ranks
-from esper.recording.run_lock import LOCK, Holder, RunLock
-from esper.recording.segments import pack, segment_path
+from esper.recording.run_lock import LOCK_FILE, LockHolder, RunLock
+from esper.recording.segments import compress_segment, segment_path
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import env_stepped, example_run, run_started, stamp
@@ -67,12 +67,12 @@ def test_merged_ranks_read_as_one_history(ranks: int, packed: bool, tmp_path: Pa
     paths = record(tmp_path / "run", RUN, ranks)
     if packed:
         for path in paths:
-            pack(path)
+            compress_segment(path)
     assert_same(tmp_path / "run", RUN)
 
 
 def test_merged_history_seeks_to_any_position(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(merged_ranks, "CHUNK", 2_000)
+    monkeypatch.setattr(merged_ranks, "READ_CHUNK_BYTES", 2_000)
     monkeypatch.setattr(keyframe_index, "INDEX_INTERVAL", 16)
     record(tmp_path / "run", RUN, 2)
     history = open_history(tmp_path / "run")
@@ -149,7 +149,7 @@ def test_merged_event_waits_for_earlier_ones_of_other_ranks(tmp_path: Path) -> N
     seen = [event.seq for event in playback.history.events()]
     missing = shares(RUN, 2)[1][3].seq
     assert seen == list(range(1, missing))
-    playback.to_end()
+    playback.seek_end()
     path.write_bytes(b"".join(whole[:9]))
     assert playback.poll()
     path.write_bytes(b"".join(whole))
@@ -165,7 +165,7 @@ def test_merged_reader_waits_for_nothing_after_the_end(tmp_path: Path) -> None:
     text = second.read_bytes()
     kept = text[: text.rindex(b"\n", 0, -40) + 10]
     second.write_bytes(kept)
-    pack(first)
+    compress_segment(first)
     lost = {event.seq for event in shares(RUN, 2)[1]} - {
         event.seq for event in shares(RUN, 2)[1][: kept.count(b"\n") - 1]
     }
@@ -191,7 +191,7 @@ def test_merged_reader_reports_missing_events_of_a_lost_rank(tmp_path: Path) -> 
 def leave_lock(directory: Path, host: str) -> None:
     """As a process does that was killed there."""
     lock = RunLock(directory)
-    (directory / LOCK).write_bytes(msgspec.json.encode(Holder(pid=1, host=host)))
+    (directory / LOCK_FILE).write_bytes(msgspec.json.encode(LockHolder(pid=1, host=host)))
     lock.release()
 
 
@@ -216,7 +216,7 @@ def test_merged_reader_skips_a_rank_known_to_be_killed(host: str, shown: bool, t
     run = tmp_path / "run"
     first, second = record(run, RUN, 2)
     first.write_bytes(b"".join(first.read_bytes().splitlines(keepends=True)[:6]))
-    pack(second)
+    compress_segment(second)
     leave_lock(run, socket.gethostname() if host == "this" else "elsewhere")
     last = shares(RUN, 2)[1][-1].seq
     history = open_history(run)
@@ -245,7 +245,7 @@ def test_merged_damage_is_reported_with_its_file(tmp_path: Path) -> None:
     text = path.read_bytes().splitlines(keepends=True)
     text[5] = b"{" + text[5][2:]
     path.write_bytes(b"".join(text))
-    pack(run / "events-00001.jsonl")
+    compress_segment(run / "events-00001.jsonl")
     history = open_history(run)
     assert history.length == len(RUN) - 1
     (notice,) = history.notices

@@ -27,8 +27,8 @@ PATIENCE = 60.0
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PERIOD", 0.01)
-    monkeypatch.setattr(module, "RETRY", 0.02)
+    monkeypatch.setattr(module, "FLUSH_INTERVAL_S", 0.01)
+    monkeypatch.setattr(module, "RETRY_INTERVAL_S", 0.02)
 
 
 @pytest.fixture
@@ -92,8 +92,8 @@ def test_recorder_snapshot_includes_the_last_event(recorder: Recorder) -> None:
 
 
 def test_segments_are_packed_and_start_with_a_keyframe(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SEGMENT_BYTES", 4000)
-    monkeypatch.setattr(module, "BATCH", 5)
+    monkeypatch.setattr(module, "MAX_SEGMENT_BYTES", 4000)
+    monkeypatch.setattr(module, "WRITE_BATCH_RECORDS", 5)
     put_all(recorder, RUN)
     recorder.flush()
 
@@ -134,8 +134,8 @@ def test_resumed_recorder_continues_after_a_killed_one(tmp_path: Path) -> None:
 
 
 def test_slow_disk_loses_no_events(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WAITING", 20)
-    monkeypatch.setattr(module, "BATCH", 10)
+    monkeypatch.setattr(module, "MAX_PENDING_RECORDS", 20)
+    monkeypatch.setattr(module, "WRITE_BATCH_RECORDS", 10)
     append = SegmentWriter.append
     waited = []
 
@@ -145,7 +145,7 @@ def test_slow_disk_loses_no_events(recorder: Recorder, monkeypatch: pytest.Monke
         append(writer, lines)
 
     monkeypatch.setattr(SegmentWriter, "append", slowly)
-    recorder._alert = 10
+    recorder._wake_threshold = 10
     put_all(recorder, RUN)
     recorder.flush()
 
@@ -172,7 +172,7 @@ class FullDisk:
 def test_full_disk_loses_no_events_and_recovers(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     disk = FullDisk(room)
     monkeypatch.setattr(segments.os, "write", disk)
-    monkeypatch.setattr(module, "BATCH", 10)
+    monkeypatch.setattr(module, "WRITE_BATCH_RECORDS", 10)
     put_all(recorder, RUN[:90])
 
     assert not recorder.flush()
@@ -311,4 +311,4 @@ def test_manifest_is_replaced_atomically(tmp_path: Path) -> None:
 
     assert files(tmp_path / "run") == ["run.json"]
     manifest = msgspec.json.decode((tmp_path / "run" / "run.json").read_bytes())
-    assert manifest == {"schema": ev.SCHEMA, "seed": 2, "clip": "Infinity"}
+    assert manifest == {"schema": ev.SCHEMA_VERSION, "seed": 2, "clip": "Infinity"}

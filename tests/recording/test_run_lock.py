@@ -15,9 +15,9 @@ import pytest
 
 from esper.recording import run_lock
 from esper.recording.recorder import RecordingError
-from esper.recording.run_lock import LOCK, RunLock, is_live, read_holder
+from esper.recording.run_lock import LOCK_FILE, RunLock, is_live, read_holder
 
-HOLD = "import sys; from pathlib import Path; from esper.telemetry.liveness import RunLock; "
+HOLD = "import sys; from pathlib import Path; from esper.recording.run_lock import RunLock; "
 HOLD += "lock = RunLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
 
 
@@ -44,7 +44,7 @@ def test_run_without_a_lock_is_not_live(tmp_path: Path) -> None:
 
 def test_run_is_live_until_released(tmp_path: Path) -> None:
     lock = RunLock(tmp_path)
-    assert lock.problem is None
+    assert lock.warning is None
     assert is_live(tmp_path)
     assert is_live(tmp_path)  # a look takes nothing away
     lock.release()
@@ -67,16 +67,16 @@ def test_run_is_live_until_its_process_is_killed(tmp_path: Path, other: subproce
 def test_second_process_cannot_lock_a_run(
     tmp_path: Path, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_lock, "PATIENCE", 0.05)
+    monkeypatch.setattr(run_lock, "LOCK_TIMEOUT_S", 0.05)
     with pytest.raises(RecordingError, match=f"is being trained by process {other.pid} on .*esper-sanctum attach"):
         RunLock(tmp_path)
     assert is_live(tmp_path)
 
 
 def test_lock_waits_while_another_process_checks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_lock, "PATIENCE", 60.0)
+    monkeypatch.setattr(run_lock, "LOCK_TIMEOUT_S", 60.0)
     RunLock(tmp_path).release()
-    look = os.open(tmp_path / LOCK, os.O_RDONLY)
+    look = os.open(tmp_path / LOCK_FILE, os.O_RDONLY)
     fcntl.flock(look, fcntl.LOCK_SH)
     os.set_blocking(look, False)
     code = "import sys, time, os, fcntl; fcntl.flock(0, fcntl.LOCK_SH); print('looking', flush=True); time.sleep(0.3)"
@@ -94,7 +94,7 @@ def test_filesystem_without_locks_is_reported(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     lock = RunLock(tmp_path)
-    assert lock.problem == f"nobody can see that this run is alive: {tmp_path / LOCK}: No locks available"
+    assert lock.warning == f"nobody can see that this run is alive: {tmp_path / LOCK_FILE}: No locks available"
     assert not is_live(tmp_path)
     lock.release()
 
@@ -102,8 +102,8 @@ def test_filesystem_without_locks_is_reported(tmp_path: Path, monkeypatch: pytes
 def test_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_lock, "fcntl", None)
     lock = RunLock(tmp_path)
-    assert lock.problem is not None
-    assert "no file locks" in lock.problem
+    assert lock.warning is not None
+    assert "no file locks" in lock.warning
     assert not is_live(tmp_path)
     lock.release()
 

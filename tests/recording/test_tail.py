@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from esper.recording.recorder import Recorder
-from esper.recording.segments import ReadError, pack, segment_path
-from esper.recording.tail import DAMAGED, Tail
+from esper.recording.segments import ReadError, compress_segment, segment_path
+from esper.recording.tail import MAX_DAMAGE_NOTICES, RecordingFollower
 from esper.telemetry import events as ev
-from esper.telemetry.codec import encode
+from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import example_run
 
@@ -29,11 +29,11 @@ def fold(records: list[Record]) -> RunState:
 
 def folded(records: list[Record]) -> bytes:
     """The state after them, written down: a NaN is equal to none."""
-    return encode(fold(records))
+    return encode_json(fold(records))
 
 
 def lines(*records: Record) -> bytes:
-    return b"".join(encode(record) + b"\n" for record in records)
+    return b"".join(encode_json(record) + b"\n" for record in records)
 
 
 def kinds(records: list[Record]) -> list[str]:
@@ -42,7 +42,7 @@ def kinds(records: list[Record]) -> list[str]:
 
 def test_tail_yields_every_record_once_in_order(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
-    tail = Tail(tmp_path)
+    tail = RecordingFollower(tmp_path)
     assert list(tail.poll()) == []
     heard: list[Record] = []
     for start in range(0, len(RUN), 7):
@@ -61,7 +61,7 @@ def test_tail_starts_at_the_last_segment(tmp_path: Path) -> None:
     segment_path(tmp_path, 1).write_bytes(b"this is not looked at\n")
     early = fold(list(RUN[:30]))
     segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(early), *RUN[30:40]))
-    tail = Tail(tmp_path)
+    tail = RecordingFollower(tmp_path)
     heard = list(tail.poll())
     assert kinds(heard) == ["Keyframe", *kinds(list(RUN[30:40]))]
     assert folded(heard) == folded(list(RUN[:40]))
@@ -71,19 +71,19 @@ def test_tail_starts_at_the_last_segment(tmp_path: Path) -> None:
 def test_tail_continues_into_a_new_segment(tmp_path: Path) -> None:
     first = segment_path(tmp_path, 1)
     first.write_bytes(lines(Keyframe.of(RunState()), *RUN[:20]))
-    tail = Tail(tmp_path)
+    tail = RecordingFollower(tmp_path)
     assert len(list(tail.poll())) == 21
     with first.open("ab") as file:
         file.write(lines(*RUN[20:25]))
     segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(fold(list(RUN[:25]))), *RUN[25:30]))
-    pack(first)
+    compress_segment(first)
     assert lines(*tail.poll()) == lines(*RUN[20:30])
 
 
 def test_tail_yields_the_restored_state(tmp_path: Path) -> None:
     first = segment_path(tmp_path, 1)
     first.write_bytes(lines(Keyframe.of(RunState()), *RUN[:20]))
-    tail = Tail(tmp_path)
+    tail = RecordingFollower(tmp_path)
     heard = list(tail.poll())
     segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(fold(list(RUN[:10]))), *RUN[10:12]))
     heard += tail.poll()
@@ -95,7 +95,7 @@ def test_tail_waits_for_the_rest_of_a_line(tmp_path: Path) -> None:
     file = segment_path(tmp_path, 1)
     for cut in (0, 10, len(content) - 5):
         file.write_bytes(content[:cut])
-        tail = Tail(tmp_path)
+        tail = RecordingFollower(tmp_path)
         before = list(tail.poll())
         file.write_bytes(content)
         assert folded(before + list(tail.poll())) == folded(list(RUN[:9]))
@@ -106,7 +106,7 @@ def test_tail_reports_unreadable_lines(tmp_path: Path) -> None:
     unknown = b'{"type":"Sneezed","seq":3,"time":1.0}\n' * 2
     content = lines(Keyframe.of(RunState()), *RUN[:5]) + unknown + b"rubbish\n" + lines(*RUN[5:7]) + b'{"type":"RunE'
     segment_path(tmp_path, 1).write_bytes(content)
-    tail = Tail(tmp_path)
+    tail = RecordingFollower(tmp_path)
     assert len(list(tail.poll())) == 8
     segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(fold(list(RUN[:7]))), *RUN[7:9]))
     assert len(list(tail.poll())) == 2
@@ -118,7 +118,7 @@ def test_tail_reports_unreadable_lines(tmp_path: Path) -> None:
 
 def test_tail_reports_a_deleted_file_and_reads_the_next(tmp_path: Path) -> None:
     segment_path(tmp_path, 1).write_bytes(lines(Keyframe.of(RunState()), *RUN[:5]))
-    tail = Tail(tmp_path)
+    tail = RecordingFollower(tmp_path)
     records = list(tail.poll())
     segment_path(tmp_path, 1).unlink()
     assert list(tail.poll()) == []
@@ -130,21 +130,21 @@ def test_tail_reports_a_deleted_file_and_reads_the_next(tmp_path: Path) -> None:
 
 def test_tail_summarises_much_damage(tmp_path: Path) -> None:
     segment_path(tmp_path, 1).write_bytes(lines(Keyframe.of(RunState())) + b"rubbish\n" * 1000)
-    tail = Tail(tmp_path)
+    tail = RecordingFollower(tmp_path)
     list(tail.poll())
-    assert len(tail.notices) == DAMAGED + 1
+    assert len(tail.notices) == MAX_DAMAGE_NOTICES + 1
     assert tail.notices[-1] == "more lines are damaged and are skipped: replay tells of them"
 
 
 def test_tail_refuses_a_state_of_another_version(tmp_path: Path) -> None:
     segment_path(tmp_path, 1).write_bytes(b'{"type":"Keyframe","seq":5,"time":1.0,"state":{"seq":"five"}}\n')
     with pytest.raises(ReadError, match="this version cannot read its state: "):
-        list(Tail(tmp_path).poll())
+        list(RecordingFollower(tmp_path).poll())
 
 
 def test_tail_refuses_a_deleted_directory(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match=r"cannot read .*gone: No such file"):
-        list(Tail(tmp_path / "gone").poll())
+        list(RecordingFollower(tmp_path / "gone").poll())
 
 
 def test_tail_merges_ranks_into_one_stream(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_tail_merges_ranks_into_one_stream(tmp_path: Path) -> None:
     shares = [[event for event in rest if event.seq % 2 == part] for part in (1, 0)]
     segment_path(tmp_path, 1).write_bytes(lines(opening, started, *shares[0][:10]))
     segment_path(other, 1).write_bytes(lines(opening, started, *shares[1][:10]))
-    tail = Tail(tmp_path)
+    tail = RecordingFollower(tmp_path)
     heard = list(tail.poll())
     with segment_path(tmp_path, 1).open("ab") as file:
         file.write(lines(*shares[0][10:]))

@@ -37,7 +37,7 @@ def _no_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read a short recording within one tick, however busy the machine is."""
-    monkeypatch.setattr("esper.sanctum.source.SLICE", 60.0)
+    monkeypatch.setattr("esper.sanctum.source.READ_BUDGET_S", 60.0)
 
 
 @pytest.fixture(autouse=True)

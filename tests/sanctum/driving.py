@@ -22,10 +22,10 @@ from esper.history.history import open_history
 from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource, ReplaySource
-from esper.sanctum.theme import DEFAULT
+from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.header import Header
 from esper.sanctum.widgets.panel import Panel
-from esper.telemetry.codec import encode
+from esper.telemetry.codec import encode_json
 from esper.telemetry.events import AnyEvent
 from esper.telemetry.state import Record
 from tests.sanctum.sessions import FakeSession
@@ -41,13 +41,13 @@ _QUIET_CPU_S = 1.0
 
 def copy_of_default(folder: Path, name: str, old: str = "", new: str = "") -> Path:
     """Write a copy of the default theme file in which one text is replaced."""
-    path, text = folder / f"{name}.toml", (THEMES / f"{DEFAULT}.toml").read_text()
+    path, text = folder / f"{name}.toml", (THEMES / f"{DEFAULT_THEME}.toml").read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
     return path
 
 
-def live(records: Iterable[Record], *, theme: str = DEFAULT) -> tuple[SanctumApp, FakeSession]:
+def live(records: Iterable[Record], *, theme: str = DEFAULT_THEME) -> tuple[SanctumApp, FakeSession]:
     """Return a live dashboard, and its session with these records."""
     session = FakeSession(records)
     return SanctumApp(LiveSource(session), theme=theme), session
@@ -56,10 +56,10 @@ def live(records: Iterable[Record], *, theme: str = DEFAULT) -> tuple[SanctumApp
 def replay(events: Iterable[AnyEvent], folder: Path) -> tuple[SanctumApp, Playback]:
     """Return a dashboard over a recording, paused at its start."""
     file = folder / "events-00001.jsonl"
-    file.write_bytes(b"".join(encode(event) + b"\n" for event in events))
+    file.write_bytes(b"".join(encode_json(event) + b"\n" for event in events))
     source = ReplaySource(Playback(open_history(file)))
     source.start = lambda: None  # playback must not start by itself
-    return SanctumApp(source, theme=DEFAULT), source.playback
+    return SanctumApp(source, theme=DEFAULT_THEME), source.playback
 
 
 async def settle(pilot: Pilot[Any]) -> None:

@@ -6,7 +6,7 @@ import queue
 from collections.abc import Iterable
 from pathlib import Path
 
-from esper.control import Control, Request
+from esper.control import Request, RequestQueue
 from esper.telemetry import events as ev
 from esper.telemetry.state import Record
 
@@ -16,9 +16,9 @@ class FakeSession:
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self.records: queue.SimpleQueue[Record] = queue.SimpleQueue()
-        self.control = Control()
-        self.alive = True
-        self.failure: str | None = None
+        self.control = RequestQueue()
+        self.is_engine_alive = True
+        self.fatal_error: str | None = None
         self.directory: Path | None = None
         self.started = False
         self.say(*records)
@@ -44,6 +44,6 @@ class FakeSession:
     def asked(self) -> list[Request]:
         """Requests received since the last call."""
         requests: list[Request] = []
-        while (request := self.control.take()) is not None:
+        while (request := self.control.get()) is not None:
             requests.append(request)
         return requests

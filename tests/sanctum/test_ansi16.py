@@ -55,7 +55,7 @@ def palette(request: pytest.FixtureRequest) -> Palette:
 def test_sixteen_colours_every_role_is_readable(palette: Palette) -> None:
     for role, style in {
         **palette.styles,
-        **{f"{role}, selected": style for role, style in palette.here.items()},
+        **{f"{role}, selected": style for role, style in palette.selected_styles.items()},
     }.items():
         for colour in (style.color, style.bgcolor):
             assert colour is not None

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from esper.attach.server import ControlServer
-from esper.attach.session import AttachSession
-from esper.config import resolve
-from esper.control import Control, Kind
+from esper.attach.server import AttachServer
+from esper.attach.session import AttachedRun
+from esper.config import resolve_config
+from esper.control import RequestKind, RequestQueue
 from esper.engine.thread import EngineThread
-from esper.health.detector import Inspector
+from esper.health.detector import AnomalyDetector
 from esper.recording.recorder import Recorder
 from esper.recording.run_lock import RunLock
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.source import AttachSource
-from esper.sanctum.theme import DEFAULT
+from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.footer import Footer
 from esper.telemetry import events as ev
-from esper.telemetry.hub import Hub
+from esper.telemetry.hub import EventHub
 from tests.attach.viewers import asked, well
 from tests.factory import example_run
 from tests.runs import recorded, tiny
@@ -39,10 +39,10 @@ class StubRun:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.control = Control()
+        self.control = RequestQueue()
         self.lock = RunLock(directory)
         self.recorder = Recorder(directory)
-        self.hub = Hub(self.recorder, Inspector())
+        self.hub = EventHub(self.recorder, AnomalyDetector())
         self.say(*example_run()[:30])
 
     def say(self, *events: ev.AnyEvent) -> None:
@@ -63,22 +63,22 @@ def run(tmp_path: Path) -> Iterator[StubRun]:
 
 
 def attach(directory: Path, *, read_only: bool = False) -> tuple[SanctumApp, AttachSource]:
-    source = AttachSource(AttachSession(directory, read_only=read_only))
-    return SanctumApp(source, theme=DEFAULT), source
+    source = AttachSource(AttachedRun(directory, read_only=read_only))
+    return SanctumApp(source, theme=DEFAULT_THEME), source
 
 
 async def test_request_progress_shows_sent_accepted_and_done(run: StubRun) -> None:
     """Each state is shown only once it is true."""
     app, source = attach(run.directory)
     answering = threading.Event()
-    accept = run.control.ask
+    accept = run.control.put
 
-    def hesitate(kind: Kind, origin: str, path: str | None = None) -> None:
+    def hesitate(kind: RequestKind, origin: str, path: str | None = None) -> None:
         assert answering.wait(PATIENCE)
         accept(kind, origin, path)
 
-    with pytest.MonkeyPatch.context() as patch, closing(ControlServer(run.directory, run.control, well)):
-        patch.setattr(run.control, "ask", hesitate)
+    with pytest.MonkeyPatch.context() as patch, closing(AttachServer(run.directory, run.control, well)):
+        patch.setattr(run.control, "put", hesitate)
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: "RUNNING" in header(app))
             await until(pilot, lambda: source.session.control.origin is not None)
@@ -87,7 +87,7 @@ async def test_request_progress_shows_sent_accepted_and_done(run: StubRun) -> No
             answering.set()
             await until(pilot, lambda: "RUNNING pausing…" in header(app))
             (request,) = asked(run.control)
-            assert (request.kind, request.origin) == (Kind.PAUSE, source.session.control.origin)
+            assert (request.kind, request.origin) == (RequestKind.PAUSE, source.session.control.origin)
             run.say(ev.ControlRequested(kind="pause", origin=request.origin))
             run.say(ev.Paused(round=1, step=2, origin=request.origin))
             await until(pilot, lambda: "PAUSED round" in header(app))
@@ -95,7 +95,7 @@ async def test_request_progress_shows_sent_accepted_and_done(run: StubRun) -> No
 
 async def test_checkpoint_of_others_does_not_answer_own_request(run: StubRun) -> None:
     app, source = attach(run.directory)
-    with closing(ControlServer(run.directory, run.control, well)):
+    with closing(AttachServer(run.directory, run.control, well)):
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: source.session.control.origin is not None)
             await pilot.press("c")
@@ -114,7 +114,7 @@ async def test_checkpoint_of_others_does_not_answer_own_request(run: StubRun) ->
 async def test_ignored_request_is_removed(run: StubRun) -> None:
     """Another viewer has paused the run first."""
     app, source = attach(run.directory)
-    with closing(ControlServer(run.directory, run.control, well)):
+    with closing(AttachServer(run.directory, run.control, well)):
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: source.session.control.origin is not None)
             await pilot.press("p")
@@ -135,17 +135,17 @@ async def test_run_without_socket_is_shown_but_not_controllable(run: StubRun) ->
         await pilot.press("c")
         await until(pilot, lambda: "No checkpoint: the run does not listen" in " ".join(notices(app)))
         await until(pilot, lambda: "checkpoint" not in header(app))
-        with closing(ControlServer(run.directory, run.control, well)):
+        with closing(AttachServer(run.directory, run.control, well)):
             await pilot.press("c")
             await until(pilot, lambda: "checkpointing…" in header(app))
-        assert [request.kind for request in asked(run.control)] == [Kind.CHECKPOINT]
+        assert [request.kind for request in asked(run.control)] == [RequestKind.CHECKPOINT]
         assert source.alive
 
 
 @pytest.mark.parametrize("key", ["p", "c", "s", "r", "Q"])
 async def test_read_only_viewer_refuses_control_keys(key: str, run: StubRun) -> None:
     app, source = attach(run.directory, read_only=True)
-    with closing(ControlServer(run.directory, run.control, well)):
+    with closing(AttachServer(run.directory, run.control, well)):
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: "RUNNING read-only" in header(app))
             await pilot.press(key)
@@ -163,7 +163,7 @@ async def test_read_only_viewer_refuses_control_keys(key: str, run: StubRun) -> 
 @pytest.mark.parametrize("key", ["q", "d", "ctrl+c"])
 async def test_detaching_sends_no_request(key: str, run: StubRun) -> None:
     app, _ = attach(run.directory)
-    with closing(ControlServer(run.directory, run.control, well)):
+    with closing(AttachServer(run.directory, run.control, well)):
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: "RUNNING" in header(app))
             assert "Q stop" in shown(app, Footer)
@@ -175,7 +175,7 @@ async def test_detaching_sends_no_request(key: str, run: StubRun) -> None:
 
 async def test_stop_asks_to_confirm_and_waits_for_the_end(run: StubRun) -> None:
     app, _ = attach(run.directory)
-    with closing(ControlServer(run.directory, run.control, well)):
+    with closing(AttachServer(run.directory, run.control, well)):
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: "RUNNING" in header(app))
             await pilot.press("Q")
@@ -184,7 +184,7 @@ async def test_stop_asks_to_confirm_and_waits_for_the_end(run: StubRun) -> None:
             assert not has_left(app)
             await pilot.press("Q", "c")
             await until(pilot, lambda: "checkpointing, then l" in header(app))
-            assert [request.kind for request in asked(run.control)] == [Kind.STOP]
+            assert [request.kind for request in asked(run.control)] == [RequestKind.STOP]
             run.say(ev.RunEnded(outcome="stopped"))
             await until(pilot, lambda: has_left(app))
 
@@ -209,16 +209,16 @@ async def test_run_in_same_process_cannot_be_detached() -> None:
         assert "--detach" in " ".join(notices(app))
         assert not has_left(app)
         await pilot.press("Q", "c")
-        assert [request.kind for request in session.asked()] == [Kind.STOP]
+        assert [request.kind for request in session.asked()] == [RequestKind.STOP]
 
 
 @pytest.mark.slow
 async def test_attached_dashboard_controls_a_real_engine(tmp_path: Path) -> None:
     """The recording has the requests with their origins."""
-    engine = EngineThread(resolve(None, tiny(tmp_path, envs=2, rounds=500, checkpoint_every=0)), None)
+    engine = EngineThread(resolve_config(None, tiny(tmp_path, envs=2, rounds=500, checkpoint_every=0)), None)
     engine.start()
     while engine.directory is None or not (engine.directory / "control.sock").exists():
-        assert engine.failure is engine.crash is None
+        assert engine.fatal_error is engine.run_error is None
         await asyncio.sleep(0.02)
     first, source = attach(engine.directory)
     async with first.run_test(size=SIZE) as pilot:
@@ -234,7 +234,7 @@ async def test_attached_dashboard_controls_a_real_engine(tmp_path: Path) -> None
         await until(pilot, lambda: any(line.kind == "Resumed" for line in source.state.log))
         assert not source.requests.text
         await pilot.press("q")
-    assert engine.alive
+    assert engine.is_engine_alive
     origin = source.session.control.origin
     second, watching = attach(engine.directory)
     async with second.run_test(size=SIZE) as pilot:
@@ -242,7 +242,7 @@ async def test_attached_dashboard_controls_a_real_engine(tmp_path: Path) -> None
         await pilot.press("Q", "w")
         await until(pilot, lambda: has_left(second))
     engine.join()
-    assert engine.crash is None
+    assert engine.run_error is None
     *_, requested, ended = recorded(engine.directory)
     assert isinstance(ended, ev.RunEnded)
     assert isinstance(requested, ev.ControlRequested)

@@ -7,8 +7,8 @@ from textual.widgets import Static
 
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource
-from esper.sanctum.symbols import CHARSETS, SEVERITIES, SIGNS, STAGES, STATUSES, chosen, translate
-from esper.sanctum.theme import DEFAULT
+from esper.sanctum.symbols import CHARSETS, MARK_SYMBOLS, SEVERITIES, STAGES, STATUS_SYMBOLS, detect_charset, translate
+from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.view import FrameStats
 from tests.sanctum.driving import settle, terminal_rows
 from tests.sanctum.population import population
@@ -22,7 +22,7 @@ def drawn(app: SanctumApp) -> str:
 
 @pytest.mark.parametrize(("symbols", "size"), [("ascii", (80, 24)), ("ascii", (200, 60)), ("block", (120, 40))])
 async def test_screens_keep_to_the_charset_and_column_count(symbols: str, size: tuple[int, int]) -> None:
-    app = SanctumApp(LiveSource(FakeSession(population())), theme=DEFAULT, symbols=symbols)
+    app = SanctumApp(LiveSource(FakeSession(population())), theme=DEFAULT_THEME, symbols=symbols)
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
         for key in ("1", "2", "3", "4", "5", "6", "question_mark"):
@@ -37,7 +37,7 @@ async def test_screens_keep_to_the_charset_and_column_count(symbols: str, size: 
 
 
 async def test_ascii_key_names_are_unambiguous() -> None:
-    app = SanctumApp(LiveSource(FakeSession(population())), theme=DEFAULT, symbols="ascii")
+    app = SanctumApp(LiveSource(FakeSession(population())), theme=DEFAULT_THEME, symbols="ascii")
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         assert "Enter env" in drawn(app)
@@ -47,7 +47,7 @@ async def test_ascii_key_names_are_unambiguous() -> None:
             assert line in page
 
 
-@pytest.mark.parametrize("symbols", [SIGNS, SEVERITIES, STAGES, STATUSES])
+@pytest.mark.parametrize("symbols", [MARK_SYMBOLS, SEVERITIES, STAGES, STATUS_SYMBOLS])
 def test_symbols_have_distinct_ascii_characters(symbols: dict[Any, Any]) -> None:
     glyphs = [(each[0] if isinstance(each, tuple) else each).glyph for each in symbols.values()]
     drawn = [translate(glyph, "ascii") for glyph in glyphs]
@@ -75,8 +75,8 @@ def test_auto_charset_depends_on_term_and_locale(
 ) -> None:
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr("locale.getpreferredencoding", lambda do_setlocale=True: encoding)
-    assert chosen("auto") == expected
-    assert [chosen(charset) for charset in CHARSETS[1:]] == list(CHARSETS[1:])
+    assert detect_charset("auto") == expected
+    assert [detect_charset(charset) for charset in CHARSETS[1:]] == list(CHARSETS[1:])
 
 
 def test_pulse_shows_data_age_event_rate_and_frame_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from esper.sanctum import driver
-from esper.sanctum.driver import Output
+from esper.sanctum.driver import OutputThread
 
 PATIENCE = 60.0
 
@@ -32,43 +32,43 @@ def read(descriptor: int, size: int) -> bytes:
 
 def test_driver_writes_output_in_full_and_in_order(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
-    output = Output(writing, "utf-8")
+    output = OutputThread(writing, "utf-8")
     pieces = [f"⠿{number} " for number in range(1000)]
     for piece in pieces:
         output.write(piece)
     output.drain(PATIENCE)
     wanted = "".join(pieces).encode()
     assert read(reading, len(wanted)) == wanted
-    assert not output.take_loss()
+    assert not output.consume_dropped()
     assert not output.closed
 
 
 def test_driver_skips_frozen_terminal_and_redraws_later(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "MOST", 1000)
+    monkeypatch.setattr(driver, "MAX_PENDING_CHARS", 1000)
     reading, writing = pipe
-    output = Output(writing, "ascii")
+    output = OutputThread(writing, "ascii")
     first = "a" * (1 << 20)  # larger than the buffer of a pipe
     output.write(first)
     read(reading, 1)  # the writer has started
     for number in range(100):
         output.write(f"<{number:98}>")
     output.drain(0.0)  # returns at once
-    assert not output.take_loss()  # a redraw now would be dropped too
+    assert not output.consume_dropped()  # a redraw now would be dropped too
 
     assert read(reading, len(first) - 1) == first[1:].encode()
     output.drain(PATIENCE)
     assert os.read(reading, 1 << 16) == b"".join(f"<{number:98}>".encode() for number in range(90, 100))
-    assert output.take_loss()
-    assert not output.take_loss()
+    assert output.consume_dropped()
+    assert not output.consume_dropped()
 
 
 def test_driver_detects_a_closed_terminal_at_once(pipe: tuple[int, int]) -> None:
     reading, writing = pipe
     os.close(reading)
-    output = Output(writing, "utf-8")
+    output = OutputThread(writing, "utf-8")
     output.write("nobody hears it")
     output.drain(PATIENCE)
     assert output.closed
     output.write("nor this")
     output.drain(PATIENCE)
-    assert not output.take_loss()
+    assert not output.consume_dropped()

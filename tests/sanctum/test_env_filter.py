@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.sanctum.env_filter import NUMBERS, FilterError, ordered, parse_filter, worst_of
+from esper.sanctum.env_filter import NUMERIC_FIELDS, FilterError, parse_filter, sort_envs, worst_env
 from esper.telemetry import events as ev
 from esper.telemetry.state import EnvState, RunState
 from tests.factory import env_stepped, run_started, stamp
@@ -109,10 +109,10 @@ def test_any_filter_text_parses_or_is_refused(text: str) -> None:
         assert {passes(env, None) for passes in [parse_filter(text, LANES)] for env in envs()} <= {True, False}
 
 
-@given(st.sampled_from(sorted(NUMBERS)), st.floats(allow_nan=False), st.sampled_from(["<", ">=", "=", "!="]))
+@given(st.sampled_from(sorted(NUMERIC_FIELDS)), st.floats(allow_nan=False), st.sampled_from(["<", ">=", "=", "!="]))
 def test_comparison_and_its_negation_split_measured_envs(name: str, bound: float, symbol: str) -> None:
     opposite = {"<": ">=", ">=": "<", "=": "!=", "!=": "="}[symbol]
-    measured = {env.env for env in envs() if (value := NUMBERS[name](env)) is not None and not math.isnan(value)}
+    measured = {env.env for env in envs() if (value := NUMERIC_FIELDS[name](env)) is not None and not math.isnan(value)}
     one, other = set(passing(f"{name}{symbol}{bound}")), set(passing(f"{name}{opposite}{bound}"))
     assert (one | other) & measured == measured
     assert not one & other
@@ -120,14 +120,14 @@ def test_comparison_and_its_negation_split_measured_envs(name: str, bound: float
 
 def test_sort_puts_pinned_first_then_nan_and_missing_last() -> None:
     population = envs()
-    assert ordered(population, NUMBERS["grad"], descending=False, first=frozenset()) == [1, 0, 2, 3]
-    assert ordered(population, NUMBERS["acc"], descending=True, first=frozenset()) == [1, 2, 0, 3]
-    assert ordered(population, NUMBERS["acc"], descending=True, first=frozenset({3, 0})) == [0, 3, 1, 2]
+    assert sort_envs(population, NUMERIC_FIELDS["grad"], descending=False, first=frozenset()) == [1, 0, 2, 3]
+    assert sort_envs(population, NUMERIC_FIELDS["acc"], descending=True, first=frozenset()) == [1, 2, 0, 3]
+    assert sort_envs(population, NUMERIC_FIELDS["acc"], descending=True, first=frozenset({3, 0})) == [0, 3, 1, 2]
 
 
 def test_worst_env_has_an_anomaly_or_lowest_accuracy() -> None:
     population = envs()
-    assert worst_of(population, SEVERITIES) == 2
-    assert worst_of(population, {1: "warning"}) == 1
-    assert worst_of(population, {}) == 0
-    assert worst_of([], {}) is None
+    assert worst_env(population, SEVERITIES) == 2
+    assert worst_env(population, {1: "warning"}) == 1
+    assert worst_env(population, {}) == 0
+    assert worst_env([], {}) is None

@@ -9,7 +9,7 @@ from textual.widgets import Input, Static
 
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvDetail
-from esper.sanctum.widgets.env_map import METRICS, EnvMap, weather
+from esper.sanctum.widgets.env_map import METRICS, EnvMap, compute_standings
 from esper.sanctum.widgets.env_table import EnvTable, FilterBox
 from esper.telemetry import events as ev
 from esper.telemetry.state import EnvState
@@ -263,20 +263,20 @@ def states(*accuracies: float | None) -> list[EnvState]:
 
 def test_env_map_ranks_from_worst_and_marks_outliers() -> None:
     accuracy = METRICS[0]
-    found = weather(states(0.7, 0.71, 0.1, 0.72, None, 0.9, math.nan, 0.7), accuracy)
+    found = compute_standings(states(0.7, 0.71, 0.1, 0.72, None, 0.9, math.nan, 0.7), accuracy)
     assert [one.rank for one in found] == [1, 3, 0, 4, None, 5, 0, 1]
     assert [one.outlier for one in found] == [False, False, True, False, False, False, True, False]
     assert found[4].role == "absent"
-    assert weather(states(0.5, 0.5, 0.5, 0.4), accuracy)[3].outlier
-    assert not any(one.outlier for one in weather(states(0.5, 0.5), accuracy))
-    assert not any(one.outlier for one in weather(states(0.4, 0.5, 0.6), accuracy))
+    assert compute_standings(states(0.5, 0.5, 0.5, 0.4), accuracy)[3].outlier
+    assert not any(one.outlier for one in compute_standings(states(0.5, 0.5), accuracy))
+    assert not any(one.outlier for one in compute_standings(states(0.4, 0.5, 0.6), accuracy))
 
 
 def test_env_map_treats_high_as_bad_for_losses() -> None:
     loss = next(metric for metric in METRICS if metric.name == "loss")
     envs = [EnvState(env=i, lane="", stepped=env_stepped(i, loss=value)) for i, value in enumerate((1.0, 1.1, 9.0))]
-    assert [one.rank for one in weather(envs, loss)] == [2, 1, 0]
-    assert weather(envs, loss)[2].outlier
+    assert [one.rank for one in compute_standings(envs, loss)] == [2, 1, 0]
+    assert compute_standings(envs, loss)[2].outlier
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])

@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 from textual.pilot import Pilot
 
-from esper.history.divergence import Rival
+from esper.history.divergence import GhostRun
 from esper.history.history import open_history
 from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.env_detail import EnvAccuracy
 from esper.sanctum.source import ReplaySource
-from esper.sanctum.theme import DEFAULT
+from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.accuracy import PopulationAccuracy
-from esper.sanctum.widgets.scrubber import Scrubber
+from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
@@ -42,9 +42,9 @@ def beside(folder: Path, other: Sequence[ev.AnyEvent]) -> tuple[SanctumApp, Play
         for name, events in (("night", RUN), ("day", other))
     ]
     playback = Playback(histories[0])
-    source = ReplaySource(playback, rival=Rival(*histories))
+    source = ReplaySource(playback, rival=GhostRun(*histories))
     source.start = lambda: None
-    return SanctumApp(source, theme=DEFAULT), playback
+    return SanctumApp(source, theme=DEFAULT_THEME), playback
 
 
 async def go(pilot: Pilot[None], playback: Playback, round_: int, step: int) -> None:
@@ -81,7 +81,7 @@ async def test_divergence_is_notified_once_and_stays_in_header(tmp_path: Path) -
         assert len(told) == 1
         assert told[0].startswith("night and day diverge at round 2 step 3, env 00: accuracy ")
         assert "REPLAY ≠ from round 2 step 3: day" in header(app)
-        assert "≠" in shown(app, Scrubber)
+        assert "≠" in shown(app, Timeline)
         await go(pilot, playback, 2, 1)
         await pilot.press("n")
         await settle(pilot)

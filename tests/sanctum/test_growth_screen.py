@@ -3,7 +3,7 @@
 import pytest
 
 from esper.sanctum.screens.env_detail import EnvDetail
-from esper.sanctum.screens.growth import STAGE_OF, GrowthTimeline, League
+from esper.sanctum.screens.growth import STAGE_BY_LETTER, BlueprintTable, GrowthChart
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
 from tests.sanctum.driving import ROOMY, live, settle
@@ -22,7 +22,7 @@ def grown(env: int, step: int, early: str, late: str) -> ev.EnvStepped:
 
 
 def test_stages_have_distinct_letters() -> None:
-    assert [STAGE_OF[stage[0]] for stage in LIFE] == list(LIFE)
+    assert [STAGE_BY_LETTER[stage[0]] for stage in LIFE] == list(LIFE)
 
 
 async def test_growth_chart_has_one_cell_per_step_and_slot() -> None:
@@ -33,7 +33,7 @@ async def test_growth_chart_has_one_cell_per_step_and_slot() -> None:
         await settle(pilot)
         await pilot.press("3")
         await settle(pilot)
-        panel = app.screen.query_one(GrowthTimeline)
+        panel = app.screen.query_one(GrowthChart)
         first, second = panel.text.splitlines()[1:3]
         assert first.split() == ["▸00", "–"]
         assert second.split() == ["01", "·gtbpFxz", "norm", "········", "········", "35.0"]
@@ -49,7 +49,7 @@ async def test_growth_chart_scrolls_to_every_env(size: tuple[int, int]) -> None:
         await settle(pilot)
         await pilot.press("3")
         await settle(pilot)
-        panel = app.screen.query_one(GrowthTimeline)
+        panel = app.screen.query_one(GrowthChart)
         seen: set[str] = set()
         for _ in range(64):
             rows = panel.text.splitlines()[1 : panel.size.height]
@@ -83,7 +83,7 @@ async def test_blueprint_table_lists_results_by_blueprint() -> None:
         await settle(pilot)
         await pilot.press("3")
         await settle(pilot)
-        panel = app.screen.query_one(League)
+        panel = app.screen.query_one(BlueprintTable)
         assert [line.split() for line in panel.text.splitlines()[1:3]] == [
             ["conv_small", "+4.0", "1", "1", "0", "148"],
             ["norm", "–", "2", "0", "1", "–"],

@@ -7,18 +7,18 @@ import msgspec
 import pytest
 from textual.widgets import DataTable, OptionList
 
-from esper.control import Kind
-from esper.history.timeline import Sign
-from esper.sanctum.bindings import KEYS, Category, When
+from esper.control import RequestKind
+from esper.history.timeline import MarkKind
+from esper.sanctum.bindings import KEYS, Availability, KeyCategory
 from esper.sanctum.screens.dialogs import CheckpointPicker, QuitDialog
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.screens.help import Help
-from esper.sanctum.screens.overview import Overview
-from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES
+from esper.sanctum.screens.overview import OverviewScreen
+from esper.sanctum.symbols import MARK_SYMBOLS, SEVERITIES, STAGES
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.footer import Footer
-from esper.sanctum.widgets.scrubber import Scrubber
+from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.sanctum.driving import (
@@ -45,7 +45,7 @@ def say(session: FakeSession, *events: ev.AnyEvent) -> None:
     session.say(*stamp(events, first=10_000))
 
 
-def kinds(session: FakeSession) -> list[Kind]:
+def kinds(session: FakeSession) -> list[RequestKind]:
     return [request.kind for request in session.asked()]
 
 
@@ -57,7 +57,7 @@ async def test_pause_step_resume_show_confirmed_state() -> None:
         assert kinds(session) == []
         assert "need a paused run" in " ".join(notices(app))
         await pilot.press("p")
-        assert kinds(session) == [Kind.PAUSE]
+        assert kinds(session) == [RequestKind.PAUSE]
         await settle(pilot)
         assert "● RUNNING pausing…" in header(app)
         say(session, ev.Paused(round=12, step=6, origin="keyboard"))
@@ -65,7 +65,7 @@ async def test_pause_step_resume_show_confirmed_state() -> None:
         assert "❚❚ PAUSED round" in header(app)
         assert shown(app, Footer).startswith("p go on s step")
         await pilot.press("s")
-        assert kinds(session) == [Kind.STEP]
+        assert kinds(session) == [RequestKind.STEP]
         await settle(pilot)
         assert "PAUSED one step…" in header(app)
         say(
@@ -77,7 +77,7 @@ async def test_pause_step_resume_show_confirmed_state() -> None:
         assert "step 7/25" in header(app)
         assert "…" not in header(app)
         await pilot.press("p")
-        assert kinds(session) == [Kind.RESUME]
+        assert kinds(session) == [RequestKind.RESUME]
         assert "PAUSED" in header(app)
         say(session, ev.Resumed(round=12, step=7, origin="keyboard"))
         await settle(pilot)
@@ -90,7 +90,7 @@ async def test_checkpoint_key_requests_and_shows_progress() -> None:
         await settle(pilot)
         await pilot.press("c")
         request = session.asked()
-        assert [(r.kind, r.origin) for r in request] == [(Kind.CHECKPOINT, "keyboard")]
+        assert [(r.kind, r.origin) for r in request] == [(RequestKind.CHECKPOINT, "keyboard")]
         assert "checkpointing…" in header(app)
         say(session, ev.CheckpointSaved(round=12, step=5, path="x", bytes=1, seconds=0.1, origin="keyboard"))
         await settle(pilot)
@@ -111,7 +111,7 @@ async def test_restore_requests_the_picked_checkpoint(tmp_path: Path) -> None:
         assert kinds(session) == []
         await pilot.press("r", "down", "enter")
         (request,) = session.asked()
-        assert request.kind is Kind.RESTORE
+        assert request.kind is RequestKind.RESTORE
         assert request.path is not None
         assert request.path.endswith("checkpoints/00005-025")
         assert "restoring…" in header(app)
@@ -139,7 +139,7 @@ async def test_refused_restore_is_notified() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         assert app.source.requests is not None
-        app.source.requests.ask(Kind.RESTORE, "gone")
+        app.source.requests.ask(RequestKind.RESTORE, "gone")
         session.say(ev.Logged(severity="error", text="gone is not a checkpoint"))
         await settle(pilot)
         await until(pilot, lambda: "gone is not a checkpoint" in " ".join(notices(app)))
@@ -150,15 +150,20 @@ async def test_restore_without_checkpoints_explains_why() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("r")
-        assert isinstance(app.screen, Overview)
+        assert isinstance(app.screen, OverviewScreen)
         assert "no checkpoint yet" in " ".join(notices(app))
 
 
 @pytest.mark.parametrize(
     ("keys", "kind"),
-    [(("c",), Kind.STOP), (("enter",), Kind.STOP), (("w",), Kind.ABANDON), (("down", "enter"), Kind.ABANDON)],
+    [
+        (("c",), RequestKind.STOP),
+        (("enter",), RequestKind.STOP),
+        (("w",), RequestKind.ABANDON),
+        (("down", "enter"), RequestKind.ABANDON),
+    ],
 )
-async def test_quit_waits_until_the_run_has_ended(keys: tuple[str, ...], kind: Kind) -> None:
+async def test_quit_waits_until_the_run_has_ended(keys: tuple[str, ...], kind: RequestKind) -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -177,7 +182,7 @@ async def test_quit_exits_when_the_engine_is_gone() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("q", "w")
-        session.alive = False
+        session.is_engine_alive = False
         tick(app)
         assert has_left(app)
 
@@ -190,7 +195,7 @@ async def test_quit_dialog_can_be_cancelled(key: str) -> None:
         await pilot.press(key)
         assert isinstance(app.screen, QuitDialog)
         await pilot.press("escape")
-        assert isinstance(app.screen, Overview)
+        assert isinstance(app.screen, OverviewScreen)
         assert kinds(session) == []
         assert not has_left(app)
 
@@ -200,7 +205,7 @@ async def test_ctrl_c_twice_stops_with_checkpoint() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("ctrl+c", "ctrl+c")
-        assert kinds(session) == [Kind.STOP]
+        assert kinds(session) == [RequestKind.STOP]
 
 
 HELD = {
@@ -220,7 +225,7 @@ async def test_quit_dialog_offers_possible_actions(cause: str | None) -> None:
         answers = [str(option.prompt)[5:] for option in app.screen.query_one(OptionList).options]
         assert answers == HELD[cause]
         await pilot.press("ctrl+c")
-        assert kinds(session) == [Kind.ABANDON if cause == "fault" else Kind.STOP]
+        assert kinds(session) == [RequestKind.ABANDON if cause == "fault" else RequestKind.STOP]
 
 
 async def test_quit_before_first_step_skips_the_dialog() -> None:
@@ -230,7 +235,7 @@ async def test_quit_before_first_step_skips_the_dialog() -> None:
         assert "○ STARTING" in header(app)
         assert "starting: loading torch…" in screen_text(app)
         await pilot.press("q")
-        assert kinds(session) == [Kind.ABANDON]
+        assert kinds(session) == [RequestKind.ABANDON]
 
 
 @pytest.mark.parametrize(("outcome", "says"), [("done", "✓ DONE"), ("failed", "✖ FAILED the lane cpu:0 died")])
@@ -239,7 +244,7 @@ async def test_ended_run_stays_on_screen_until_quit(outcome: str, says: str) -> 
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         say(session, ev.RunEnded(outcome=outcome, reason="the lane cpu:0 died" if outcome == "failed" else None))
-        session.alive, session.directory = False, Path("run")
+        session.is_engine_alive, session.directory = False, Path("run")
         tick(app)
         await pilot.pause()
         assert says in header(app)
@@ -258,7 +263,7 @@ async def test_engine_death_without_message_is_a_failure() -> None:
     app, session = live(RUN)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
-        session.alive, session.directory = False, Path("run")
+        session.is_engine_alive, session.directory = False, Path("run")
         tick(app)
         await pilot.pause()
         assert "✖ FAILED the engine ended without a word" in header(app)
@@ -269,7 +274,7 @@ async def test_engine_death_during_setup_ends_the_app() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause()
         assert not has_left(app)
-        session.alive = False
+        session.is_engine_alive = False
         tick(app)
         assert has_left(app)
 
@@ -279,7 +284,7 @@ async def test_failed_setup_ends_the_app() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause()
         assert session.started
-        session.failure = "there is no device cuda:7"
+        session.fatal_error = "there is no device cuda:7"
         tick(app)
         assert has_left(app)
 
@@ -290,11 +295,11 @@ async def test_first_signal_stops_second_signal_abandons() -> None:
         await settle(pilot)
         signal.raise_signal(signal.SIGTERM)
         requests = await next_requests(pilot, session)
-        assert [(r.kind, r.origin) for r in requests] == [(Kind.STOP, "signal")]
+        assert [(r.kind, r.origin) for r in requests] == [(RequestKind.STOP, "signal")]
         assert not has_left(app)
         signal.raise_signal(signal.SIGTERM)
         await until(pilot, lambda: has_left(app))
-        assert kinds(session) == [Kind.ABANDON]
+        assert kinds(session) == [RequestKind.ABANDON]
 
 
 async def test_cursor_keys_move_the_selected_env() -> None:
@@ -325,7 +330,7 @@ async def test_enter_opens_env_and_escape_returns() -> None:
         await pilot.press("up", "up", "up")
         assert "env 00 on cpu:0" in screen_text(app)
         await pilot.press("escape")
-        assert isinstance(app.screen, Overview)
+        assert isinstance(app.screen, OverviewScreen)
         assert app.view.selected_env == 0
 
 
@@ -336,7 +341,7 @@ async def test_mouse_selects_and_opens_envs_and_presses_keys() -> None:
         await pilot.click(EnvTable, offset=(10, 5))
         assert app.view.selected_env == 3
         await pilot.click(Footer, offset=(2, 0))
-        assert kinds(session) == [Kind.PAUSE]
+        assert kinds(session) == [RequestKind.PAUSE]
         await pilot.double_click(EnvTable, offset=(10, 6))
         await pilot.pause()
         assert isinstance(app.screen, EnvDetail)
@@ -353,13 +358,13 @@ async def test_help_lists_every_key_and_symbol() -> None:
         assert "The run" in screen_text(app)
         text = " ".join(app.screen.page().plain.split())
         for key in KEYS:
-            if key.when is not When.REPLAY:
+            if key.when is not Availability.REPLAY:
                 assert key.description in text
         for symbol in (*STAGES.values(), *SEVERITIES.values()):
             assert f"{symbol.glyph} " in text
             assert symbol.meaning in text
         await pilot.press("escape")
-        assert isinstance(app.screen, Overview)
+        assert isinstance(app.screen, OverviewScreen)
 
 
 async def test_theme_key_cycles_through_themes() -> None:
@@ -385,7 +390,7 @@ async def test_command_palette_lists_actions_and_themes() -> None:
         assert {"Pause", "Checkpoint", "Restore", "Quit", "Theme high-contrast"} <= set(commands)
         assert "Play" not in commands
         await pilot.press("ctrl+p", *"checkp", "down", "enter")
-        assert [request.kind for request in await next_requests(pilot, session)] == [Kind.CHECKPOINT]
+        assert [request.kind for request in await next_requests(pilot, session)] == [RequestKind.CHECKPOINT]
 
 
 async def test_command_palette_lists_actions_of_the_screen() -> None:
@@ -425,7 +430,7 @@ async def test_replay_refuses_control_keys(key: str, tmp_path: Path) -> None:
         await settle(pilot)
         await pilot.press(key)
         assert "cannot be controlled" in " ".join(notices(app))
-        assert isinstance(app.screen, Overview)
+        assert isinstance(app.screen, OverviewScreen)
 
 
 async def test_replay_keys_move_by_step_and_round(tmp_path: Path) -> None:
@@ -455,7 +460,9 @@ async def test_replay_keys_move_by_step_and_round(tmp_path: Path) -> None:
 
 
 async def test_replay_speed_keys_change_the_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.sanctum.app.TICK", 3600.0)  # else the timer advances the playback between two keys
+    monkeypatch.setattr(
+        "esper.sanctum.app.TICK_INTERVAL_S", 3600.0
+    )  # else the timer advances the playback between two keys
     app, playback = replay(example_run(rounds=60), tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -465,11 +472,11 @@ async def test_replay_speed_keys_change_the_speed(tmp_path: Path, monkeypatch: p
         assert playback.speed == 2.0
         await pilot.press("space")
         assert not playback.playing
-        assert "❚❚ 2×" in shown(app, Scrubber)
+        assert "❚❚ 2×" in shown(app, Timeline)
         await pilot.press(*["comma"] * 12)
         assert playback.speed == 0.1
         await pilot.press(*["full_stop"] * 12)
-        assert "❚❚ max" in shown(app, Scrubber)
+        assert "❚❚ max" in shown(app, Timeline)
         await pilot.press(*["comma"] * 7, "right_curly_bracket", "space")
         assert playback.position < playback.length  # it has restarted
         assert playback.playing
@@ -494,10 +501,10 @@ async def test_timeline_shows_time_and_marks(tmp_path: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("right_curly_bracket")
-        text = shown(app, Scrubber)
+        text = shown(app, Timeline)
         assert text.endswith("00:00:01 of 00:00:01")
-        for sign in (Sign.CHECKPOINT, Sign.PLANTED, Sign.NOT_FINITE):
-            assert SIGNS[sign][0].glyph in text
+        for sign in (MarkKind.CHECKPOINT, MarkKind.PLANTED, MarkKind.NOT_FINITE):
+            assert MARK_SYMBOLS[sign][0].glyph in text
 
 
 async def test_quit_in_replay_skips_the_dialog(tmp_path: Path) -> None:
@@ -508,11 +515,11 @@ async def test_quit_in_replay_skips_the_dialog(tmp_path: Path) -> None:
 
 
 def test_keys_have_one_meaning_in_each_context() -> None:
-    for category in (Category.TABLE, Category.DETAIL, Category.SCRUBBER):
+    for category in (KeyCategory.TABLE, KeyCategory.DETAIL, KeyCategory.TIMELINE):
         keys = [
             name
             for key in KEYS
-            if key.category in {category, Category.RUN, Category.TIME, Category.VIEW}
+            if key.category in {category, KeyCategory.RUN, KeyCategory.TIME, KeyCategory.VIEW}
             and key.action != "rejoin"  # active only in the past of a live run, with priority
             for name in key.keys.split(",")
         ]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from esper.history.history import open_history
 from esper.history.playback import Playback
-from esper.sanctum.app import MOST_NOTICES, SanctumApp
+from esper.sanctum.app import MAX_NOTICES, SanctumApp
 from esper.sanctum.source import ReplaySource
-from esper.sanctum.theme import DEFAULT
+from esper.sanctum.theme import DEFAULT_THEME
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
 from tests.sanctum.driving import ROOMY, notices, tick
@@ -17,7 +17,7 @@ async def test_notices_of_damage_appear_once_and_are_capped(tmp_path: Path) -> N
     lines = content.count(b"\n") + 1
     path = write_segment(tmp_path, 1, content + b"{[damage]}\n")
     playback = Playback(open_history(path))
-    app = SanctumApp(ReplaySource(playback), theme=DEFAULT)
+    app = SanctumApp(ReplaySource(playback), theme=DEFAULT_THEME)
     async with app.run_test(size=ROOMY, notifications=True) as pilot:
         await pilot.pause()
         tick(app)
@@ -33,5 +33,5 @@ async def test_notices_of_damage_appear_once_and_are_capped(tmp_path: Path) -> N
         tick(app)
         await pilot.pause()
         told = notices(app)
-        assert len(told) == MOST_NOTICES + 1
-        assert told[-1] == f"{10 - MOST_NOTICES} more notices: --no-tui prints all."
+        assert len(told) == MAX_NOTICES + 1
+        assert told[-1] == f"{10 - MAX_NOTICES} more notices: --no-tui prints all."

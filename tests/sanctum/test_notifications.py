@@ -80,7 +80,7 @@ def test_alerts_report_a_silent_engine_once() -> None:
     ear = Ear()
     assert ear.hear(stale=BROKEN) == "env 02 is broken"
     assert ear.begun
-    ear.session.alive = False
+    ear.session.is_engine_alive = False
     assert ear.hear(now=20.0) == "the engine ended without a word"
     assert ear.hear(now=40.0) is None
 

@@ -7,21 +7,28 @@ import msgspec
 import pytest
 
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.explanations import EXPLANATIONS
-from esper.sanctum.screens.choices import Choices
-from esper.sanctum.screens.devices import LaneLoads, MemoryCourse, MemoryOwners, PhaseShares
+from esper.sanctum.explanations import METRIC_HELP
+from esper.sanctum.screens.choices import MomentList
+from esper.sanctum.screens.devices import LaneUtilisation, MemoryByOwner, MemoryChart, PhaseFractions
 from esper.sanctum.screens.env_detail import EnvDetail
-from esper.sanctum.screens.help import Explain, Help
+from esper.sanctum.screens.help import Help, MetricHelpScreen
 from esper.sanctum.screens.log import LogList
-from esper.sanctum.screens.numerics import PONG, SKIP, NonFiniteList, ScaleChart, Scales, ScaleSpread
-from esper.sanctum.screens.overview import Devices
+from esper.sanctum.screens.numerics import (
+    OSCILLATION_GLYPH,
+    SKIP_GLYPH,
+    LossScaleChart,
+    LossScaleRange,
+    LossScaleTable,
+    NonFiniteList,
+)
+from esper.sanctum.screens.overview import DeviceList
 from esper.sanctum.source import LiveSource
-from esper.sanctum.theme import DEFAULT
+from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.env_table import EnvTable
 from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
-from esper.telemetry.health_stats import POINTS
+from esper.telemetry.health_stats import MAX_MEMORY_POINTS
 from tests.factory import device_sampled, env_stepped, example_run, run_started, stamp
 from tests.sanctum.driving import ROOMY, live, replay, screen_text, settle, shown
 from tests.sanctum.population import population
@@ -53,7 +60,7 @@ async def test_shared_loss_scale_counts_batches_of_all_envs() -> None:
         await settle(pilot)
         await pilot.press("4")
         await settle(pilot)
-        first = app.screen.query_one(Scales).text.splitlines()[1]
+        first = app.screen.query_one(LossScaleTable).text.splitlines()[1]
         assert first.split()[3:5] == ["2", "steps"]  # 25 clean batches; cpu:0 has two envs, 10 batches each
 
 
@@ -82,25 +89,25 @@ async def test_env_numerics_show_its_loss_scaler() -> None:
         await settle(pilot)
         await pilot.press("4")
         await settle(pilot)
-        rows = app.screen.query_one(Scales).text.splitlines()
+        rows = app.screen.query_one(LossScaleTable).text.splitlines()
         first, second, third = (row.split() for row in rows[1:4])
         # 3 of 60 batches were skipped; 25 clean batches to go take 3 steps
         assert first[:5] == ["▸00", "2^15", "5.0", "3", "steps"]
-        assert first[5] == PONG
-        assert f"█{SKIP}█{SKIP}█{SKIP}" in rows[1]
+        assert first[5] == OSCILLATION_GLYPH
+        assert f"█{SKIP_GLYPH}█{SKIP_GLYPH}█{SKIP_GLYPH}" in rows[1]
         assert rows[1].count("░") >= len(SCALES)
         assert second[1:3] == ["2^16", "0"]
         assert "×" in rows[2]
         assert third[1] == "–"
-        assert shown(app, ScaleSpread) == "cpu:0 2^15 to 2^16 ×2^1 (≤ 2^6)"
+        assert shown(app, LossScaleRange) == "cpu:0 2^15 to 2^16 ×2^1 (≤ 2^6)"
         bad = shown(app, NonFiniteList)
         assert "2 0 1.5 env 01: the gradient of the host" in bad
-        chart = app.screen.query_one(ScaleChart)
+        chart = app.screen.query_one(LossScaleChart)
         assert "2^16 ┤" in chart.text
         assert chart.text.count("╵") == 3
         assert str(chart.border_subtitle) == "batches lost in 6 steps: 3; relapses: 2"
         await pilot.press("down", "down")
-        assert "no loss scaling" in app.screen.query_one(ScaleChart).text
+        assert "no loss scaling" in app.screen.query_one(LossScaleChart).text
         await pilot.press("enter")
         assert isinstance(app.screen, EnvDetail)
 
@@ -149,17 +156,17 @@ async def test_devices_screen_shows_memory_by_owner_and_forecast() -> None:
         await settle(pilot)
         await pilot.press("5")
         await settle(pilot)
-        course = app.screen.query_one(MemoryCourse)
+        course = app.screen.query_one(MemoryChart)
         assert "memory of cuda:0" in str(course.border_title)
         assert str(course.border_subtitle) == "peak 1.66 of 1.95, full in round 10"
-        words = shown(app, MemoryOwners).split()
+        words = shown(app, MemoryByOwner).split()
         line = words[words.index("cuda:0") :]
         assert line[1:7] == ["100", "50.0", "–", "–", "–", "50.0"]
         assert "hhhh" in line[7]
-        lanes = shown(app, LaneLoads)
+        lanes = shown(app, LaneUtilisation)
         assert "50.0 25.0 61 300" in lanes
         assert "75.0 – – –" in lanes
-        phases = shown(app, PhaseShares)
+        phases = shown(app, PhaseFractions)
         assert phases.startswith("train ━")
         assert "75.0 75.0" in phases
         await pilot.press("o")
@@ -180,21 +187,21 @@ async def test_memory_chart_labels_each_curve_once() -> None:
         await settle(pilot)
         await pilot.press("5")
         await settle(pilot)
-        course = app.screen.query_one(MemoryCourse)
+        course = app.screen.query_one(MemoryChart)
         ends = [line.split()[-2:] for line in course.text.splitlines() if line[-1:].isdigit()][:-1]
         assert ends == [["total", "4"], ["use", "3"], ["reserved", "2"], ["allocated", "1"]]
         assert "peak 2 of 4, no trend yet" in screen_text(app)  # the panel has no bottom border for its subtitle
         await pilot.press("o")
         ends = [line.split()[-2:] for line in course.text.splitlines() if line[-1:].isdigit()][:-1]
         assert ends == [["total", "4"], ["machine", "3"], ["process", "1"]]
-        owners = {row[:9].strip(): row[9:].split() for row in app.screen.query_one(MemoryOwners).text.splitlines()}
+        owners = {row[:9].strip(): row[9:].split() for row in app.screen.query_one(MemoryByOwner).text.splitlines()}
     assert owners["cuda:0"] == ["1.00", "–", "–", "–", "–", "1023"]
     assert owners["cpu:0"] == owners["cpu:1"] == ["1.00", "–", "–", "–", "–", "–"]
     assert owners["cpu all"] == ["2.00", "–", "–", "–", "–", "1022"]
 
 
 async def test_memory_curve_label_shows_the_latest_sample() -> None:
-    used = [2] * (POINTS + 1) + [3]
+    used = [2] * (MAX_MEMORY_POINTS + 1) + [3]
     samples = [device_sampled("cpu:0", allocated=2**30, used=gib * 2**30, total=2**33) for gib in used]
     app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples]))
     async with app.run_test(size=(80, 34)) as pilot:
@@ -202,7 +209,7 @@ async def test_memory_curve_label_shows_the_latest_sample() -> None:
         await pilot.press("5")
         await settle(pilot)
         assert app.source.state.vitals.memories["cpu"].points[-1].used == 2 * 2**30
-        assert "machine 3" in app.screen.query_one(MemoryCourse).text
+        assert "machine 3" in app.screen.query_one(MemoryChart).text
 
 
 async def test_memory_of_each_process_is_counted_once() -> None:
@@ -213,11 +220,11 @@ async def test_memory_of_each_process_is_counted_once() -> None:
     app, _ = live(stamp([run_started(2, 10, 25), ev.RoundStarted(round=1), *samples]))
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        lanes = app.screen.query_one(Devices).text.splitlines()
+        lanes = app.screen.query_one(DeviceList).text.splitlines()
         assert [line.split()[1] for line in lanes if "rss" in line] == ["1", "0.5"], lanes
         await pilot.press("5")
         await settle(pilot)
-        owners = {row[:11].strip(): row[11:].split() for row in app.screen.query_one(MemoryOwners).text.splitlines()}
+        owners = {row[:11].strip(): row[11:].split() for row in app.screen.query_one(MemoryByOwner).text.splitlines()}
     assert owners["cpu all"][5] == "1022"
     assert owners["1/cpu all"][5] == "510"
 
@@ -264,7 +271,7 @@ async def test_log_can_be_filtered_searched_and_opens_the_env() -> None:
 async def test_enter_on_log_line_goes_to_its_moment(tmp_path: Path) -> None:
     app, playback = replay(example_run(), tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
-        playback.to_end()
+        playback.seek_end()
         await settle(pilot)
         await pilot.press("6")
         await settle(pilot)
@@ -288,7 +295,7 @@ async def test_enter_on_anomaly_goes_to_its_target() -> None:
         assert isinstance(app.screen, EnvDetail)
         assert app.view.selected_env == 12
         await pilot.press("escape", "a", "escape")
-        assert not isinstance(app.screen, Choices)
+        assert not isinstance(app.screen, MomentList)
         app.screen.query_one(AnomalyStrip).focus()
         await pilot.press("enter")
         assert app.view.selected_env == 9
@@ -309,7 +316,7 @@ async def test_root_cause_list_is_in_order_of_time(tmp_path: Path) -> None:
     run.append(env_stepped(0, 1, 7, grad_norm=math.nan))
     app, playback = replay(stamp(run), tmp_path)
     async with app.run_test(size=(120, 40)) as pilot:
-        playback.to_end()
+        playback.seek_end()
         await settle(pilot)
         await pilot.press("W")
         await settle(pilot)
@@ -336,12 +343,12 @@ async def test_every_panel_has_a_help_text(key: str) -> None:
             assert panel.METRICS, type(panel)
             assert all(name in str(panel.tooltip) for name in panel.METRICS)
         await pilot.press("question_mark")
-        assert isinstance(app.screen, Explain)
+        assert isinstance(app.screen, MetricHelpScreen)
         page = app.screen.page().plain
         for panel in panels:
             for name in panel.METRICS:
                 assert f"{name}\n" in page
-                assert all(EXPLANATIONS[name])
+                assert all(METRIC_HELP[name])
         await pilot.press("question_mark")
         assert isinstance(app.screen, Help)
         await pilot.press("escape", "f1")
@@ -351,7 +358,7 @@ async def test_every_panel_has_a_help_text(key: str) -> None:
 async def test_bell_rings_when_an_anomaly_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     for wanted in (True, False):
         session = FakeSession(stamp([run_started(3), ev.RoundStarted(round=1)]))
-        app = SanctumApp(LiveSource(session), theme=DEFAULT, bell=wanted)
+        app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME, bell=wanted)
         rung: list[int] = []
         monkeypatch.setattr(SanctumApp, "bell", lambda self, rung=rung: rung.append(1))
         async with app.run_test(size=(120, 40)) as pilot:

@@ -11,13 +11,21 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from esper.sanctum.bindings import PLACES
-from esper.sanctum.screens.env_detail import EnvAccuracy, EnvDetail, EnvMoves, EnvReward, EnvRewards, EnvSlots, EnvStep
-from esper.sanctum.screens.overview import Devices, Log
-from esper.sanctum.theme import DEFAULT
+from esper.sanctum.bindings import SCREEN_INFO
+from esper.sanctum.screens.env_detail import (
+    EnvAccuracy,
+    EnvDetail,
+    EnvLifecycle,
+    EnvRewardChart,
+    EnvSlots,
+    EnvStep,
+    RewardComponents,
+)
+from esper.sanctum.screens.overview import DeviceList, LogPreview
+from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.accuracy import PopulationAccuracy
 from esper.sanctum.widgets.env_table import EnvTable
-from esper.sanctum.widgets.heads import Heads
+from esper.sanctum.widgets.heads import HeadList
 from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.problems import AnomalyStrip
 from esper.telemetry import events as ev
@@ -167,7 +175,7 @@ async def test_heads_panel_shows_each_head() -> None:
     app, _ = live(stamp([*beginning(), policy_updated(1), policy_updated(2, kl=0.5, explained_variance=None)]))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
-        panel = app.screen.query_one(Heads)
+        panel = app.screen.query_one(HeadList)
         lines = {line.split()[0]: line.split() for line in panel.text.splitlines() if not line.startswith(" α")}
         assert lines["slot"][1] == "0.120"
         assert lines["slot"][-1] == "0.90"
@@ -187,7 +195,7 @@ async def test_devices_panel_shows_each_lane() -> None:
     app, _ = live(stamp(run))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
-        lines = [" ".join(line.split()) for line in app.screen.query_one(Devices).text.splitlines()]
+        lines = [" ".join(line.split()) for line in app.screen.query_one(DeviceList).text.splitlines()]
     assert lines[0].startswith("cpu:0 2 envs ━")
     assert lines[0].endswith("96.2 %")
     assert lines[1] == "cpu:1 2 envs – %"
@@ -205,7 +213,7 @@ async def test_log_panel_shows_latest_lines() -> None:
     app, _ = live(stamp(run))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
-        lines = app.screen.query_one(Log).text.rstrip().splitlines()
+        lines = app.screen.query_one(LogPreview).text.rstrip().splitlines()
     assert lines[-2].split() == ["14:13:20", "▲", "the", "disk", "is", "nearly", "full"]
     assert "\x1b" not in lines[-1]
 
@@ -257,7 +265,7 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
         assert isinstance(app.screen, EnvDetail)
         assert "env 02 on cpu:0" in str(app.screen.query_one(EnvAccuracy).border_title)
         assert str(app.screen.query_one(EnvAccuracy).border_subtitle) == "best 61.0"
-        assert str(app.screen.query_one(EnvRewards).border_subtitle) == "return +0.125"
+        assert str(app.screen.query_one(EnvRewardChart).border_subtitle) == "return +0.125"
         slots = app.screen.query_one(EnvSlots).text.splitlines()
         assert slots[1].split()[:4] == ["early", "F", "fossilized", "norm"]
         assert slots[1].split()[-5:] == ["0.70", "–", "–", "1,234", "9"]
@@ -267,8 +275,8 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
         assert step.startswith("op germinate late loss 1.23")
         assert "p(op) –" in step
         assert "skip mid 4" in step
-        assert shown(app, EnvReward) == "accuracy +0.150 rent −0.025 sum +0.125"
-        moves = shown(app, EnvMoves)
+        assert shown(app, RewardComponents) == "accuracy +0.150 rent −0.025 sum +0.125"
+        moves = shown(app, EnvLifecycle)
         assert "1 late g → t conv_light G1 open" in moves
         assert "1 ▲ G2 holds late: age 1, needs 3; gradient finite NaN" in moves
         assert "gradient measured" not in moves
@@ -282,7 +290,7 @@ async def test_reward_components_always_show_the_largest() -> None:
         await settle(pilot)
         await pilot.press("enter")
         await settle(pilot)
-        assert shown(app, EnvReward) == "accuracy +0.003 rent −0.005 op −0.001 penalty −1.00 sum −1.00"
+        assert shown(app, RewardComponents) == "accuracy +0.003 rent −0.005 op −0.001 penalty −1.00 sum −1.00"
 
 
 async def test_panel_repaints_only_changed_lines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +324,7 @@ def cells(strips: list[Strip]) -> list[list[tuple[str, str, str]]]:
 
 
 @pytest.mark.parametrize("size", [(80, 24), ROOMY])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", SCREEN_INFO)
 async def test_env_rows_render_like_textual(size: tuple[int, int], place: str, user_themes: Path) -> None:
     copy_of_default(user_themes, "other-rules", "[severities]", '[variables]\nrule = "#4d4954"\n\n[severities]')
     app, session = live(population())
@@ -324,7 +332,7 @@ async def test_env_rows_render_like_textual(size: tuple[int, int], place: str, u
         await settle(pilot)
         app.action_go(place)
         await settle(pilot)
-        for theme in ("sanctum-light", DEFAULT, "other-rules"):
+        for theme in ("sanctum-light", DEFAULT_THEME, "other-rules"):
             app.theme = theme
             await settle(pilot)
             session.say(*stamp([env_stepped(5, accuracy=0.9)], first=10**6))
@@ -388,5 +396,5 @@ async def test_wrapping_keeps_all_wide_characters() -> None:
     app, _ = live(stamp([*beginning(), ev.Logged(severity="warning", text=text)]))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
-        lines = app.screen.query_one(Log).text.splitlines()
+        lines = app.screen.query_one(LogPreview).text.splitlines()
     assert text.replace(" ", "") in "".join("".join(lines).split())

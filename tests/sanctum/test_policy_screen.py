@@ -2,11 +2,11 @@
 
 import math
 
-from esper.sanctum.screens.policy import FIGURES, Decisions, Learning
+from esper.sanctum.screens.policy import UPDATE_METRICS, Decisions, UpdateCharts
 from esper.sanctum.symbols import head_label
-from esper.sanctum.widgets.heads import HeadNorms, HeadShares, shares
+from esper.sanctum.widgets.heads import HeadFractionChart, HeadNormChart, fractions
 from esper.telemetry import events as ev
-from esper.telemetry.state import LEARNING
+from esper.telemetry.state import UPDATE_SERIES
 from tests.factory import HEADS, env_stepped, policy_updated, run_started, stamp
 from tests.sanctum.driving import ROOMY, live, screen_text, settle, shown
 
@@ -19,9 +19,9 @@ def updated(round_: int, **norms: float | None) -> ev.PolicyUpdated:
 
 
 def test_head_fractions_ignore_missing_values() -> None:
-    assert shares([3.0, None, 1.0]) == [0.75, 0.0, 0.25]
-    assert shares([None, 0.0]) is None
-    assert shares([1.0, math.nan]) == []
+    assert fractions([3.0, None, 1.0]) == [0.75, 0.0, 0.25]
+    assert fractions([None, 0.0]) is None
+    assert fractions([1.0, math.nan]) == []
 
 
 async def test_latest_fractions_are_beside_their_bands() -> None:
@@ -30,7 +30,7 @@ async def test_latest_fractions_are_beside_their_bands() -> None:
         await settle(pilot)
         await pilot.press("2")
         await settle(pilot)
-        words = shown(app, HeadShares).split()
+        words = shown(app, HeadFractionChart).split()
     beside = {words[i - 1]: word for i, word in enumerate(words) if word.endswith("%") and word != "100%"}
     assert beside == {head_label(name, short=True): "8%" for name in HEADS} | {"op": "58%", "slot": "0%", "tempo": "0%"}
 
@@ -42,7 +42,7 @@ async def test_labels_of_thin_bands_keep_the_band_order() -> None:
         await settle(pilot)
         await pilot.press("2")
         await settle(pilot)
-        lines = app.screen.query_one(HeadShares).text.splitlines()
+        lines = app.screen.query_one(HeadFractionChart).text.splitlines()
     order = [line.split()[-2] for line in lines if line.endswith("%") and line.split()[-1] != "100%"]
     assert order == [head_label(name, short=True) for name in reversed(HEADS)]
 
@@ -53,7 +53,7 @@ async def test_norm_chart_has_log_axis_and_labels_at_both_ends() -> None:
         await settle(pilot)
         await pilot.press("2")
         await settle(pilot)
-        lines = app.screen.query_one(HeadNorms).text.splitlines()
+        lines = app.screen.query_one(HeadNormChart).text.splitlines()
     ticks = [line.split()[0] for line in lines if "┤" in line]
     assert ticks == ["1", "0.1", "0.01"]
     rows = {line.split()[-1]: number for number, line in enumerate(lines[:-1]) if line.split()[-1] != "│"}
@@ -76,20 +76,20 @@ async def test_policy_screen_without_policy_has_no_curves() -> None:
         await settle(pilot)
         await pilot.press("2")
         await settle(pilot)
-        assert shown(app, HeadNorms) == "no update of the policy yet"
-        assert shown(app, Learning) == "no update of the policy yet"
+        assert shown(app, HeadNormChart) == "no update of the policy yet"
+        assert shown(app, UpdateCharts) == "no update of the policy yet"
 
 
 async def test_every_update_metric_has_a_chart() -> None:
-    assert set(FIGURES) == set(LEARNING)
-    values = {name: round(0.1 + index / 7, 3) for index, name in enumerate(FIGURES)}
+    assert set(UPDATE_METRICS) == set(UPDATE_SERIES)
+    values = {name: round(0.1 + index / 7, 3) for index, name in enumerate(UPDATE_METRICS)}
     app, _ = live(stamp([*STARTED, policy_updated(1), policy_updated(2, **values)]))
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
         await pilot.press("2")
         await settle(pilot)
-        text = shown(app, Learning)
-    for name, (label, _) in FIGURES.items():
+        text = shown(app, UpdateCharts)
+    for name, (label, _) in UPDATE_METRICS.items():
         assert f"{label} {values[name]:.3g}" in text, name
 
 
@@ -100,13 +100,13 @@ async def test_o_key_shows_next_metric_when_space_is_short() -> None:
         await pilot.press("2")
         await settle(pilot)
         seen = []
-        for _ in FIGURES:
-            seen.append(shown(app, Learning).split(",")[0].rsplit(" ", 1)[0])
+        for _ in UPDATE_METRICS:
+            seen.append(shown(app, UpdateCharts).split(",")[0].rsplit(" ", 1)[0])
             await pilot.press("o")
-        first = {label.split()[0] for label, _ in FIGURES.values()}
+        first = {label.split()[0] for label, _ in UPDATE_METRICS.values()}
         assert {text.split()[0].strip(",") for text in seen} == {word.strip(",") for word in first}
         await pilot.press("o", "o", "o", "o")
-        assert shown(app, Learning).startswith("explained variance –")
+        assert shown(app, UpdateCharts).startswith("explained variance –")
 
 
 async def test_decisions_distinguish_chosen_illegal_and_unknown() -> None:

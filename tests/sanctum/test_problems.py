@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from esper.control import Kind
+from esper.control import RequestKind
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.widgets.footer import Footer
-from esper.sanctum.widgets.problems import Held
+from esper.sanctum.widgets.problems import PauseCausePanel
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.sanctum.driving import header, live, notices, replay, settle, shown
@@ -25,7 +25,7 @@ def paused(cause: str, reason: str = REASON) -> ev.Paused:
 
 def in_error(app: SanctumApp) -> str:
     """Text of the panel in the error style, on one line."""
-    held = app.screen.query_one(Held)
+    held = app.screen.query_one(PauseCausePanel)
     style = app.view.palette["error"]
     strips = [held.render_line(y) for y in range(held.size.height)]
     return " ".join(" ".join(segment.text for strip in strips for segment in strip if segment.style == style).split())
@@ -60,7 +60,7 @@ async def test_held_run_shows_full_reason_and_usable_keys(
         await pilot.pause()
         assert "✖ HELD" in header(app)
         assert in_error(app) == f"✖ {REASON}"
-        assert shown(app, Held).endswith(way)
+        assert shown(app, PauseCausePanel).endswith(way)
         for key in keys:
             assert key in shown(app, Footer)
         for key in no_keys:
@@ -70,7 +70,7 @@ async def test_held_run_shows_full_reason_and_usable_keys(
         await settle(pilot)
         await pilot.pause()
         assert "● RUNNING" in header(app)
-        assert not app.screen.query_one(Held).region
+        assert not app.screen.query_one(PauseCausePanel).region
 
 
 async def test_held_run_sends_no_request_that_would_be_refused(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ async def test_held_run_sends_no_request_that_would_be_refused(tmp_path: Path) -
         assert session.asked() == []
         assert "half done" in " ".join(notices(app))
         await pilot.press("r", "enter")
-        assert [request.kind for request in session.asked()] == [Kind.RESTORE]
+        assert [request.kind for request in session.asked()] == [RequestKind.RESTORE]
         await settle(pilot)
         assert "✖ HELD restoring…" in header(app)
 
@@ -92,15 +92,15 @@ async def test_very_long_pause_reason_is_truncated() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         await pilot.pause()
-        assert app.screen.query_one(Held).size.height <= 8
+        assert app.screen.query_one(PauseCausePanel).size.height <= 8
         assert in_error(app).endswith("…")
 
 
 async def test_replay_of_held_run_shows_reason_without_keys(tmp_path: Path) -> None:
     app, playback = replay([*RUN, paused("fault")], tmp_path)
     async with app.run_test(size=(80, 24)) as pilot:
-        playback.to_end()
+        playback.seek_end()
         await settle(pilot)
         await pilot.pause()
         assert "REPLAY of a pause" in header(app)
-        assert shown(app, Held) == in_error(app) == f"✖ {REASON}"
+        assert shown(app, PauseCausePanel) == in_error(app) == f"✖ {REASON}"

@@ -1,6 +1,6 @@
 """Screens by number: keys, tabs, command palette."""
 
-from esper.sanctum.bindings import PLACES
+from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.screens import SCREEN_CLASSES
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.widgets.header import Tabs
@@ -12,8 +12,8 @@ RUN = population(envs=4, rounds=3, stop=5)
 
 
 def test_every_view_has_its_screen() -> None:
-    assert list(PLACES) == list(SCREEN_CLASSES)
-    keys = [place.key for place in PLACES.values()]
+    assert list(SCREEN_INFO) == list(SCREEN_CLASSES)
+    keys = [place.key for place in SCREEN_INFO.values()]
     assert keys == sorted(set(keys))
 
 
@@ -28,7 +28,7 @@ async def test_number_key_opens_screen_and_marks_its_tab() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        for name, place in PLACES.items():
+        for name, place in SCREEN_INFO.items():
             await pilot.press(place.key)
             await settle(pilot)
             assert type(app.screen).__name__ == SCREEN_CLASSES[name]
@@ -50,7 +50,7 @@ async def test_narrow_tabs_leave_room_for_anomalies() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         assert shown(app, Tabs).split() == [
-            word for name, place in PLACES.items() for word in [place.key, *([name] if name == "overview" else [])]
+            word for name, place in SCREEN_INFO.items() for word in [place.key, *([name] if name == "overview" else [])]
         ]
         assert app.screen.query_one(AnomalyStrip).size.width > 50
 
@@ -70,4 +70,4 @@ async def test_command_palette_lists_screens() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=(120, 40)):
         commands = {command.title for command in app.get_system_commands(app.screen)}
-        assert {name.capitalize() for name in PLACES} <= commands
+        assert {name.capitalize() for name in SCREEN_INFO} <= commands

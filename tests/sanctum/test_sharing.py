@@ -9,14 +9,14 @@ import pytest
 from textual.pilot import Pilot
 
 from esper.cli.commands import replay as command
-from esper.cli.dashboard import Look
+from esper.cli.dashboard import DisplayOptions
 from esper.cli.main import main
 from esper.history.history import open_history
 from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.controllers import sharing
-from esper.sanctum.source import LiveSource, ReplaySource, Source
-from esper.sanctum.theme import DEFAULT
+from esper.sanctum.source import LiveSource, ReplaySource, RunSource
+from esper.sanctum.theme import DEFAULT_THEME
 from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
@@ -38,11 +38,11 @@ def opened(address: str, monkeypatch: pytest.MonkeyPatch) -> SanctumApp:
     """Return the dashboard that `replay ADDRESS` opens."""
     apps: list[SanctumApp] = []
 
-    def show(source: Source, look: Look, *, env: int, place: str) -> int:
+    def show(source: RunSource, look: DisplayOptions, *, env: int, place: str) -> int:
         apps.append(SanctumApp(source, theme=look.theme, env=env, place=place))
         return 0
 
-    monkeypatch.setattr(command, "show", show)
+    monkeypatch.setattr(command, "show_dashboard", show)
     assert main(["replay", address]) == 0
     return apps[0]
 
@@ -59,7 +59,7 @@ async def test_address_opens_the_same_view(
     run: Path, keys: list[str], step: int, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = ReplaySource(Playback(open_history(run)), hold=True)
-    app = SanctumApp(source, theme=DEFAULT)
+    app = SanctumApp(source, theme=DEFAULT_THEME)
     async with app.run_test(size=SIZE) as pilot:
         source.playback.seek(source.playback.history.steps[step - 1])
         await settle(pilot)
@@ -78,7 +78,7 @@ async def test_address_opens_the_same_view(
 
 async def test_address_between_steps_gives_the_event(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ReplaySource(Playback(open_history(run)), hold=True)
-    app = SanctumApp(source, theme=DEFAULT)
+    app = SanctumApp(source, theme=DEFAULT_THEME)
     async with app.run_test(size=SIZE) as pilot:
         source.playback.seek(source.playback.history.steps[3] + 2)
         await pilot.press("Y")
@@ -89,7 +89,7 @@ async def test_address_between_steps_gives_the_event(run: Path, monkeypatch: pyt
 
 async def test_live_run_has_an_address(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = FakeSession(RUN[:40])
-    app = SanctumApp(LiveSource(session), theme=DEFAULT)
+    app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("Y")
         assert app.clipboard == ""
@@ -108,7 +108,7 @@ async def written(pilot: Pilot[None]) -> None:
 
 async def test_excerpt_opens_with_the_same_screen(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ReplaySource(Playback(open_history(run)), hold=True)
-    app = SanctumApp(source, theme=DEFAULT)
+    app = SanctumApp(source, theme=DEFAULT_THEME)
     async with app.run_test(size=SIZE) as pilot:
         source.playback.seek(source.playback.history.steps[4])
         await settle(pilot)
@@ -127,7 +127,7 @@ async def test_excerpt_opens_with_the_same_screen(run: Path, monkeypatch: pytest
 async def test_excerpt_of_live_run_stays_in_the_present(run: Path) -> None:
     session = FakeSession(RUN)
     session.directory = run
-    app = SanctumApp(LiveSource(session), theme=DEFAULT)
+    app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("X")
@@ -139,7 +139,7 @@ async def test_excerpt_of_live_run_stays_in_the_present(run: Path) -> None:
 
 async def test_failed_excerpt_reports_the_error(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ReplaySource(Playback(open_history(run)), hold=True)
-    app = SanctumApp(source, theme=DEFAULT)
+    app = SanctumApp(source, theme=DEFAULT_THEME)
 
     def full(*_: object) -> Path:
         raise OSError(28, "No space left on device")

@@ -10,7 +10,7 @@ from esper.history.history import open_history
 from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import ReplaySource
-from esper.sanctum.theme import DEFAULT
+from esper.sanctum.theme import DEFAULT_THEME
 from tests.factory import example_run
 from tests.sanctum.driving import live, replay, settle
 from tests.sanctum.population import population
@@ -30,7 +30,7 @@ def demo() -> SanctumApp:
     """Return a dashboard over the demo recording, paused at its start."""
     source = ReplaySource(Playback(open_history(DEMO)))
     source.start = lambda: None
-    return SanctumApp(source, theme=DEFAULT)
+    return SanctumApp(source, theme=DEFAULT_THEME)
 
 
 def at_the_end_of(*keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
@@ -40,7 +40,7 @@ def at_the_end_of(*keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
         app = pilot.app
         assert isinstance(app, SanctumApp)
         assert app.source.playback is not None
-        app.source.playback.to_end()
+        app.source.playback.seek_end()
         app.source.playback.step(-1)
         await settle(pilot)
         await pilot.press(*keys)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from esper.control import Kind
+from esper.control import RequestKind
 from esper.history.history import open_history
 from esper.history.playback import Playback
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.source import LiveSource, ReplaySource
-from esper.sanctum.theme import DEFAULT
+from esper.sanctum.theme import DEFAULT_THEME
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import example_run, stamp
@@ -51,7 +51,7 @@ def test_live_source_keyframe_replaces_the_state() -> None:
 
 def test_live_source_is_alive_until_started() -> None:
     session = FakeSession()
-    session.alive = False
+    session.is_engine_alive = False
     source = LiveSource(session)
     assert source.alive
     source.start()
@@ -62,19 +62,22 @@ def test_live_source_is_alive_until_started() -> None:
 @pytest.mark.parametrize(
     ("kind", "answers"),
     [
-        (Kind.PAUSE, ev.Paused(round=1, step=1, origin="keyboard")),
-        (Kind.RESUME, ev.Resumed(round=1, step=1, origin="keyboard")),
-        (Kind.STEP, ev.PhaseTimed(round=1, step=1, wall=0.1, phases={})),
-        (Kind.CHECKPOINT, ev.CheckpointSaved(round=1, step=1, path="x", bytes=1, seconds=0.1, origin="keyboard")),
-        (Kind.CHECKPOINT, ev.Logged(severity="error", text="the disk is full")),
-        (Kind.RESTORE, ev.Resumed(round=1, step=1, origin="keyboard", checkpoint="x")),
+        (RequestKind.PAUSE, ev.Paused(round=1, step=1, origin="keyboard")),
+        (RequestKind.RESUME, ev.Resumed(round=1, step=1, origin="keyboard")),
+        (RequestKind.STEP, ev.PhaseTimed(round=1, step=1, wall=0.1, phases={})),
+        (
+            RequestKind.CHECKPOINT,
+            ev.CheckpointSaved(round=1, step=1, path="x", bytes=1, seconds=0.1, origin="keyboard"),
+        ),
+        (RequestKind.CHECKPOINT, ev.Logged(severity="error", text="the disk is full")),
+        (RequestKind.RESTORE, ev.Resumed(round=1, step=1, origin="keyboard", checkpoint="x")),
     ],
 )
-def test_request_is_shown_until_answered(kind: Kind, answers: ev.AnyEvent) -> None:
+def test_request_is_shown_until_answered(kind: RequestKind, answers: ev.AnyEvent) -> None:
     session = FakeSession(example_run()[:5])
     source = LiveSource(session)
     source.tick(0.0)
-    source.requests.ask(kind, "x" if kind is Kind.RESTORE else None)
+    source.requests.ask(kind, "x" if kind is RequestKind.RESTORE else None)
     assert source.requests.text.endswith("…")
     session.say(*stamp([ev.Logged(severity="info", text="unrelated")], first=6))
     source.tick(0.2)
@@ -87,7 +90,7 @@ def test_request_is_shown_until_answered(kind: Kind, answers: ev.AnyEvent) -> No
 def test_scheduled_checkpoint_does_not_answer_a_request() -> None:
     session = FakeSession()
     source = LiveSource(session)
-    source.requests.ask(Kind.CHECKPOINT)
+    source.requests.ask(RequestKind.CHECKPOINT)
     session.say(ev.CheckpointSaved(round=1, step=1, path="x", bytes=1, seconds=0.1, origin="schedule"))
     source.tick(0.2)
     assert source.requests.text == "checkpointing…"
@@ -97,8 +100,8 @@ def test_repeated_request_is_sent_once() -> None:
     session = FakeSession()
     source = LiveSource(session)
     for _ in range(3):
-        source.requests.ask(Kind.PAUSE)
-    assert [request.kind for request in session.asked()] == [Kind.PAUSE]
+        source.requests.ask(RequestKind.PAUSE)
+    assert [request.kind for request in session.asked()] == [RequestKind.PAUSE]
 
 
 def test_replay_plays_once_started(tmp_path: Path) -> None:
@@ -137,7 +140,7 @@ def test_replay_follows_a_growing_recording(tmp_path: Path) -> None:
     (tmp_path / "events-00001.jsonl").write_bytes(recording(run[:40]))
     assert source.tick(0.2)  # the length has changed
     assert (source.state.seq, source.playback.length, source.following) == (10, 40, False)
-    source.playback.to_end()
+    source.playback.seek_end()
     (tmp_path / "events-00001.jsonl").write_bytes(recording(run))
     source.tick(0.2)
     assert (source.state.status, source.following) == ("done", True)
@@ -153,7 +156,7 @@ def test_deleted_recording_ends_replay_with_a_message(tmp_path: Path) -> None:
 
 async def test_header_shows_whether_replay_follows_the_end(tmp_path: Path) -> None:
     source = recorded_part(tmp_path, 20)
-    app = SanctumApp(source, theme=DEFAULT)
+    app = SanctumApp(source, theme=DEFAULT_THEME)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         assert "REPLAY following" in header(app)

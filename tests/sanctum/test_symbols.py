@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.formatting import clock, plain, span
-from esper.sanctum.symbols import brief, number, percent, power_of_two, shorten
+from esper.formatting import clock, span, strip_control
+from esper.sanctum.symbols import compact_cell, ellipsise, number_cell, percent_cell, scale_cell
 
 
 @pytest.mark.parametrize(
@@ -21,13 +21,13 @@ from esper.sanctum.symbols import brief, number, percent, power_of_two, shorten
     ],
 )
 def test_numbers_have_three_digits_and_align_the_point(value: float, text: str) -> None:
-    assert number(value, 3, 3).text == text
+    assert number_cell(value, 3, 3).text == text
 
 
 @given(st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True)))
 def test_numbers_keep_width_and_point_position(value: float | None) -> None:
     for before, after, fixed in ((3, 1, True), (3, 2, False), (2, 3, False), (4, 3, False)):
-        text = number(value, before, after, fixed=fixed).text
+        text = number_cell(value, before, after, fixed=fixed).text
         if value is None or not math.isfinite(value) or 0.01 <= abs(value) < 10:
             assert len(text) == before + 1 + after
         if "." in text:
@@ -35,28 +35,34 @@ def test_numbers_keep_width_and_point_position(value: float | None) -> None:
 
 
 def test_numbers_distinguish_missing_zero_and_nan() -> None:
-    for write in (lambda value: number(value, 3, 2), percent, brief):
+    for write in (lambda value: number_cell(value, 3, 2), percent_cell, compact_cell):
         cells = [write(value) for value in (None, 0.0, math.nan)]
         assert [cell.text.strip() for cell in cells] == ["–", "0", "NaN"]
         assert len({cell.role for cell in cells}) == 3
-    assert [power_of_two(value).text.strip() for value in (None, 32768.0, 3000.0, math.nan)] == [
+    assert [scale_cell(value).text.strip() for value in (None, 32768.0, 3000.0, math.nan)] == [
         "–",
         "2^15",
         "2^11.6",
         "NaN",
     ]
-    assert power_of_two(0.0).role == "bad"
+    assert scale_cell(0.0).role == "bad"
 
 
 def test_signed_numbers_show_plus_and_minus() -> None:
-    assert number(0.25, 2, 3, signed=True).text == "+0.250"
-    assert number(-0.25, 2, 3, signed=True).text == "−0.250"
-    assert number(0.0, 2, 3, signed=True).text.strip() == "0"
+    assert number_cell(0.25, 2, 3, signed=True).text == "+0.250"
+    assert number_cell(-0.25, 2, 3, signed=True).text == "−0.250"
+    assert number_cell(0.0, 2, 3, signed=True).text.strip() == "0"
 
 
 def test_brief_omits_trailing_zeros() -> None:
-    assert [brief(value).text for value in (0.0083, 0.5, 24.0, 117.6, 100.0)] == ["0.0083", "0.5", "24", "118", "100"]
-    assert [brief(value, tight=True).text for value in (0.5, 0.0, 10.5, -0.5)] == [".5", "0", "10.5", "−0.5"]
+    assert [compact_cell(value).text for value in (0.0083, 0.5, 24.0, 117.6, 100.0)] == [
+        "0.0083",
+        "0.5",
+        "24",
+        "118",
+        "100",
+    ]
+    assert [compact_cell(value, tight=True).text for value in (0.5, 0.0, 10.5, -0.5)] == [".5", "0", "10.5", "−0.5"]
 
 
 def test_duration_formats_seconds_to_days() -> None:
@@ -67,19 +73,19 @@ def test_duration_formats_seconds_to_days() -> None:
 
 
 def test_control_characters_in_text_are_replaced() -> None:
-    assert plain("a\x1b[2Jb\nc\td") == "a [2Jb c d"
-    assert shorten("abcdef", 4) == "abc…"
+    assert strip_control("a\x1b[2Jb\nc\td") == "a [2Jb c d"
+    assert ellipsise("abcdef", 4) == "abc…"
 
 
 def test_value_of_known_scale_keeps_its_decimals() -> None:
-    assert number(3e-4, 2, 3, signed=True, fixed=True).text == "+0.000"
-    assert number(-0.0321, 2, 3, signed=True, fixed=True).text == "−0.032"
-    assert number(5e-4, 1, 1, fixed=True).text == "0.0"
-    assert number(0.0, 1, 1, fixed=True).text == "0  "
+    assert number_cell(3e-4, 2, 3, signed=True, fixed=True).text == "+0.000"
+    assert number_cell(-0.0321, 2, 3, signed=True, fixed=True).text == "−0.032"
+    assert number_cell(5e-4, 1, 1, fixed=True).text == "0.0"
+    assert number_cell(0.0, 1, 1, fixed=True).text == "0  "
 
 
 def test_brief_rounds_to_significant_digits() -> None:
-    assert brief(0.02441, 2).text == "0.024"
-    assert brief(0.9312, 2).text == "0.93"
-    assert brief(-0.3421, 2).text == "−0.34"
-    assert brief(float("nan"), 2).text.strip() == "NaN"
+    assert compact_cell(0.02441, 2).text == "0.024"
+    assert compact_cell(0.9312, 2).text == "0.93"
+    assert compact_cell(-0.3421, 2).text == "−0.34"
+    assert compact_cell(float("nan"), 2).text.strip() == "NaN"

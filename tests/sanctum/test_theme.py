@@ -8,7 +8,7 @@ from rich.style import Style
 from textual.color import Color
 
 from esper.sanctum.symbols import STAGES
-from esper.sanctum.theme import DEFAULT, Palette, ThemeError, find_theme, load_themes
+from esper.sanctum.theme import DEFAULT_THEME, Palette, ThemeError, find_theme, load_themes
 from tests.sanctum.driving import copy_of_default, live, screen_strips, screen_text, settle
 from tests.sanctum.population import population
 
@@ -45,13 +45,13 @@ GROUPS = (
 
 
 def test_themes_are_listed_default_first() -> None:
-    assert list(load_themes()) == [DEFAULT, "colour-blind", "high-contrast", "sanctum-light"]
+    assert list(load_themes()) == [DEFAULT_THEME, "colour-blind", "high-contrast", "sanctum-light"]
 
 
 @pytest.mark.parametrize("name", THEMES)
 def test_palette_every_role_meets_its_minimum_contrast(name: str) -> None:
     palette = load_themes()[name]
-    for role, style in (*palette.styles.items(), *palette.here.items()):
+    for role, style in (*palette.styles.items(), *palette.selected_styles.items()):
         assert style.color is not None
         assert style.bgcolor is not None
         ratio = contrast(Color.from_rich_color(style.color), Color.from_rich_color(style.bgcolor))
@@ -62,7 +62,7 @@ def test_palette_every_role_meets_its_minimum_contrast(name: str) -> None:
 def test_palette_roles_of_one_group_have_distinct_colours(name: str) -> None:
     palette = load_themes()[name]
     for group in GROUPS:
-        for styles in (palette.styles, palette.here):
+        for styles in (palette.styles, palette.selected_styles):
             assert len({styles[role].color for role in group}) == len(group), group
 
 
@@ -91,7 +91,7 @@ def colours(styles: Iterable[Style]) -> set[str]:
 
 def palette_colours(palette: Palette) -> set[str]:
     """Colours of all roles, and of the rules between panels."""
-    styles = [*palette.styles.values(), *palette.here.values()]
+    styles = [*palette.styles.values(), *palette.selected_styles.values()]
     return {*colours(styles), palette.theme.variables["rule"]}
 
 
@@ -108,10 +108,10 @@ def contrast(one: Color, other: Color) -> float:
 
 def test_user_theme_overrides_shipped_and_adds_new(user_themes: Path) -> None:
     copy_of_default(user_themes, "mine", "#0f1317", "#010203")
-    copy_of_default(user_themes, DEFAULT, "#0f1317", "#040506")
+    copy_of_default(user_themes, DEFAULT_THEME, "#0f1317", "#040506")
     themes = load_themes()
     assert themes["mine"].theme.background == "#010203"
-    assert themes[DEFAULT].theme.background == "#040506"
+    assert themes[DEFAULT_THEME].theme.background == "#040506"
 
 
 @pytest.mark.parametrize(

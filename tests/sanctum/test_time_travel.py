@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Static
 
-from esper.control import Kind
+from esper.control import RequestKind
 from esper.history.history import History
-from esper.history.timeline import Sign
+from esper.history.timeline import MarkKind
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.dialogs import GoTo
-from esper.sanctum.symbols import SIGNS
+from esper.sanctum.symbols import MARK_SYMBOLS
 from esper.sanctum.widgets.footer import Footer
-from esper.sanctum.widgets.scrubber import Scrubber
+from esper.sanctum.widgets.scrubber import Timeline
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.recording.recordings import recording, write_segment
@@ -42,10 +42,10 @@ async def test_bookmark_keys_set_visit_and_delete_marks(tmp_path: Path) -> None:
         await pilot.press("left_curly_bracket", "right", "m", "left_curly_bracket", "n")
         own = playback.position
         assert own not in STOPS
-        assert SIGNS[Sign.BOOKMARK][0].glyph not in shown(app, Scrubber)  # the playhead covers it
+        assert MARK_SYMBOLS[MarkKind.BOOKMARK][0].glyph not in shown(app, Timeline)  # the playhead covers it
         await pilot.press("right")
         await settle(pilot)
-        assert SIGNS[Sign.BOOKMARK][0].glyph in shown(app, Scrubber)
+        assert MARK_SYMBOLS[MarkKind.BOOKMARK][0].glyph in shown(app, Timeline)
         await pilot.press("left", "m", "left_curly_bracket", "n")
         assert playback.position == STOPS[0]
 
@@ -70,15 +70,15 @@ async def test_playhead_can_be_dragged(tmp_path: Path) -> None:
     app, playback = replay(RUN, tmp_path)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
-        await pilot.mouse_down(Scrubber, offset=(40, 1))
+        await pilot.mouse_down(Timeline, offset=(40, 1))
         there = playback.position
         assert 0 < there < playback.length
-        await pilot.hover(Scrubber, offset=(70, 1))
+        await pilot.hover(Timeline, offset=(70, 1))
         assert playback.position > there
-        await pilot.hover(Scrubber, offset=(119, 1))
-        await pilot.mouse_up(Scrubber, offset=(119, 1))
+        await pilot.hover(Timeline, offset=(119, 1))
+        await pilot.mouse_up(Timeline, offset=(119, 1))
         assert playback.position == playback.length
-        await pilot.hover(Scrubber, offset=(40, 1))
+        await pilot.hover(Timeline, offset=(40, 1))
         assert playback.position == playback.length
 
 
@@ -107,7 +107,7 @@ async def test_live_run_past_can_be_visited_and_left(tmp_path: Path) -> None:
     file = write_segment(tmp_path, 1, recording(RUN[:HALF]))
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
-        assert not app.screen.query_one(Scrubber).display
+        assert not app.screen.query_one(Timeline).display
         await pilot.press("left")
         await settle(pilot)
         assert (app.source.state.round, app.source.state.step) == (2, 4)
@@ -115,13 +115,13 @@ async def test_live_run_past_can_be_visited_and_left(tmp_path: Path) -> None:
         assert (app.source.state.round, app.source.state.step) == (1, 5)
         position = app.source.state.seq
         assert f"◀ PAST +{HALF - position} events running" in header(app)
-        assert app.screen.query_one(Scrubber).display
+        assert app.screen.query_one(Timeline).display
 
         session.say(*RUN[HALF:])  # the run continues and records its events
         file.write_bytes(recording(RUN))
         await settle(pilot)
         assert app.source.state.seq == position
-        assert app.source.present.seq == len(RUN)
+        assert app.source.live_state.seq == len(RUN)
         assert f"+{len(RUN) - position} events" in header(app)
         assert app.source.playback is not None
         assert app.source.playback.length == len(RUN)
@@ -130,7 +130,7 @@ async def test_live_run_past_can_be_visited_and_left(tmp_path: Path) -> None:
         await settle(pilot)
         assert app.source.state.seq == len(RUN)
         assert "DONE" in header(app)
-        assert not app.screen.query_one(Scrubber).display
+        assert not app.screen.query_one(Timeline).display
 
 
 async def test_control_keys_act_on_the_present_while_in_the_past(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ async def test_control_keys_act_on_the_present_while_in_the_past(tmp_path: Path)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("left_curly_bracket", "p", "c")
-        assert [request.kind for request in session.asked()] == [Kind.PAUSE, Kind.CHECKPOINT]
+        assert [request.kind for request in session.asked()] == [RequestKind.PAUSE, RequestKind.CHECKPOINT]
         assert app.source.state.seq == 1
         assert "pausing…" in header(app)
         assert shown(app, Footer).startswith("End present p pause")
@@ -177,7 +177,7 @@ class Gate:
         assert within < math.inf
         if self.open:
             return self.poll_history(history, within)
-        history.loaded = False
+        history.is_fully_read = False
         return history.length
 
 
@@ -226,7 +226,7 @@ async def test_cancelled_visit_to_the_past_stays_in_the_present(tmp_path: Path, 
         arrived(app)
         assert app.source.playback is not None
         assert app.source.state.seq == 1
-        marks = [mark.position for mark in app.source.playback.history.marks if mark.sign is Sign.BOOKMARK]
+        marks = [mark.position for mark in app.source.playback.history.marks if mark.kind is MarkKind.BOOKMARK]
         assert marks == ([HALF] if "m" in keys else [])
 
 
@@ -255,7 +255,7 @@ async def test_bookmark_set_in_the_present_is_reachable(tmp_path: Path) -> None:
 
 
 async def test_past_of_paused_run_can_be_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.sanctum.app.TICK", 3600.0)  # else the timer advances the playback
+    monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)  # else the timer advances the playback
     app, session = live(RUN[:HALF])
     session.directory = tmp_path
     write_segment(tmp_path, 1, recording(RUN[:HALF]))
@@ -269,7 +269,9 @@ async def test_past_of_paused_run_can_be_played(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_deleted_recording_returns_to_the_present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("esper.sanctum.app.TICK", 3600.0)  # else the timer finds the missing file before the key does
+    monkeypatch.setattr(
+        "esper.sanctum.app.TICK_INTERVAL_S", 3600.0
+    )  # else the timer finds the missing file before the key does
     app, session = live(RUN[:HALF])
     session.directory = tmp_path / "run"
     file = write_segment(session.directory, 1, recording(RUN[:HALF]))

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from esper.telemetry import events as ev
-from esper.telemetry.codec import decoder, encode, encode_lines
+from esper.telemetry.codec import encode_json, encode_lines, make_decoder
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import env_stepped, example_run
 from tests.recording.recordings import fold
 
 KINDS = typing.get_args(ev.AnyEvent)
-DECODER: msgspec.json.Decoder[Record] = decoder(Record)
+DECODER: msgspec.json.Decoder[Record] = make_decoder(Record)
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -45,7 +45,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
 def test_event_round_trip_is_equal(kind: type[ev.Event], data: st.DataObject) -> None:
     event = data.draw(values(kind))
 
-    line = encode(event)
+    line = encode_json(event)
 
     assert b"\n" not in line
     assert repr(DECODER.decode(line)) == repr(event)  # repr tells NaN from None, and -0.0 from 0.0
@@ -54,7 +54,7 @@ def test_event_round_trip_is_equal(kind: type[ev.Event], data: st.DataObject) ->
 def test_json_has_non_finite_values_and_omits_missing_ones() -> None:
     event = env_stepped(loss=math.nan, grad_norm=math.inf, reward=-math.inf, value=None)
 
-    written = msgspec.json.decode(encode(event))
+    written = msgspec.json.decode(encode_json(event))
 
     assert (written["loss"], written["grad_norm"], written["reward"]) == ("NaN", "Infinity", "-Infinity")
     assert "value" not in written
@@ -65,13 +65,13 @@ def test_encoding_many_equals_encoding_each(events: list[ev.AnyEvent]) -> None:
     unwritable = ev.Logged(severity="info", text="\udcff")
 
     for run in (events, [*events, unwritable]):
-        assert encode_lines(run) == b"".join(encode(event) + b"\n" for event in run)
+        assert encode_lines(run) == b"".join(encode_json(event) + b"\n" for event in run)
 
 
 def test_unencodable_text_is_replaced() -> None:
     event = ev.Logged(severity="info", text="a path \udcff with a byte that is not UTF-8")
 
-    assert DECODER.decode(encode(event)) == ev.Logged(severity="info", text=event.text.replace("\udcff", "?"))
+    assert DECODER.decode(encode_json(event)) == ev.Logged(severity="info", text=event.text.replace("\udcff", "?"))
 
 
 def test_keyframe_round_trip_keeps_the_state() -> None:
@@ -80,7 +80,7 @@ def test_keyframe_round_trip_keeps_the_state() -> None:
     state.walls.append(math.nan)
     state.envs[0].returns.append(-math.inf)
 
-    line = encode(Keyframe.of(state))
+    line = encode_json(Keyframe.of(state))
 
     keyframe = DECODER.decode(line)
     assert isinstance(keyframe, Keyframe)

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.health.detector import Inspector
-from esper.ranks import RankLostError, Ranks
+from esper.health.detector import AnomalyDetector
+from esper.ranks import RankGroup, RankLostError
 from esper.recording.recorder import Recorder
 from esper.telemetry import events as ev
-from esper.telemetry.hub import Hub, SharedHub
+from esper.telemetry.hub import EventHub, RankedEventHub
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import SLOTS, device_sampled, env_stepped, run_started
 from tests.ranks import Meeting, together
@@ -44,8 +44,8 @@ def memory() -> Memory:
 
 
 @pytest.fixture
-def hub(memory: Memory) -> Hub:
-    return Hub(memory, Inspector())
+def hub(memory: Memory) -> EventHub:
+    return EventHub(memory, AnomalyDetector())
 
 
 def drained(records: queue.SimpleQueue[Record]) -> Iterator[Record]:
@@ -56,23 +56,23 @@ def drained(records: queue.SimpleQueue[Record]) -> Iterator[Record]:
 class HearingMemory(Memory):
     """A sink of one of several ranks."""
 
-    def hear(self, event: ev.AnyEvent) -> None:
+    def apply_remote(self, event: ev.AnyEvent) -> None:
         """Others keep it."""
 
 
 def test_hub_of_a_rank_inspects_its_own_envs_and_lanes() -> None:
     """It is told what the run is by rank 0, and how long the lanes of other ranks need by those."""
 
-    def work(ranks: Ranks) -> list[Record]:
+    def work(ranks: RankGroup) -> list[Record]:
         memory = HearingMemory()
-        hub = SharedHub(memory, Inspector(), ranks)
+        hub = RankedEventHub(memory, AnomalyDetector(), ranks)
         lanes = ["cpu:0", "cpu:1", "cpu:2"]
-        hub.announce(msgspec.structs.replace(run_started(), lanes=lanes))
+        hub.emit_global(msgspec.structs.replace(run_started(), lanes=lanes))
         for step in range(1, 16):
             hub.emit(device_sampled(lanes[ranks.rank], envs=2, busy=5.0 if ranks.rank == 1 else 0.5))
             blown_up = [msgspec.structs.replace(slot, grad_norm=math.nan) for slot in env_stepped().slots]
             hub.emit(env_stepped(env=ranks.rank, step=step, slots=blown_up))
-            hub.announce(ev.PhaseTimed(round=1, step=step, wall=0.1, phases={}))
+            hub.emit_global(ev.PhaseTimed(round=1, step=step, wall=0.1, phases={}))
         return memory.records
 
     for rank, records in enumerate(together(3, work)):
@@ -85,17 +85,17 @@ def test_hub_of_a_rank_inspects_its_own_envs_and_lanes() -> None:
 
 def test_hub_emits_the_report_of_a_lost_rank() -> None:
     meeting, memory = Meeting(2), HearingMemory()
-    hub = SharedHub(memory, Inspector(), meeting.rank(0))
+    hub = RankedEventHub(memory, AnomalyDetector(), meeting.rank(0))
     hub.emit(env_stepped(env=0, step=1))
     meeting.leave()
     with pytest.raises(RankLostError):
-        hub.announce(ev.PhaseTimed(round=1, step=1, wall=0.1, phases={}))
-    hub.part()
+        hub.emit_global(ev.PhaseTimed(round=1, step=1, wall=0.1, phases={}))
+    hub.stop_synchronising()
     hub.emit(ev.RunEnded(outcome="failed", reason="a rank is lost"))
     assert [type(record) for record in memory.records] == [ev.EnvStepped, ev.RunEnded]
 
 
-def test_hub_numbers_events_from_one_and_dates_them(hub: Hub, memory: Memory) -> None:
+def test_hub_numbers_events_from_one_and_dates_them(hub: EventHub, memory: Memory) -> None:
     before = time.time()
     for step in (1, 2, 3):
         hub.emit(ev.PhaseTimed(round=1, step=step, wall=0.1, phases={}))
@@ -105,7 +105,7 @@ def test_hub_numbers_events_from_one_and_dates_them(hub: Hub, memory: Memory) ->
     assert before - unit <= memory.records[0].time <= memory.records[2].time <= time.time()
 
 
-def test_hub_sends_later_events_to_every_listener(hub: Hub, memory: Memory) -> None:
+def test_hub_sends_later_events_to_every_listener(hub: EventHub, memory: Memory) -> None:
     first, given = hub.subscribe(), queue.SimpleQueue[Record]()
     hub.emit(run_started())
     assert hub.subscribe(given) is given
@@ -115,7 +115,7 @@ def test_hub_sends_later_events_to_every_listener(hub: Hub, memory: Memory) -> N
     assert list(drained(given)) == memory.records[1:]
 
 
-def test_hub_emits_an_anomaly_after_its_event(hub: Hub, memory: Memory) -> None:
+def test_hub_emits_an_anomaly_after_its_event(hub: EventHub, memory: Memory) -> None:
     hub.emit(env_stepped(env=3, grad_norm=math.nan))
     hub.emit(env_stepped(env=3))
 
@@ -128,12 +128,12 @@ def test_hub_emits_an_anomaly_after_its_event(hub: Hub, memory: Memory) -> None:
     assert [record.seq for record in memory.records] == [1, 2, 3, 4]
 
 
-def test_hub_continues_numbering_after_restore(hub: Hub, memory: Memory) -> None:
+def test_hub_continues_numbering_after_restore(hub: EventHub, memory: Memory) -> None:
     heard = hub.subscribe()
     for _ in range(9):
         hub.emit(run_started())
     keyframe = Keyframe.of(RunState(seq=4, time=1.0))
-    hub.restore(keyframe)
+    hub.rewind(keyframe)
     hub.emit(ev.RoundStarted(round=1))
 
     assert [record.seq for record in memory.records[-2:]] == [4, 5]
@@ -144,7 +144,7 @@ def test_hub_continues_numbering_after_restore(hub: Hub, memory: Memory) -> None
     assert restored.open() == keyframe.open()
 
 
-def test_hub_reports_lost_events_once(hub: Hub, memory: Memory) -> None:
+def test_hub_reports_lost_events_once(hub: EventHub, memory: Memory) -> None:
     heard = hub.subscribe()
     memory.notices.extend(["one file is gone", "another too"])
     hub.emit(run_started())
@@ -153,7 +153,7 @@ def test_hub_reports_lost_events_once(hub: Hub, memory: Memory) -> None:
     assert told == [("error", "one file is gone"), ("error", "another too")]
 
 
-def test_hub_reports_recording_failure_and_recovery_once(hub: Hub, memory: Memory) -> None:
+def test_hub_reports_recording_failure_and_recovery_once(hub: EventHub, memory: Memory) -> None:
     heard = hub.subscribe()
     hub.emit(run_started())
     memory.failure = "cannot record: no space"
@@ -172,7 +172,7 @@ def test_hub_reports_recording_failure_and_recovery_once(hub: Hub, memory: Memor
 
 def test_hub_snapshot_equals_the_state_of_a_listener(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run")
-    hub = Hub(recorder, Inspector())
+    hub = EventHub(recorder, AnomalyDetector())
     heard = hub.subscribe()
     hub.emit(run_started())
     hub.emit(env_stepped(loss=math.inf))

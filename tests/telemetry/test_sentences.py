@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esper.telemetry.sentences import assignment, counted, sentence
+from esper.telemetry.sentences import describe_event, format_lanes, pluralise
 from tests.factory import run_started
 
 
@@ -23,16 +23,16 @@ def dealt(envs: int, lanes: int) -> list[str]:
     ],
 )
 def test_env_assignment_is_counted_by_lane(lanes: list[str], said: str) -> None:
-    assert assignment(lanes) == said
+    assert format_lanes(lanes) == said
 
 
 def test_run_start_sentence_gives_the_env_assignment() -> None:
     started = run_started(envs=5)
-    severity, text = sentence(started) or ("", "")
+    severity, text = describe_event(started) or ("", "")
     assert severity == "info"
     assert text == f"run {started.run}: ppo on digits_impaired, 5 envs on cpu:0 ×3, cpu:1 ×2"
 
 
 def test_counts_of_one_are_singular() -> None:
-    assert [counted(count, "env") for count in (0, 1, 2)] == ["0 envs", "1 env", "2 envs"]
-    assert [counted(count, "quantity", "quantities") for count in (1, 2)] == ["1 quantity", "2 quantities"]
+    assert [pluralise(count, "env") for count in (0, 1, 2)] == ["0 envs", "1 env", "2 envs"]
+    assert [pluralise(count, "quantity", "quantities") for count in (1, 2)] == ["1 quantity", "2 quantities"]

@@ -7,22 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from esper.telemetry import events as ev
-from esper.telemetry.series import POINTS, Course
+from esper.telemetry.series import MAX_POINTS, DownsampledSeries
 from esper.telemetry.state import Keyframe, RunState
 from tests.factory import SLOTS, env_stepped, policy_updated, run_started, stamp
 
 
-def course(values: list[float | None]) -> Course:
-    built = Course()
+def course(values: list[float | None]) -> DownsampledSeries:
+    built = DownsampledSeries()
     for value in values:
-        built.push(value)
+        built.append(value)
     return built
 
 
 @given(st.integers(0, 3000))
 def test_series_of_any_length_has_few_points_and_keeps_mean(count: int) -> None:
     built = course([float(value) for value in range(count)])
-    assert len(built.points) < POINTS
+    assert len(built.points) < MAX_POINTS
     assert len(built.points) * built.every + len(built.rest) == count
     assert all(point == index * built.every + (built.every - 1) / 2 for index, point in enumerate(built.points))
     assert built.last == (count - 1 if count else None)
@@ -30,7 +30,7 @@ def test_series_of_any_length_has_few_points_and_keeps_mean(count: int) -> None:
 
 def test_series_point_ignores_missing_values() -> None:
     values: list[float | None] = [1.0, None, None, None, 2.0, math.nan]
-    built = course(values + [0.0] * (POINTS - 6))
+    built = course(values + [0.0] * (MAX_POINTS - 6))
     assert built.every == 2
     assert built.values[:2] == [1.0, None]
     assert math.isnan(built.values[2] or 0.0)

@@ -17,20 +17,20 @@ from typing import TypeAlias
 
 import msgspec
 
-VERSION = 1
+PROTOCOL_VERSION = 1
 """Raised when a message changes its meaning. Hello and Refused keep their form in every version."""
-SOCKET = "control.sock"
+SOCKET_NAME = "control.sock"
 """Name of the socket in the run's directory."""
-LONGEST = 1 << 16
+MAX_MESSAGE_BYTES = 1 << 16
 """Bytes of a message, its length not counted."""
-LENGTH = 4
+LENGTH_PREFIX_BYTES = 4
 """Bytes of the length before it."""
 
-_LONGEST_ADDRESS = 100
+_MAX_SOCKET_PATH_BYTES = 100
 """Bytes of a path that any system takes as the address of a socket: Linux takes 107, macOS 103."""
 
 
-class ControlError(Exception):
+class AttachError(Exception):
     """Why a run cannot be asked for anything. One sentence, or the end of one, for people."""
 
 
@@ -74,45 +74,47 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-ToRun: TypeAlias = Hello | Ask
-ToViewer: TypeAlias = Welcome | Acknowledged | Refused
+ViewerMessage: TypeAlias = Hello | Ask
+RunMessage: TypeAlias = Welcome | Acknowledged | Refused
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def frame(message: ToRun | ToViewer) -> bytes:
+def frame(message: ViewerMessage | RunMessage) -> bytes:
     """A message as it is sent."""
     content = _encode(message)
-    return len(content).to_bytes(LENGTH, "big") + content
+    return len(content).to_bytes(LENGTH_PREFIX_BYTES, "big") + content
 
 
-def available() -> bool:
+def has_unix_sockets() -> bool:
     """Whether this system has Unix sockets."""
     return hasattr(socket, "AF_UNIX")
 
 
-def unix_socket() -> socket.socket:
+def create_socket() -> socket.socket:
     """A new socket, without an address. Raises ControlError where the system has none."""
-    if not available():
-        raise ControlError("this system has no Unix sockets")
+    if not has_unix_sockets():
+        raise AttachError("this system has no Unix sockets")
     return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
 @contextlib.contextmanager
-def address(path: Path) -> Iterator[str]:
+def socket_address(path: Path) -> Iterator[str]:
     """The path as the address of a socket, good for as long as the context lasts.
 
     Addresses are short. A longer path is reached through its directory, opened, where the system has /proc. Raises
     OSError (ENAMETOOLONG) where it has not, or if the directory cannot be opened.
     """
-    if len(os.fsencode(path)) <= _LONGEST_ADDRESS:
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH_BYTES:
         yield str(path)
         return
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         short = Path(f"/proc/self/fd/{directory}")
         if not short.exists():
-            raise OSError(errno.ENAMETOOLONG, f"more than {_LONGEST_ADDRESS} bytes long: use a shorter --telemetry-dir")
+            raise OSError(
+                errno.ENAMETOOLONG, f"more than {_MAX_SOCKET_PATH_BYTES} bytes long: use a shorter --telemetry-dir"
+            )
         yield str(short / path.name)
     finally:
         os.close(directory)

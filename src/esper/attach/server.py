@@ -15,36 +15,36 @@ from pathlib import Path
 import msgspec
 
 from esper.attach.protocol import (
-    LENGTH,
-    LONGEST,
-    SOCKET,
-    VERSION,
+    LENGTH_PREFIX_BYTES,
+    MAX_MESSAGE_BYTES,
+    PROTOCOL_VERSION,
+    SOCKET_NAME,
     Acknowledged,
     Ask,
-    ControlError,
+    AttachError,
     Hello,
     Refused,
-    ToRun,
-    ToViewer,
+    RunMessage,
+    ViewerMessage,
     Welcome,
-    address,
+    create_socket,
     frame,
-    unix_socket,
+    socket_address,
 )
-from esper.control import Control, Kind
+from esper.control import RequestKind, RequestQueue
 
-VIEWERS = 32
+MAX_VIEWERS = 32
 """At one time."""
-BREATH = 0.1
+ACCEPT_RETRY_S = 0.1
 """Seconds without a look at the socket when a viewer could not be taken in: a busy loop would cost training."""
-LONGEST_NAME = 100
+MAX_NAME_CHARS = 100
 """Characters of a viewer's name that are kept."""
 
-_CREDENTIALS = struct.Struct("3i")
-_decode = msgspec.msgpack.Decoder(ToRun).decode
+_UCRED = struct.Struct("3i")
+_decode = msgspec.msgpack.Decoder(ViewerMessage).decode
 
 
-class ControlServer:
+class AttachServer:
     """Listens from now on, in a thread of its own. A viewer that does not read its answers is dropped.
 
     Args:
@@ -56,14 +56,14 @@ class ControlServer:
         ControlError: no socket can be made there.
     """
 
-    def __init__(self, directory: Path, control: Control, failure: Callable[[], str | None]) -> None:
-        self.path = directory / SOCKET
+    def __init__(self, directory: Path, control: RequestQueue, failure: Callable[[], str | None]) -> None:
+        self.path = directory / SOCKET_NAME
         self._failure = failure
         self._control = control
         try:
             with ExitStack() as opened:
                 self._listener = opened.enter_context(_listen(self.path))
-                self._made = self.path.stat()
+                self._socket_stat = self.path.stat()
                 self._selector = opened.enter_context(selectors.DefaultSelector())
                 self._awake, self._waker = map(opened.enter_context, socket.socketpair())
                 for end in (self._listener, self._awake):
@@ -71,8 +71,8 @@ class ControlServer:
                     self._selector.register(end, selectors.EVENT_READ)
                 self._opened = opened.pop_all()
         except OSError as error:
-            raise ControlError(f"{self.path}: {error.strerror}") from error
-        self._viewers: dict[socket.socket, _Viewer] = {}
+            raise AttachError(f"{self.path}: {error.strerror}") from error
+        self._viewers: dict[socket.socket, _ViewerConnection] = {}
         self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
         self._thread.start()
 
@@ -92,7 +92,7 @@ class ControlServer:
                 else:
                     self._read(key.data)
         with suppress(OSError):  # the run has released its lock: the next one's socket may be there
-            if os.path.samestat(self.path.stat(), self._made):
+            if os.path.samestat(self.path.stat(), self._socket_stat):
                 self.path.unlink()
         for viewer in self._viewers:
             viewer.close()
@@ -102,27 +102,27 @@ class ControlServer:
         try:
             connection, _ = self._listener.accept()
         except OSError:  # it has gone already; or this process has no descriptor left for it, and it waits
-            time.sleep(BREATH)
+            time.sleep(ACCEPT_RETRY_S)
             return
         connection.setblocking(False)
-        viewer = _Viewer(connection)
+        viewer = _ViewerConnection(connection)
         self._viewers[connection] = viewer
         self._selector.register(connection, selectors.EVENT_READ, viewer)
-        if viewer.foreign:
+        if viewer.is_other_user:
             self._refuse(viewer, "only its owner may control a run")
-        elif len(self._viewers) > VIEWERS:
-            self._refuse(viewer, f"{VIEWERS} viewers are attached already, and no more are taken")
+        elif len(self._viewers) > MAX_VIEWERS:
+            self._refuse(viewer, f"{MAX_VIEWERS} viewers are attached already, and no more are taken")
 
-    def _read(self, viewer: _Viewer) -> None:
+    def _read(self, viewer: _ViewerConnection) -> None:
         """Take in what a viewer says."""
         try:
-            received = viewer.connection.recv(LONGEST)
+            received = viewer.connection.recv(MAX_MESSAGE_BYTES)
         except BlockingIOError:
             return
         except OSError:
             received = b""
         if not received:
-            self._drop(viewer)
+            self._close_viewer(viewer)
             return
         viewer.received += received
         while viewer.connection in self._viewers and (content := self._next_message(viewer)) is not None:
@@ -131,53 +131,55 @@ class ControlServer:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 self._refuse(viewer, f"that is no message of the control protocol: {error}")
             else:
-                self._answer(viewer, message)
+                self._handle_message(viewer, message)
 
-    def _next_message(self, viewer: _Viewer) -> bytes | None:
+    def _next_message(self, viewer: _ViewerConnection) -> bytes | None:
         """The next whole message, without its length; None where it has not come yet, or is too long."""
         received = viewer.received
-        length = int.from_bytes(received[:LENGTH], "big")
-        if len(received) < LENGTH or (length <= LONGEST and len(received) < LENGTH + length):
+        length = int.from_bytes(received[:LENGTH_PREFIX_BYTES], "big")
+        if len(received) < LENGTH_PREFIX_BYTES or (
+            length <= MAX_MESSAGE_BYTES and len(received) < LENGTH_PREFIX_BYTES + length
+        ):
             return None
-        if length > LONGEST:
-            self._refuse(viewer, f"a message of {length} bytes is too long: {LONGEST} are the most")
+        if length > MAX_MESSAGE_BYTES:
+            self._refuse(viewer, f"a message of {length} bytes is too long: {MAX_MESSAGE_BYTES} are the most")
             return None
-        content = bytes(received[LENGTH : LENGTH + length])
-        del received[: LENGTH + length]
+        content = bytes(received[LENGTH_PREFIX_BYTES : LENGTH_PREFIX_BYTES + length])
+        del received[: LENGTH_PREFIX_BYTES + length]
         return content
 
-    def _answer(self, viewer: _Viewer, message: ToRun) -> None:
+    def _handle_message(self, viewer: _ViewerConnection, message: ViewerMessage) -> None:
         match message:
-            case Hello() if message.version != VERSION:
+            case Hello() if message.version != PROTOCOL_VERSION:
                 self._refuse(
                     viewer,
-                    f"the run speaks version {VERSION} of the control protocol, and the viewer version "
+                    f"the run speaks version {PROTOCOL_VERSION} of the control protocol, and the viewer version "
                     f"{message.version}: attach with the esper-sanctum that the run was started with",
                 )
             case Hello():
-                viewer.introduce(message)
+                viewer.set_origin(message)
                 self._send(viewer, Welcome(viewer.origin, self._failure()))
             case Ask() if not viewer.origin:
                 self._refuse(viewer, "a viewer says Hello before it asks")
             case Ask():
-                self._send(viewer, self._take(message, viewer.origin))
+                self._send(viewer, self._enqueue_request(message, viewer.origin))
 
-    def _take(self, ask: Ask, origin: str) -> Acknowledged | Refused:
+    def _enqueue_request(self, ask: Ask, origin: str) -> Acknowledged | Refused:
         try:
-            kind = Kind(ask.kind)
+            kind = RequestKind(ask.kind)
         except ValueError:
             return Refused(f"{ask.kind!r} cannot be asked of a run")
-        if kind is Kind.RESTORE and ask.path is None:
+        if kind is RequestKind.RESTORE and ask.path is None:
             return Refused("restore needs the directory of a checkpoint")
-        self._control.ask(kind, origin, ask.path)
+        self._control.put(kind, origin, ask.path)
         return Acknowledged(self._failure())
 
-    def _refuse(self, viewer: _Viewer, reason: str) -> None:
+    def _refuse(self, viewer: _ViewerConnection, reason: str) -> None:
         """Say why, and end the connection."""
         self._send(viewer, Refused(reason))
-        self._drop(viewer)
+        self._close_viewer(viewer)
 
-    def _send(self, viewer: _Viewer, message: ToViewer) -> None:
+    def _send(self, viewer: _ViewerConnection, message: RunMessage) -> None:
         """Answers are short: one that does not fit means that many before it were not read."""
         content = frame(message)
         try:
@@ -185,15 +187,15 @@ class ControlServer:
         except OSError:
             sent = 0
         if sent < len(content):
-            self._drop(viewer)
+            self._close_viewer(viewer)
 
-    def _drop(self, viewer: _Viewer) -> None:
+    def _close_viewer(self, viewer: _ViewerConnection) -> None:
         if self._viewers.pop(viewer.connection, None):
             self._selector.unregister(viewer.connection)
             viewer.connection.close()
 
 
-class _Viewer:
+class _ViewerConnection:
     """One connection."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -203,16 +205,16 @@ class _Viewer:
         self.origin = ""
         """What events call it; empty until it has said Hello."""
         self._pid: int | None = None
-        self.foreign = False
+        self.is_other_user = False
         """Whether it is another user's."""
         if hasattr(socket, "SO_PEERCRED"):
-            content = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            self._pid, user, _ = _CREDENTIALS.unpack(content)
-            self.foreign = user != os.geteuid()
+            content = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+            self._pid, user, _ = _UCRED.unpack(content)
+            self.is_other_user = user != os.geteuid()
 
-    def introduce(self, hello: Hello) -> None:
+    def set_origin(self, hello: Hello) -> None:
         """Learn its name; its number is better known to the system."""
-        name = "".join(letter for letter in hello.who[:LONGEST_NAME] if letter.isprintable())
+        name = "".join(letter for letter in hello.who[:MAX_NAME_CHARS] if letter.isprintable())
         self.origin = f"attach {name} {self._pid or hello.pid}"
 
 
@@ -221,14 +223,14 @@ def _listen(path: Path) -> socket.socket:
 
     Raises ControlError where the system has none, or OSError.
     """
-    listener = unix_socket()
+    listener = create_socket()
     partial = path.with_name(path.name + ".part")
     try:
         partial.unlink(missing_ok=True)
-        with address(partial) as name:
+        with socket_address(partial) as name:
             listener.bind(name)
         partial.chmod(0o600)
-        listener.listen(VIEWERS)
+        listener.listen(MAX_VIEWERS)
         partial.replace(path)
     except OSError:
         listener.close()

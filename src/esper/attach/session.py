@@ -7,17 +7,17 @@ import time
 from pathlib import Path
 from queue import SimpleQueue
 
-from esper.attach.client import RemoteControl
+from esper.attach.client import RemoteRequestQueue
 from esper.recording.run_lock import is_live
 from esper.recording.segments import ReadError
-from esper.recording.tail import Tail
+from esper.recording.tail import RecordingFollower
 from esper.telemetry.state import Keyframe, Record, RunState
 
-PERIOD = 0.1
+RECORDING_POLL_S = 0.1
 """Seconds between looks at the recording."""
 
 
-class AttachSession:
+class AttachedRun:
     """Gives the present of a run as one Keyframe, and then its records as they are written.
 
     Args:
@@ -29,10 +29,10 @@ class AttachSession:
         self.directory = directory
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.read_only = read_only
-        self.control = RemoteControl(directory)
-        self.failure: str | None = None
+        self.control = RemoteRequestQueue(directory)
+        self.fatal_error: str | None = None
         """Why the run can be followed no longer: one sentence."""
-        self._tail = Tail(directory)
+        self._tail = RecordingFollower(directory)
         self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)
 
     @property
@@ -41,7 +41,7 @@ class AttachSession:
         return self._tail.notices
 
     @property
-    def alive(self) -> bool:
+    def is_engine_alive(self) -> bool:
         """Whether more may come."""
         return self._thread.is_alive()
 
@@ -57,19 +57,19 @@ class AttachSession:
 
     def _follow(self) -> None:
         try:
-            self._sum_up()
+            self._fold_existing()
             live = True
             while live:
-                time.sleep(PERIOD)
+                time.sleep(RECORDING_POLL_S)
                 live = is_live(self.directory)  # before the last look: what is written until its end is read
                 for record in self._tail.poll():
                     self.records.put(record)
         except ReadError as error:
-            self.failure = str(error)
+            self.fatal_error = str(error)
         except OSError as error:
-            self.failure = f"cannot read {self.directory}: {error.strerror}"
+            self.fatal_error = f"cannot read {self.directory}: {error.strerror}"
 
-    def _sum_up(self) -> None:
+    def _fold_existing(self) -> None:
         """What is there already, as one state: a screen must not fold it event by event."""
         state = RunState()
         for record in self._tail.poll():

@@ -6,62 +6,69 @@ import re
 import shutil
 from pathlib import Path
 
-from esper.checkpoint.manifest import MANIFEST, CheckpointError
+from esper.checkpoint.manifest import MANIFEST_FILE, CheckpointError
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS_DIR = "checkpoints"
 """Where a run keeps its checkpoints, below its directory."""
-UNDONE = "undone"
+UNDONE_DIR = "undone"
 """Where it keeps those that were later than one it went back to: as many, in case that was a mistake."""
 
-PARTIAL, REMOVED, REPLACED = ".partial", ".removed", ".replaced"
+PARTIAL_SUFFIX, REMOVED_SUFFIX, REPLACED_SUFFIX = ".partial", ".removed", ".replaced"
 """After the name of a checkpoint: one that is being written, or removed; and one that gives its name to another, whole
 until that has it."""
-_NAME = re.compile(r"round-(\d+)-step-(\d+)")
+_CHECKPOINT_NAME = re.compile(r"round-(\d+)-step-(\d+)")
 
 
 def checkpoint_path(run: Path, round_number: int, step: int) -> Path:
     """Where a run keeps the checkpoint of a moment: the last step completed, and its round, both counted from 1."""
-    return run / CHECKPOINTS / f"round-{round_number:05d}-step-{step:04d}"
+    return run / CHECKPOINTS_DIR / f"round-{round_number:05d}-step-{step:04d}"
 
 
-def moment_of(checkpoint: Path) -> tuple[int, int]:
+def step_number_of(checkpoint: Path) -> tuple[int, int]:
     """Round and step of a checkpoint by its name, as `checkpoint_path` has them."""
-    named = _NAME.match(checkpoint.name)
+    named = _CHECKPOINT_NAME.match(checkpoint.name)
     assert named  # by checkpoint_path
     round_number, step = named.groups()
     return int(round_number), int(step)
 
 
-def run_of(checkpoint: Path) -> Path:
+def run_directory_of(checkpoint: Path) -> Path:
     """The directory of the run that a checkpoint belongs to.
 
     Raises:
         CheckpointError: it was taken out of its run.
     """
     folder = checkpoint.resolve().parent
-    if folder.name != CHECKPOINTS:
-        raise CheckpointError(f"{checkpoint} is not in the {CHECKPOINTS}/ of a run; put it there to go on from it")
+    if folder.name != CHECKPOINTS_DIR:
+        raise CheckpointError(f"{checkpoint} is not in the {CHECKPOINTS_DIR}/ of a run; put it there to go on from it")
     return folder.parent
 
 
 def size_and_time(checkpoint: Path) -> tuple[int, float]:
     """Bytes of its files, and when it was written, seconds since the epoch. Raises OSError."""
-    return sum(file.stat().st_size for file in checkpoint.iterdir()), (checkpoint / MANIFEST).stat().st_mtime
+    return sum(file.stat().st_size for file in checkpoint.iterdir()), (checkpoint / MANIFEST_FILE).stat().st_mtime
 
 
 def list_checkpoints(run: Path) -> list[Path]:
     """Checkpoints of a run, the oldest first. Interrupted ones are not among them."""
-    return [path for path in _in_order(run / CHECKPOINTS) if (path / MANIFEST).exists()]
+    return [path for path in _in_order(run / CHECKPOINTS_DIR) if (path / MANIFEST_FILE).exists()]
 
 
 def _in_order(folder: Path) -> list[Path]:
     there = folder.iterdir() if folder.is_dir() else ()  # not glob, for which what may not be read is empty
-    return sorted((path for path in there if _NAME.fullmatch(path.name) or _was_to_be_replaced(path)), key=moment_of)
+    return sorted(
+        (path for path in there if _CHECKPOINT_NAME.fullmatch(path.name) or _is_interrupted_replacement(path)),
+        key=step_number_of,
+    )
 
 
-def _was_to_be_replaced(path: Path) -> bool:
+def _is_interrupted_replacement(path: Path) -> bool:
     """Whether this is a checkpoint that gave its name to another, which did not come to have it: a kill was between."""
-    return path.suffix == REPLACED and _NAME.fullmatch(path.stem) is not None and not path.with_suffix("").exists()
+    return (
+        path.suffix == REPLACED_SUFFIX
+        and _CHECKPOINT_NAME.fullmatch(path.stem) is not None
+        and not path.with_suffix("").exists()
+    )
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -70,7 +77,7 @@ def find_checkpoint(path: Path) -> Path:
     Raises:
         CheckpointError: there is none.
     """
-    if (path / MANIFEST).exists():
+    if (path / MANIFEST_FILE).exists():
         return path
     found = list_checkpoints(path)
     if not found:
@@ -78,33 +85,33 @@ def find_checkpoint(path: Path) -> Path:
     return found[-1]
 
 
-def keep_newest(run: Path, count: int) -> None:
+def prune_checkpoints(run: Path, count: int) -> None:
     """Remove all but the newest `count` checkpoints of a run; what else people have put there stays. Raises OSError."""
     for path in list_checkpoints(run)[:-count]:
-        shutil.rmtree(set_aside(path, REMOVED))
+        shutil.rmtree(rename_for_removal(path, REMOVED_SUFFIX))
 
 
-def remove_torn(run: Path) -> None:
+def remove_incomplete(run: Path) -> None:
     """Remove what interrupted writes and removals have left; what cannot be removed takes room, and does no more.
 
     A checkpoint that was to be replaced, and was not, gets its name back. Raises OSError.
     """
-    folder = run / CHECKPOINTS
+    folder = run / CHECKPOINTS_DIR
     for path in list(folder.iterdir()) if folder.is_dir() else ():
-        if _was_to_be_replaced(path):
+        if _is_interrupted_replacement(path):
             path.rename(path.with_suffix(""))
-        elif path.suffix in {PARTIAL, REMOVED, REPLACED} and _NAME.fullmatch(path.stem):
+        elif path.suffix in {PARTIAL_SUFFIX, REMOVED_SUFFIX, REPLACED_SUFFIX} and _CHECKPOINT_NAME.fullmatch(path.stem):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def undo_later(run: Path, now: tuple[int, int], count: int) -> None:
+def set_aside_later(run: Path, now: tuple[int, int], count: int) -> None:
     """Take the checkpoints that are later than a moment out of a run's history; the newest are kept aside.
 
     Moved back into `checkpoints/`, one of them can be gone on from. Raises OSError.
     """
-    aside = run / UNDONE
+    aside = run / UNDONE_DIR
     for path in list_checkpoints(run):
-        if moment_of(path) > now:
+        if step_number_of(path) > now:
             aside.mkdir(exist_ok=True)
             shutil.rmtree(aside / path.name, ignore_errors=True)
             path.rename(aside / path.name)
@@ -112,7 +119,7 @@ def undo_later(run: Path, now: tuple[int, int], count: int) -> None:
         shutil.rmtree(path)
 
 
-def set_aside(checkpoint: Path, suffix: str) -> Path:
+def rename_for_removal(checkpoint: Path, suffix: str) -> Path:
     """Take its name from a checkpoint that is to go: a removal that is interrupted leaves none that is torn."""
     aside = checkpoint.with_name(checkpoint.name + suffix)
     shutil.rmtree(aside, ignore_errors=True)

@@ -20,24 +20,24 @@ import msgspec
 import safetensors.torch
 from torch import Tensor
 
-from esper.checkpoint.catalog import PARTIAL, REPLACED, set_aside
+from esper.checkpoint.catalog import PARTIAL_SUFFIX, REPLACED_SUFFIX, rename_for_removal
 from esper.checkpoint.manifest import (
-    FORMAT,
-    MANIFEST,
-    STATE,
-    TELEMETRY,
-    TENSORS,
+    CHECKPOINT_FORMAT,
+    MANIFEST_FILE,
+    STATE_FILE,
+    TELEMETRY_FILE,
+    TENSORS_FILE,
     CheckpointError,
     FileEntry,
     Manifest,
-    config_of,
+    config_from_manifest,
     digest,
-    read_files,
     read_manifest,
+    read_verified_files,
 )
 from esper.config import Config
-from esper.domain import Moment
-from esper.telemetry.codec import encode
+from esper.domain import StepNumber
+from esper.telemetry.codec import encode_json
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Checkpoint:
     """The Keyframe of the telemetry as of this step, one JSON line."""
 
     @property
-    def at(self) -> Moment:
+    def step_number(self) -> StepNumber:
         """The last step completed."""
-        return Moment.after(self.round, self.step, self.config.steps)
+        return StepNumber.from_completed(self.round, self.step, self.config.steps)
 
     @property
     def accuracy(self) -> float | None:
@@ -79,16 +79,16 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:
         OSError: it cannot be written; nothing of that name has changed then.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
-    partial = directory.with_name(directory.name + PARTIAL)
+    partial = directory.with_name(directory.name + PARTIAL_SUFFIX)
     shutil.rmtree(partial, ignore_errors=True)
     try:
         size = _write_all(partial, checkpoint)
     except OSError:
         shutil.rmtree(partial, ignore_errors=True)  # on a full disk, the events of the run need its room
         raise
-    replaced = set_aside(directory, REPLACED) if directory.exists() else None
+    replaced = rename_for_removal(directory, REPLACED_SUFFIX) if directory.exists() else None
     partial.rename(directory)
-    _sync(directory.parent)
+    _fsync_directory(directory.parent)
     if replaced:
         shutil.rmtree(replaced, ignore_errors=True)  # it has lost its name, and goes with what is torn
     return size
@@ -99,22 +99,22 @@ def _write_all(partial: Path, checkpoint: Checkpoint) -> int:
     partial.mkdir()
     tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()}
     contents = {
-        TENSORS: safetensors.torch.save(tensors),
-        STATE: json.dumps(checkpoint.state).encode(),
-        TELEMETRY: checkpoint.telemetry,
+        TENSORS_FILE: safetensors.torch.save(tensors),
+        STATE_FILE: json.dumps(checkpoint.state).encode(),
+        TELEMETRY_FILE: checkpoint.telemetry,
     }
     for name, content in contents.items():
-        _write(partial / name, content)
+        _write_synced(partial / name, content)
     manifest = Manifest(
-        format=FORMAT,
+        format=CHECKPOINT_FORMAT,
         round=checkpoint.round,
         step=checkpoint.step,
         config=msgspec.to_builtins(checkpoint.config),
         files={name: FileEntry(len(content), digest(content)) for name, content in contents.items()},
     )
-    encoded = msgspec.json.format(encode(manifest.signed()), indent=1)
-    _write(partial / MANIFEST, encoded)
-    _sync(partial)
+    encoded = msgspec.json.format(encode_json(manifest.with_digest()), indent=1)
+    _write_synced(partial / MANIFEST_FILE, encoded)
+    _fsync_directory(partial)
     return len(encoded) + sum(map(len, contents.values()))
 
 
@@ -125,24 +125,24 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         CheckpointError: a file is missing, or is not what the manifest says.
     """
     manifest = read_manifest(directory)
-    config = config_of(manifest, directory)
-    contents = read_files(directory, manifest)
+    config = config_from_manifest(manifest, directory)
+    contents = read_verified_files(directory, manifest)
     try:
-        tensors = safetensors.torch.load(contents[TENSORS])
-        state = json.loads(contents[STATE])
+        tensors = safetensors.torch.load(contents[TENSORS_FILE])
+        state = json.loads(contents[STATE_FILE])
     except (safetensors.SafetensorError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{directory} is damaged: {error}") from None
-    return Checkpoint(config, manifest.round, manifest.step, state, tensors, contents[TELEMETRY])
+    return Checkpoint(config, manifest.round, manifest.step, state, tensors, contents[TELEMETRY_FILE])
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write_synced(path: Path, content: bytes) -> None:
     with path.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _sync(directory: Path) -> None:
+def _fsync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

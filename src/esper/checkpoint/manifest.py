@@ -13,15 +13,15 @@ from typing import Annotated, Any
 import msgspec
 
 from esper.config import Config
-from esper.telemetry.codec import encode
+from esper.telemetry.codec import encode_json
 
-FORMAT = 5
-MANIFEST = "manifest.json"
-TENSORS = "tensors.safetensors"
-STATE = "state.json"
-TELEMETRY = "telemetry.json"
+CHECKPOINT_FORMAT = 5
+MANIFEST_FILE = "manifest.json"
+TENSORS_FILE = "tensors.safetensors"
+STATE_FILE = "state.json"
+TELEMETRY_FILE = "telemetry.json"
 
-FIXED = (
+IMMUTABLE_OPTIONS = (
     *("task", "policy", "envs", "steps", "slots", "seed", "reward", "counterfactual", "amp", "scaler", "ppo.hidden"),
     *("training.host_learning_rate", "training.seed_learning_rate", "training.batch_size"),
     *("training.samples_per_epoch", "training.momentum", "training.weight_decay"),
@@ -56,10 +56,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     blake2b: str = ""
     """Of all the rest."""
 
-    def signed(self) -> Manifest:
+    def with_digest(self) -> Manifest:
         """The same with its own digest, so that damage to it is found as well."""
         unsigned = msgspec.structs.replace(self, blake2b="")
-        return msgspec.structs.replace(self, blake2b=digest(encode(unsigned)))
+        return msgspec.structs.replace(self, blake2b=digest(encode_json(unsigned)))
 
 
 class _AnyManifest(msgspec.Struct):
@@ -80,50 +80,50 @@ def read_manifest(directory: Path) -> Manifest:
         CheckpointError: there is none, or it is damaged, or of another version.
     """
     try:
-        content = (directory / MANIFEST).read_bytes()
+        content = (directory / MANIFEST_FILE).read_bytes()
     except OSError:
-        raise CheckpointError(f"{directory} is not a checkpoint: it has no readable {MANIFEST}") from None
+        raise CheckpointError(f"{directory} is not a checkpoint: it has no readable {MANIFEST_FILE}") from None
     try:
         version = msgspec.json.decode(content, type=_AnyManifest).format
-        manifest = msgspec.json.decode(content, type=Manifest) if version == FORMAT else None
+        manifest = msgspec.json.decode(content, type=Manifest) if version == CHECKPOINT_FORMAT else None
     except msgspec.ValidationError as error:
-        raise CheckpointError(f"{directory / MANIFEST} is not the manifest of a checkpoint: {error}") from None
+        raise CheckpointError(f"{directory / MANIFEST_FILE} is not the manifest of a checkpoint: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise CheckpointError(f"{directory / MANIFEST} is damaged: it is not JSON") from None
+        raise CheckpointError(f"{directory / MANIFEST_FILE} is damaged: it is not JSON") from None
     if manifest is None:
-        raise CheckpointError(f"{directory} has checkpoint format {version}; this version reads {FORMAT}")
-    if manifest.signed() != manifest:
-        raise CheckpointError(f"{directory / MANIFEST} is damaged: its digest is another")
+        raise CheckpointError(f"{directory} has checkpoint format {version}; this version reads {CHECKPOINT_FORMAT}")
+    if manifest.with_digest() != manifest:
+        raise CheckpointError(f"{directory / MANIFEST_FILE} is damaged: its digest is another")
     return manifest
 
 
-def read_files(directory: Path, manifest: Manifest) -> dict[str, bytes]:
+def read_verified_files(directory: Path, manifest: Manifest) -> dict[str, bytes]:
     """The other files of a checkpoint by name, each as its manifest has it.
 
     Raises:
         CheckpointError: one is missing or damaged.
     """
     contents: dict[str, bytes] = {}
-    for name in (TENSORS, STATE, TELEMETRY):
+    for name in (TENSORS_FILE, STATE_FILE, TELEMETRY_FILE):
         try:
             contents[name] = (directory / name).read_bytes()
         except OSError as error:
             raise CheckpointError(f"{directory / name} cannot be read: {error.strerror}") from None
         if manifest.files.get(name) != FileEntry(len(contents[name]), digest(contents[name])):
-            raise CheckpointError(f"{directory / name} is damaged: its digest is not the one in {MANIFEST}")
+            raise CheckpointError(f"{directory / name} is damaged: its digest is not the one in {MANIFEST_FILE}")
     return contents
 
 
-def saved_config(directory: Path) -> Config:
+def read_saved_config(directory: Path) -> Config:
     """The configuration of the run that a checkpoint is of.
 
     Raises:
         CheckpointError: as `read_manifest`; or it is none that this version knows.
     """
-    return config_of(read_manifest(directory), directory)
+    return config_from_manifest(read_manifest(directory), directory)
 
 
-def config_of(manifest: Manifest, directory: Path) -> Config:
+def config_from_manifest(manifest: Manifest, directory: Path) -> Config:
     """The configuration in the manifest of a checkpoint.
 
     Raises:
@@ -146,14 +146,14 @@ def check_compatible(saved: Config, config: Config, path: Path) -> None:
     Raises:
         CheckpointError: An option of `FIXED` differs; the message names it.
     """
-    for name in FIXED:
+    for name in IMMUTABLE_OPTIONS:
         before, now = attrgetter(name)(saved), attrgetter(name)(config)
         if before != now and (name != "slots" or sorted(before) != sorted(now)):  # their order is the host's
             raise CheckpointError(
-                f"{path} was made with --{name.replace('_', '-')} {_plain(before)}, not {_plain(now)}; a run cannot "
-                "change that"
+                f"{path} was made with --{name.replace('_', '-')} {_format_value(before)}, not {_format_value(now)}; "
+                "a run cannot change that"
             )
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -14,19 +14,19 @@ from typing import TextIO
 
 from esper.formatting import NOT_MEASURED, duration
 from esper.telemetry import events as ev
-from esper.telemetry.sentences import in_ascii, sentence
-from esper.telemetry.state import ANOMALIES, Keyframe, Record, RunState, key_of
+from esper.telemetry.sentences import describe_event, to_ascii
+from esper.telemetry.state import MAX_ANOMALIES, Keyframe, Record, RunState, anomaly_key
 
-IDLE = 0.2
+QUEUE_POLL_S = 0.2
 """Seconds between looks at whether the run is still alive."""
-_ROUTINE = frozenset({ev.SeedMoved, ev.PolicyUpdated})
+_UNPRINTED_EVENTS = frozenset({ev.SeedMoved, ev.PolicyUpdated})
 """Too many for a log, or told by the line of the round."""
 
-Show = Callable[[float, str, str], None]
+ShowLine = Callable[[float, str, str], None]
 """Takes the time, severity and text of a line."""
 
 
-def as_they_come(records: SimpleQueue[Record], alive: Callable[[], bool]) -> Iterator[Record]:
+def drain(records: SimpleQueue[Record], alive: Callable[[], bool]) -> Iterator[Record]:
     """What comes through a queue until nothing more does.
 
     `alive` tells whether more may come; once it does not, what is in the queue is still given.
@@ -38,10 +38,12 @@ def as_they_come(records: SimpleQueue[Record], alive: Callable[[], bool]) -> Ite
                 yield records.get_nowait()
         if over:
             return
-        time.sleep(IDLE)  # `get(timeout=…)` waits for ever after a signal whose handler outlasts it (CPython 3.11)
+        time.sleep(
+            QUEUE_POLL_S
+        )  # `get(timeout=…)` waits for ever after a signal whose handler outlasts it (CPython 3.11)
 
 
-class Console:
+class RunPrinter:
     """Prints a run as it happens. On a terminal it draws with rich; else it writes lines fit for a log file."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -55,14 +57,14 @@ class Console:
         """Print what there is to say of records. Returns the state at the end."""
         with self._lines() as (show, refresh):
             for record in records:
-                for time, severity, text in self._hear(record):
+                for time, severity, text in self._handle(record):
                     show(time, severity, text)
                 if type(record) is ev.PhaseTimed:  # a step has ended
                     refresh()
             refresh()
         return self._state
 
-    def _hear(self, record: Record) -> Iterator[tuple[float, str, str]]:
+    def _handle(self, record: Record) -> Iterator[tuple[float, str, str]]:
         """Fold a record in; the lines that it gives rise to."""
         if isinstance(record, Keyframe):
             self._state = record.open()
@@ -81,12 +83,12 @@ class Console:
 
     def _line(self, record: ev.AnyEvent) -> tuple[str, str] | None:
         """Severity and text of what there is to say of an event that was folded in."""
-        line = sentence(record)
-        if line is None or type(record) in _ROUTINE:
+        line = describe_event(record)
+        if line is None or type(record) in _UNPRINTED_EVENTS:
             return None
         severity, text = line
         if isinstance(record, ev.AnomalyFound | ev.AnomalyEnded):
-            known = self._state.anomalies.get(key_of(record))
+            known = self._state.anomalies.get(anomaly_key(record))
             count = known.count if known else 1
             if not math.log10(count).is_integer():  # the 1st, 10th, 100th tell enough, and when these are over
                 return None
@@ -95,15 +97,15 @@ class Console:
 
     def _round_line(self, number: int) -> str:
         """What a round came to."""
-        pace = "" if self._terminal else f", {_pace(self._state)}"  # the bar has it
-        return round_line(self._state, number) + pace
+        pace = "" if self._terminal else f", {_format_rate(self._state)}"  # the bar has it
+        return format_round(self._state, number) + pace
 
-    def _lines(self) -> AbstractContextManager[tuple[Show, Callable[[], None]]]:
+    def _lines(self) -> AbstractContextManager[tuple[ShowLine, Callable[[], None]]]:
         """Ways to show a line, and to draw what is not a line anew."""
         return self._bar() if self._terminal else self._log()
 
     @contextmanager
-    def _log(self) -> Iterator[tuple[Show, Callable[[], None]]]:
+    def _log(self) -> Iterator[tuple[ShowLine, Callable[[], None]]]:
         """Plain lines."""
 
         def show(time: float, severity: str, text: str) -> None:
@@ -113,7 +115,7 @@ class Console:
         yield show, lambda: None
 
     @contextmanager
-    def _bar(self) -> Iterator[tuple[Show, Callable[[], None]]]:
+    def _bar(self) -> Iterator[tuple[ShowLine, Callable[[], None]]]:
         """Lines above a bar."""
         from rich.console import Console as Terminal
         from rich.progress import BarColumn, Progress, TextColumn
@@ -136,12 +138,12 @@ class Console:
                     return
                 where = f"{state.status} · round {state.round}/{state.started.rounds} step {state.step}"
                 done, total = state.steps_done, state.steps_total
-                progress.update(task, description=where, completed=done, total=total, rest=_pace(state))
+                progress.update(task, description=where, completed=done, total=total, rest=_format_rate(state))
 
             yield show, refresh
 
 
-def summary(state: RunState, status: str | None = None) -> str:
+def format_summary(state: RunState, status: str | None = None) -> str:
     """What a run came to, in a few lines for people; `status` where it is known better than by its events."""
     started = state.started
     if started is None:
@@ -165,13 +167,13 @@ def summary(state: RunState, status: str | None = None) -> str:
         last = state.checkpoints[-1]
         lines.append(f"last checkpoint at round {last.round} step {last.step}: {last.path}")
     found = sum(anomaly.count for anomaly in state.anomalies.values())
-    least = "at least " if len(state.anomalies) == ANOMALIES else ""
+    least = "at least " if len(state.anomalies) == MAX_ANOMALIES else ""
     lines.append(f"anomalies: {least}{found}; the last of each kind and place:" if found else "anomalies: none")
     lines += [f"  {anomaly.found.text} (×{anomaly.count})" for anomaly in state.anomalies.values()]
     return "\n".join(lines)
 
 
-def round_line(state: RunState, number: int) -> str:
+def format_round(state: RunState, number: int) -> str:
     """What a round came to."""
     total = state.started.rounds if state.started else NOT_MEASURED
     least, median, greatest = state.accuracy[-1]
@@ -183,7 +185,7 @@ def round_line(state: RunState, number: int) -> str:
     return text
 
 
-def _pace(state: RunState) -> str:
+def _format_rate(state: RunState) -> str:
     return f"{_number(state.steps_per_second, '.0f')} env-steps/s, {duration(state.seconds_left)} left"
 
 
@@ -191,11 +193,11 @@ def _number(value: float | None, form: str) -> str:
     return NOT_MEASURED if value is None else f"{value:{form}}"
 
 
-_UNDATED = frozenset({ev.SeedMoved, ev.AnomalyFound, ev.AnomalyEnded, ev.ControlRequested})
+_NEEDS_STEP_SUFFIX = frozenset({ev.SeedMoved, ev.AnomalyFound, ev.AnomalyEnded, ev.ControlRequested})
 """Of these the sentence need not say itself at which round and step it became true."""
 
 
-class Narrator(Console):
+class Narrator(RunPrinter):
     """Prints a run as lines of ASCII that draw nothing, on a terminal too. Each says when in the run it is true."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -203,28 +205,28 @@ class Narrator(Console):
         self._moment: tuple[int, int] | None = None
         """Round and step of the last event that had both."""
 
-    def _hear(self, record: Record) -> Iterator[tuple[float, str, str]]:
+    def _handle(self, record: Record) -> Iterator[tuple[float, str, str]]:
         round_, step = getattr(record, "round", None), getattr(record, "step", None)
         if round_ is not None and step is not None:
             self._moment = round_, step
-        yield from super()._hear(record)
+        yield from super()._handle(record)
 
     def _line(self, record: ev.AnyEvent) -> tuple[str, str] | None:
-        line = sentence(record)
+        line = describe_event(record)
         if line is None or isinstance(record, ev.PolicyUpdated):  # the line of the round tells of the update
             return None
         severity, text = line
-        if type(record) in _UNDATED and self._moment is not None and f"round {self._moment[0]}" not in text:
+        if type(record) in _NEEDS_STEP_SUFFIX and self._moment is not None and f"round {self._moment[0]}" not in text:
             text += f", at round {self._moment[0]} step {self._moment[1]}"
         return severity, text
 
     def _round_line(self, number: int) -> str:
-        return round_line(self._state, number)
+        return format_round(self._state, number)
 
     @contextmanager
-    def _lines(self) -> Iterator[tuple[Show, Callable[[], None]]]:
+    def _lines(self) -> Iterator[tuple[ShowLine, Callable[[], None]]]:
         def show(_time: float, severity: str, text: str) -> None:
             mark = "" if severity == "info" else f"{severity}: "
-            print(in_ascii(mark + text), file=self._stream, flush=True)
+            print(to_ascii(mark + text), file=self._stream, flush=True)
 
         yield show, lambda: None

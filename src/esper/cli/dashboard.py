@@ -7,17 +7,17 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from esper.cli.streams import let_go
+from esper.cli.streams import discard_broken_output
 from esper.config import ConfigError
 
 if TYPE_CHECKING:
-    from esper.sanctum.source import Source
+    from esper.sanctum.source import RunSource
 
 
 DEFAULT_THEME = "sanctum-dark"
 
 
-class Look(NamedTuple):
+class DisplayOptions(NamedTuple):
     """How the dashboard is to be."""
 
     theme: str
@@ -26,7 +26,7 @@ class Look(NamedTuple):
     notify: str | None = None
 
     @classmethod
-    def take(cls, chosen: dict[str, Any]) -> Look:
+    def from_options(cls, chosen: dict[str, Any]) -> DisplayOptions:
         """Out of the options that a user chose."""
         return cls(*(chosen.pop(name) for name in cls._fields))
 
@@ -60,7 +60,7 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_screen(theme: str) -> None:
+def check_terminal(theme: str) -> None:
     """Raises ConfigError if there is no terminal for the dashboard, or no such theme."""
     served = "TEXTUAL_DRIVER" in os.environ  # its terminal is a page
     if not served and not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -78,7 +78,7 @@ def check_theme(theme: str) -> None:
         raise ConfigError(str(error)) from None
 
 
-def show(source: Source, look: Look, *, env: int = 0, place: str = "overview") -> int:
+def show_dashboard(source: RunSource, look: DisplayOptions, *, env: int = 0, place: str = "overview") -> int:
     """The dashboard, until the user leaves it; its exit code. Raises ConfigError as `check_screen` does.
 
     Args:
@@ -87,10 +87,10 @@ def show(source: Source, look: Look, *, env: int = 0, place: str = "overview") -
         env: the one under the cursor.
         place: the view to begin with.
     """
-    check_screen(look.theme)
+    check_terminal(look.theme)
     from esper.sanctum.app import run_dashboard
 
     try:
         return run_dashboard(source, **look._asdict(), env=env, place=place)
     finally:
-        let_go()  # of the terminal, if it was closed
+        discard_broken_output()  # of the terminal, if it was closed

@@ -13,10 +13,9 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from esper.checkpoint.manifest import CheckpointError
-from esper.cli.commands import COMMANDS
-from esper.cli.commands.train import train
-from esper.cli.options import DONE, FAILED, INTERRUPTED, refuse
-from esper.cli.streams import FULL, UNREAD, let_go
+from esper.cli.commands import COMMANDS, TRAINING
+from esper.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, print_usage_error
+from esper.cli.streams import CLOSED_ERRNOS, DISK_FULL_ERRNOS, discard_broken_output
 from esper.config import ConfigError
 from esper.recording.segments import ReadError
 from esper.tasks import TaskError
@@ -33,26 +32,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *options = arguments or [""]
     try:
         try:
-            return _command(name)(options) if name in COMMANDS else train(arguments)
+            return _command(COMMANDS[name])(options) if name in COMMANDS else _command(TRAINING)(arguments)
         finally:
             sys.stdout.flush()  # what cannot be printed is known only now, and at exit Python itself would complain
     except (ConfigError, TaskError, CheckpointError, ReadError) as error:
-        return refuse(str(error))
+        return print_usage_error(str(error))
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except OSError as error:
-        if error.errno in UNREAD:
-            let_go()
-            return DONE
-        if error.errno in FULL:
-            let_go()
+        if error.errno in CLOSED_ERRNOS:
+            discard_broken_output()
+            return EXIT_OK
+        if error.errno in DISK_FULL_ERRNOS:
+            discard_broken_output()
             print(f"esper-sanctum: no more can be written: {error.strerror}", file=sys.stderr)
-            return FAILED
+            return EXIT_FAILED
         if error.filename is None or error.strerror is None:
             raise
-        return refuse(f"{error.filename} cannot be used: {error.strerror}")
+        return print_usage_error(f"{error.filename} cannot be used: {error.strerror}")
 
 
-def _command(name: str) -> Callable[[Sequence[str]], int]:
-    module, function = COMMANDS[name].split(":")
+def _command(target: str) -> Callable[[Sequence[str]], int]:
+    """Import the function of a command, given as `module:function`."""
+    module, function = target.split(":")
     return getattr(import_module(f"esper.cli.commands.{module}"), function)

@@ -11,22 +11,22 @@ from typing import Any, NoReturn
 
 from esper.config import Config
 from esper.config_fields import ConfigField, list_fields, table_description
-from esper.formatting import nearest
+from esper.formatting import suggest
 from esper.tasks import TASK_NAMES, own_values
 
-DONE, FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 _NEGATIVE_NUMBER = re.compile(r"-(\d|\.\d|inf|nan)")
 """Start of a negative value. The pattern of argparse has no exponents, so `-1e-3` would be an unknown option."""
 
 
-def refuse(sentence: str) -> int:
+def print_usage_error(sentence: str) -> int:
     """Say on stderr why a request is not carried out; the exit code for that."""
     print(f"esper-sanctum: {sentence}", file=sys.stderr)
-    return WRONG_REQUEST
+    return EXIT_USAGE
 
 
-def warn(sentences: Iterable[str]) -> None:
+def print_warnings(sentences: Iterable[str]) -> None:
     """Say on stderr what a request was carried out in spite of."""
     for sentence in sentences:
         print(f"esper-sanctum: {sentence}", file=sys.stderr)
@@ -56,9 +56,9 @@ class Parser(argparse.ArgumentParser):
             name = words[0].partition("=")[0]
             message = f"unknown option {name}: {self._nearest_option(name)}"
         elif message.startswith("unrecognized arguments"):
-            offer = nearest(words[0], self._commands) if self._commands else f"{self.prog} --help lists what there is"
+            offer = suggest(words[0], self._commands) if self._commands else f"{self.prog} --help lists what there is"
             message = f"unknown {'command or ' if self._commands else ''}argument {words[0]!r}: {offer}"
-        raise SystemExit(refuse(message))
+        raise SystemExit(print_usage_error(message))
 
     def _nearest_option(self, name: str) -> str:
         known = [option for action in self._actions for option in action.option_strings]
@@ -66,8 +66,8 @@ class Parser(argparse.ArgumentParser):
             return f"did you mean {' or '.join(without_table)}?"
         table, dot, key = name.partition(".")
         if in_table := [option.removeprefix(table + dot) for option in known if dot and option.startswith(table + dot)]:
-            return nearest(key, in_table, prefix=table + dot)
-        return nearest(name, known, listed=[option for option in known if "." not in option])
+            return suggest(key, in_table, prefix=table + dot)
+        return suggest(name, known, listed=[option for option in known if "." not in option])
 
 
 class _HelpAll(argparse.Action):
@@ -151,17 +151,17 @@ def given_options(chosen: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if name in keys and value is not None}
 
 
-def add_recording(parser: argparse.ArgumentParser, metavar: str, *, several: bool = False) -> None:
+def add_run_argument(parser: argparse.ArgumentParser, metavar: str, *, several: bool = False) -> None:
     """`run`, for what `resolve_run` finds, and `--telemetry-dir`, where it looks; `runs` where there may be several."""
     what = "a path, a run below the telemetry directory, or last"
     if several:
         parser.add_argument("runs", nargs="+", metavar=metavar, help=f"each {what}")
     else:
         parser.add_argument("run", metavar=metavar, help=what)
-    add_telemetry_dir(parser)
+    add_telemetry_dir_option(parser)
 
 
-def add_telemetry_dir(parser: argparse.ArgumentParser) -> None:
+def add_telemetry_dir_option(parser: argparse.ArgumentParser) -> None:
     """`--telemetry-dir`, for commands that look runs up."""
     parser.add_argument(
         "--telemetry-dir",

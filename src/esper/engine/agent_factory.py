@@ -8,14 +8,14 @@ from typing import assert_never
 from esper.config import Config
 from esper.lanes.devices import resolve_policy_device
 from esper.policy.agent import Agent
-from esper.policy.baselines import PERIOD, Periodic, Random, Static
-from esper.policy.heuristic import Heuristic
+from esper.policy.baselines import PLANT_INTERVAL_STEPS, PeriodicAgent, RandomAgent, StaticAgent
+from esper.policy.heuristic import HeuristicAgent
 from esper.ppo.agent import PPOAgent
-from esper.ranks import ALONE, Ranks
-from esper.seeding import generator as seeded
+from esper.ranks import SINGLE_RANK, RankGroup
+from esper.seeding import make_generator as seeded
 
 
-def build_agent(config: Config, slots: int, blueprints: Sequence[str], ranks: Ranks = ALONE) -> Agent:
+def build_agent(config: Config, slots: int, blueprints: Sequence[str], ranks: RankGroup = SINGLE_RANK) -> Agent:
     """Return the policy that `--policy` names.
 
     Raises:
@@ -25,21 +25,21 @@ def build_agent(config: Config, slots: int, blueprints: Sequence[str], ranks: Ra
         case "ppo":
             return build_ppo(config, slots, blueprints, ranks)
         case "heuristic":
-            return Heuristic(blueprints)
+            return HeuristicAgent(blueprints)
         case "periodic":
-            return Periodic(blueprints, PERIOD)
+            return PeriodicAgent(blueprints, PLANT_INTERVAL_STEPS)
         case "random":
-            return Random(len(blueprints))
+            return RandomAgent(len(blueprints))
         case "static":
-            return Static()
+            return StaticAgent()
         case "full":
-            return Periodic(blueprints, period=1)
+            return PeriodicAgent(blueprints, period=1)
         case unknown:
             assert_never(unknown)
 
 
 def build_ppo(
-    config: Config, slots: int, blueprints: Sequence[str], ranks: Ranks = ALONE, *, explores: bool = True
+    config: Config, slots: int, blueprints: Sequence[str], ranks: RankGroup = SINGLE_RANK, *, explores: bool = True
 ) -> PPOAgent:
     """Return an untrained PPO agent.
 

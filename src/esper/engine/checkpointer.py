@@ -11,26 +11,26 @@ from torch import Tensor
 
 from esper.checkpoint.catalog import (
     checkpoint_path,
-    keep_newest,
     list_checkpoints,
-    moment_of,
-    remove_torn,
-    run_of,
+    prune_checkpoints,
+    remove_incomplete,
+    run_directory_of,
+    set_aside_later,
     size_and_time,
-    undo_later,
+    step_number_of,
 )
 from esper.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
 from esper.checkpoint.manifest import CheckpointError, check_compatible
 from esper.engine.training_state import TrainingState
-from esper.envs.env_state import env_tensors, load_env
-from esper.policy.agent import below
-from esper.ranks import Ranks
+from esper.envs.env_state import env_state_tensors, load_env_tensors
+from esper.policy.agent import strip_prefix
+from esper.ranks import RankGroup
 from esper.tasks import with_task_settings
-from esper.telemetry.codec import decoder, encode
+from esper.telemetry.codec import encode_json, make_decoder
 from esper.telemetry.state import Keyframe
 
 
-class Restored(NamedTuple):
+class RestoredCheckpoint(NamedTuple):
     """The checkpoint that a run was restored to."""
 
     checkpoint: Checkpoint
@@ -41,7 +41,7 @@ class Restored(NamedTuple):
     """Seconds since the epoch."""
 
 
-class Saver:
+class Checkpointer:
     """Writes and reads the checkpoints of one run.
 
     Args:
@@ -52,7 +52,7 @@ class Saver:
     def __init__(self, run: Path, keep: int) -> None:
         self.directory = run
         self._keep = keep
-        self._sound: Checkpoint | None = None
+        self._stash: Checkpoint | None = None
 
     def save(self, training: TrainingState) -> tuple[Path, int, Checkpoint]:
         """Write everything that the run needs to go on from here; its place, its size in bytes, and what it holds.
@@ -62,60 +62,60 @@ class Saver:
         Raises:
             CheckpointError: it cannot be written.
         """
-        checkpoint = _checkpoint(training, _gather(_capture(training), training.ranks))
-        return self._path(checkpoint), training.ranks.first(lambda: self._write(checkpoint)), checkpoint
+        checkpoint = _checkpoint(training, _gather_state(_capture(training), training.ranks))
+        return self._path(checkpoint), training.ranks.run_on_rank0(lambda: self._write(checkpoint)), checkpoint
 
-    def remember(self, training: TrainingState) -> None:
+    def stash(self, training: TrainingState) -> None:
         """Keep in memory what a checkpoint of now would hold: a fault leaves a state that is not worth saving.
 
         For a rank that is alone: what it has is all that there is.
         """
         now = _capture(training)
         kept = {name: value.to("cpu", copy=True) for name, value in now.tensors.items()}
-        self._sound = _checkpoint(training, now._replace(tensors=kept))
+        self._stash = _checkpoint(training, now._replace(tensors=kept))
 
-    def rescue(self) -> tuple[Path, int, Checkpoint] | None:
+    def save_stash(self) -> tuple[Path, int, Checkpoint] | None:
         """Write what was remembered, unless nothing was or a checkpoint as late is there.
 
         Raises:
             CheckpointError: it cannot be written.
         """
-        sound = self._sound
+        sound = self._stash
         if sound is None:
             return None
-        with _or_tell(f"the checkpoints in {self.directory} cannot be listed"):
-            if any(moment_of(path) >= sound.at for path in list_checkpoints(self.directory)):
+        with _as_checkpoint_error(f"the checkpoints in {self.directory} cannot be listed"):
+            if any(step_number_of(path) >= sound.step_number for path in list_checkpoints(self.directory)):
                 return None
         return self._path(sound), self._write(sound), sound
 
     def _path(self, checkpoint: Checkpoint) -> Path:
-        return checkpoint_path(self.directory, *checkpoint.at)
+        return checkpoint_path(self.directory, *checkpoint.step_number)
 
     def _write(self, checkpoint: Checkpoint) -> int:
-        with _or_tell(f"the checkpoint cannot be written to {self.directory}"):
-            remove_torn(self.directory)
+        with _as_checkpoint_error(f"the checkpoint cannot be written to {self.directory}"):
+            remove_incomplete(self.directory)
             return write_checkpoint(self._path(checkpoint), checkpoint)
 
-    def keep_newest(self, ranks: Ranks) -> None:
+    def prune(self, ranks: RankGroup) -> None:
         """Remove the checkpoints of which there are too many.
 
         Raises:
             CheckpointError: they cannot be removed.
         """
-        with _or_tell(f"older checkpoints cannot be removed from {self.directory}"):
-            ranks.first(lambda: keep_newest(self.directory, self._keep))
+        with _as_checkpoint_error(f"older checkpoints cannot be removed from {self.directory}"):
+            ranks.run_on_rank0(lambda: prune_checkpoints(self.directory, self._keep))
 
-    def undo_later(self, training: TrainingState) -> None:
+    def set_aside_later(self, training: TrainingState) -> None:
         """Move the checkpoints that are later than the current step to `undone/`.
 
         Raises:
             CheckpointError: they cannot be moved.
         """
         now = training.step_number
-        with _or_tell(f"later checkpoints cannot be set aside in {self.directory}"):
-            training.ranks.first(lambda: undo_later(self.directory, now, self._keep))
+        with _as_checkpoint_error(f"later checkpoints cannot be set aside in {self.directory}"):
+            training.ranks.run_on_rank0(lambda: set_aside_later(self.directory, now, self._keep))
 
-    def restore(self, training: TrainingState, path: Path) -> Restored:
+    def restore(self, training: TrainingState, path: Path) -> RestoredCheckpoint:
         """Restore the training state from a checkpoint.
 
         Raises:
@@ -123,29 +123,29 @@ class Saver:
                 training state is then unchanged.
         """
         ranks = training.ranks
-        saved = ranks.first(lambda: self._read_own(path))
-        with _or_tell(f"{path} cannot be read"):
-            size, written = ranks.first(lambda: size_and_time(path))
+        saved = ranks.run_on_rank0(lambda: self._read_from_this_run(path))
+        with _as_checkpoint_error(f"{path} cannot be read"):
+            size, written = ranks.run_on_rank0(lambda: size_and_time(path))
         check_compatible(with_task_settings(saved.config), training.config, path)
         before = _capture(training)
         before = before._replace(tensors={name: value.clone() for name, value in before.tensors.items()})
         keyframe: Keyframe | None = None
         misfit: str | None = None
         try:
-            keyframe = _enter(training, saved)
+            keyframe = _load(training, saved)
         except (LookupError, AttributeError, TypeError, ValueError, RuntimeError) as error:
             misfit = repr(error)
-        misfits = [found for found in ranks.collect(misfit) if found]
+        misfits = [found for found in ranks.all_gather_object(misfit) if found]
         if keyframe is None or misfits:
             _install(training, before)
             raise CheckpointError(f"{path} does not fit this version of the program: {misfits[0]}")
-        self._sound = None  # it may be of a future that will not be
-        return Restored(saved, keyframe, size, written)
+        self._stash = None  # it may be of a future that will not be
+        return RestoredCheckpoint(saved, keyframe, size, written)
 
-    def _read_own(self, path: Path) -> Checkpoint:
+    def _read_from_this_run(self, path: Path) -> Checkpoint:
         """Read what is of this run: a viewer may ask for any path. Raises CheckpointError."""
         try:
-            run = run_of(path)
+            run = run_directory_of(path)
         except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a character that no path has
             raise CheckpointError(f"{str(path)!r} is no checkpoint: {error}") from None
         if run != self.directory.resolve():
@@ -154,7 +154,7 @@ class Saver:
 
 
 @contextmanager
-def _or_tell(what: str) -> Iterator[None]:
+def _as_checkpoint_error(what: str) -> Iterator[None]:
     """Raises CheckpointError, with what the system says, in place of OSError."""
     try:
         yield
@@ -162,7 +162,7 @@ def _or_tell(what: str) -> Iterator[None]:
         raise CheckpointError(f"{what}: {error.strerror or error}") from error
 
 
-def _checkpoint(training: TrainingState, now: _Position) -> Checkpoint:
+def _checkpoint(training: TrainingState, now: _TrainerState) -> Checkpoint:
     """Of all ranks, which are at `now`; with its tensors, not copies of them."""
     return Checkpoint(
         config=training.config,
@@ -170,11 +170,11 @@ def _checkpoint(training: TrainingState, now: _Position) -> Checkpoint:
         step=now.step,
         state=now.state,
         tensors=now.tensors,
-        telemetry=encode(training.hub.snapshot()),
+        telemetry=encode_json(training.hub.snapshot()),
     )
 
 
-class _Position(NamedTuple):
+class _TrainerState(NamedTuple):
     """Position of a run, and everything that its next step depends on."""
 
     round: int
@@ -183,34 +183,34 @@ class _Position(NamedTuple):
     tensors: Mapping[str, Tensor]
 
 
-def _capture(training: TrainingState) -> _Position:
+def _capture(training: TrainingState) -> _TrainerState:
     """The tensors are the live ones: the next step changes them."""
-    tensors = {f"agent.{name}": value for name, value in training.agent.tensors(training.ranks).items()}
+    tensors = {f"agent.{name}": value for name, value in training.agent.state_tensors(training.ranks).items()}
     for episode in training.episodes:
         prefix = f"env.{episode.env.index}."
-        tensors |= {prefix + name: value for name, value in env_tensors(episode.env).items()}
+        tensors |= {prefix + name: value for name, value in env_state_tensors(episode.env).items()}
         if episode.ill:
             tensors |= {f"{prefix}good.{name}": value for name, value in episode.last_good.tensors.items()}
     state = {
-        "agent": training.agent.snapshot(),
-        "episodes": [episode.snapshot() for episode in training.episodes],
-        "scalers": {str(env.index): env.scaler.snapshot() for env in training.pool.envs if env.scaler},
+        "agent": training.agent.state_dict(),
+        "episodes": [episode.state_dict() for episode in training.episodes],
+        "scalers": {str(env.index): env.scaler.state_dict() for env in training.pool.envs if env.scaler},
     }
-    return _Position(training.round, training.step, state, tensors)
+    return _TrainerState(training.round, training.step, state, tensors)
 
 
-def _enter(training: TrainingState, saved: Checkpoint) -> Keyframe:
+def _load(training: TrainingState, saved: Checkpoint) -> Keyframe:
     """Set the state of this rank from a checkpoint. Return the telemetry state of that time."""
-    keyframe = decoder(Keyframe).decode(saved.telemetry)
+    keyframe = make_decoder(Keyframe).decode(saved.telemetry)
     keyframe.open()
-    _install(training, _Position(saved.round, saved.step, _share(saved.state, training.ranks), saved.tensors))
+    _install(training, _TrainerState(saved.round, saved.step, _local_state(saved.state, training.ranks), saved.tensors))
     return keyframe
 
 
-def _gather(own: _Position, ranks: Ranks) -> _Position:
+def _gather_state(own: _TrainerState, ranks: RankGroup) -> _TrainerState:
     """The positions of all ranks as one: that of a rank alone with all the envs. Its own tensors are the live ones."""
     of_envs = {name: value.cpu() for name, value in own.tensors.items() if name.startswith("env.")}
-    parts = ranks.collect((of_envs, own.state))
+    parts = ranks.all_gather_object((of_envs, own.state))
     tensors = dict(own.tensors)
     for named, _ in parts:
         tensors |= named
@@ -224,9 +224,9 @@ def _gather(own: _Position, ranks: Ranks) -> _Position:
     return own._replace(state=state, tensors=tensors)
 
 
-def _share(state: Mapping[str, Any], ranks: Ranks) -> dict[str, Any]:
+def _local_state(state: Mapping[str, Any], ranks: RankGroup) -> dict[str, Any]:
     """Of the state of all envs, in lists or by number, that of a rank's own."""
-    owned = ranks.owned(len(state["episodes"]))
+    owned = ranks.env_range(len(state["episodes"]))
     return {
         key: value[owned.start : owned.stop]
         if isinstance(value, list)
@@ -235,16 +235,18 @@ def _share(state: Mapping[str, Any], ranks: Ranks) -> dict[str, Any]:
     }
 
 
-def _install(training: TrainingState, position: _Position) -> None:
+def _install(training: TrainingState, position: _TrainerState) -> None:
     training.round, training.step = position.round, position.step
-    training.agent.restore(position.state["agent"], below("agent.", position.tensors), training.decision_uniforms())
+    training.agent.load_state_dict(
+        position.state["agent"], strip_prefix("agent.", position.tensors), training.decision_uniforms()
+    )
     for episode, state in zip(training.episodes, position.state["episodes"], strict=True):
-        episode.restore(state)
-        tensors = below(f"env.{episode.env.index}.", position.tensors)
-        load_env(episode.env, tensors)
+        episode.load_state_dict(state)
+        tensors = strip_prefix(f"env.{episode.env.index}.", position.tensors)
+        load_env_tensors(episode.env, tensors)
         if episode.env.scaler:
-            episode.env.scaler.restore(position.state["scalers"][str(episode.env.index)])
+            episode.env.scaler.load_state_dict(position.state["scalers"][str(episode.env.index)])
         if episode.ill:
-            episode.last_good.restore(below("good.", tensors))
+            episode.last_good.load_tensors(strip_prefix("good.", tensors))
         else:
-            episode.last_good.keep()
+            episode.last_good.save()

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from esper.config import Config
 from esper.domain import Op
 from esper.envs.env import Env
-from esper.envs.governor import SUSTAINED, LastGood, Panic, fatal, symptom
+from esper.envs.governor import COLLAPSE_STEPS, Breakdown, LastGoodState, find_collapse, find_non_finite
 from esper.growth.lifecycle import GateResult
 from esper.growth.slot import StageTransition
-from esper.lanes.pool import Epoch, Pool
+from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.policy.actions import Action
-from esper.policy.agent import EnvView
-from esper.ppo.rewards import Reward, potential, rent
+from esper.policy.agent import EnvStatus
+from esper.ppo.rewards import RewardFunction, contribution_potential, rent_cost
 
 _VIEW_FIELDS = (
     "step",
@@ -31,12 +31,12 @@ _VIEW_FIELDS = (
 )
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """What a step came to."""
 
-    parts: dict[str, float]
+    reward_parts: dict[str, float]
     """Components of the reward."""
-    panic: Panic | None = None
+    breakdown: Breakdown | None = None
     """Why the env was taken back, if it was."""
     removed: Sequence[StageTransition] = ()
     """The seeds that it lost by that."""
@@ -56,13 +56,13 @@ class Episode:
         self._steps = config.steps
         self._measured = config.counterfactual != "off"
         self._chance_loss = math.log(env.task.classes)
-        self.last_good = LastGood(env)
-        self.reward = Reward(config.reward, config.reward_weights, config.ppo, config.steps)
+        self.last_good = LastGoodState(env)
+        self.reward = RewardFunction(config.reward, config.reward_weights, config.ppo, config.steps)
         self.begin(math.nan, math.nan)
 
     def begin(self, loss: float, accuracy: float) -> None:
         """A fresh host was measured."""
-        self.view = EnvView(
+        self.view = EnvStatus(
             env=self.env.index,
             slots=self.env.network.slots,
             steps=self._steps,
@@ -79,9 +79,9 @@ class Episode:
         """The governor took the env back: it sits out the rest of the round."""
         self.ill = 0
         """Steps in a row, up to the last, in which something was wrong: what was last good is from before them."""
-        self.last_good.keep()
+        self.last_good.save()
 
-    def record(self, action: Action, epoch: Epoch) -> Outcome:
+    def record_step(self, action: Action, epoch: EnvEpoch) -> StepOutcome:
         """Take in a step. An env that broke down in it goes back to what was good, and its episode ends."""
         measured = epoch.measured
         view, network = self.view, self.env.network
@@ -90,34 +90,34 @@ class Episode:
         view.accuracies.append(measured.accuracy)
         view.train_loss, view.train_accuracy = measured.train_loss, measured.train_accuracy
         view.parameter_ratio = network.parameter_ratio
-        view.rent = rent(network.parameter_ratio, network.host_parameter_count, self._weights)
+        view.rent = rent_cost(network.parameter_ratio, network.host_parameter_count, self._weights)
         view.last_op, view.last_moved = action.op, bool(epoch.moves)
         gains = (gain for gain, _ in measured.contributions.values())
-        panic = fatal(measured)
-        wrong = panic or symptom(view)
+        panic = find_non_finite(measured)
+        wrong = panic or find_collapse(view)
         self.ill = self.ill + 1 if wrong else 0
-        if self.ill == SUSTAINED:
+        if self.ill == COLLAPSE_STEPS:
             panic = wrong
-        phi = potential(gains) if self._measured else None
+        phi = contribution_potential(gains) if self._measured else None
         acted = action.op != Op.WAIT
         parts = self.reward.step(measured.accuracy, phi, view.rent, acted=acted, broken=panic is not None)
         self.episode_return += sum(parts.values())
         if not self.ill:
-            self.last_good.keep()
+            self.last_good.save()
         if panic is None:
-            return Outcome(parts)
+            return StepOutcome(parts)
         self.out = True
-        removed = self.last_good.give_back()
+        removed = self.last_good.rollback()
         del view.losses[-self.ill :], view.accuracies[-self.ill :]
         self.ill = 0
-        self.resize()
-        return Outcome(parts, panic, removed)
+        self.update_parameter_ratio()
+        return StepOutcome(parts, panic, removed)
 
-    def resize(self) -> None:
+    def update_parameter_ratio(self) -> None:
         """Seeds may have left: an env that is taken back, or with the end of the epoch."""
         self.view.parameter_ratio = self.env.network.parameter_ratio
 
-    def gate_news(self, index: int) -> GateResult | None:
+    def changed_gate(self, index: int) -> GateResult | None:
         """What the next gate of a slot says, if it has begun to hold the seed back, for another reason, or no more."""
         result = self.env.network.slots[index].check_next_gate()
         before = self.refused.pop(index, None)
@@ -128,11 +128,11 @@ class Episode:
         now = self.refused[index] = (result.gate, *(check.name for check in result.checks if not check.passed))
         return result if now != before else None
 
-    def snapshot(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {
             "view": {name: copy(getattr(self.view, name)) for name in _VIEW_FIELDS},  # its lists go on growing
-            "reward": self.reward.snapshot(),
+            "reward": self.reward.state_dict(),
             "episode_return": self.episode_return,
             "culled": self.culled,
             "out": self.out,
@@ -141,23 +141,23 @@ class Episode:
             "slots": [slot.lifecycle_state() for slot in self.env.network.slots],
         }
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Continue from a snapshot. The weights of the seeds that it builds are for the checkpoint's tensors."""
         for slot, state in zip(self.env.network.slots, saved["slots"], strict=True):
             slot.load_lifecycle_state(state)
         self.env.slot_optimizers.clear()
-        self.env.match_optimizers()
+        self.env.sync_optimizers()
         self.begin(math.nan, math.nan)
         for name in _VIEW_FIELDS:
             setattr(self.view, name, saved["view"][name])
-        self.reward.restore(saved["reward"])
+        self.reward.load_state_dict(saved["reward"])
         self.episode_return = saved["episode_return"]
         self.culled = saved["culled"]
         self.out, self.ill = saved["out"], saved["ill"]
         self.refused = {int(index): tuple(names) for index, names in saved["refused"].items()}
 
 
-def measure_again(pool: Pool, episodes: Sequence[Episode]) -> None:
+def revalidate(pool: EnvPool, episodes: Sequence[Episode]) -> None:
     """Measure envs that were taken back: without the seeds that they lost they are not what they were then."""
-    for episode, (loss, accuracy) in zip(episodes, pool.measure([each.env for each in episodes]), strict=True):
+    for episode, (loss, accuracy) in zip(episodes, pool.validate([each.env for each in episodes]), strict=True):
         episode.view.losses[-1], episode.view.accuracies[-1] = loss, accuracy

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from esper.checkpoint.files import Checkpoint
-from esper.domain import HEADS, VERSION, Moment, Op, Stage
-from esper.engine.episode import Episode, Outcome
-from esper.envs.env import Env, Measurement
+from esper.domain import HEADS, VERSION, Op, Stage, StepNumber
+from esper.engine.episode import Episode, StepOutcome
+from esper.envs.env import Env, EpochResult
 from esper.growth.lifecycle import GateResult
 from esper.growth.slot import Slot, StageTransition
-from esper.lanes.device_stats import Reading
+from esper.lanes.device_stats import DeviceStats
 from esper.lanes.lane import Lane
-from esper.policy.actions import RELEVANT, Choice, in_words
-from esper.policy.agent import Agent, Learned
+from esper.policy.actions import HEADS_BY_OP, Decision, describe_action
+from esper.policy.agent import Agent, UpdateStats
 from esper.telemetry import events as ev
 
-DIGITS = 4
+PROBABILITY_DECIMALS = 4
 """Decimals of the probabilities: they are looked at, not reckoned with, and there are many of them."""
 
 
@@ -34,7 +34,7 @@ def versions() -> dict[str, str]:
     return {"esper-sanctum": VERSION, "python": platform.python_version(), "torch": str(torch.__version__)}
 
 
-def seed_moved(move: StageTransition, env: int, at: Moment) -> ev.SeedMoved:
+def seed_moved(move: StageTransition, env: int, at: StepNumber) -> ev.SeedMoved:
     """A transition."""
     return ev.SeedMoved(
         round=at.round,
@@ -48,10 +48,10 @@ def seed_moved(move: StageTransition, env: int, at: Moment) -> ev.SeedMoved:
     )
 
 
-def rolled_back(outcome: Outcome, env: int, at: Moment) -> ev.GovernorRolledBack:
+def rolled_back(outcome: StepOutcome, env: int, at: StepNumber) -> ev.GovernorRolledBack:
     """What the governor did."""
-    assert outcome.panic is not None
-    reason, value, threshold = outcome.panic
+    assert outcome.breakdown is not None
+    reason, value, threshold = outcome.breakdown
     return ev.GovernorRolledBack(
         round=at.round,
         step=at.step,
@@ -59,12 +59,12 @@ def rolled_back(outcome: Outcome, env: int, at: Moment) -> ev.GovernorRolledBack
         reason=reason,
         value=value,
         threshold=threshold,
-        penalty=-outcome.parts["penalty"],
+        penalty=-outcome.reward_parts["penalty"],
         culled=[move.slot for move in outcome.removed],
     )
 
 
-def gate(result: GateResult, slot: str, env: int, at: Moment) -> ev.GateRefused | ev.GateOpened:
+def gate_changed(result: GateResult, slot: str, env: int, at: StepNumber) -> ev.GateRefused | ev.GateOpened:
     """A gate that holds a seed back, or does so no more."""
     kind = ev.GateOpened if result.passed else ev.GateRefused
     checks = [ev.GateCheck(name=c.name, passed=c.passed, value=c.value, threshold=c.threshold) for c in result.checks]
@@ -72,7 +72,7 @@ def gate(result: GateResult, slot: str, env: int, at: Moment) -> ev.GateRefused 
 
 
 def env_stepped(
-    episode: Episode, choice: Choice, measured: Measurement, parts: dict[str, float], at: Moment
+    episode: Episode, choice: Decision, measured: EpochResult, parts: dict[str, float], at: StepNumber
 ) -> ev.EnvStepped:
     """A step of one env."""
     op = Op(choice.action.op)
@@ -84,19 +84,19 @@ def env_stepped(
         step=at.step,
         env=episode.env.index,
         op=op.label,
-        target=slots[choice.action.slot].name if "slot" in RELEVANT[op] else None,
-        train_loss=_short(measured.train_loss),
-        train_accuracy=_short(measured.train_accuracy),
-        loss=_short(measured.loss),
-        accuracy=_short(measured.accuracy),
+        target=slots[choice.action.slot].name if "slot" in HEADS_BY_OP[op] else None,
+        train_loss=_round_significant(measured.train_loss),
+        train_accuracy=_round_significant(measured.train_accuracy),
+        loss=_round_significant(measured.loss),
+        accuracy=_round_significant(measured.accuracy),
         reward=sum(told.values()),
         reward_parts=told,
-        value=_short(choice.value, 4),
-        op_probability=round(probabilities[op], DIGITS) if op in probabilities else None,
-        op_probabilities={legal.label: round(share, DIGITS) for legal, share in probabilities.items()},
+        value=_round_significant(choice.value, 4),
+        op_probability=round(probabilities[op], PROBABILITY_DECIMALS) if op in probabilities else None,
+        op_probabilities={legal.label: round(share, PROBABILITY_DECIMALS) for legal, share in probabilities.items()},
         decision=_decision(episode, choice),
-        grad_norm=_short(measured.grad_norm, 4),
-        parameter_ratio=_short(episode.view.parameter_ratio),
+        grad_norm=_round_significant(measured.grad_norm, 4),
+        parameter_ratio=_round_significant(episode.view.parameter_ratio),
         loss_scale=measured.loss_scale,
         growth_tracker=measured.growth_tracker,
         skipped=measured.skipped,
@@ -105,43 +105,45 @@ def env_stepped(
     )
 
 
-def _decision(episode: Episode, choice: Choice) -> dict[str, ev.HeadChoice]:
+def _decision(episode: Episode, choice: Decision) -> dict[str, ev.HeadChoice]:
     """The heads after the op, in words."""
     names = [slot.name for slot in episode.env.network.slots]
-    chosen = in_words(choice.action, names, episode.env.task.blueprints)
+    chosen = describe_action(choice.action, names, episode.env.task.blueprints)
     shares = dict(zip(HEADS, choice.head_probabilities or [], strict=False))
     return {
-        head: ev.HeadChoice(choice=word, probability=round(shares[head], DIGITS) if head in shares else None)
+        head: ev.HeadChoice(
+            choice=word, probability=round(shares[head], PROBABILITY_DECIMALS) if head in shares else None
+        )
         for head, word in chosen.items()
         if head != "op"
     }
 
 
-def _slot_reading(index: int, slot: Slot, measured: Measurement) -> ev.SlotReading:
+def _slot_reading(index: int, slot: Slot, measured: EpochResult) -> ev.SlotReading:
     """The slot as it is now. What was measured in it is of the step, though its seed left at the end of that."""
     contribution, standard_error = measured.contributions.get(index, (None, None))
     return ev.SlotReading(
         stage=slot.stage.label,
         blueprint=slot.blueprint,
-        alpha=_short(slot.alpha) if slot.stage.is_blended else None,
+        alpha=_round_significant(slot.alpha) if slot.stage.is_blended else None,
         age=slot.age,
         parameters=slot.parameter_count,
-        grad_norm=_short(measured.slot_grad_norms.get(index), 4),
-        contribution=_short(contribution),
-        contribution_se=_short(standard_error, 4),
-        shapley=_short(measured.shapley.get(index)),
+        grad_norm=_round_significant(measured.slot_grad_norms.get(index), 4),
+        contribution=_round_significant(contribution),
+        contribution_se=_round_significant(standard_error, 4),
+        shapley=_round_significant(measured.shapley.get(index)),
     )
 
 
 @overload
-def _short(value: float, digits: int = 5) -> float: ...
+def _round_significant(value: float, digits: int = 5) -> float: ...
 
 
 @overload
-def _short(value: float | None, digits: int = 5) -> float | None: ...
+def _round_significant(value: float | None, digits: int = 5) -> float | None: ...
 
 
-def _short(value: float | None, digits: int = 5) -> float | None:
+def _round_significant(value: float | None, digits: int = 5) -> float | None:
     """A value in so many significant digits, which is more than it is good for. All 17 would double the files."""
     return None if value is None else float(f"{value:.{digits}g}")
 
@@ -152,10 +154,10 @@ def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:
     return ev.EpisodeEnded(
         round=round_number,
         env=episode.env.index,
-        accuracy=_short(episode.view.accuracies[-1]),
-        best_accuracy=_short(max(episode.view.accuracies[1:] or episode.view.accuracies)),
-        episode_return=_short(episode.episode_return),
-        parameter_ratio=_short(episode.view.parameter_ratio),
+        accuracy=_round_significant(episode.view.accuracies[-1]),
+        best_accuracy=_round_significant(max(episode.view.accuracies[1:] or episode.view.accuracies)),
+        episode_return=_round_significant(episode.episode_return),
+        parameter_ratio=_round_significant(episode.view.parameter_ratio),
         fossilized=stages.count(Stage.FOSSILIZED),
         culled=episode.culled,
     )
@@ -166,18 +168,18 @@ def checkpoint_saved(
 ) -> ev.CheckpointSaved:
     """A checkpoint that is on disk, whole: `seconds` to write it, or, if it was there before, when that was."""
     return ev.CheckpointSaved(
-        round=saved.at.round,
-        step=saved.at.step,
+        round=saved.step_number.round,
+        step=saved.step_number.step,
         path=str(path),
         bytes=size,
-        accuracy=_short(saved.accuracy),
+        accuracy=_round_significant(saved.accuracy),
         seconds=seconds,
         written=written,
         origin=origin,
     )
 
 
-def policy_updated(learned: Learned, episode_return: float, round_number: int) -> ev.PolicyUpdated:
+def policy_updated(learned: UpdateStats, episode_return: float, round_number: int) -> ev.PolicyUpdated:
     """An update of the policy."""
     heads = {
         name: ev.HeadReading(grad_norm=norm, entropy=learned.head_entropies[name])
@@ -202,9 +204,9 @@ def policy_updated(learned: Learned, episode_return: float, round_number: int) -
 
 def device_sampled(
     lane: Lane,
-    reading: Reading,
+    reading: DeviceStats,
     busy: float,
-    measured: Sequence[Measurement | None],
+    measured: Sequence[EpochResult | None],
     owners: dict[str, int],
     *,
     shares: bool,
@@ -226,7 +228,7 @@ def device_sampled(
     )
 
 
-class Ledger:
+class MemoryAccountant:
     """Keeps the books of a run's tensors. What has not changed since the last look is not counted again.
 
     Args:
@@ -244,7 +246,7 @@ class Ledger:
         self._round = -1
         self._of_policy: dict[int, int] = {}
 
-    def by_lane(self, round_index: int) -> list[dict[str, int]]:
+    def bytes_by_lane(self, round_index: int) -> list[dict[str, int]]:
         """For each lane, bytes by owner, as `DeviceSampled.owners` has them.
 
         What is there once for all lanes of a device, the data and the policy, counts to the first of them.
@@ -280,7 +282,7 @@ class Ledger:
     def _policy(self) -> dict[int, int]:
         """Bytes of the policy, by the lane that they count to; none where no lane has the policy's device."""
         found: dict[int, int] = {}
-        for tensor in self._agent.tensors().values():
+        for tensor in self._agent.state_tensors().values():
             index = self._first_on(tensor.device)
             if index is not None:
                 found[index] = found.get(index, 0) + tensor.nbytes

@@ -10,29 +10,29 @@ from queue import SimpleQueue
 
 import msgspec
 
-from esper.checkpoint.catalog import list_checkpoints, run_of
+from esper.checkpoint.catalog import list_checkpoints, run_directory_of
 from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.config import Config, ConfigError
-from esper.control import Control
+from esper.control import RequestQueue
 from esper.engine import reporter
 from esper.engine.agent_factory import build_agent
-from esper.engine.checkpointer import Saver
-from esper.engine.run_control import SharedControl
+from esper.engine.checkpointer import Checkpointer
+from esper.engine.run_control import RankedRequestQueue
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
-from esper.formatting import nearest
-from esper.health.detector import Inspector
-from esper.lanes.devices import deal_lanes, resolve_devices, resolve_policy_device
+from esper.formatting import suggest
+from esper.health.detector import AnomalyDetector
+from esper.lanes.devices import assign_lanes_to_rank, resolve_devices, resolve_policy_device
 from esper.lanes.errors import FaultError, RunFailedError
-from esper.lanes.pool import Pool
-from esper.process import Place
-from esper.ranks import RankLostError, join_ranks, leave_ranks
+from esper.lanes.pool import EnvPool
+from esper.process import RankInfo
+from esper.ranks import RankLostError, destroy_ranks, init_ranks
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
 from esper.recording.run_lock import RunLock
 from esper.recording.runs import make_run_directory
 from esper.tasks import configured_task, with_task_settings
 from esper.telemetry import events as ev
-from esper.telemetry.hub import Hub, SharedHub
+from esper.telemetry.hub import EventHub, RankedEventHub
 from esper.telemetry.state import Record
 
 
@@ -57,55 +57,55 @@ class Run:
     def __init__(
         self,
         config: Config,
-        control: Control,
+        control: RequestQueue,
         records: SimpleQueue[Record],
         resume: Path | None,
         *,
         attended: bool = False,
     ) -> None:
-        place = Place.current()
-        lanes = deal_lanes(resolve_devices(config.devices), place)
+        place = RankInfo.from_environment()
+        lanes = assign_lanes_to_rank(resolve_devices(config.devices), place)
         resolve_policy_device(config.policy_device)
         _check_ranks(config, place)
         task = configured_task(config)
         splits = task.load(Path(config.data_dir) if config.data_dir else None)
-        slots = _slots(config, [injection.name for injection in task.build_host().injection_points])
+        slots = _select_slots(config, [injection.name for injection in task.build_host().injection_points])
         config = msgspec.structs.replace(with_task_settings(config), slots=slots)
         with ExitStack() as opened:
-            opened.callback(leave_ranks)
-            self.ranks = ranks = join_ranks(place, lanes)
-            self.pool = Pool(task, splits, lanes, slots, config, ranks.owned(config.envs))
+            opened.callback(destroy_ranks)
+            self.ranks = ranks = init_ranks(place, lanes)
+            self.pool = EnvPool(task, splits, lanes, slots, config, ranks.env_range(config.envs))
             opened.callback(self.pool.close)
             agent = build_agent(config, len(slots), task.blueprints, ranks)
-            self.directory = run_of(resume) if resume else ranks.first(lambda: _new_directory(config))
-            lock = RunLock(self.directory / place.directory)
+            self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
+            lock = RunLock(self.directory / place.record_directory)
             opened.callback(lock.release)
-            self.recorder = Recorder(self.directory / place.directory)
+            self.recorder = Recorder(self.directory / place.record_directory)
             opened.callback(self.recorder.close)
-            if ranks.alone:
-                self.hub = Hub(self.recorder, Inspector())
+            if ranks.is_single:
+                self.hub = EventHub(self.recorder, AnomalyDetector())
             else:
-                self.hub = SharedHub(self.recorder, Inspector(), ranks)
+                self.hub = RankedEventHub(self.recorder, AnomalyDetector(), ranks)
             self.hub.subscribe(records)
             self.trainer = Trainer(
                 TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks),
-                control=control if ranks.alone else SharedControl(control, ranks),
-                saver=Saver(self.directory, config.keep),
-                attended=attended and ranks.alone,
+                control=control if ranks.is_single else RankedRequestQueue(control, ranks),
+                saver=Checkpointer(self.directory, config.keep),
+                attended=attended and ranks.is_single,
             )
             if resume:
                 self.trainer.attendant.restore(resume, "command line")
-            self._announce(config)
-            if lock.problem:
-                self.hub.emit(ev.Logged(severity="warning", text=lock.problem))
+            self._emit_run_started(config)
+            if lock.warning:
+                self.hub.emit(ev.Logged(severity="warning", text=lock.warning))
             self._opened = opened.pop_all()
             """Closed in the opposite order at the end of the run."""
 
-    def _announce(self, config: Config) -> None:
+    def _emit_run_started(self, config: Config) -> None:
         builtins = msgspec.to_builtins(config)
-        lanes = [lane for share in self.ranks.collect(self.pool.assignment) for lane in share]
+        lanes = [lane for share in self.ranks.all_gather_object(self.pool.lane_by_env) for lane in share]
         manifest = {"run": self.directory.name, "config": builtins, "versions": reporter.versions()}
-        self.ranks.first(lambda: write_manifest(self.directory, manifest))
+        self.ranks.run_on_rank0(lambda: write_manifest(self.directory, manifest))
         env = self.pool.envs[0]
         network = env.network
         started = ev.RunStarted(
@@ -118,12 +118,12 @@ class Run:
             lanes=lanes,
             seed=config.seed,
             host_parameters=network.host_parameter_count,
-            batches=env.batches,
+            batches=env.batches_per_epoch,
             growth_interval=env.scaler.growth_interval if env.scaler else None,
             versions=reporter.versions(),
             config=builtins,
         )
-        self.hub.announce(started)
+        self.hub.emit_global(started)
 
     def train(self) -> None:
         """Run to the end, or until told to stop; then close everything. What goes wrong is told, and raised.
@@ -134,7 +134,7 @@ class Run:
         """
         try:
             with self._opened:
-                self._train_and_tell()
+                self._train_and_report()
         except RunFailedError as error:
             if self.recorder.failure:
                 raise RunFailedError(f"{error}; {self.recorder.failure}") from error
@@ -142,12 +142,12 @@ class Run:
         if self.recorder.failure:
             raise RunFailedError(self.recorder.failure)
 
-    def _train_and_tell(self) -> None:
+    def _train_and_report(self) -> None:
         try:
             outcome = self._train()
-            self.hub.announce(ev.RunEnded(outcome=outcome))
+            self.hub.emit_global(ev.RunEnded(outcome=outcome))
         except BaseException as error:
-            self.hub.part()
+            self.hub.stop_synchronising()
             told = isinstance(error, RankLostError | RunFailedError | RecordingError)
             self.hub.emit(
                 ev.RunEnded(outcome="failed", reason=str(error) if told else f"{type(error).__name__}: {error}")
@@ -155,32 +155,32 @@ class Run:
             raise
         if self.ranks.rank > 0:  # rank 0's file is finished last: then no reader waits for more of the others'
             self.recorder.close()
-        self.ranks.collect(None)
+        self.ranks.all_gather_object(None)
 
     def _train(self) -> str:
         """How the run ended. Raises RunFailedError, with how to go on, if it has failed."""
         try:
             return self.trainer.run()
         except FaultError as fault:
-            text = f"{fault}{self._keep_trace(fault)}"
+            text = f"{fault}{self._save_traceback(fault)}"
         except RunFailedError as failure:
             text = str(failure)
         except RankLostError as lost:
-            raise RankLostError(f"{lost}; {self._way_on()}") from lost
-        raise RunFailedError(f"{text}; {self._way_on()}")
+            raise RankLostError(f"{lost}; {self._resume_hint()}") from lost
+        raise RunFailedError(f"{text}; {self._resume_hint()}")
 
-    def _keep_trace(self, fault: FaultError) -> str:
+    def _save_traceback(self, fault: FaultError) -> str:
         """Write the traceback of a fault into the run's directory; where it is."""
-        if fault.trace is None:
+        if fault.traceback_text is None:
             return ""
         path = self.recorder.directory / "traceback.txt"
         try:
-            path.write_text(fault.trace)
+            path.write_text(fault.traceback_text)
         except OSError as error:
             return f" (its traceback cannot be written to {path}: {error.strerror})"
         return f" (traceback in {path})"
 
-    def _way_on(self) -> str:
+    def _resume_hint(self) -> str:
         try:
             checkpoints = list_checkpoints(self.directory)
             if not checkpoints:
@@ -200,7 +200,7 @@ def _new_directory(config: Config) -> Path:
         raise RecordingError(f"cannot record to {config.telemetry_dir}: {error.strerror}") from error
 
 
-def _check_ranks(config: Config, place: Place) -> None:
+def _check_ranks(config: Config, place: RankInfo) -> None:
     """Refuse what several ranks cannot do."""
     if config.envs < place.world_size:
         raise ConfigError(f"--envs {config.envs} is not enough for {place.world_size} ranks: each needs one at least")
@@ -211,11 +211,11 @@ def _check_ranks(config: Config, place: Place) -> None:
         )
 
 
-def _slots(config: Config, known: Sequence[str]) -> tuple[str, ...]:
+def _select_slots(config: Config, known: Sequence[str]) -> tuple[str, ...]:
     """Names of the slots that the run uses, in the order of the forward pass: those that were asked for, or all."""
     for name in config.slots:
         if name not in known:
-            raise ConfigError(f"--slots {name!r} is no slot of {config.task}'s host: {nearest(name, known)}")
+            raise ConfigError(f"--slots {name!r} is no slot of {config.task}'s host: {suggest(name, known)}")
         if config.slots.count(name) > 1:
             raise ConfigError(f"--slots names {name!r} more than once")
     return tuple(name for name in known if not config.slots or name in config.slots)

@@ -11,19 +11,19 @@ import torch
 
 from esper.checkpoint.files import Checkpoint
 from esper.checkpoint.manifest import CheckpointError
-from esper.control import Control, Kind, Request
+from esper.control import Request, RequestKind, RequestQueue
 from esper.engine import reporter
-from esper.engine.checkpointer import Saver
+from esper.engine.checkpointer import Checkpointer
 from esper.engine.training_state import TrainingState
-from esper.lanes.errors import HALF_DONE, FaultError, RunFailedError
-from esper.ranks import Ranks
+from esper.lanes.errors import INCONSISTENT_STATE, FaultError, RunFailedError
+from esper.ranks import RankGroup
 from esper.telemetry import events as ev
 
-NOBODY = frozenset({"end", "signal", "dashboard"})
+UNATTENDED_ORIGINS = frozenset({"end", "signal", "dashboard"})
 """Origins of the end of a run at which nobody is there who could try again."""
 
 
-class Attendant:
+class RunController:
     """Handles requests, checkpoints and faults for a trainer. Called between steps, or right after a step has failed.
 
     Args:
@@ -33,10 +33,10 @@ class Attendant:
         attended: Hold the run on a fault and wait for the user. If False, a fault ends the run.
     """
 
-    def __init__(self, training: TrainingState, control: Control, saver: Saver, *, attended: bool) -> None:
+    def __init__(self, training: TrainingState, control: RequestQueue, saver: Checkpointer, *, attended: bool) -> None:
         self._training = training
         self._control = control
-        self.saver = saver
+        self.checkpointer = saver
         self._attended = attended
         self._hub = training.hub
         self._single_step: str | None = None
@@ -44,66 +44,66 @@ class Attendant:
 
     # Faults
 
-    def hold_failed(self, fault: FaultError) -> None:
+    def hold_after_fault(self, fault: FaultError) -> None:
         """Save what the step had not touched, and hold the run until somebody goes back to a checkpoint.
 
         Raises:
             FaultError: nobody is there, or who is there ends the run.
         """
-        unsaved = self._attempt(lambda: self._rescue("fault"))
+        unsaved = self._try_optional(lambda: self._save_stash("fault"))
         if not self._attended:
             raise fault
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
         self._tell_failed(fault, unsaved)
         while True:
-            match request := self._control.take(timeout=0.2):
+            match request := self._control.get(timeout=0.2):
                 case None:
                     pass
-                case Request(Kind.CHECKPOINT | Kind.STOP, origin) if unsaved:
+                case Request(RequestKind.CHECKPOINT | RequestKind.STOP, origin) if unsaved:
                     self._tell_request(request)
-                    unsaved = self._attempt(lambda: self._rescue(origin))
-                    if request.kind is Kind.STOP and (not unsaved or origin in NOBODY):
+                    unsaved = self._try_optional(lambda: self._save_stash(origin))
+                    if request.kind is RequestKind.STOP and (not unsaved or origin in UNATTENDED_ORIGINS):
                         raise fault
                     self._tell_failed(fault, unsaved)
-                case Request(Kind.RESTORE, origin, str(path)):
+                case Request(RequestKind.RESTORE, origin, str(path)):
                     self._tell_request(request)
-                    if not self._attempt(lambda: self.restore(Path(path), origin)):
+                    if not self._try_optional(lambda: self.restore(Path(path), origin)):
                         return
-                case Request(Kind.STOP | Kind.ABANDON):
+                case Request(RequestKind.STOP | RequestKind.ABANDON):
                     self._tell_request(request)
                     raise fault
                 case _:
-                    self._tell_request(request, ignored=HALF_DONE)
+                    self._tell_request(request, ignored=INCONSISTENT_STATE)
 
     def _tell_failed(self, fault: FaultError, unsaved: str | None) -> None:
         reason, cause = (f"{fault}; {unsaved}", "unsaved") if unsaved else (str(fault), "fault")
         self._tell_paused("engine", reason, cause)
 
-    def _rescue(self, origin: str) -> None:
+    def _save_stash(self, origin: str) -> None:
         """Write the checkpoint of the beginning of the round. Raises CheckpointError."""
         start = time.perf_counter()
-        rescued = self.saver.rescue()
+        rescued = self.checkpointer.save_stash()
         if rescued is not None:
             self._tell_checkpoint(*rescued, time.perf_counter() - start, origin)
-            self._attempt(lambda: self.saver.keep_newest(self._training.ranks))
+            self._try_optional(lambda: self.checkpointer.prune(self._training.ranks))
 
-    def _hold_unrecorded(self) -> str | None:
+    def _hold_while_unrecordable(self) -> str | None:
         """Why the run cannot go on being recorded, if it cannot. One of several ranks goes on until memory is full."""
-        failure = self._hub.failure if self._training.ranks.alone else None
+        failure = self._hub.failure if self._training.ranks.is_single else None
         if failure is not None:
             self._tell_paused("engine", f"{failure}; the run goes on when it can be recorded again", "recording")
         return failure
 
     # Requests
 
-    def honour_requests(self) -> bool:
+    def handle_requests(self) -> bool:
         """Do what was asked for since the last step; hold while paused. False if the run is to end."""
         paused = self._single_step is not None
         if self._single_step is not None:
             self._tell_paused(self._single_step)
             self._single_step = None
-        unrecorded = self._hold_unrecorded()
+        unrecorded = self._hold_while_unrecordable()
         while True:
             if unrecorded and self._hub.flush():
                 unrecorded = None
@@ -111,59 +111,61 @@ class Attendant:
                     self._tell_paused("engine")
                 else:
                     self._tell_resumed("engine")
-            request = self._control.take(timeout=0.2 if paused or unrecorded else 0.0)
+            request = self._control.get(timeout=0.2 if paused or unrecorded else 0.0)
             if request is not None:
-                self._tell_request(request, ignored=_vain(request, paused=paused, unrecorded=bool(unrecorded)))
+                self._tell_request(
+                    request, ignored=_reason_ignored(request, paused=paused, unrecorded=bool(unrecorded))
+                )
             match request:
                 case None if not paused and not unrecorded:
                     return True
-                case Request(Kind.STOP, origin):
-                    if self._checkpoint_to_leave(origin):
+                case Request(RequestKind.STOP, origin):
+                    if self._write_final_checkpoint(origin):
                         return False
                     paused = True
-                case Request(Kind.ABANDON):
+                case Request(RequestKind.ABANDON):
                     return False
-                case Request(Kind.CHECKPOINT, origin):
-                    self._attempt(lambda: self._checkpoint(origin))
-                case Request(Kind.RESTORE, origin, str(path)):
-                    if not self._attempt(lambda: self.restore(Path(path), origin)):
+                case Request(RequestKind.CHECKPOINT, origin):
+                    self._try_optional(lambda: self._checkpoint(origin))
+                case Request(RequestKind.RESTORE, origin, str(path)):
+                    if not self._try_optional(lambda: self.restore(Path(path), origin)):
                         return True
-                case Request(Kind.PAUSE, origin) if not paused:
+                case Request(RequestKind.PAUSE, origin) if not paused:
                     paused = True
                     self._tell_paused(origin)
-                case Request(Kind.STEP, origin) if paused and not unrecorded:
+                case Request(RequestKind.STEP, origin) if paused and not unrecorded:
                     self._single_step = origin
-                    self._training.times.restart()
+                    self._training.times.start_step()
                     return True
-                case Request(Kind.RESUME, origin) if paused and not unrecorded:
+                case Request(RequestKind.RESUME, origin) if paused and not unrecorded:
                     self._tell_resumed(origin)
                     return True
                 case _:
                     """Nothing to do: a pause while paused, a resume while running."""
 
     def _tell_request(self, request: Request, ignored: str | None = None) -> None:
-        self._hub.announce(
+        self._hub.emit_global(
             ev.ControlRequested(kind=request.kind.value, origin=request.origin, path=request.path, ignored=ignored)
         )
 
     def _tell_paused(self, origin: str, reason: str | None = None, cause: str | None = None) -> None:
         at = self._training.step_number
-        self._hub.announce(ev.Paused(round=at.round, step=at.step, origin=origin, reason=reason, cause=cause))
+        self._hub.emit_global(ev.Paused(round=at.round, step=at.step, origin=origin, reason=reason, cause=cause))
         self._hub.flush()
 
     def _tell_resumed(self, origin: str, checkpoint: str | None = None) -> None:
         at = self._training.step_number
-        self._hub.announce(ev.Resumed(round=at.round, step=at.step, origin=origin, checkpoint=checkpoint))
-        self._training.times.restart()
+        self._hub.emit_global(ev.Resumed(round=at.round, step=at.step, origin=origin, checkpoint=checkpoint))
+        self._training.times.start_step()
 
     # Checkpoints
 
-    def remember(self) -> None:
+    def stash_round_start(self) -> None:
         """A round begins: keep what a checkpoint of now would hold, for when a step of it fails."""
-        if self._training.ranks.alone:
-            self.saver.remember(self._training)
+        if self._training.ranks.is_single:
+            self.checkpointer.stash(self._training)
 
-    def checkpoint_round(self) -> None:
+    def checkpoint_if_due(self) -> None:
         """A round is over: write a checkpoint, if one is due.
 
         Raises:
@@ -171,16 +173,16 @@ class Attendant:
         """
         config, rounds = self._training.config, self._training.round
         if rounds == config.rounds:
-            self._checkpoint_to_leave("end")
+            self._write_final_checkpoint("end")
         elif config.checkpoint_every and rounds % config.checkpoint_every == 0:
-            self._attempt(lambda: self._checkpoint("schedule"))
+            self._try_optional(lambda: self._checkpoint("schedule"))
 
-    def _attempt(self, work: Callable[[], None]) -> str | None:
+    def _try_optional(self, work: Callable[[], None]) -> str | None:
         """Do what the run can do without. What stands in its way is told and returned; the run goes on as it was."""
         try:
             work()
         except CheckpointError as error:
-            self._hub.announce(ev.Logged(severity="error", text=str(error)))
+            self._hub.emit_global(ev.Logged(severity="error", text=str(error)))
             return str(error)
         return None
 
@@ -188,12 +190,12 @@ class Attendant:
         """Raises CheckpointError if it cannot be written."""
         start = time.perf_counter()
         with self._training.times("checkpoint"):
-            saved = self.saver.save(self._training)
+            saved = self.checkpointer.save(self._training)
         self._tell_checkpoint(*saved, time.perf_counter() - start, origin)
-        self._attempt(lambda: self.saver.keep_newest(self._training.ranks))
+        self._try_optional(lambda: self.checkpointer.prune(self._training.ranks))
         self._hub.flush()
 
-    def _checkpoint_to_leave(self, origin: str) -> bool:
+    def _write_final_checkpoint(self, origin: str) -> bool:
         """Write the checkpoint that ends the run. False if it cannot be written, and somebody is there to be told.
 
         Raises:
@@ -202,7 +204,7 @@ class Attendant:
         try:
             self._checkpoint(origin)
         except CheckpointError as error:
-            if origin in NOBODY or not self._attended:
+            if origin in UNATTENDED_ORIGINS or not self._attended:
                 raise RunFailedError(str(error)) from None
             self._tell_paused("engine", f"{error}; make room and try again, or leave without one", "checkpoint")
             return False
@@ -216,31 +218,31 @@ class Attendant:
         Raises:
             CheckpointError: it is damaged, or of another run.
         """
-        restored = self.saver.restore(self._training, path)
+        restored = self.checkpointer.restore(self._training, path)
         self._single_step = None
-        self._hub.restore(restored.telemetry)
+        self._hub.rewind(restored.telemetry)
         self._tell_checkpoint(path, restored.bytes, restored.checkpoint, None, "restore", restored.written)
         self._tell_resumed(origin, str(path))
-        self._attempt(lambda: self.saver.undo_later(self._training))
+        self._try_optional(lambda: self.checkpointer.set_aside_later(self._training))
 
     def _tell_checkpoint(
         self, path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, written: float | None = None
     ) -> None:
-        self._hub.announce(reporter.checkpoint_saved(path, size, saved, seconds, origin, written))
+        self._hub.emit_global(reporter.checkpoint_saved(path, size, saved, seconds, origin, written))
 
 
-def _vain(request: Request, *, paused: bool, unrecorded: bool) -> str | None:
+def _reason_ignored(request: Request, *, paused: bool, unrecorded: bool) -> str | None:
     """Why a request changes nothing; None if it does."""
-    if request.kind is Kind.PAUSE and paused:
+    if request.kind is RequestKind.PAUSE and paused:
         return "the run is paused already"
-    if request.kind in {Kind.RESUME, Kind.STEP} and unrecorded:
+    if request.kind in {RequestKind.RESUME, RequestKind.STEP} and unrecorded:
         return "the run cannot be recorded: it goes on by itself when it can"
-    if request.kind in {Kind.RESUME, Kind.STEP} and not paused:
+    if request.kind in {RequestKind.RESUME, RequestKind.STEP} and not paused:
         return "the run is not paused"
     return None
 
 
-class SharedControl(Control):
+class RankedRequestQueue(RequestQueue):
     """The inbox of all ranks: what any of them is asked reaches each, in one order.
 
     Args:
@@ -248,19 +250,19 @@ class SharedControl(Control):
         ranks: all of them.
     """
 
-    def __init__(self, own: Control, ranks: Ranks) -> None:
+    def __init__(self, own: RequestQueue, ranks: RankGroup) -> None:
         super().__init__()
-        self._own = own
+        self._local = own
         self._ranks = ranks
         self._agreed: deque[Request] = deque()
 
-    def take(self, timeout: float = 0.0) -> Request | None:
+    def get(self, timeout: float = 0.0) -> Request | None:
         """Take the oldest request, as `Control` does; all ranks must call it together.
 
         Raises:
             RankLostError: another rank has ended, or does not answer.
         """
         if not self._agreed:
-            asked = self._ranks.collect(self._own.take(timeout))
+            asked = self._ranks.all_gather_object(self._local.get(timeout))
             self._agreed.extend(request for request in asked if request)
         return self._agreed.popleft() if self._agreed else None

@@ -5,36 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from esper.engine.episode import Episode, Outcome, measure_again
-from esper.envs.stopwatch import Stopwatch
+from esper.engine.episode import Episode, StepOutcome, revalidate
+from esper.envs.stopwatch import PhaseTimer
 from esper.growth.slot import StageTransition
-from esper.lanes.pool import Epoch, Pool
-from esper.policy.actions import Choice
+from esper.lanes.pool import EnvEpoch, EnvPool
+from esper.policy.actions import Decision
 from esper.policy.agent import Agent
 
 
 class StepResult(NamedTuple):
     """Result of one step, one entry per env."""
 
-    choices: list[Choice]
-    epochs: list[Epoch | None]
+    choices: list[Decision]
+    epochs: list[EnvEpoch | None]
     """None for an env that is inactive after a rollback."""
-    outcomes: list[Outcome | None]
+    outcomes: list[StepOutcome | None]
     """None for the same envs."""
 
     @property
     def rewards(self) -> list[float | None]:
         """Reward of each env; None for an inactive one."""
-        return [sum(outcome.parts.values()) if outcome else None for outcome in self.outcomes]
+        return [sum(outcome.reward_parts.values()) if outcome else None for outcome in self.outcomes]
 
     @property
     def broken(self) -> list[bool]:
         """True for each env that broke down in this step and was rolled back."""
-        return [bool(outcome and outcome.panic) for outcome in self.outcomes]
+        return [bool(outcome and outcome.breakdown) for outcome in self.outcomes]
 
 
 def play_step(
-    pool: Pool, episodes: Sequence[Episode], agent: Agent, round_index: int, step: int, stopwatch: Stopwatch
+    pool: EnvPool, episodes: Sequence[Episode], agent: Agent, round_index: int, step: int, stopwatch: PhaseTimer
 ) -> StepResult:
     """Let the agent decide for every env, then apply its decisions, train, validate and record the results.
 
@@ -61,15 +61,15 @@ def play_step(
     epochs = pool.step(actions, round_index, step)
     with stopwatch("reward"):
         outcomes = [
-            episode.record(choice.action, epoch) if epoch else None
+            episode.record_step(choice.action, epoch) if epoch else None
             for episode, choice, epoch in zip(episodes, choices, epochs, strict=True)
         ]
         result = StepResult(choices, epochs, outcomes)
-        measure_again(pool, [episode for episode, broken in zip(episodes, result.broken, strict=True) if broken])
+        revalidate(pool, [episode for episode, broken in zip(episodes, result.broken, strict=True) if broken])
     return result
 
 
-def tick_slots(pool: Pool, episodes: Sequence[Episode]) -> list[list[StageTransition]]:
+def tick_slots(pool: EnvPool, episodes: Sequence[Episode]) -> list[list[StageTransition]]:
     """Tick the slots of every env, which may remove seeds, and update the parameter ratios that policies see.
 
     Returns:
@@ -77,5 +77,5 @@ def tick_slots(pool: Pool, episodes: Sequence[Episode]) -> list[list[StageTransi
     """
     moves = pool.tick()
     for episode in episodes:
-        episode.resize()
+        episode.update_parameter_ratio()
     return moves

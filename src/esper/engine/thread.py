@@ -9,11 +9,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from esper.attach.protocol import ControlError
-from esper.attach.server import ControlServer
+from esper.attach.protocol import AttachError
+from esper.attach.server import AttachServer
 from esper.config import Config, ConfigError
-from esper.control import Control
-from esper.process import Place, spare_what_is_loaded
+from esper.control import RequestQueue
+from esper.process import RankInfo, freeze_loaded_objects
 from esper.telemetry.events import Logged
 from esper.telemetry.state import Record
 
@@ -32,10 +32,10 @@ class EngineThread:
 
     def __init__(self, config: Config, resume: Path | None, *, attended: bool = False) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
-        self.control = Control()
-        self.failure: str | None = None
+        self.control = RequestQueue()
+        self.fatal_error: str | None = None
         """One sentence: why the run could not be set up."""
-        self.crash: str | None = None
+        self.run_error: str | None = None
         """What ended the run before its time: one sentence, or the traceback of a fault in the program."""
         self.directory: Path | None = None
         """Of the run, once it is set up."""
@@ -49,13 +49,13 @@ class EngineThread:
         self._thread.start()
 
     @property
-    def alive(self) -> bool:
+    def is_engine_alive(self) -> bool:
         """Whether the engine's thread is at work."""
         return self._thread.is_alive()
 
     def join(self) -> None:
         """Wait for the end of the run, if it was started."""
-        if self.alive:
+        if self.is_engine_alive:
             self._thread.join()
 
     def _main(self) -> None:
@@ -64,12 +64,12 @@ class EngineThread:
         except Exception as error:  # noqa: BLE001  (the same as below)
             what = f"the engine cannot be loaded ({type(error).__name__}: {error})"
             advice = "torch and torchvision have to be whole, and of one build"
-            self.crash = f"{traceback.format_exc()}esper-sanctum: {what}: {advice}"
+            self.run_error = f"{traceback.format_exc()}esper-sanctum: {what}: {advice}"
             return
         try:
             self._run()
         except BaseException:  # noqa: BLE001  (a thread's last line: what it says is printed by the caller)
-            self.crash = traceback.format_exc()
+            self.run_error = traceback.format_exc()
 
     def _run(self) -> None:
         from esper.checkpoint.manifest import CheckpointError
@@ -79,34 +79,36 @@ class EngineThread:
         from esper.recording.recorder import RecordingError
         from esper.tasks import TaskError
 
-        if self.control.leaving and Place.current().world_size == 1:  # other ranks would wait for this one
+        if (
+            self.control.stop_requested and RankInfo.from_environment().world_size == 1
+        ):  # other ranks would wait for this one
             return
         try:
             run = Run(self._config, self.control, self.records, self._resume, attended=self._attended)
         except (ConfigError, TaskError, CheckpointError, RecordingError) as error:
-            self.failure = str(error)
+            self.fatal_error = str(error)
             return
         except RankLostError as error:
-            self.crash = f"esper-sanctum: {error}"
+            self.run_error = f"esper-sanctum: {error}"
             return
         except Exception as error:  # noqa: BLE001  (the caller prints what it says)
-            fault = FaultError.of(error, "setting the run up")
-            self.crash = fault.trace or f"esper-sanctum: {fault}"
+            fault = FaultError.from_exception(error, "setting the run up")
+            self.run_error = fault.traceback_text or f"esper-sanctum: {fault}"
             return
         self.directory = run.directory
-        spare_what_is_loaded()
+        freeze_loaded_objects()
         try:
-            with self._listen(run):
+            with self._serve_viewers(run):
                 run.train()
         except (RankLostError, RunFailedError, RecordingError) as error:
-            self.crash = f"esper-sanctum: {error}"
+            self.run_error = f"esper-sanctum: {error}"
 
-    def _listen(self, run: Run) -> closing[ControlServer] | nullcontext[None]:
+    def _serve_viewers(self, run: Run) -> closing[AttachServer] | nullcontext[None]:
         """Let viewers in other processes ask as well. A run whom they cannot ask says why, and trains all the same."""
-        if Place.current().rank > 0:  # rank 0 hears for all
+        if RankInfo.from_environment().rank > 0:  # rank 0 hears for all
             return nullcontext()
         try:
-            return closing(ControlServer(run.directory, self.control, lambda: run.hub.failure))
-        except ControlError as error:
+            return closing(AttachServer(run.directory, self.control, lambda: run.hub.failure))
+        except AttachError as error:
             run.hub.emit(Logged(severity="warning", text=f"this run cannot be controlled from elsewhere: {error}"))
             return nullcontext()

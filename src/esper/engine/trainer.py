@@ -5,21 +5,21 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from esper.control import Control
+from esper.control import RequestQueue
 from esper.domain import Stage
 from esper.engine import reporter
-from esper.engine.checkpointer import Saver
-from esper.engine.reporter import Ledger
-from esper.engine.run_control import Attendant
+from esper.engine.checkpointer import Checkpointer
+from esper.engine.reporter import MemoryAccountant
+from esper.engine.run_control import RunController
 from esper.engine.step import StepResult, play_step, tick_slots
 from esper.engine.training_state import TrainingState
-from esper.envs.env import Measurement
+from esper.envs.env import EpochResult
 from esper.growth.slot import StageTransition
-from esper.lanes.device_stats import read_gauges
+from esper.lanes.device_stats import read_device_stats
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.ranks import RankLostError
 from esper.recording.recorder import RecordingError
-from esper.seeding import generator
+from esper.seeding import make_generator
 from esper.telemetry import events as ev
 
 
@@ -33,10 +33,12 @@ class Trainer:
         attended: Hold the run on a fault and wait for the user. If False, a fault ends the run.
     """
 
-    def __init__(self, state: TrainingState, *, control: Control, saver: Saver, attended: bool = False) -> None:
+    def __init__(
+        self, state: TrainingState, *, control: RequestQueue, saver: Checkpointer, attended: bool = False
+    ) -> None:
         self.state = state
-        self.attendant = Attendant(state, control, saver, attended=attended)
-        self._ledger = Ledger(state.pool.lanes, state.pool.envs, state.agent)
+        self.attendant = RunController(state, control, saver, attended=attended)
+        self._memory = MemoryAccountant(state.pool.lanes, state.pool.envs, state.agent)
 
     def run(self) -> str:
         """Train to the end, or until told to stop. Returns done or stopped.
@@ -47,14 +49,14 @@ class Trainer:
         """
         state = self.state
         while state.round < state.config.rounds:
-            fault = self._advance()
+            fault = self._run_next()
             if fault is not None:
-                self.attendant.hold_failed(fault)
-            elif state.step and not self.attendant.honour_requests():
+                self.attendant.hold_after_fault(fault)
+            elif state.step and not self.attendant.handle_requests():
                 return "stopped"
         return "done"
 
-    def _advance(self) -> FaultError | None:
+    def _run_next(self) -> FaultError | None:
         """The next step, or the end of a round; what made it fail."""
         state = self.state
         try:
@@ -69,14 +71,14 @@ class Trainer:
         except FaultError as fault:
             return fault
         except Exception as error:  # noqa: BLE001 (whatever it is, the run is held or ended with its words)
-            return FaultError.of(error, "the engine")
+            return FaultError.from_exception(error, "the engine")
         return None
 
     def _step(self) -> None:
         state = self.state
         result = play_step(state.pool, state.episodes, state.agent, state.round, state.step, state.times)
         with state.times("reward"):
-            state.agent.reward(state.step, result.rewards, result.broken)
+            state.agent.record_rewards(state.step, result.rewards, result.broken)
             ticked = tick_slots(state.pool, state.episodes)
         state.step += 1
         with state.times("telemetry"):
@@ -87,23 +89,23 @@ class Trainer:
         state = self.state
         for episode, (loss, accuracy) in zip(state.episodes, state.pool.reset(state.round), strict=True):
             episode.begin(loss, accuracy)
-        self.attendant.remember()
+        self.attendant.stash_round_start()
         state.agent.begin_round(state.decision_uniforms())
-        state.hub.announce(ev.RoundStarted(round=state.round + 1))
+        state.hub.emit_global(ev.RoundStarted(round=state.round + 1))
 
     def _end_round(self) -> None:
         state = self.state
         for episode in state.episodes:
             state.hub.emit(reporter.episode_ended(episode, state.round + 1))
         with state.times("update"):
-            order = generator(state.config.seed, "minibatches", state.round)
+            order = make_generator(state.config.seed, "minibatches", state.round)
             learned = state.agent.learn([episode.view for episode in state.episodes], state.round, order)
         if learned is not None:
-            returns = state.ranks.collect([episode.episode_return for episode in state.episodes])
+            returns = state.ranks.all_gather_object([episode.episode_return for episode in state.episodes])
             mean_return = statistics.fmean(value for share in returns for value in share)
-            state.hub.announce(reporter.policy_updated(learned, mean_return, state.round + 1))
+            state.hub.emit_global(reporter.policy_updated(learned, mean_return, state.round + 1))
         state.round, state.step = state.round + 1, 0
-        self.attendant.checkpoint_round()
+        self.attendant.checkpoint_if_due()
 
     # Telemetry
 
@@ -115,28 +117,32 @@ class Trainer:
             if epoch is None or outcome is None:
                 continue
             env = episode.env.index
-            emit(reporter.env_stepped(episode, result.choices[index], epoch.measured, outcome.parts, at))
-            if outcome.panic:
+            emit(reporter.env_stepped(episode, result.choices[index], epoch.measured, outcome.reward_parts, at))
+            if outcome.breakdown:
                 emit(reporter.rolled_back(outcome, env, at))
             for move in [*epoch.moves, *outcome.removed, *ticked[index]]:
                 episode.culled += move.after is Stage.CULLED
                 emit(reporter.seed_moved(move, env, at))
             for number, slot in enumerate(episode.env.network.slots):
-                news = episode.gate_news(number)
+                news = episode.changed_gate(number)
                 if news:
-                    emit(reporter.gate(news, slot.name, env, at))
+                    emit(reporter.gate_changed(news, slot.name, env, at))
 
-    def _emit_timing(self, measured: Sequence[Measurement | None]) -> None:
+    def _emit_timing(self, measured: Sequence[EpochResult | None]) -> None:
         state = self.state
-        wall, phases, busy = state.times.lap()
+        wall, phases, busy = state.times.end_step()
         with state.times("telemetry"):
             lanes = len(state.pool.lanes)
-            owners = self._ledger.by_lane(state.round)
-            processes = {lane.process for lane in state.pool.lanes}
-            readings = {lane.device: read_gauges(lane.device, processes) for lane in state.pool.lanes}
+            owners = self._memory.bytes_by_lane(state.round)
+            processes = {lane.worker_pid for lane in state.pool.lanes}
+            readings = {lane.device: read_device_stats(lane.device, processes) for lane in state.pool.lanes}
             for index, lane in enumerate(state.pool.lanes):
-                reading, its, shares = readings[lane.device], measured[index::lanes], lane in state.pool.sharing
+                reading, its, shares = (
+                    readings[lane.device],
+                    measured[index::lanes],
+                    lane in state.pool.interchangeable_lanes,
+                )
                 told = reporter.device_sampled(lane, reading, busy[index], its, owners[index], shares=shares)
                 state.hub.emit(told)
             at = state.step_number
-            state.hub.announce(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))
+            state.hub.emit_global(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))

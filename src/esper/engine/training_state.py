@@ -5,14 +5,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from esper.config import Config
-from esper.domain import Moment
+from esper.domain import StepNumber
 from esper.engine.episode import Episode
-from esper.envs.stopwatch import StepTimes
-from esper.lanes.pool import Pool
+from esper.envs.stopwatch import StepTimer
+from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
-from esper.ranks import ALONE, Ranks
-from esper.seeding import decision_noise
-from esper.telemetry.hub import Hub
+from esper.ranks import SINGLE_RANK, RankGroup
+from esper.seeding import decision_uniforms
+from esper.telemetry.hub import EventHub
 
 
 class TrainingState:
@@ -32,7 +32,9 @@ class TrainingState:
         times: Measures the phases of a step.
     """
 
-    def __init__(self, *, config: Config, pool: Pool, agent: Agent, hub: Hub, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self, *, config: Config, pool: EnvPool, agent: Agent, hub: EventHub, ranks: RankGroup = SINGLE_RANK
+    ) -> None:
         self.config = config
         self.ranks = ranks
         self.pool = pool
@@ -41,14 +43,14 @@ class TrainingState:
         self.episodes = [Episode(env, config) for env in pool.envs]
         self.round = 0
         self.step = 0
-        self.times = StepTimes([lane.stopwatch for lane in pool.lanes])
+        self.times = StepTimer([lane.stopwatch for lane in pool.lanes])
 
     @property
-    def step_number(self) -> Moment:
+    def step_number(self) -> StepNumber:
         """1-based round and step of the last completed step."""
-        return Moment.after(self.round, self.step, self.config.steps)
+        return StepNumber.from_completed(self.round, self.step, self.config.steps)
 
     def decision_uniforms(self) -> Tensor:
         """Return the uniform random numbers in [0, 1) for all decisions of the current round, [E, T, H]."""
         envs = [env.index for env in self.pool.envs]
-        return decision_noise(self.config.seed, envs, self.config.steps, self.round)
+        return decision_uniforms(self.config.seed, envs, self.config.steps, self.round)

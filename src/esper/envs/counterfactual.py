@@ -49,7 +49,10 @@ def validate_variants(
     hits_VN = torch.cat(batch_hits_VB, dim=1)
     # Row by row: a list as an index would be copied to the device, and the host would wait for it.
     one_off_nN = torch.stack([hits_VN[2**k] for k in range(len(slots))]) if subsets and slots else hits_VN[1:]
-    parts = [torch.stack((loss / len(y_N), hits_VN[0].mean())), contributions(hits_VN[0], one_off_nN).flatten()]
+    parts = [
+        torch.stack((loss / len(y_N), hits_VN[0].mean())),
+        ablation_contributions(hits_VN[0], one_off_nN).flatten(),
+    ]
     if subsets:
         parts.append(shapley_values(hits_VN.mean(dim=1)))
     return torch.cat(parts)
@@ -68,7 +71,7 @@ def read_effects(
     return contributed, dict(zip(slots, shapley, strict=True)) if shapley else {}
 
 
-def contributions(all_on_N: Tensor, one_off_nN: Tensor) -> Tensor:
+def ablation_contributions(all_on_N: Tensor, one_off_nN: Tensor) -> Tensor:
     """Return the contribution of each seed: accuracy with all seeds minus accuracy without this one.
 
     Args:

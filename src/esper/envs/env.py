@@ -20,41 +20,41 @@ from torch import (
 from esper.config import Config, CounterfactualName
 from esper.domain import Op, Stage
 from esper.envs.counterfactual import read_effects, validate_variants
-from esper.envs.optimizer import SGD
+from esper.envs.optimizer import FusedSGD
 from esper.envs.precision import LossScaler, autocast, resolve_amp
-from esper.envs.stopwatch import Stopwatch
+from esper.envs.stopwatch import PhaseTimer
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.growth.slot import StageTransition
-from esper.policy.actions import CURVES, Action
-from esper.seeding import generator as seeded
+from esper.policy.actions import ALPHA_CURVES, Action
+from esper.seeding import make_generator as seeded
 from esper.tasks.task import Splits, Task
 
-VALIDATION_BATCH = 1024
-COOLDOWN = 0.25
+VALIDATION_BATCH_SIZE = 1024
+COOLDOWN_FRACTION = 0.25
 """Share of an episode, its last, in which the learning rate falls."""
-LEFT = 0.1
+FINAL_LR_FRACTION = 0.1
 """Share of the learning rate that is left in an episode's last step."""
 
 
-def most_numbers(slots: int) -> int:
+def max_result_width(slots: int) -> int:
     """How many numbers `train` and `validate` together leave of an env whose slots are all in use, at most."""
     return (6 + 2 * (1 + slots)) + (2 + 3 * slots)
 
 
-def learning_rate_share(step: int, steps: int) -> float:
+def lr_scale(step: int, steps: int) -> float:
     """Share of the learning rate that a step of an episode has: all of it, and at the end a linear fall to `LEFT`.
 
     At a constant rate the last epoch is measured with the noise of its last few minibatches in it (constant rate with
     cooldown: Hägele et al., 2024).
     """
-    fallen = ((step + 1) / steps - (1.0 - COOLDOWN)) / COOLDOWN
-    return 1.0 - (1.0 - LEFT) * max(fallen, 0.0)
+    fallen = ((step + 1) / steps - (1.0 - COOLDOWN_FRACTION)) / COOLDOWN_FRACTION
+    return 1.0 - (1.0 - FINAL_LR_FRACTION) * max(fallen, 0.0)
 
 
 @dataclass(kw_only=True)
-class Measurement:
+class EpochResult:
     """What one epoch of one env came to. Gradient norms are means over its batches, before clipping."""
 
     train_loss: float
@@ -120,8 +120,8 @@ class Env:
         self.host_optimizer = self._optimizer(
             self.network.host_parameters(), task.host_learning_rate, self.training.host_clip
         )
-        self.slot_optimizers: dict[int, SGD] = {}
-        self.seconds = 1.0
+        self.slot_optimizers: dict[int, FusedSGD] = {}
+        self.epoch_seconds = 1.0
         """That its last epoch took on a CPU; as long as any other before there was one."""
 
     def reset(self, round_index: int) -> None:
@@ -131,14 +131,14 @@ class Env:
             momentum.zero_()
         self.slot_optimizers.clear()
 
-    def apply(self, action: Action, round_index: int, step: int) -> list[StageTransition]:
+    def apply_action(self, action: Action, round_index: int, step: int) -> list[StageTransition]:
         """Carry out a decision. The masks keep illegal ones from getting here.
 
         Raises:
             IllegalTransitionError: the op is not legal in the slot's stage.
         """
         op, slot = Op(action.op), self.network.slots[action.slot]
-        curve, speed = CURVES[action.alpha_curve], RAMP_EPOCHS[action.alpha_speed]
+        curve, speed = ALPHA_CURVES[action.alpha_curve], RAMP_EPOCHS[action.alpha_speed]
         if op is Op.GERMINATE:
             style = BLEND_STYLES[action.style]
             move = slot.germinate(
@@ -159,16 +159,16 @@ class Env:
             move = slot.fossilize()
         else:
             move = None
-        self.match_optimizers()
+        self.sync_optimizers()
         return [move] if move else []
 
     def tick(self) -> list[StageTransition]:
         """End the epoch for every slot."""
         moves = [move for slot in self.network.slots for move in slot.tick()]
-        self.match_optimizers()
+        self.sync_optimizers()
         return moves
 
-    def match_optimizers(self) -> None:
+    def sync_optimizers(self) -> None:
         """One optimizer for each seed that there is: built when it is planted, dropped when it is removed.
 
         A seed whose blend is changed to or from GATE gains or loses parameters; the others keep their momenta.
@@ -178,15 +178,15 @@ class Env:
                 self.slot_optimizers.pop(index, None)
                 continue
             before, parameters = self.slot_optimizers.get(index), self.network.slot_parameters(index)
-            if before is None or not before.trains(parameters):
+            if before is None or not before.has_same_parameters(parameters):
                 now = self._optimizer(parameters, self.task.seed_learning_rate, self.training.seed_clip)
                 if before is not None:
-                    now.adopt(before)
+                    now.copy_momenta_from(before)
                 self.slot_optimizers[index] = now
 
-    def _optimizer(self, parameters: list[nn.Parameter], learning_rate: float, clip: float) -> SGD:
+    def _optimizer(self, parameters: list[nn.Parameter], learning_rate: float, clip: float) -> FusedSGD:
         task = self.task
-        return SGD(
+        return FusedSGD(
             parameters,
             learning_rate=learning_rate,
             momentum=task.momentum,
@@ -194,17 +194,17 @@ class Env:
             clip=clip,
         )
 
-    def epoch(self, round_index: int, step: int, stopwatch: Stopwatch, *, last: bool) -> list[Tensor]:
+    def run_epoch(self, round_index: int, step: int, stopwatch: PhaseTimer, *, last: bool) -> list[Tensor]:
         """Train one epoch, then measure what came of it: what `train` and `validate` return, timed as such."""
         start = time.perf_counter()
         with stopwatch("train"):
-            trained = self.train(round_index, step)
+            trained = self.train_epoch(round_index, step)
         with stopwatch("validate"):
             validated = self.validate(last=last)
-        self.seconds = time.perf_counter() - start
+        self.epoch_seconds = time.perf_counter() - start
         return [trained, validated]
 
-    def train(self, round_index: int, step: int) -> Tensor:
+    def train_epoch(self, round_index: int, step: int) -> Tensor:
         """Train one epoch of `samples_per_epoch` samples in this env's own order.
 
         Returns:
@@ -214,21 +214,21 @@ class Env:
             were, for a gradient of this owner.
         """
         self.network.train()
-        owners = self.owners()
+        owners = self.active_optimizers()
         for owner in owners:
-            owner.share = learning_rate_share(step, self._steps)
-        x_NCHW, y_N = self.samples(round_index, step)
+            owner.lr_scale = lr_scale(step, self._steps)
+        x_NCHW, y_N = self.epoch_data(round_index, step)
         batches = zip(x_NCHW.split(self.task.batch_size), y_N.split(self.task.batch_size), strict=True)
-        logits, norms = zip(*(self.learn(owners, x_BCHW, y_B) for x_BCHW, y_B in batches), strict=True)
+        logits, norms = zip(*(self.train_batch(owners, x_BCHW, y_B) for x_BCHW, y_B in batches), strict=True)
         logits_NK = torch.cat(logits).float()
         hits = (logits_NK.argmax(dim=-1) == y_N).float().mean()
         loss = F.cross_entropy(logits_NK, y_N)
         scaler = self.scaler
-        scale = torch.stack((scaler.current(), scaler.tracker().float())) if scaler else loss.new_zeros(2)
+        scale = torch.stack((scaler.current(), scaler.growth_tracker().float())) if scaler else loss.new_zeros(2)
         finite = torch.stack(_foreach_norm([p for owner in owners for p in owner.parameters])).isfinite().all()
-        return torch.cat((torch.stack((loss, hits, finite.float())), scale, self._norms_and_losses(norms)))
+        return torch.cat((torch.stack((loss, hits, finite.float())), scale, self._grad_norm_stats(norms)))
 
-    def learn(self, owners: Sequence[SGD], x_BCHW: Tensor, y_B: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def train_batch(self, owners: Sequence[FusedSGD], x_BCHW: Tensor, y_B: Tensor) -> tuple[Tensor, list[Tensor]]:
         """One minibatch, for the host and the seeds that train.
 
         Returns:
@@ -238,23 +238,23 @@ class Env:
             logits_BK = self.network(x_BCHW, self.network.alphas())
             loss = F.cross_entropy(logits_BK, y_B)
         try:
-            (self.scaler.scale(loss) if self.scaler else loss).backward()
+            (self.scaler.scale_loss(loss) if self.scaler else loss).backward()
             return logits_BK.detach(), self._optimize(owners)
         finally:  # also where memory ran out on the way
             for owner in owners:
-                owner.drop_gradients()
+                owner.zero_grad()
 
-    def owners(self) -> list[SGD]:
+    def active_optimizers(self) -> list[FusedSGD]:
         """Who has a gradient in this epoch: the host, then each slot that trains."""
         return [self.host_optimizer, *(self.slot_optimizers[index] for index in self.trained_slots())]
 
     @property
-    def batches(self) -> int:
+    def batches_per_epoch(self) -> int:
         """In an epoch."""
         samples = min(len(self.splits.train_y), self.task.samples_per_epoch)
         return -(-samples // self.task.batch_size)
 
-    def samples(self, round_index: int, step: int) -> tuple[Tensor, Tensor]:
+    def epoch_data(self, round_index: int, step: int) -> tuple[Tensor, Tensor]:
         """Pictures and labels of one epoch, in an order that belongs to this env's host, the round and the step."""
         splits = self.splits
         generator = seeded(self.seed, "order", self._host, round_index, step)
@@ -266,7 +266,7 @@ class Env:
         return x_NHWC.permute(0, 3, 1, 2), splits.train_y[order_N]
 
     @torch.no_grad()
-    def _optimize(self, owners: Sequence[SGD]) -> list[Tensor]:
+    def _optimize(self, owners: Sequence[FusedSGD]) -> list[Tensor]:
         """Clip the gradient of each owner, and step its optimizer; none of them if scaling made one overflow.
 
         Returns:
@@ -275,7 +275,7 @@ class Env:
         found = [owner.gradients() for owner in owners]
         every = [value for gradients in found for value in gradients.values]
         if self.scaler:
-            self.scaler.unscale([parameter for owner in owners for parameter in owner.parameters])
+            self.scaler.unscale_grads_([parameter for owner in owners for parameter in owner.parameters])
         norms = torch.stack(_foreach_norm(every)).split([len(gradients.values) for gradients in found])
         norm_O = [torch.linalg.vector_norm(norm) for norm in norms]
         overflow = self.scaler.update(torch.stack(norm_O)) if self.scaler else None
@@ -283,7 +283,7 @@ class Env:
             owner.step(gradients, norm, overflow)
         return norm_O
 
-    def _norms_and_losses(self, norms: Sequence[list[Tensor]]) -> Tensor:
+    def _grad_norm_stats(self, norms: Sequence[list[Tensor]]) -> Tensor:
         """From the norms in each of M batches: how many were skipped; for each owner the mean, and how many overflowed.
 
         Without loss scaling nothing is skipped, and a gradient that is not finite shows in the mean. Each owner's are
@@ -317,16 +317,18 @@ class Env:
             self.measured_slots(),
             self.splits.validation_x,
             self.splits.validation_y,
-            batch_size=VALIDATION_BATCH,
+            batch_size=VALIDATION_BATCH_SIZE,
             subsets=last and self.counterfactual == "shapley",
         )
 
     @torch.inference_mode()
-    def test(self) -> Tensor:
+    def test_accuracy(self) -> Tensor:
         """Accuracy on the test split, [1] on the device. For `evaluate` only."""
         self.network.eval()
         alphas, splits = self.network.alphas(), self.splits
-        batches = zip(splits.test_x.split(VALIDATION_BATCH), splits.test_y.split(VALIDATION_BATCH), strict=True)
+        batches = zip(
+            splits.test_x.split(VALIDATION_BATCH_SIZE), splits.test_y.split(VALIDATION_BATCH_SIZE), strict=True
+        )
         hits = [(self.network(x_BCHW, alphas).argmax(dim=-1) == y_B).float() for x_BCHW, y_B in batches]
         return torch.cat(hits).mean(dim=0, keepdim=True)
 
@@ -342,7 +344,7 @@ class Env:
         """Slots whose seed has its contribution measured."""
         return [] if self.counterfactual == "off" else self.blended_slots()
 
-    def take(self, trained: list[float], validated: list[float]) -> Measurement:
+    def unpack_results(self, trained: list[float], validated: list[float]) -> EpochResult:
         """Unpack the values of `train` and `validate` into a `Measurement`, and update the slots."""
         owners = self.trained_slots()
         norms, lost = trained[6 : 7 + len(owners)], trained[7 + len(owners) :]
@@ -353,7 +355,7 @@ class Env:
             slot.grad_norm = slot_norms.get(index)
             if index in contributed:
                 slot.record_contribution(*contributed[index])
-        return Measurement(
+        return EpochResult(
             train_loss=trained[0],
             train_accuracy=trained[1],
             weights_finite=bool(trained[2]),

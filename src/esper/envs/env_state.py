@@ -13,11 +13,11 @@ from torch import (
 )
 
 from esper.envs.env import Env
-from esper.envs.optimizer import SGD
-from esper.policy.agent import below
+from esper.envs.optimizer import FusedSGD
+from esper.policy.agent import strip_prefix
 
 
-class State(NamedTuple):
+class WorkerEnvState(NamedTuple):
     """State of an env for a worker process: everything that the next epoch depends on, and everything it changes."""
 
     slots: list[dict[str, Any]]
@@ -28,27 +28,27 @@ class State(NamedTuple):
     """None without loss scaling."""
 
     @classmethod
-    def of(cls, env: Env) -> State:
+    def of(cls, env: Env) -> WorkerEnvState:
         """Return the state of an env on a CPU. The arrays share the env's memory: send them before its next epoch."""
-        arrays = {name: value.numpy() for name, value in env_tensors(env).items()}
-        scaler = env.scaler.snapshot() if env.scaler else None
+        arrays = {name: value.numpy() for name, value in env_state_tensors(env).items()}
+        scaler = env.scaler.state_dict() if env.scaler else None
         return cls([slot.lifecycle_state() for slot in env.network.slots], arrays, scaler)
 
-    def enter(self, env: Env) -> None:
+    def load_into(self, env: Env) -> None:
         """Put an env of the same host into this state."""
         for slot, saved in zip(env.network.slots, self.slots, strict=True):
             slot.load_lifecycle_state(saved)
-        env.match_optimizers()
-        self.enter_numbers(env)
+        env.sync_optimizers()
+        self.load_tensors_into(env)
 
-    def enter_numbers(self, env: Env) -> None:
+    def load_tensors_into(self, env: Env) -> None:
         """Put an env whose slots are already in this state into the rest of it."""
-        copy_tensors(env_tensors(env), {name: torch.from_numpy(array) for name, array in self.arrays.items()})
+        copy_tensors_(env_state_tensors(env), {name: torch.from_numpy(array) for name, array in self.arrays.items()})
         if env.scaler and self.scaler:
-            env.scaler.restore(self.scaler)
+            env.scaler.load_state_dict(self.scaler)
 
 
-def env_tensors(env: Env) -> dict[str, Tensor]:
+def env_state_tensors(env: Env) -> dict[str, Tensor]:
     """Return the live weights, buffers and momenta of an env, by name."""
     named = {f"network.{name}": value for name, value in env.network.state_dict().items()}
     for owner, optimizer in _optimizers(env).items():
@@ -56,27 +56,27 @@ def env_tensors(env: Env) -> dict[str, Tensor]:
     return named
 
 
-def load_env(env: Env, named: Mapping[str, Tensor]) -> None:
+def load_env_tensors(env: Env, named: Mapping[str, Tensor]) -> None:
     """Copy the tensors of `env_tensors` into an env, whose slots must have been restored before.
 
     Raises:
         RuntimeError: A tensor is missing, or has another shape.
     """
-    env.network.load_state_dict(below("network.", named))
+    env.network.load_state_dict(strip_prefix("network.", named))
     for owner, optimizer in _optimizers(env).items():
-        for index, momentum in below(f"momentum.{owner}.", named).items():
+        for index, momentum in strip_prefix(f"momentum.{owner}.", named).items():
             optimizer.momenta[int(index)].copy_(momentum)
 
 
 @torch.no_grad()
-def copy_tensors(to: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+def copy_tensors_(to: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     """Overwrite tensors with values of the same names and shapes, in one pass per dtype."""
     for dtype in {value.dtype for value in values.values()}:
         names = [name for name, value in values.items() if value.dtype is dtype]
         _foreach_copy_([to[name] for name in names], [values[name] for name in names])
 
 
-def _optimizers(env: Env) -> dict[str, SGD]:
+def _optimizers(env: Env) -> dict[str, FusedSGD]:
     return {"host": env.host_optimizer} | {
         f"slot{index}": optimizer for index, optimizer in env.slot_optimizers.items()
     }

@@ -21,7 +21,7 @@ class Gradients(NamedTuple):
     momenta: list[Tensor]
 
 
-class SGD:
+class FusedSGD:
     """PyTorch's fused update without its `Optimizer`.
 
     The `step` of that takes four times as long as the update of a few small tensors, and the first of its kind loads
@@ -49,16 +49,16 @@ class SGD:
         self.momenta: list[Tensor] = [torch.zeros_like(parameter) for parameter in parameters]
         self.clip = clip
         self.learning_rate = learning_rate
-        self.share = 1.0
+        self.lr_scale = 1.0
         """Of the learning rate, that the next steps are to have."""
         self.momentum = momentum
         self.weight_decay = weight_decay
 
-    def trains(self, parameters: Sequence[nn.Parameter]) -> bool:
+    def has_same_parameters(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Whether these are its parameters, all of them and no others."""
         return list(map(id, self.parameters)) == list(map(id, parameters))
 
-    def adopt(self, other: SGD) -> None:
+    def copy_momenta_from(self, other: FusedSGD) -> None:
         """Go on with the momenta of another for the parameters that both train."""
         momenta = {id(parameter): m for parameter, m in zip(other.parameters, other.momenta, strict=True)}
         self.momenta = [momenta.get(id(p), m) for p, m in zip(self.parameters, self.momenta, strict=True)]
@@ -68,7 +68,7 @@ class SGD:
         found = [(p, p.grad, m) for p, m in zip(self.parameters, self.momenta, strict=True) if p.grad is not None]
         return Gradients([p for p, _, _ in found], [g for _, g, _ in found], [m for _, _, m in found])
 
-    def drop_gradients(self) -> None:
+    def zero_grad(self) -> None:
         """Let go of what the last backward pass left.
 
         Kept until the next one, they would lie between the activations that were freed around them, where no large one
@@ -93,7 +93,7 @@ class SGD:
                 parameters,
                 values,
                 momenta,
-                lr=self.learning_rate * self.share,
+                lr=self.learning_rate * self.lr_scale,
                 momentum=self.momentum,
                 weight_decay=self.weight_decay,
                 dampening=0.0,

@@ -45,11 +45,11 @@ class LossScaler:
         self._fresh = self._scaler.state_dict()
         self._one = torch.ones((), device=device)
 
-    def scale(self, loss: Tensor) -> Tensor:
+    def scale_loss(self, loss: Tensor) -> Tensor:
         """The loss times the scale."""
         return self._scaler.scale(loss)
 
-    def unscale(self, parameters: Sequence[nn.Parameter]) -> None:
+    def unscale_grads_(self, parameters: Sequence[nn.Parameter]) -> None:
         """Divide their gradients by the scale, in place. Once for each minibatch of an env."""
         # All that GradScaler asks of an optimizer.
         owner = SimpleNamespace(param_groups=[{"params": parameters}])
@@ -71,11 +71,11 @@ class LossScaler:
         """The scale, as a scalar on the device: reading it costs no synchronisation."""
         return self._scaler.scale(self._one)
 
-    def go_on_at(self, scale: Tensor) -> None:
+    def set_scale(self, scale: Tensor) -> None:
         """Scale by this from now on, a scalar on the device."""
         self._scaler.update(scale)
 
-    def tracker(self) -> Tensor:
+    def growth_tracker(self) -> Tensor:
         """Clean batches since the scale last changed, as a scalar on the device; asked for after the scale."""
         tracker = self._scaler._growth_tracker  # its public twin waits for the device
         assert tracker is not None  # built with the scale
@@ -83,23 +83,23 @@ class LossScaler:
 
     def reset(self) -> None:
         """Be as it was built."""
-        self.restore(self._fresh)
+        self.load_state_dict(self._fresh)
 
     @property
     def growth_interval(self) -> int:
         """Clean batches after which the scale doubles."""
         return self._scaler.get_growth_interval()
 
-    def snapshot(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: scale and growth tracker among it."""
         return self._scaler.state_dict()
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a snapshot."""
         self._scaler.load_state_dict(state)
 
 
-def loss_scalers(amp: str, scope: str, device: torch.device) -> Callable[[], LossScaler | None]:
+def make_scaler_factory(amp: str, scope: str, device: torch.device) -> Callable[[], LossScaler | None]:
     """What gives each env of a lane its scaler.
 
     Args:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 
-class Stopwatch:
+class PhaseTimer:
     """Sums the time of blocks by phase. One thread writes it; another may take it between its blocks."""
 
     def __init__(self) -> None:
@@ -32,32 +32,32 @@ class Stopwatch:
     def begin(self) -> None:
         """Blocks are about to be launched."""
 
-    def settle(self) -> None:
+    def read_cuda_events(self) -> None:
         """All that was launched in them since `begin` has been waited for."""
 
-    def take(self) -> dict[str, float]:
+    def pop_seconds(self) -> dict[str, float]:
         """Seconds by phase since this was last called."""
         taken, self._seconds = self._seconds, defaultdict(float)
         return dict(taken)
 
 
-class StepTimes(Stopwatch):
+class StepTimer(PhaseTimer):
     """The same for the phases of a step, of which some are the lanes'.
 
     Args:
         lanes: the stopwatch of each; they run side by side.
     """
 
-    def __init__(self, lanes: Sequence[Stopwatch]) -> None:
+    def __init__(self, lanes: Sequence[PhaseTimer]) -> None:
         super().__init__()
         self._lanes = lanes
         self._since = time.perf_counter()
 
-    def restart(self) -> None:
+    def start_step(self) -> None:
         """The next step begins here: what came before, as while the run was held, is part of none."""
-        self.lap()
+        self.end_step()
 
-    def lap(self) -> tuple[float, dict[str, float], list[float]]:
+    def end_step(self) -> tuple[float, dict[str, float], list[float]]:
         """End a step; what follows is part of the next.
 
         Returns:
@@ -65,10 +65,10 @@ class StepTimes(Stopwatch):
         """
         now = time.perf_counter()
         wall, self._since = now - self._since, now
-        phases = defaultdict(float, self.take())
+        phases = defaultdict(float, self.pop_seconds())
         shares = []
         for lane in self._lanes:
-            seconds = lane.take()
+            seconds = lane.pop_seconds()
             # A GPU's own clock may tell of a little more than the host's.
             shares.append(min(sum(seconds.values()) / wall, 1.0))
             for phase, spent in seconds.items():
@@ -85,7 +85,7 @@ class Span(NamedTuple):
     end: float
 
 
-class CudaStopwatch(Stopwatch):
+class CudaPhaseTimer(PhaseTimer):
     """The same for what the blocks launch on a GPU, by events on the streams that it runs on.
 
     The host only launches the work of a block: its own clock would say how long that took. Events are reused, so that
@@ -112,11 +112,11 @@ class CudaStopwatch(Stopwatch):
         self._running.clear()
         self._origin.record()
 
-    def settle(self) -> None:
+    def read_cuda_events(self) -> None:
         """Read the events; all of them have happened."""
         elapsed = self._origin.elapsed_time  # milliseconds
         spans = [Span(phase, elapsed(start) / 1000, elapsed(end) / 1000) for phase, start, end in self._running]
-        for phase, seconds in shared_out(spans).items():
+        for phase, seconds in split_overlaps(spans).items():
             self.add(phase, seconds)
         self._idle += [event for _, start, end in self._running for event in (start, end)]
         self._running.clear()
@@ -125,7 +125,7 @@ class CudaStopwatch(Stopwatch):
         return self._idle.pop() if self._idle else torch.cuda.Event(enable_timing=True)
 
 
-def shared_out(spans: Iterable[Span]) -> dict[str, float]:
+def split_overlaps(spans: Iterable[Span]) -> dict[str, float]:
     """Seconds by phase, where what runs at the same time shares that time equally.
 
     So they sum to the time in which anything ran at all, however many streams there were.

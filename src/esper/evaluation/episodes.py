@@ -18,11 +18,11 @@ from esper.config import Config, PolicyName
 from esper.engine.agent_factory import build_agent, build_ppo
 from esper.engine.episode import Episode
 from esper.engine.step import play_step, tick_slots
-from esper.envs.stopwatch import Stopwatch
+from esper.envs.stopwatch import PhaseTimer
 from esper.lanes.devices import resolve_devices
-from esper.lanes.pool import Pool
-from esper.policy.agent import Agent, below
-from esper.seeding import decision_noise, evaluation_seed
+from esper.lanes.pool import EnvPool
+from esper.policy.agent import Agent, strip_prefix
+from esper.seeding import decision_uniforms, evaluation_seed
 from esper.tasks import configured_task
 
 
@@ -40,7 +40,7 @@ class EpisodeResult:
     not that of what it was taken back to, and it is charged the penalty."""
 
 
-class HeldOut:
+class HeldOutEvaluation:
     """Held-out episodes of the task that a checkpoint was trained on, as long and under the same rent.
 
     Args:
@@ -75,9 +75,9 @@ class HeldOut:
         splits = task.load(Path(self.config.data_dir) if self.config.data_dir else None)
         slots = self.config.slots
         self._agents = {policy: self._agent(policy, len(slots), task.blueprints) for policy in policies}
-        self._pool = Pool(task, splits, lanes, slots, self.config)
+        self._pool = EnvPool(task, splits, lanes, slots, self.config)
 
-    def play(self, on_step: Callable[[str], None]) -> dict[str, list[EpisodeResult]]:
+    def run(self, on_step: Callable[[str], None]) -> dict[str, list[EpisodeResult]]:
         """Have every policy play every episode.
 
         Args:
@@ -87,7 +87,7 @@ class HeldOut:
             By policy, the results of the episodes, in one order for all.
         """
         return {
-            policy: play(self._pool, agent, self.config, lambda policy=policy: on_step(policy))
+            policy: run_episodes(self._pool, agent, self.config, lambda policy=policy: on_step(policy))
             for policy, agent in self._agents.items()
         }
 
@@ -105,13 +105,13 @@ class HeldOut:
             )
         agent = build_ppo(self.config, slots, blueprints, explores=False)
         try:
-            agent.load_policy(below("agent.", self._checkpoint.tensors))
+            agent.load_policy(strip_prefix("agent.", self._checkpoint.tensors))
         except RuntimeError as error:
             raise CheckpointError(f"{self._path} does not fit this version of the program: {error}") from error
         return agent
 
 
-def play(pool: Pool, agent: Agent, config: Config, on_step: Callable[[], None]) -> list[EpisodeResult]:
+def run_episodes(pool: EnvPool, agent: Agent, config: Config, on_step: Callable[[], None]) -> list[EpisodeResult]:
     """One episode of every env of the pool, without learning. The only place where the test split is touched."""
     for env in pool.envs:
         if env.scaler:
@@ -119,8 +119,8 @@ def play(pool: Pool, agent: Agent, config: Config, on_step: Callable[[], None]) 
     episodes = [Episode(env, config) for env in pool.envs]
     for episode, (loss, accuracy) in zip(episodes, pool.reset(0), strict=True):
         episode.begin(loss, accuracy)
-    agent.begin_round(decision_noise(config.seed, range(len(episodes)), config.steps, 0))
-    stopwatch = Stopwatch()  # its readings are not reported
+    agent.begin_round(decision_uniforms(config.seed, range(len(episodes)), config.steps, 0))
+    stopwatch = PhaseTimer()  # its readings are not reported
     for step in range(config.steps):
         if step > 0:
             tick_slots(pool, episodes)
@@ -134,5 +134,5 @@ def play(pool: Pool, agent: Agent, config: Config, on_step: Callable[[], None]) 
             parameter_ratio=episode.view.parameter_ratio,
             net_return=episode.episode_return,
         )
-        for episode, accuracy in zip(episodes, pool.test(), strict=True)
+        for episode, accuracy in zip(episodes, pool.test_accuracies(), strict=True)
     ]

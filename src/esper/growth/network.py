@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from esper.formatting import nearest
+from esper.formatting import suggest
 from esper.growth.layers import initialise_
 from esper.growth.lifecycle import GateConfig
 from esper.growth.slot import Slot
@@ -164,6 +164,6 @@ class GrowingNetwork(nn.Module):
 def _check_names(slots: Sequence[str], known: Sequence[str]) -> None:
     for name in slots:
         if name not in known:
-            raise ValueError(f"the host has no slot {name!r}: {nearest(name, known)}")
+            raise ValueError(f"the host has no slot {name!r}: {suggest(name, known)}")
     if len(set(slots)) != len(slots):
         raise ValueError(f"slot names must be unique, got {', '.join(slots)}")

@@ -5,50 +5,50 @@ from __future__ import annotations
 from functools import cache
 from typing import TypeAlias
 
-from esper.health.rule_context import Evidence
-from esper.health.rules import RULES
+from esper.health.rule_context import RuleContext
+from esper.health.rules import RULES_BY_EVENT
 from esper.telemetry import events as ev
-from esper.telemetry.health_stats import Vitals
-from esper.telemetry.state import RunState, key_of
+from esper.telemetry.health_stats import RunHealth
+from esper.telemetry.state import RunState, anomaly_key
 
-Finding: TypeAlias = ev.AnomalyFound | ev.AnomalyEnded
+AnomalyEvent: TypeAlias = ev.AnomalyFound | ev.AnomalyEnded
 
 
-class Inspector:
+class AnomalyDetector:
     """Told every event of a run, one after the other."""
 
     def __init__(self) -> None:
-        self._evidence = Evidence(Vitals())
-        self._open: dict[str, dict[str, ev.AnomalyFound]] = {}
+        self._evidence = RuleContext(RunHealth())
+        self._active: dict[str, dict[str, ev.AnomalyFound]] = {}
         """By the scope of a rule, then by rule and place."""
 
     def resume(self, state: RunState) -> None:
         """Start again from a state of the run, which the inspector then owns."""
-        self._evidence = Evidence(state.vitals)
-        self._open = {}
+        self._evidence = RuleContext(state.vitals)
+        self._active = {}
         for anomaly in state.active_anomalies():
             found = anomaly.found
-            self._open.setdefault(_scope_of(found, state.vitals), {})[key_of(found)] = found
+            self._active.setdefault(_scope_of(found, state.vitals), {})[anomaly_key(found)] = found
 
-    def hear(self, event: ev.AnyEvent) -> None:
+    def fold_remote(self, event: ev.AnyEvent) -> None:
         """Take in an event at which another inspector looks: that of the rank which it befell."""
-        self._note(event)
+        self._update_context(event)
 
-    def look(self, event: ev.AnyEvent) -> list[Finding]:
+    def check(self, event: ev.AnyEvent) -> list[AnomalyEvent]:
         """The anomalies that begin or end with an event."""
-        scope = self._note(event)
-        rules = RULES.get(type(event))
+        scope = self._update_context(event)
+        rules = RULES_BY_EVENT.get(type(event))
         if not rules:
             return []
         evidence = self._evidence
         broken = [found for rule in rules for found in rule(event, evidence)]
-        known = self._open.get(scope, {})
+        known = self._active.get(scope, {})
         if not broken and not known:
             return []
         now: dict[str, ev.AnomalyFound] = {}
         for found in broken:
-            now.setdefault(key_of(found), found)
-        self._open[scope] = now
+            now.setdefault(anomaly_key(found), found)
+        self._active[scope] = now
         begun = [found for key, found in now.items() if key not in known]
         # In an order that a resumed run has as well: it does not know in which they were found.
         ended = [
@@ -57,15 +57,15 @@ class Inspector:
         ]
         return [*begun, *ended]
 
-    def _note(self, event: ev.AnyEvent) -> str:
+    def _update_context(self, event: ev.AnyEvent) -> str:
         """Take an event in. Returns its scope: an anomaly there that it does not show again has ended."""
         match event:
             case ev.EnvStepped():
                 scope = _scope_of_env(event.env)
                 if self._evidence.fold_step(event):
                     # A fresh host: what was wrong with the last one is over, and RunState knows.
-                    self._open.pop(scope, None)
-                    self._open.pop(f"governor {event.env}", None)
+                    self._active.pop(scope, None)
+                    self._active.pop(f"governor {event.env}", None)
                 return scope
             case ev.GovernorRolledBack():
                 return f"governor {event.env}"
@@ -84,7 +84,7 @@ def _scope_of_env(env: int) -> str:
     return f"env {env}"
 
 
-def _scope_of(found: ev.AnomalyFound, vitals: Vitals) -> str:
+def _scope_of(found: ev.AnomalyFound, vitals: RunHealth) -> str:
     if found.env is not None:
         return f"governor {found.env}" if found.rule == "governor rollback" else _scope_of_env(found.env)
     return found.where if found.where in vitals.lanes else "policy"

@@ -8,20 +8,20 @@ from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
-from esper.health.rules import exploding
-from esper.telemetry.health_stats import Vital
-from esper.telemetry.sentences import counted
+from esper.health.rules import explosion_limit
+from esper.telemetry.health_stats import EnvStepStats
+from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import RunState
 
-FALL = 0.1
+ACCURACY_DROP = 0.1
 """Share of accuracy lost from the best of the episode: a fall."""
-GAP = 3
+MAX_GAP_STEPS = 3
 """Steps between two signals of one chain, at most."""
-LOSS_FACTOR = 1.5
+LOSS_RISE_FACTOR = 1.5
 """Times the least loss of the episode: out of its range."""
 
 
-class Moment(NamedTuple):
+class ChainEntry(NamedTuple):
     """One line of the time line."""
 
     seq: int
@@ -32,16 +32,16 @@ class Moment(NamedTuple):
     text: str
 
 
-class Why(NamedTuple):
+class RootCause(NamedTuple):
     """The answer for one env."""
 
-    symptom: Moment | None
+    symptom: ChainEntry | None
     """None while nothing is wrong with it."""
-    chain: list[Moment]
+    chain: list[ChainEntry]
     """What led to it, from the first; empty where no cause was found."""
 
 
-def trace_back(state: RunState, env: int) -> Why:
+def find_root_cause(state: RunState, env: int) -> RootCause:
     """The last symptom of an env in the episodes that are known, and what led to it in its episode.
 
     Where it has none, or only in earlier episodes, it is the last anomaly that has not ended.
@@ -49,33 +49,33 @@ def trace_back(state: RunState, env: int) -> Why:
     vitals = state.vitals.envs.get(env)
     slots = state.started.slots if state.started else []
     if vitals is None:
-        return Why(None, [])
+        return RootCause(None, [])
     found, open_ = _last_symptom(vitals.recent, slots), _open_anomaly(state, env, vitals.recent)
     if found is None or (open_ is not None and vitals.recent[found[0]].round < vitals.recent[open_[0]].round):
         found = open_
     if found is None:
-        return Why(None, [])
+        return RootCause(None, [])
     at, symptom = found
     episode = [vital for vital in vitals.recent[: at + 1] if vital.round == symptom.round]
     signals = [signal for index in range(len(episode)) for signal in _signals(episode, index, slots)]
     signals += [
-        Moment(
+        ChainEntry(
             move.seq, move.round, move.step, "info", f"{move.slot} {move.blueprint or ''} {move.after}: {move.reason}"
         )
         for move in state.envs[env].moves
         if move.round == symptom.round and move.step <= symptom.step
     ]
     signals.sort(key=lambda signal: (signal.step, signal.seq))
-    return Why(symptom, _chain([signal for signal in signals if not _is_told_by(symptom, signal)], symptom))
+    return RootCause(symptom, _chain([signal for signal in signals if not _is_same_finding(symptom, signal)], symptom))
 
 
-def _is_told_by(symptom: Moment, signal: Moment) -> bool:
+def _is_same_finding(symptom: ChainEntry, signal: ChainEntry) -> bool:
     """Whether they are one thing. A warning is no worse than what else left its range in its step."""
     told = signal.text == symptom.text or (symptom.severity == signal.severity == "warning")
     return told and signal.seq == symptom.seq
 
 
-def _last_symptom(recent: list[Vital], slots: Sequence[str]) -> tuple[int, Moment] | None:
+def _last_symptom(recent: list[EnvStepStats], slots: Sequence[str]) -> tuple[int, ChainEntry] | None:
     """Index and kind of the worst thing that began last: not finite before a fall, a fall before a skip."""
     for look in (partial(_not_finite, slots=slots), _fall, _skip):
         for index in range(len(recent) - 1, -1, -1):
@@ -83,22 +83,22 @@ def _last_symptom(recent: list[Vital], slots: Sequence[str]) -> tuple[int, Momen
             text = look(episode)
             if text and not look(episode[:-1]):  # it begins here
                 vital = recent[index]
-                return index, Moment(vital.seq, vital.round, vital.step, "error", text)
+                return index, ChainEntry(vital.seq, vital.round, vital.step, "error", text)
     return None
 
 
-def _open_anomaly(state: RunState, env: int, recent: list[Vital]) -> tuple[int, Moment] | None:
+def _open_anomaly(state: RunState, env: int, recent: list[EnvStepStats]) -> tuple[int, ChainEntry] | None:
     """Index of the step in which the worst anomaly of an env began that has not ended, and what it is."""
     for found in (anomaly.found for anomaly in state.active_anomalies() if anomaly.found.env == env):
         for index in range(len(recent) - 1, -1, -1):
             vital = recent[index]
             if vital.seq < found.seq:
                 text = found.text.removeprefix(f"env {env:02d}: ")
-                return index, Moment(vital.seq, vital.round, vital.step, found.severity, text)
+                return index, ChainEntry(vital.seq, vital.round, vital.step, found.severity, text)
     return None
 
 
-def _not_finite(episode: list[Vital], slots: Sequence[str]) -> str | None:
+def _not_finite(episode: list[EnvStepStats], slots: Sequence[str]) -> str | None:
     if not episode:
         return None
     vital = episode[-1]
@@ -108,23 +108,23 @@ def _not_finite(episode: list[Vital], slots: Sequence[str]) -> str | None:
     return f"not finite: {', '.join(broken)}" if broken else None
 
 
-def _fall(episode: list[Vital]) -> str | None:
+def _fall(episode: list[EnvStepStats]) -> str | None:
     if len(episode) < 2:
         return None
     best = max(vital.accuracy for vital in episode[:-1])
     now = episode[-1].accuracy
-    return f"accuracy fell from {best:.1%} to {now:.1%}" if now < best - FALL else None
+    return f"accuracy fell from {best:.1%} to {now:.1%}" if now < best - ACCURACY_DROP else None
 
 
-def _skip(episode: list[Vital]) -> str | None:
+def _skip(episode: list[EnvStepStats]) -> str | None:
     return _skipped(episode[-1].lost) if episode and episode[-1].lost else None
 
 
 def _skipped(count: int) -> str:
-    return f"{counted(count, 'batch', 'batches')} skipped for an overflow"
+    return f"{pluralise(count, 'batch', 'batches')} skipped for an overflow"
 
 
-def _signals(episode: list[Vital], index: int, slots: Sequence[str]) -> list[Moment]:
+def _signals(episode: list[EnvStepStats], index: int, slots: Sequence[str]) -> list[ChainEntry]:
     """What left its range at a step."""
     vital, before = episode[index], episode[:index]
     texts: list[str] = []
@@ -139,21 +139,21 @@ def _signals(episode: list[Vital], index: int, slots: Sequence[str]) -> list[Mom
             its = takewhile(lambda earlier: earlier is not None, (v.slots[number] for v in reversed(before)))
             norms.append((f"{slot} seed", norm, [*its]))
     for name, norm, earlier in norms:
-        limit = exploding(earlier, norm)
+        limit = explosion_limit(earlier, norm)
         if limit is not None:
             texts.append(f"gradient of the {name} is {norm:.3g}, more than {limit:.3g}")
     losses = [v.loss for v in before if math.isfinite(v.loss)]
-    if losses and math.isfinite(vital.loss) and vital.loss > LOSS_FACTOR * min(losses):
+    if losses and math.isfinite(vital.loss) and vital.loss > LOSS_RISE_FACTOR * min(losses):
         texts.append(f"validation loss is {vital.loss:.3g}, its least was {min(losses):.3g}")
-    return [Moment(vital.seq, vital.round, vital.step, "warning", text) for text in texts]
+    return [ChainEntry(vital.seq, vital.round, vital.step, "warning", text) for text in texts]
 
 
-def _chain(signals: list[Moment], symptom: Moment) -> list[Moment]:
+def _chain(signals: list[ChainEntry], symptom: ChainEntry) -> list[ChainEntry]:
     """The signals that hang together with the symptom, each at most `GAP` steps before the next."""
-    chain: list[Moment] = []
+    chain: list[ChainEntry] = []
     step = symptom.step
     for signal in reversed(signals):
-        if step - signal.step > GAP:
+        if step - signal.step > MAX_GAP_STEPS:
             break
         chain.insert(0, signal)
         if signal.severity != "info":  # a stage alone does not carry the chain further back

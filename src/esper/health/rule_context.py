@@ -11,39 +11,39 @@ from bisect import bisect_left, insort
 from statistics import median
 
 from esper.telemetry import events as ev
-from esper.telemetry.health_stats import Vital, Vitals
+from esper.telemetry.health_stats import EnvStepStats, RunHealth
 
-UNKNOWN = 1 << 30
+MANY_STEPS = 1 << 30
 """More steps than any rule asks for."""
 
 
-class EpisodeSoFar:
+class EpisodeExtremes:
     """Running extremes of the episode that an env is in.
 
     They tell when a look back over its steps could find nothing, which is most of the time.
     """
 
-    __slots__ = ("_best", "_least", "low", "round", "unimproved")
+    __slots__ = ("_best", "_least", "round", "second_lowest_norms", "steps_since_best")
 
-    def __init__(self, first: Vital) -> None:
+    def __init__(self, first: EnvStepStats) -> None:
         self.round = first.round
-        self.unimproved = 0
+        self.steps_since_best = 0
         """Steps since the best accuracy; at least so many, if one was NaN, which compares with nothing."""
-        self.low = [math.inf] * (1 + len(first.slots))
+        self.second_lowest_norms = [math.inf] * (1 + len(first.slots))
         """Second least gradient norm: of the host, then of what was in each slot. No median of three is less."""
-        self._least = list(self.low)
+        self._least = list(self.second_lowest_norms)
         self._best = -math.inf
 
-    def fold(self, vital: Vital) -> None:
+    def fold(self, vital: EnvStepStats) -> None:
         """Take a step in."""
         if vital.accuracy > self._best:
             self._best = vital.accuracy
-            self.unimproved = 0
+            self.steps_since_best = 0
         else:
-            self.unimproved += 1
+            self.steps_since_best += 1
             if math.isnan(vital.accuracy):
-                self._best, self.unimproved = math.inf, UNKNOWN
-        low = self.low
+                self._best, self.steps_since_best = math.inf, MANY_STEPS
+        low = self.second_lowest_norms
         if vital.grad_norm < low[0]:
             self._lower(0, vital.grad_norm)
         for owner, norm in enumerate(vital.slots, 1):
@@ -51,10 +51,10 @@ class EpisodeSoFar:
                 self._lower(owner, norm)
 
     def _lower(self, owner: int, norm: float) -> None:
-        self._least[owner], self.low[owner] = sorted((self._least[owner], norm))
+        self._least[owner], self.second_lowest_norms[owner] = sorted((self._least[owner], norm))
 
 
-class Accuracies:
+class SortedAccuracies:
     """The last accuracy of every env, in order."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Accuracies:
         self._ordered: list[float] = []
         """Those that are numbers: a NaN has no place in an order."""
 
-    def put(self, env: int, accuracy: float) -> None:
+    def set_accuracy(self, env: int, accuracy: float) -> None:
         """Take the last accuracy of an env in."""
         last = self._of.get(env, math.nan)
         if last == last:
@@ -85,17 +85,17 @@ class Accuracies:
         return ordered[low] if low == high else (ordered[low] + ordered[high]) / 2
 
 
-class Evidence:
+class RuleContext:
     """All that is known of a run at an event, the event itself taken in."""
 
-    def __init__(self, vitals: Vitals) -> None:
+    def __init__(self, vitals: RunHealth) -> None:
         """`vitals` are those of the run so far; they are kept up to date here."""
         self.vitals = vitals
-        self.episodes: dict[int, EpisodeSoFar] = {}
+        self.episodes: dict[int, EpisodeExtremes] = {}
         """By env."""
         self.not_finite: list[tuple[str, float]] = []
         """Of the last step: the quantity, as people name it, and its value."""
-        self.accuracies = Accuracies()
+        self.accuracies = SortedAccuracies()
         self._loads: dict[str, float | None] = {}
         """By lane, as of its last sample; only those that were asked for since."""
         for number, env in vitals.envs.items():
@@ -112,17 +112,17 @@ class Evidence:
         self.vitals.fold_sample(event)
         self._loads.pop(event.device, None)
 
-    def load(self, lane: str, steps: int) -> float | None:
+    def lane_load(self, lane: str, steps: int) -> float | None:
         """As `LaneVitals.load`, of a lane that was sampled; it is always asked for over as many steps."""
         if lane not in self._loads:
-            self._loads[lane] = self.vitals.lanes[lane].load(steps)
+            self._loads[lane] = self.vitals.lanes[lane].mean_load(steps)
         return self._loads[lane]
 
-    def _follow(self, number: int, vital: Vital) -> bool:
+    def _follow(self, number: int, vital: EnvStepStats) -> bool:
         episode, begins = self.episodes.get(number), False
         if episode is None or episode.round != vital.round:
-            episode, begins = EpisodeSoFar(vital), True
+            episode, begins = EpisodeExtremes(vital), True
             self.episodes[number] = episode
         episode.fold(vital)
-        self.accuracies.put(number, vital.accuracy)
+        self.accuracies.set_accuracy(number, vital.accuracy)
         return begins

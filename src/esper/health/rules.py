@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from esper.health.rule_context import Evidence
+from esper.health.rule_context import RuleContext
 from esper.telemetry import events as ev
-from esper.telemetry.health_stats import MemoryVitals, memory_of, non_finite_update
+from esper.telemetry.health_stats import MemoryHealth, memory_of, non_finite_update
 
 DEAD_GRAD_NORM = 1e-8
 """A head that learns less than this in an update does not learn."""
@@ -19,46 +19,46 @@ ENTROPY_FLOOR = 0.05
 """Share of the greatest entropy below which a head has stopped to explore."""
 EXPLODING_FACTOR = 10.0
 """Times the median of its earlier norms in the episode: a gradient that explodes, not one that is merely large."""
-EXPLODING_LEAST = 1.0
+EXPLODING_MIN_NORM = 1.0
 """Norm up to which nothing explodes: that to which, unless told otherwise, gradients are clipped."""
-EXPLODING_STEPS = 3
+EXPLODING_MIN_SAMPLES = 3
 """Earlier norms that the median needs; `EpisodeSoFar.low` bounds it from three on."""
-SKIPS_IN_A_ROW = 3
+MAX_CONSECUTIVE_SKIPS = 3
 """Steps in a row that lost a batch to an overflow: the first search for a scale takes one or two."""
 STALLED_STEPS = 10
 """Steps without a better accuracy."""
-STALLED_GAP = 0.1
+STALLED_MIN_GAP = 0.1
 """And so far below the median of the other envs, as a share: an env that is done is not stalled."""
-SCALE_SPREAD = 64.0
+MAX_SCALE_RATIO = 64.0
 """Greatest over least loss scale on one device: six halvings apart, its envs no longer train in the same numbers."""
-LEAST_SCALE = 1.0
+MIN_LOSS_SCALE = 1.0
 """Loss scale below which scaling does harm: it makes gradients smaller, and each further halving loses precision."""
-PING_PONG = 2
+MAX_SCALE_OSCILLATIONS = 2
 """Times that a loss scale grew only to fall again, among its last changes."""
-MEMORY_CEILING = 0.9
+MAX_MEMORY_FRACTION = 0.9
 """Share of a device's vitals."""
-MEMORY_ROUNDS = 5
+MEMORY_GROWTH_ROUNDS = 5
 """Rounds in a row in which the memory grew."""
-MEMORY_GROWTH = 0.01
+MIN_MEMORY_GROWTH_FRACTION = 0.01
 """Share of a device's memory by which it grew over those rounds: less is the noise of an allocator."""
-STRAGGLING = 1.5
+STRAGGLER_RATIO = 1.5
 """Times the time per env of the median lane."""
 STRAGGLING_STEPS = 10
 """Steps over which a lane's time is averaged."""
-STALE_STEPS = 10.0
+STALE_AFTER_STEPS = 10.0
 """Times a usual step without a word from the engine."""
-STALE_SECONDS = 5.0
+STALE_MIN_S = 5.0
 """And at least so long: quick steps have their hiccups."""
 
 
-def stale_telemetry(cadence: float | None, age: float) -> ev.AnomalyFound | None:
+def check_stale(cadence: float | None, age: float) -> ev.AnomalyFound | None:
     """The one rule that is about the dashboard's own clock, so that no event can tell of it.
 
     Args:
         cadence: seconds of a usual step; None before the first.
         age: seconds since the last event came.
     """
-    limit = max(STALE_STEPS * cadence, STALE_SECONDS) if cadence is not None else math.inf
+    limit = max(STALE_AFTER_STEPS * cadence, STALE_MIN_S) if cadence is not None else math.inf
     if age <= limit:
         return None
     return ev.AnomalyFound(
@@ -71,7 +71,7 @@ def stale_telemetry(cadence: float | None, age: float) -> ev.AnomalyFound | None
     )
 
 
-def _env_not_finite(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.AnomalyFound]:
+def _env_not_finite(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.AnomalyFound]:
     if not evidence.not_finite:
         return ()
     return [
@@ -100,20 +100,20 @@ def _warning(event: ev.EnvStepped, rule: str, value: float, threshold: float, te
     )
 
 
-def exploding(earlier: Sequence[float | None], norm: float | None) -> float | None:
+def explosion_limit(earlier: Sequence[float | None], norm: float | None) -> float | None:
     """The norm that `norm` should not exceed, if it does: a multiple of the median of those before it; else None."""
     if norm is None or not math.isfinite(norm):
         return None
     known = [value for value in earlier if value is not None and math.isfinite(value)]
-    if len(known) < EXPLODING_STEPS:
+    if len(known) < EXPLODING_MIN_SAMPLES:
         return None
     usual = median(known)
-    limit = max(EXPLODING_FACTOR * usual, EXPLODING_LEAST)
+    limit = max(EXPLODING_FACTOR * usual, EXPLODING_MIN_NORM)
     return limit if usual > 0 and limit < norm else None
 
 
-def _exploding_norm(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.AnomalyFound]:
-    low = evidence.episodes[event.env].low
+def _exploding_norm(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.AnomalyFound]:
+    low = evidence.episodes[event.env].second_lowest_norms
     found = _exploding_owner(event, evidence, 0, event.grad_norm) if event.grad_norm > EXPLODING_FACTOR * low[0] else ()
     for owner, slot in enumerate(event.slots, 1):
         if slot.grad_norm is not None and slot.grad_norm > EXPLODING_FACTOR * low[owner]:
@@ -121,16 +121,16 @@ def _exploding_norm(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.Ano
     return found
 
 
-def _exploding_owner(event: ev.EnvStepped, evidence: Evidence, owner: int, norm: float) -> Iterable[ev.AnomalyFound]:
+def _exploding_owner(event: ev.EnvStepped, evidence: RuleContext, owner: int, norm: float) -> Iterable[ev.AnomalyFound]:
     """`owner`: 0 is the host, the others are the slots."""
     before = evidence.vitals.envs[event.env].episode[:-1]
     name, earlier = "the host", [vital.grad_norm for vital in before]
     if owner:
         slot = event.slots[owner - 1]
-        name = evidence.vitals.seed(event, owner - 1)
+        name = evidence.vitals.describe_seed(event, owner - 1)
         # Only of this seed: the norms of the one before it in the slot say nothing of it.
         earlier = [vital.slots[owner - 1] for vital in before[-slot.age :] if slot.age]
-    limit = exploding(earlier, norm)
+    limit = explosion_limit(earlier, norm)
     if limit is None:
         return ()
     text = f"the gradient of {name} is {norm:.3g} at round {event.round} step {event.step}, "
@@ -138,31 +138,31 @@ def _exploding_owner(event: ev.EnvStepped, evidence: Evidence, owner: int, norm:
     return (_warning(event, "exploding gradient", norm, limit, text),)
 
 
-def _repeated_skips(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.AnomalyFound]:
+def _repeated_skips(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.AnomalyFound]:
     if not event.lost:
         return ()
-    recent = evidence.vitals.envs[event.env].recent[-SKIPS_IN_A_ROW:]
-    if len(recent) < SKIPS_IN_A_ROW or not all(vital.lost for vital in recent):
+    recent = evidence.vitals.envs[event.env].recent[-MAX_CONSECUTIVE_SKIPS:]
+    if len(recent) < MAX_CONSECUTIVE_SKIPS or not all(vital.lost for vital in recent):
         return ()
     lost = sum(vital.lost for vital in recent)
-    text = f"overflows cost it {lost} batches in {SKIPS_IN_A_ROW} steps in a row"
-    return (_warning(event, "repeated skips", lost, SKIPS_IN_A_ROW, text),)
+    text = f"overflows cost it {lost} batches in {MAX_CONSECUTIVE_SKIPS} steps in a row"
+    return (_warning(event, "repeated skips", lost, MAX_CONSECUTIVE_SKIPS, text),)
 
 
-def _stalled(event: ev.EnvStepped, evidence: Evidence) -> Iterable[ev.AnomalyFound]:
-    if evidence.episodes[event.env].unimproved < STALLED_STEPS:
+def _stalled(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.AnomalyFound]:
+    if evidence.episodes[event.env].steps_since_best < STALLED_STEPS:
         return ()
     middle = evidence.accuracies.median_of_others(event.env)
-    if middle is None or not event.accuracy < middle - STALLED_GAP:
+    if middle is None or not event.accuracy < middle - STALLED_MIN_GAP:
         return ()
     course = [vital.accuracy for vital in evidence.vitals.envs[event.env].episode]
     if len(course) <= STALLED_STEPS or max(course[-STALLED_STEPS:]) > max(course[:-STALLED_STEPS]):
         return ()
     text = f"no better for {STALLED_STEPS} steps at {event.accuracy:.1%}, the median of the others is {middle:.1%}"
-    return (_warning(event, "stalled env", event.accuracy, middle - STALLED_GAP, text),)
+    return (_warning(event, "stalled env", event.accuracy, middle - STALLED_MIN_GAP, text),)
 
 
-def _rolled_back(event: ev.GovernorRolledBack, _: Evidence) -> Iterator[ev.AnomalyFound]:
+def _rolled_back(event: ev.GovernorRolledBack, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     yield ev.AnomalyFound(
         rule="governor rollback",
         severity="error",
@@ -174,7 +174,7 @@ def _rolled_back(event: ev.GovernorRolledBack, _: Evidence) -> Iterator[ev.Anoma
     )
 
 
-def _update_not_finite(event: ev.PolicyUpdated, _: Evidence) -> Iterator[ev.AnomalyFound]:
+def _update_not_finite(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     for what, value in non_finite_update(event):
         head = what.partition(" of head ")[2]
         yield ev.AnomalyFound(
@@ -186,7 +186,7 @@ def _update_not_finite(event: ev.PolicyUpdated, _: Evidence) -> Iterator[ev.Anom
         )
 
 
-def _kl_spike(event: ev.PolicyUpdated, _: Evidence) -> Iterator[ev.AnomalyFound]:
+def _kl_spike(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     if not event.kl <= KL_SPIKE:  # a NaN is one, too
         yield ev.AnomalyFound(
             rule="KL spike",
@@ -198,7 +198,7 @@ def _kl_spike(event: ev.PolicyUpdated, _: Evidence) -> Iterator[ev.AnomalyFound]
         )
 
 
-def _head_gradient(event: ev.PolicyUpdated, _: Evidence) -> Iterator[ev.AnomalyFound]:
+def _head_gradient(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     for name, head in event.heads.items():
         forced = head.entropy is None  # it never had a choice, so that there is nothing to learn
         if not forced and (head.grad_norm is None or head.grad_norm < DEAD_GRAD_NORM):
@@ -213,7 +213,7 @@ def _head_gradient(event: ev.PolicyUpdated, _: Evidence) -> Iterator[ev.AnomalyF
             )
 
 
-def _head_entropy(event: ev.PolicyUpdated, _: Evidence) -> Iterator[ev.AnomalyFound]:
+def _head_entropy(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     for name, head in event.heads.items():
         if head.entropy is not None and not head.entropy >= ENTROPY_FLOOR:
             yield ev.AnomalyFound(
@@ -227,14 +227,14 @@ def _head_entropy(event: ev.PolicyUpdated, _: Evidence) -> Iterator[ev.AnomalyFo
             )
 
 
-def memory_growth(course: MemoryVitals) -> float | None:
+def memory_growth(course: MemoryHealth) -> float | None:
     """Bytes a round by which a memory grew in each of the last `MEMORY_ROUNDS`; None where it did not, or by noise."""
-    grows = course.growth(MEMORY_ROUNDS)
-    noise = MEMORY_GROWTH * (course.total or 0)
-    return grows if grows is not None and grows * MEMORY_ROUNDS > noise else None
+    grows = course.growth_per_round(MEMORY_GROWTH_ROUNDS)
+    noise = MIN_MEMORY_GROWTH_FRACTION * (course.total or 0)
+    return grows if grows is not None and grows * MEMORY_GROWTH_ROUNDS > noise else None
 
 
-def memory_full(course: MemoryVitals) -> int | None:
+def predict_full_round(course: MemoryHealth) -> int | None:
     """Number of the round in which a memory that grows will be full; None where it does not, or nobody knows."""
     grows = memory_growth(course)
     now = course.points[-1] if course.points else None
@@ -243,78 +243,80 @@ def memory_full(course: MemoryVitals) -> int | None:
     return now.round + math.ceil(max(course.total - now.used, 0) / grows)
 
 
-def _memory_nearly_full(event: ev.DeviceSampled, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
-    if not evidence.vitals.tells_of_memory(event.device):
+def _memory_nearly_full(event: ev.DeviceSampled, evidence: RuleContext) -> Iterator[ev.AnomalyFound]:
+    if not evidence.vitals.is_memory_reporter(event.device):
         return
-    if event.used is not None and event.total and event.used / event.total > MEMORY_CEILING:
+    if event.used is not None and event.total and event.used / event.total > MAX_MEMORY_FRACTION:
         share = event.used / event.total
         yield ev.AnomalyFound(
             rule="memory nearly full",
             severity="warning",
             where=event.device,
             value=share,
-            threshold=MEMORY_CEILING,
-            text=f"{event.device}: {share:.0%} of its memory is in use, more than {MEMORY_CEILING:.0%}",
+            threshold=MAX_MEMORY_FRACTION,
+            text=f"{event.device}: {share:.0%} of its memory is in use, more than {MAX_MEMORY_FRACTION:.0%}",
         )
 
 
-def _memory_grows(event: ev.DeviceSampled, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
+def _memory_grows(event: ev.DeviceSampled, evidence: RuleContext) -> Iterator[ev.AnomalyFound]:
     course = evidence.vitals.memories[memory_of(event.device)]
     grows = memory_growth(course)
-    if grows is not None and course.total and evidence.vitals.tells_of_memory(event.device):
-        full = memory_full(course)
+    if grows is not None and course.total and evidence.vitals.is_memory_reporter(event.device):
+        full = predict_full_round(course)
         yield ev.AnomalyFound(
             rule="memory grows",
             severity="warning",
             where=event.device,
-            value=grows * MEMORY_ROUNDS / course.total,
-            threshold=MEMORY_GROWTH,
-            text=f"{event.device}: memory grew by {grows / 2**20:.0f} MiB a round in each of {MEMORY_ROUNDS} rounds"
+            value=grows * MEMORY_GROWTH_ROUNDS / course.total,
+            threshold=MIN_MEMORY_GROWTH_FRACTION,
+            text=f"{event.device}: memory grew by {grows / 2**20:.0f} MiB a round "
+            f"in each of {MEMORY_GROWTH_ROUNDS} rounds"
             + (f"; at this rate it is full in round {full}" if full is not None else ""),
         )
 
 
-def _scales_diverge(event: ev.DeviceSampled, _: Evidence) -> Iterator[ev.AnomalyFound]:
+def _scales_diverge(event: ev.DeviceSampled, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     if event.scale_min is None or not event.scale_max:
         return
     spread = event.scale_max / event.scale_min if event.scale_min else math.inf
-    if spread > SCALE_SPREAD:
+    if spread > MAX_SCALE_RATIO:
         yield ev.AnomalyFound(
             rule="loss scales diverge",
             severity="warning",
             where=event.device,
             value=spread,
-            threshold=SCALE_SPREAD,
-            text=f"{event.device}: loss scales of its envs are a factor of {spread:.0f} apart, over {SCALE_SPREAD:.0f}",
+            threshold=MAX_SCALE_RATIO,
+            text=f"{event.device}: loss scales of its envs are a factor of {spread:.0f} apart, "
+            f"over {MAX_SCALE_RATIO:.0f}",
         )
 
 
-def _scale_too_small(event: ev.DeviceSampled, _: Evidence) -> Iterator[ev.AnomalyFound]:
-    if event.scale_min is not None and not event.scale_min >= LEAST_SCALE:
+def _scale_too_small(event: ev.DeviceSampled, _: RuleContext) -> Iterator[ev.AnomalyFound]:
+    if event.scale_min is not None and not event.scale_min >= MIN_LOSS_SCALE:
         yield ev.AnomalyFound(
             rule="loss scale below 1",
             severity="warning",
             where=event.device,
             value=event.scale_min,
-            threshold=LEAST_SCALE,
-            text=f"{event.device}: the least of its loss scales is {_word(event.scale_min)}; below {LEAST_SCALE:g}, "
+            threshold=MIN_LOSS_SCALE,
+            text=f"{event.device}: the least of its loss scales is {_word(event.scale_min)}; below {MIN_LOSS_SCALE:g}, "
             "each halving only loses precision",
         )
 
 
-def _straggling_lane(event: ev.DeviceSampled, evidence: Evidence) -> Iterator[ev.AnomalyFound]:
-    mine = evidence.load(event.device, STRAGGLING_STEPS)
+def _straggling_lane(event: ev.DeviceSampled, evidence: RuleContext) -> Iterator[ev.AnomalyFound]:
+    mine = evidence.lane_load(event.device, STRAGGLING_STEPS)
     if mine is None:
         return
-    loads = [evidence.load(lane, STRAGGLING_STEPS) for lane in evidence.vitals.lanes if lane != event.device]
+    loads = [evidence.lane_load(lane, STRAGGLING_STEPS) for lane in evidence.vitals.lanes if lane != event.device]
     usual = median([load for load in loads if load is not None] or [0.0])
-    if usual > 0 and mine > STRAGGLING * usual:
+    if usual > 0 and mine > STRAGGLER_RATIO * usual:
         yield ev.AnomalyFound(
             rule="straggling lane",
             severity="warning",
             where=event.device,
             value=mine / usual,
-            threshold=STRAGGLING,
+            threshold=STRAGGLER_RATIO,
             text=f"{event.device}: it needs {mine / usual:.1f} times as long for an env as the other lanes, "
             f"over {STRAGGLING_STEPS} steps",
         )
@@ -327,7 +329,7 @@ def _word(value: float) -> str:
     return "NaN" if math.isnan(value) else "infinite"
 
 
-RULES: dict[type[ev.Event], tuple[Callable[[Any, Evidence], Iterable[ev.AnomalyFound]], ...]] = {
+RULES_BY_EVENT: dict[type[ev.Event], tuple[Callable[[Any, RuleContext], Iterable[ev.AnomalyFound]], ...]] = {
     ev.EnvStepped: (_env_not_finite, _exploding_norm, _repeated_skips, _stalled),
     ev.GovernorRolledBack: (_rolled_back,),
     ev.PolicyUpdated: (_update_not_finite, _kl_spike, _head_gradient, _head_entropy),

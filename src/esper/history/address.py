@@ -10,12 +10,12 @@ from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from esper.formatting import nearest
+from esper.formatting import suggest
 from esper.history.history import History
 
-MOMENTS = ("round", "step", "event", "anomaly")
+MOMENT_KEYS = ("round", "step", "event", "anomaly")
 """What may say when; each counts as `find_moment` does."""
-PARTS = (*MOMENTS, "env", "view")
+ADDRESS_KEYS = (*MOMENT_KEYS, "env", "view")
 """What may stand after the `#`."""
 _EXAMPLE = "RUN#step=812&env=17&view=overview"
 _PART = re.compile(r"([^&=#]+)=([^&=#]+)")
@@ -25,7 +25,7 @@ class AddressError(ValueError):
     """No address; the text is one sentence for whoever wrote it."""
 
 
-class Address(NamedTuple):
+class ViewAddress(NamedTuple):
     """Which run, and what of it; what is not said is None."""
 
     run: str
@@ -46,7 +46,7 @@ class Address(NamedTuple):
         return f"{quote(self.run, safe='/')}#{'&'.join(filter(None, parts))}"
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> ViewAddress:
     """Read what a person typed or pasted: a run, URL-quoted, and what of it; a name without `#` is taken as it is.
 
     Raises:
@@ -55,32 +55,32 @@ def parse_address(text: str) -> Address:
     """
     run, mark, rest = text.rpartition("#")
     if not mark:
-        return Address(text)
+        return ViewAddress(text)
     found: dict[str, str] = {}
     for part in rest.split("&"):
         match = _PART.fullmatch(part)
         if match is None:
             raise AddressError(f"{part!r} in {text!r} says nothing: write {_EXAMPLE}")
         name, value = match.groups()
-        if name not in PARTS:
-            raise AddressError(f"{part!r} in {text!r} says nothing: {nearest(name, PARTS)}")
+        if name not in ADDRESS_KEYS:
+            raise AddressError(f"{part!r} in {text!r} says nothing: {suggest(name, ADDRESS_KEYS)}")
         if name != "view" and not (value.isascii() and value.isdecimal()):
             raise AddressError(f"{part!r} in {text!r} is not valid: {name} takes a whole number")
         if name in found:
             raise AddressError(f"{text!r} gives {name} twice: write one")
         found[name] = value
-    moments = [name for name in MOMENTS if name in found]
+    moments = [name for name in MOMENT_KEYS if name in found]
     if len(moments) > 1:
         raise AddressError(f"{text!r} names two moments, {moments[0]} and {moments[1]}: write one")
     moment = f"{moments[0]}:{found[moments[0]]}" if moments else None
-    return Address(unquote(run), moment, int(found["env"]) if "env" in found else None, found.get("view"))
+    return ViewAddress(unquote(run), moment, int(found["env"]) if "env" in found else None, found.get("view"))
 
 
-FORMS = "round:14, step:812, event:1234, anomaly:1, 1h20m, 12:30 or 40%"
+MOMENT_FORMATS = "round:14, step:812, event:1234, anomaly:1, 1h20m, 12:30 or 40%"
 """What can be written, for messages."""
 
 _COUNTED = re.compile(r"(round|step|event|anomaly):(\d+)")
-_LASTING = re.compile(r"(?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
+_DURATION = re.compile(r"(?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)%")
 
@@ -89,7 +89,7 @@ class MomentError(ValueError):
     """No moment of this recording; the text is one sentence for whoever wrote it."""
 
 
-def find_moment(text: str, history: History) -> int:
+def parse_moment(text: str, history: History) -> int:
     """The position that is meant.
 
     Args:
@@ -105,19 +105,19 @@ def find_moment(text: str, history: History) -> int:
     text = text.strip()
     if match := _COUNTED.fullmatch(text):
         return _counted(match[1], int(match[2]), history)
-    if match := _LASTING.fullmatch(text):
+    if match := _DURATION.fullmatch(text):
         hours, minutes, seconds = (float(part or 0) for part in match.groups())
         return _elapsed(text, 3600 * hours + 60 * minutes + seconds, history)
     if match := _CLOCK.fullmatch(text):
         return _time_of_day(text, [int(part or 0) for part in match.groups()], history)
     if (match := _SHARE.fullmatch(text)) and float(match[1]) <= 100:
         return history.position_at(float(match[1]) / 100 * history.duration)
-    raise MomentError(f"{text!r} is no moment: write {FORMS}")
+    raise MomentError(f"{text!r} is no moment: write {MOMENT_FORMATS}")
 
 
 def _counted(what: str, number: int, history: History) -> int:
     if what == "anomaly":
-        if mark := history.marks.anomaly(number):
+        if mark := history.marks.nth_anomaly(number):
             return mark.position
         count = history.marks.anomalies
         known = f"anomaly:1 to anomaly:{count}" if count else "none"
@@ -178,7 +178,7 @@ def _time_of_day(text: str, parts: list[int], history: History) -> int:
     hour, minute, second = parts
     if hour > 23 or minute > 59 or second > 59:
         raise MomentError(f"{text} is no time of day")
-    start, end = history.began, history.ended
+    start, end = history.start_time, history.end_time
     if start is None or end is None:
         raise MomentError("this recording is empty")
     wanted = datetime.fromtimestamp(start).replace(hour=hour, minute=minute, second=second, microsecond=0)

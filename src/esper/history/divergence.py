@@ -12,11 +12,11 @@ import msgspec
 
 from esper.history.history import History
 from esper.history.playback import Playback
-from esper.history.timeline import Mark, Sign
+from esper.history.timeline import Mark, MarkKind
 from esper.telemetry import events as ev
 from esper.telemetry.state import RunState
 
-COMPUTED = frozenset(
+DETERMINISTIC_EVENTS = frozenset(
     {
         ev.RoundStarted,
         ev.EnvStepped,
@@ -29,9 +29,9 @@ COMPUTED = frozenset(
     }
 )
 """What follows from the seed. The others say when, where and at whose wish, or are derived from these."""
-CHECK_EVERY = 64
+EVENTS_PER_CLOCK_CHECK = 64
 """Events compared between two looks at the clock."""
-SHOWN = 3
+MAX_FIELDS_SHOWN = 3
 """Differing fields that a sentence names."""
 
 
@@ -52,7 +52,7 @@ class Divergence(NamedTuple):
     """One sentence for people."""
 
 
-class Comparison:
+class DivergenceSearch:
     """Two histories read side by side, a slice at a time, in bounded memory.
 
     Args:
@@ -64,12 +64,12 @@ class Comparison:
     def __init__(self, run: History, other: History, names: tuple[str, str]) -> None:
         self._names = names
         self._elapsed = run.elapsed
-        self.compared = 0
+        self.num_equal = 0
         """Computed events that are equal in both."""
-        self.found: Divergence | None = None
+        self.divergence: Divergence | None = None
         self.done = False
         """Both were read as far as both go, or to the first difference; or they are unlike, and need not be."""
-        self.unlike: str | None = None
+        self.incomparable_setting: str | None = None
         """In what two runs differ of which one expects no likeness, such as their seeds."""
         self._unlikeness = ""
         """That, as a sentence."""
@@ -79,41 +79,41 @@ class Comparison:
         """Compare on for so many seconds; True if that settled it. Raises ReadError as the histories do."""
         deadline = perf_counter() + within
         while not self.done:
-            for _ in range(CHECK_EVERY):
+            for _ in range(EVENTS_PER_CLOCK_CHECK):
                 pair = next(self._pairs, None)
                 if pair is None:
                     self.done = True
                     return True
                 (position, event), (other_position, other_event) = pair
                 if differences := list(_differing(event, other_event)):
-                    self.found = self._divergence(event, (position, other_position), differences)
+                    self.divergence = self._divergence(event, (position, other_position), differences)
                     self.done = True
                     return True
-                self.compared += 1
+                self.num_equal += 1
             if perf_counter() > deadline:
                 break
         return False
 
     @property
-    def sentence(self) -> str:
+    def description(self) -> str:
         """What is known so far, for people."""
         here, there = self._names
-        if self.unlike is not None:
+        if self.incomparable_setting is not None:
             return self._unlikeness
-        if self.found is not None:
-            return self.found.text
+        if self.divergence is not None:
+            return self.divergence.text
         if self.done:
-            return f"{here} and {there} computed the same as far as both go: {self.compared} equal events"
-        return f"{here} and {there} computed the same so far: {self.compared} equal events"
+            return f"{here} and {there} computed the same as far as both go: {self.num_equal} equal events"
+        return f"{here} and {there} computed the same so far: {self.num_equal} equal events"
 
     def _read(self, run: History, other: History) -> Iterator[tuple[tuple[int, ev.AnyEvent], tuple[int, ev.AnyEvent]]]:
         """What both computed, side by side, each with the position after it."""
-        made, other_made = _made(run), _made(other)
+        made, other_made = _run_identity(run), _run_identity(other)
         for name in made if other_made else ():
             if made[name] != other_made[name]:
                 here, there = self._names
                 both = f"{here} has the {name} {made[name]} and {there} {other_made[name]}"
-                self.unlike, self._unlikeness = name, f"{both}: they differ from the start"
+                self.incomparable_setting, self._unlikeness = name, f"{both}: they differ from the start"
                 return
         start, other_start = _common_start(run, other)
         yield from zip(_computed(run, start), _computed(other, other_start), strict=False)
@@ -123,8 +123,8 @@ class Comparison:
         round_, step, env = (getattr(event, name, None) for name in ("round", "step", "env"))
         assert round_ is not None  # every computed event is of a round
         place = f"round {round_}" + (f" step {step}" if step else "") + (f", env {env:02d}" if env is not None else "")
-        more = f" and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
-        what = ", ".join(differences[:SHOWN]) + more
+        more = f" and {len(differences) - MAX_FIELDS_SHOWN} more" if len(differences) > MAX_FIELDS_SHOWN else ""
+        what = ", ".join(differences[:MAX_FIELDS_SHOWN]) + more
         text = f"{here} and {there} diverge at {place}: {what} (this run, the other)"
         elapsed = self._elapsed(positions[0] - 1, event.time)
         return Divergence(positions[0], elapsed, positions[1], round_, step, env, text)
@@ -145,7 +145,7 @@ def _common_start(run: History, other: History) -> tuple[int, int]:
     return position_after(run, steps - begun[0].steps_done), position_after(other, steps - begun[1].steps_done)
 
 
-def _made(history: History) -> dict[str, Any]:
+def _run_identity(history: History) -> dict[str, Any]:
     """What all that a run computes depends on, named for people; nothing where the run has not said what it is."""
     started = history.state_at(min(history.length, 1)).started
     if started is None:
@@ -162,7 +162,7 @@ def _made(history: History) -> dict[str, Any]:
 def _computed(history: History, start: int) -> Iterator[tuple[int, ev.AnyEvent]]:
     """The computed events from a position on, each with the position after it."""
     for position, event in enumerate(history.events(start), start=start + 1):
-        if type(event) in COMPUTED:
+        if type(event) in DETERMINISTIC_EVENTS:
             yield position, event
 
 
@@ -199,7 +199,7 @@ def _word(value: Any) -> str:
     return "nothing" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
-class Rival:
+class GhostRun:
     """A second recording whose play head goes along with the first.
 
     Args:
@@ -213,7 +213,7 @@ class Rival:
         self._skipped = other.state_at(0).steps_done
         """Steps of it that were done before its recording begins."""
         self.name = other.path.resolve().name
-        self.comparison = Comparison(history, other, (history.path.resolve().name, self.name))
+        self.comparison = DivergenceSearch(history, other, (history.path.resolve().name, self.name))
         self._told = False
 
     @property
@@ -221,17 +221,17 @@ class Rival:
         """What was true of the rival at the step that `go_along` was last given."""
         return self._playback.state
 
-    def go_along(self, state: RunState, within: float) -> None:
+    def follow(self, state: RunState, within: float) -> None:
         """Go to where the rival was when as many steps had ended; for so many seconds, read on or compare.
 
         The first difference becomes a mark of the run that is watched. Raises ReadError as the histories do.
         """
         history = self._playback.history
-        if not history.loaded:
+        if not history.is_fully_read:
             self._playback.poll(within)
-        elif self._history.loaded and self.comparison.search(within) and self.comparison.found is not None:
-            found = self.comparison.found
-            self._history.marks.add(Mark(Sign.DIVERGENCE, found.position, found.elapsed))
+        elif self._history.is_fully_read and self.comparison.search(within) and self.comparison.divergence is not None:
+            found = self.comparison.divergence
+            self._history.marks.add(Mark(MarkKind.DIVERGENCE, found.position, found.elapsed))
         position = position_after(history, state.steps_done - self._skipped)
         if state.step == 0 and state.round:  # a round has begun, and none of its steps has ended
             index = bisect_left(history.rounds, position)
@@ -239,18 +239,18 @@ class Rival:
         self._playback.seek(position)
 
     @property
-    def note(self) -> str:
+    def comparison_label(self) -> str:
         """In a few words, how the two compare as far as is known."""
         comparison = self.comparison
-        if (found := comparison.found) is not None:
+        if (found := comparison.divergence) is not None:
             return f"≠ from round {found.round}{f' step {found.step}' if found.step else ''}: {self.name}"
-        if comparison.unlike:
-            return f"≠ {comparison.unlike}: {self.name}"
+        if comparison.incomparable_setting:
+            return f"≠ {comparison.incomparable_setting}: {self.name}"
         return f"= {self.name}" if comparison.done else f"= so far: {self.name}"
 
-    def news(self) -> str | None:
+    def pop_message(self) -> str | None:
         """The sentence about where the two part, or that they do not: once, when that is settled."""
         if self._told or not self.comparison.done:
             return None
         self._told = True
-        return self.comparison.sentence
+        return self.comparison.description

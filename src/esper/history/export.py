@@ -16,15 +16,15 @@ import msgspec
 import zstandard
 
 from esper.history.history import History
-from esper.recording.segments import LEVEL
+from esper.recording.segments import ZSTD_LEVEL
 from esper.telemetry import events as ev
-from esper.telemetry.codec import NOT_FINITE, encode, encode_lines
+from esper.telemetry.codec import NON_FINITE_STRINGS, encode_json, encode_lines
 from esper.telemetry.state import Keyframe
 
 Scalar: TypeAlias = str | int | float | bool
 Columns: TypeAlias = dict[str, type[Scalar]]
 
-ROWS = 10_000
+PARQUET_BATCH_ROWS = 10_000
 """Rows of a table kept until they are written."""
 
 
@@ -77,7 +77,7 @@ def export_parquet(history: History, out: Path) -> None:
 
         for kind, row in _rows(history):
             waiting[kind].append({name: columns[kind][name](value) for name, value in row.items()})
-            if len(waiting[kind]) == ROWS:
+            if len(waiting[kind]) == PARQUET_BATCH_ROWS:
                 write(kind)
         for kind in columns:
             write(kind)
@@ -100,21 +100,21 @@ def export_tensorboard(history: History, out: Path) -> None:
         if isinstance(event, ev.EnvStepped | ev.PhaseTimed):
             step = (event.round - 1) * steps + event.step
         group = _tag_group(event)
-        for name, value in () if group is None else flatten(event, []).items():
+        for name, value in () if group is None else flatten_event(event, []).items():
             top = name.partition(".")[0]
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and top not in _COORDINATES:
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and top not in _INDEX_FIELDS:
                 writer.add_scalar(f"{group}/{name.replace('.', '/')}", value, step, wall_time=event.time)
     writer.close()
 
 
-EXPORTS: dict[str, Callable[[History, Path], None]] = {
+EXPORTERS: dict[str, Callable[[History, Path], None]] = {
     "csv": export_csv,
     "parquet": export_parquet,
     "tensorboard": export_tensorboard,
 }
 """What writes a history into an empty directory, by the name of the format."""
 
-_COORDINATES = frozenset({"seq", "time", "round", "step", "env"})
+_INDEX_FIELDS = frozenset({"seq", "time", "round", "step", "env"})
 """Fields that say where a value belongs."""
 
 
@@ -161,10 +161,10 @@ def _rows(history: History) -> Iterator[tuple[type[ev.Event], dict[str, Scalar]]
     started = history.state_at(history.length).started
     slots = started.slots if started else []
     for event in history.events():
-        yield type(event), flatten(event, slots)
+        yield type(event), flatten_event(event, slots)
 
 
-def flatten(event: ev.AnyEvent, slots: list[str]) -> dict[str, Scalar]:
+def flatten_event(event: ev.AnyEvent, slots: list[str]) -> dict[str, Scalar]:
     """The values of an event by their path; those that were not measured are left out.
 
     Args:
@@ -197,7 +197,7 @@ def _flatten(path: str, value: Any, row: dict[str, Scalar]) -> None:
                 known = {"passed": check.passed, "value": check.value, "threshold": check.threshold}
                 _flatten(f"{path}.{check.name}", known, row)
         case _:
-            row[path] = encode(value).decode()
+            row[path] = encode_json(value).decode()
 
 
 def _csv_value(value: Scalar) -> Scalar:
@@ -205,7 +205,7 @@ def _csv_value(value: Scalar) -> Scalar:
         case bool():
             return "true" if value else "false"
         case float() if not math.isfinite(value):
-            nan, infinity, minus_infinity = NOT_FINITE
+            nan, infinity, minus_infinity = NON_FINITE_STRINGS
             return nan if math.isnan(value) else infinity if value > 0 else minus_infinity
         case _:
             return value
@@ -215,7 +215,7 @@ def _missing(extra: str, package: str) -> ExportError:
     return ExportError(f"{package} is not installed: pip install 'esper-sanctum[{extra}]'")
 
 
-AROUND = 120.0
+EXCERPT_MARGIN_S = 120.0
 """Recorded seconds that are kept before and after the moment."""
 _BATCH = 1_000
 
@@ -242,9 +242,12 @@ def write_excerpt(history: History, position: int, directory: Path) -> Path:
     run = history.path.resolve().name.partition(".")[0]
     path, descriptor = _new_file(directory, f"{run}-step{state.steps_done}")
     try:
-        with os.fdopen(descriptor, "wb") as file, zstandard.ZstdCompressor(level=LEVEL).stream_writer(file) as packer:
-            for first, last in history.stretches(start, stop):
-                packer.write(encode(Keyframe.of(history.state_at(first))) + b"\n")
+        with (
+            os.fdopen(descriptor, "wb") as file,
+            zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(file) as packer,
+        ):
+            for first, last in history.contiguous_ranges(start, stop):
+                packer.write(encode_json(Keyframe.of(history.state_at(first))) + b"\n")
                 events = history.events(first, last)
                 while batch := list(islice(events, _BATCH)):
                     packer.write(encode_lines(batch))
@@ -257,8 +260,8 @@ def write_excerpt(history: History, position: int, directory: Path) -> Path:
 def _whole_steps(history: History, elapsed: float) -> tuple[int, int]:
     """The positions of the first and the last end of a step that hold the minutes around a moment between them."""
     steps = history.steps
-    before = bisect_right(steps, history.position_at(elapsed - AROUND)) if elapsed > AROUND else 0
-    after = bisect_left(steps, history.position_at(elapsed + AROUND))
+    before = bisect_right(steps, history.position_at(elapsed - EXCERPT_MARGIN_S)) if elapsed > EXCERPT_MARGIN_S else 0
+    after = bisect_left(steps, history.position_at(elapsed + EXCERPT_MARGIN_S))
     return steps[before - 1] if before else 0, steps[after] if after < len(steps) else history.length
 
 

@@ -19,9 +19,9 @@ from time import perf_counter
 import msgspec
 
 from esper.history.keyframe_index import IndexEntry, KeyframeIndex, compress_state
-from esper.history.timeline import Marks, RecordedTime
-from esper.recording.decoder import Notices, Unreadable
-from esper.recording.merged_ranks import Merged, Source, rank_directories, read
+from esper.history.timeline import Marks, RecordedClock
+from esper.recording.decoder import Notices, UnreadableLine
+from esper.recording.merged_ranks import MergedRecording, Source, rank_directories, scan_source
 from esper.recording.segments import ReadError, Segment, list_segments, packed_path, plain_path, segment_path
 from esper.telemetry import events as ev
 from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
@@ -69,12 +69,12 @@ class History:
         """Bytes of it that were read."""
         self._complete = False
         """It was read to its end, after it was packed."""
-        self.loaded = False
+        self.is_fully_read = False
         """The last poll came to the end of what there was."""
         self._state = RunState()
         """At the end."""
         self._index = KeyframeIndex()
-        self._clock = RecordedTime()
+        self._clock = RecordedClock()
         self._resuming = True
         """The next event is the first after a Keyframe, or of all."""
         self._skipped = 0
@@ -85,7 +85,7 @@ class History:
     @property
     def notices(self) -> list[str]:
         """What could not be read, or was skipped: sentences for people."""
-        return self._notices.sentences
+        return self._notices.messages
 
     def poll(self, within: float = math.inf) -> int:
         """Read what was not read yet, for so many seconds. Returns the position up to which the history is as it was.
@@ -93,9 +93,9 @@ class History:
         That is the old length, or less where events were undone. Raises ReadError as `open_history` does.
         """
         kept, deadline = self.length, perf_counter() + within
-        self.loaded = True
+        self.is_fully_read = True
         for path in self._paths():
-            if self.loaded and path > self._segment.path:
+            if self.is_fully_read and path > self._segment.path:
                 self._begin(path)
             if path == self._segment.path:
                 kept = min(kept, self._read_on(deadline))
@@ -139,26 +139,26 @@ class History:
         return position
 
     @property
-    def began(self) -> float | None:
+    def start_time(self) -> float | None:
         """Wall-clock time of the first event, seconds since the epoch; None while there is none."""
         return self._clock.shift_at(0) if self.length else None
 
     @property
-    def ended(self) -> float | None:
+    def end_time(self) -> float | None:
         """Wall-clock time of the last event."""
         return self._state.time if self.length else None
 
     def position_at_time(self, time: float) -> int:
         """The last position that is reached at a wall-clock time; where nothing was recorded then, what came next."""
-        for start, end, shift in self._clock.spans(self.length):
+        for start, end, shift in self._clock.constant_offset_ranges(self.length):
             position = self.position_at(time - shift)
             if position < end:
                 return max(position, start)
         return self.length
 
-    def stretches(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    def contiguous_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """What lies between two positions, in stretches over which recorded time went as the wall clock did."""
-        for first, end, _ in self._clock.spans(self.length):
+        for first, end, _ in self._clock.constant_offset_ranges(self.length):
             if max(first, start) < min(end, stop):
                 yield max(first, start), min(end, stop)
 
@@ -168,7 +168,7 @@ class History:
         count = min(stop, self._index.end_of(index, self.length)) - entry.position
         if count <= 0:
             return
-        for _, _, found in read(entry.segment, entry.offset, entry.envs):
+        for _, _, found in scan_source(entry.segment, entry.offset, entry.envs):
             if isinstance(found, list):
                 yield from found[:count]
                 count -= len(found)
@@ -183,10 +183,10 @@ class History:
             if not self.path.is_dir():
                 return [plain_path(self.path)]
             if rank_directories(self.path):
-                if isinstance(self._segment, Merged) or not self.length:
+                if isinstance(self._segment, MergedRecording) or not self.length:
                     return [segment_path(self.path, 1)]
                 joined = f"{self.path} went on with more ranks: open it again to see what they record"
-                self._notices.tell(("ranks", self.path), joined)
+                self._notices.replace(("ranks", self.path), joined)
             paths = list_segments(self.path)
         except OSError as error:
             raise ReadError(f"cannot read {self.path}: {error.strerror}") from error
@@ -196,11 +196,11 @@ class History:
 
     def _begin(self, path: Path) -> None:
         """Go on with another file."""
-        if self._offset and self._segment.tail(self._offset):
+        if self._offset and self._segment.remainder(self._offset):
             torn = self._segment.path
-            self._notices.tell(("torn", torn), f"{torn} ends in the middle of a line: that event is lost")
+            self._notices.replace(("torn", torn), f"{torn} ends in the middle of a line: that event is lost")
         ranks = not self.length and self.path.is_dir() and rank_directories(self.path)
-        self._segment, self._offset, self._complete = Merged(self.path) if ranks else Segment(path), 0, False
+        self._segment, self._offset, self._complete = MergedRecording(self.path) if ranks else Segment(path), 0, False
         self._resuming = True
         self._notices.begin_file()
         self._index_here(starts_segment=True)
@@ -214,20 +214,20 @@ class History:
         going = True
         while going:
             going = False
-            for end, text, found in read(self._segment, self._offset, len(self._state.envs)):
-                if isinstance(found, Unreadable):
+            for end, text, found in scan_source(self._segment, self._offset, len(self._state.envs)):
+                if isinstance(found, UnreadableLine):
                     self._skip(end, found)
                     self._offset = end
                 elif isinstance(found, Keyframe):
                     self._offset = end
-                    kept = min(kept, self._rebase(end, text, found))
+                    kept = min(kept, self._apply_keyframe(end, text, found))
                     going = True  # with as many envs as the Keyframe has
                     break
                 else:
                     kept = min(kept, self._append(text, found))
                     self._offset = end
                 if perf_counter() > deadline:
-                    self.loaded = False
+                    self.is_fully_read = False
                     return kept
         self._complete = packed
         self._check_end()
@@ -240,9 +240,9 @@ class History:
             kept, last = self._resume(events[0]), events[0].time
         if self._index.is_due(self.length):
             self._index_here(starts_segment=False)
-        self._notices.meet(text, events)
-        self._count(events)
-        length, shift, apply, note = self.length, self._clock.shift, self._state.apply, self.marks.note
+        self._notices.check_new_types(text, events)
+        self._check_sequence(events)
+        length, shift, apply, note = self.length, self._clock.wall_offset_s, self._state.apply, self.marks.add_for_event
         for event in events:
             time = event.time
             if time < last:
@@ -262,46 +262,46 @@ class History:
         self.length, self.duration = length, last - shift
         return kept
 
-    def _count(self, events: Sequence[ev.AnyEvent]) -> None:
+    def _check_sequence(self, events: Sequence[ev.AnyEvent]) -> None:
         """Tell which numbers are left out before and among events, but for those of lines that were skipped."""
         last, skipped, self._skipped = self._state.seq, self._skipped, 0
         if not last or events[-1].seq - last == len(events):
             return
         for event in events:
             if event.seq > last + 1 + skipped:
-                self._notices.miss(self._segment.path, last + 1, event.seq - last - 1 - skipped)
+                self._notices.add_missing(self._segment.path, last + 1, event.seq - last - 1 - skipped)
             last, skipped = event.seq, 0
 
     def _resume(self, event: ev.AnyEvent) -> int:
         """Make ready for the first event after a Keyframe, or of all. Returns the length of what is as it was."""
         kept = self.length
         if event.seq <= self._state.seq:  # the Keyframe that should have said so was unreadable
-            kept = self._undo(event.seq - 1)
+            kept = self._rewind(event.seq - 1)
             self._state = self.state_at(kept)
             self._index_here(starts_segment=True)
         self._clock.set_shift(self.length, event.time - self.duration)
         self._resuming = False
         return kept
 
-    def _rebase(self, end: int, text: bytes, keyframe: Keyframe) -> int:
+    def _apply_keyframe(self, end: int, text: bytes, keyframe: Keyframe) -> int:
         """Go on from a Keyframe. Returns the position up to which the history is as it was."""
         try:
             state = keyframe.open()
         except msgspec.DecodeError as error:
-            self._skip(end, Unreadable(None, str(error)))
+            self._skip(end, UnreadableLine(None, str(error)))
             return self.length
         # A single file may be a later part of a run, or cut out of one; a run's directory begins with its beginning.
         if keyframe.seq > self._state.seq and (self.length or self.path.is_dir()):
             lost = f"events {self._state.seq + 1} to {keyframe.seq} are missing"
-            self._notices.tell(("gap", self._segment.path), f"{lost} before {self._segment.path}")
-        self._notices.meet(text, [keyframe])
-        kept = self._undo(keyframe.seq)
+            self._notices.replace(("gap", self._segment.path), f"{lost} before {self._segment.path}")
+        self._notices.check_new_types(text, [keyframe])
+        kept = self._rewind(keyframe.seq)
         self._state = state
         self._resuming = True
         self._index_here(starts_segment=True)
         return kept
 
-    def _undo(self, seq: int) -> int:
+    def _rewind(self, seq: int) -> int:
         """Forget the events after number `seq`. Returns the length that is left."""
         index = self._index.index_at_seq(seq)
         position, duration = self._index[index].position, self._index[index].elapsed
@@ -314,8 +314,8 @@ class History:
             self._index.truncate_after(index)
             del self.steps[bisect_right(self.steps, position) :]
             del self.rounds[bisect_left(self.rounds, position) :]
-            self.marks.forget(position)
-            self._clock.forget(position)
+            self.marks.truncate_after(position)
+            self._clock.truncate_after(position)
             self.length, self.duration = position, duration
         return position
 
@@ -334,18 +334,18 @@ class History:
             )
         )
 
-    def _skip(self, end: int, bad: Unreadable) -> None:
+    def _skip(self, end: int, bad: UnreadableLine) -> None:
         """Go on without the line that ends at an offset. Raises ReadError where it cannot be damage."""
         segment = self._segment
         self._skipped += 1
-        self._notices.skip(bad, (segment.path, end), lambda: segment.where(end))
+        self._notices.skip(bad, (segment.path, end), lambda: segment.describe_line(end))
 
     def _check_end(self) -> None:
         """Raise ReadError if the file that was read to its end is no recording."""
         segment = self._segment
-        for packed in segment.broken:
-            self._notices.tell(packed, f"{packed} is damaged: not all of it can be unpacked")
+        for packed in segment.damaged_paths:
+            self._notices.replace(packed, f"{packed} is damaged: not all of it can be unpacked")
         beginning = b'{"type":"'
-        tail = segment.tail(self._offset)[: len(beginning)]
-        sound = not segment.corrupt and beginning.startswith(tail)
+        tail = segment.remainder(self._offset)[: len(beginning)]
+        sound = not segment.is_corrupt and beginning.startswith(tail)
         self._notices.check(begun=self._state.started is not None, sound=sound)

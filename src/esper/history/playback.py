@@ -10,9 +10,9 @@ from esper.history.history import History
 from esper.telemetry.events import AnyEvent
 from esper.telemetry.state import RunState
 
-BATCH = 5_000
+MAX_EVENTS_PER_ADVANCE = 5_000
 """Most events that one `advance` folds, so that a screen stays alive at any speed."""
-NEAR = 2_000
+FORWARD_SEEK_LIMIT = 2_000
 """Events ahead that are sooner folded than sought."""
 
 
@@ -31,7 +31,7 @@ class Playback:
         self.speed = 1.0
         """Recorded seconds in a second of playing; infinity is as fast as it goes."""
         self._clock = 0.0
-        self._ahead: Iterator[AnyEvent] = history.events()
+        self._upcoming: Iterator[AnyEvent] = history.events()
         self._next: AnyEvent | None = None
 
     @property
@@ -59,14 +59,14 @@ class Playback:
             elapsed = self.history.elapsed(self.position, event.time)
             if elapsed > until:
                 break
-            if self.position - start == BATCH:  # too much for one frame: the clock waits
+            if self.position - start == MAX_EVENTS_PER_ADVANCE:  # too much for one frame: the clock waits
                 until = self._clock
                 break
             self._clock = elapsed
             self._fold(event)
         else:
             until = self.duration
-            self.playing = not self.history.loaded
+            self.playing = not self.history.is_fully_read
         self._clock = max(self._clock, until)
         return self.position - start
 
@@ -81,7 +81,7 @@ class Playback:
     def seek(self, position: int) -> None:
         """Go to a position; one beyond either end is that end."""
         position = min(max(position, 0), self.length)
-        if self.position <= position <= self.position + NEAR:
+        if self.position <= position <= self.position + FORWARD_SEEK_LIMIT:
             while self.position < position and (event := self._peek()) is not None:
                 self._fold(event)
         else:
@@ -95,10 +95,10 @@ class Playback:
         self.seek(self.history.position_at(seconds))
         self._clock = min(max(seconds, 0.0), self.duration)
 
-    def step_mark(self, delta: int) -> bool:
+    def seek_mark(self, delta: int) -> bool:
         """Go to the next bookmark (1), or the one before (-1); False if there is none."""
         marks = self.history.marks
-        mark = marks.next_stop(self.position) if delta > 0 else marks.last_stop(self.position)
+        mark = marks.next_navigable(self.position) if delta > 0 else marks.previous_navigable(self.position)
         if mark is not None:
             self.seek(mark.position)
         return mark is not None
@@ -107,13 +107,13 @@ class Playback:
         """Set a bookmark here, or take it away; whether there is one now."""
         return self.history.marks.toggle(self.position, self.elapsed)
 
-    def to_start(self) -> None:
+    def seek_start(self) -> None:
         """Go to before the first event; or after it, where that tells what runs."""
         self.seek(0)
         if self.state.started is None:
             self.seek(min(1, self.length))
 
-    def to_end(self) -> None:
+    def seek_end(self) -> None:
         """Go to after the last event."""
         self.seek(self.length)
 
@@ -122,7 +122,7 @@ class Playback:
 
         A play head at the end of all that there was stays at the end. Raises ReadError as `open_history` does.
         """
-        before, following = self.length, self.history.loaded and self.position == self.length
+        before, following = self.length, self.history.is_fully_read and self.position == self.length
         kept = self.history.poll(within)
         if kept == before == self.length:
             return False
@@ -136,13 +136,13 @@ class Playback:
         return True
 
     def _look_ahead(self) -> None:
-        self._ahead = self.history.events(self.position)
+        self._upcoming = self.history.events(self.position)
         self._next = None
 
     def _peek(self) -> AnyEvent | None:
         """The event that comes next; None at the end."""
         if self._next is None:
-            self._next = next(self._ahead, None)
+            self._next = next(self._upcoming, None)
         return self._next
 
     def _fold(self, event: AnyEvent) -> None:

@@ -10,16 +10,16 @@ import msgspec
 
 from esper.history.history import open_history
 from esper.recording.merged_ranks import rank_directories
-from esper.recording.run_lock import LOCK, is_live
+from esper.recording.run_lock import LOCK_FILE, is_live
 from esper.recording.segments import ReadError, list_segments, packed_path
 from esper.telemetry.state import RunState
 
-RECENT = 60.0
+LIVE_WINDOW_S = 60.0
 """Seconds after the last write for which a run without a lock counts as live."""
 ENDED = ("done", "stopped", "failed")
 
 
-class Glance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One run, as `runs --json` prints it. What its recording does not tell is absent."""
 
     run: str
@@ -45,7 +45,7 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why it is unreadable."""
 
 
-def glance(directory: Path, written: float, now: float) -> Glance:
+def read_run_info(directory: Path, written: float, now: float) -> RunInfo:
     """Look at the last segment of a run.
 
     Args:
@@ -56,14 +56,14 @@ def glance(directory: Path, written: float, now: float) -> Glance:
     known = {"run": directory.name, "path": str(directory), "bytes": _size(directory), "written": written}
     try:
         states = [_last_state(path) for path in (directory, *rank_directories(directory))]
-        state, live = states[0], is_written(directory, written, now)
+        state, live = states[0], is_being_written(directory, written, now)
     except (ReadError, OSError) as error:
-        return Glance(**known, state="unreadable", problem=str(error))
+        return RunInfo(**known, state="unreadable", problem=str(error))
     bests = [env.best_accuracy for state in states for env in state.envs if env.best_accuracy is not None]
     started = state.started
-    return Glance(
+    return RunInfo(
         **known,
-        state=word_for(state.status, live=live),
+        state=display_status(state.status, live=live),
         task=started.task if started else None,
         policy=started.policy if started else None,
         round=state.round if started else None,
@@ -73,7 +73,7 @@ def glance(directory: Path, written: float, now: float) -> Glance:
     )
 
 
-def word_for(status: str, *, live: bool) -> str:
+def display_status(status: str, *, live: bool) -> str:
     """What to call the state of a run.
 
     Args:
@@ -87,12 +87,12 @@ def word_for(status: str, *, live: bool) -> str:
     return "paused" if status == "paused" else "live"
 
 
-def is_written(directory: Path, written: float, now: float) -> bool:
+def is_being_written(directory: Path, written: float, now: float) -> bool:
     """Whether a process writes to a run: it holds the lock or, where there is none, wrote a moment ago.
 
     Raises OSError if the lock may not be looked at.
     """
-    return is_live(directory) or (not (directory / LOCK).exists() and now - written < RECENT)
+    return is_live(directory) or (not (directory / LOCK_FILE).exists() and now - written < LIVE_WINDOW_S)
 
 
 def _last_state(directory: Path) -> RunState:

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from esper.history.history import History
-from esper.history.run_info import is_written, word_for
+from esper.history.run_info import display_status, is_being_written
 from esper.telemetry import events as ev
-from esper.telemetry.series import BlueprintRecord, spread
+from esper.telemetry.series import BlueprintStats, min_median_max
 
 
-class Round(msgspec.Struct, frozen=True, kw_only=True):
+class RoundSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A finished round: what its episodes came to."""
 
     round: int
@@ -27,7 +27,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of host and seeds over those of the bare host at the end, mean over the envs."""
 
 
-class Best(msgspec.Struct, frozen=True, kw_only=True):
+class BestResult(msgspec.Struct, frozen=True, kw_only=True):
     """The greatest validation accuracy, and where it was reached first."""
 
     accuracy: float
@@ -36,7 +36,7 @@ class Best(msgspec.Struct, frozen=True, kw_only=True):
     step: int
 
 
-class Seeds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class BlueprintSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of the seeds of one blueprint, as the dashboard shows it: `show` prints this as JSON."""
 
     planted: int = 0
@@ -48,7 +48,7 @@ class Seeds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Number of measured seeds: their contribution is final, as they were culled or their episode has ended."""
 
     @classmethod
-    def of(cls, record: BlueprintRecord) -> Seeds:
+    def of(cls, record: BlueprintStats) -> BlueprintSummary:
         """Return the numbers of a blueprint in a RunState."""
         return cls(
             planted=record.planted,
@@ -59,7 +59,7 @@ class Seeds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
+class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A run as `show --json` prints it. What was not recorded is absent."""
 
     run: str
@@ -90,10 +90,10 @@ class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Steps completed, over all rounds and envs."""
     env_steps_per_second: float | None = None
     """Over the wall time of the steps."""
-    finished: list[Round] = []
+    finished: list[RoundSummary] = []
     """Every finished round, in order."""
-    best: Best | None = None
-    seeds: dict[str, Seeds] = {}
+    best: BestResult | None = None
+    seeds: dict[str, BlueprintSummary] = {}
     """By blueprint."""
     anomalies: dict[str, int] = {}
     """By rule, how often it was broken."""
@@ -112,7 +112,7 @@ class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What of the recording could not be read."""
 
 
-def summarise(history: History, now: float) -> Summary | None:
+def summarise(history: History, now: float) -> RunSummary | None:
     """Sum a recording up; None if the run has not said what it is.
 
     Args:
@@ -127,15 +127,15 @@ def summarise(history: History, now: float) -> Summary | None:
     started = state.started
     if started is None:
         return None
-    tally = _Tally(envs=len(started.lanes))
+    tally = _SummaryBuilder(envs=len(started.lanes))
     for event in history.events():
         tally.take(event)
     directory = history.path if history.path.is_dir() else history.path.parent
     wall = tally.wall
-    return Summary(
+    return RunSummary(
         run=started.run,
         path=str(history.path),
-        state=word_for(state.status, live=is_written(directory, state.time, now)),
+        state=display_status(state.status, live=is_being_written(directory, state.time, now)),
         reason=state.reason,
         task=started.task,
         policy=started.policy,
@@ -153,7 +153,7 @@ def summarise(history: History, now: float) -> Summary | None:
         env_steps_per_second=tally.env_steps / wall if wall > 0 else None,
         finished=tally.finished,
         best=tally.best,
-        seeds={blueprint: Seeds.of(record) for blueprint, record in state.blueprints.items()},
+        seeds={blueprint: BlueprintSummary.of(record) for blueprint, record in state.blueprints.items()},
         anomalies=dict(tally.anomalies.most_common()),
         skipped=dict(tally.skipped),
         rollbacks=tally.rollbacks,
@@ -165,15 +165,15 @@ def summarise(history: History, now: float) -> Summary | None:
     )
 
 
-class _Tally:
+class _SummaryBuilder:
     """The counts of a pass."""
 
     def __init__(self, envs: int) -> None:
         self._envs = envs
         self._episodes: dict[int, ev.EpisodeEnded] = {}
         """Those of the round in progress, by env."""
-        self.finished: list[Round] = []
-        self.best: Best | None = None
+        self.finished: list[RoundSummary] = []
+        self.best: BestResult | None = None
         self.anomalies: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
         self.env_steps = self.rollbacks = self.pauses = self.checkpoints = 0
@@ -204,7 +204,7 @@ class _Tally:
     def _step(self, event: ev.EnvStepped) -> None:
         self.env_steps += 1
         if math.isfinite(event.accuracy) and (self.best is None or event.accuracy > self.best.accuracy):
-            self.best = Best(accuracy=event.accuracy, env=event.env, round=event.round, step=event.step)
+            self.best = BestResult(accuracy=event.accuracy, env=event.env, round=event.round, step=event.step)
         if event.skipped:
             self.skipped.update(event.skipped)
 
@@ -214,28 +214,28 @@ class _Tally:
             return
         episodes = self._episodes.values()
         self.finished.append(
-            Round(
+            RoundSummary(
                 round=event.round,
-                accuracy=spread([episode.accuracy for episode in episodes]),
+                accuracy=min_median_max([episode.accuracy for episode in episodes]),
                 episode_return=statistics.fmean(episode.episode_return for episode in episodes),
                 parameter_ratio=statistics.fmean(episode.parameter_ratio for episode in episodes),
             )
         )
 
 
-def differences(config: dict[str, Any], other: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+def config_diff(config: dict[str, Any], other: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
     """What two configurations say differently, by key (`ppo.gamma`); None for a key that only one of them has."""
     found: dict[str, tuple[Any, Any]] = {}
     for key in dict.fromkeys([*config, *other]):
         mine, theirs = config.get(key), other.get(key)
         if isinstance(mine, dict) or isinstance(theirs, dict):
-            found |= differences(mine or {}, theirs or {}, f"{prefix}{key}.")
+            found |= config_diff(mine or {}, theirs or {}, f"{prefix}{key}.")
         elif mine != theirs:
             found[f"{prefix}{key}"] = (mine, theirs)
     return found
 
 
-def value_of(config: dict[str, Any], key: str) -> Any:
+def config_value(config: dict[str, Any], key: str) -> Any:
     """The value of a key as `differences` writes it; None where the configuration does not have it."""
     value: Any = config
     for part in key.split("."):

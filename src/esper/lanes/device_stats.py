@@ -11,7 +11,7 @@ import psutil
 import torch
 
 
-class Reading(NamedTuple):
+class DeviceStats(NamedTuple):
     """State of a device at one moment, in the units of `DeviceSampled`; None for what was not measured."""
 
     allocated: int | None
@@ -23,15 +23,15 @@ class Reading(NamedTuple):
     power: float | None
 
 
-def read_gauges(device: torch.device, processes: Collection[int]) -> Reading:
+def read_device_stats(device: torch.device, processes: Collection[int]) -> DeviceStats:
     """Read what there is to read of a device; of the memory of a CPU, what these processes take together."""
     return _read_cuda(device) if device.type == "cuda" else _read_cpu(processes)
 
 
-def _read_cuda(device: torch.device) -> Reading:
+def _read_cuda(device: torch.device) -> DeviceStats:
     free, total = torch.cuda.mem_get_info(device)
     sensors = read_sensors(cuda_uuid(device))
-    return Reading(
+    return DeviceStats(
         allocated=torch.cuda.memory_allocated(device),
         reserved=torch.cuda.memory_reserved(device),
         used=total - free,
@@ -40,7 +40,7 @@ def _read_cuda(device: torch.device) -> Reading:
     )
 
 
-def _read_cpu(processes: Collection[int]) -> Reading:
+def _read_cpu(processes: Collection[int]) -> DeviceStats:
     """Memory of the processes, None if one has ended, and of the machine: all CPU lanes share it.
 
     What they share counts once, where the system tells how much that is.
@@ -52,7 +52,7 @@ def _read_cpu(processes: Collection[int]) -> Reading:
         resident = sum(info.rss for info in infos) - sum(shared) + max(shared)
     except psutil.NoSuchProcess:
         resident = None
-    return Reading(
+    return DeviceStats(
         allocated=resident,
         reserved=None,
         used=machine.total - machine.available,
@@ -68,7 +68,7 @@ def cuda_uuid(device: torch.device) -> str:
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
-class Sensors(NamedTuple):
+class GpuSensors(NamedTuple):
     """What a GPU measures of itself; None for what it does not."""
 
     utilisation: float | None = None
@@ -79,33 +79,33 @@ class Sensors(NamedTuple):
     """Watts."""
 
 
-def read_sensors(uuid: str) -> Sensors:
+def read_sensors(uuid: str) -> GpuSensors:
     """Read a GPU's sensors.
 
     Args:
         uuid: as CUDA has it, without a prefix. NVML numbers all GPUs of the machine, CUDA those that
             CUDA_VISIBLE_DEVICES names, in its order: the UUID is what they agree on.
     """
-    nvml, handle = _library(), _handle(uuid)
+    nvml, handle = _load_nvml(), _handle(uuid)
     if nvml is None or handle is None:
-        return Sensors()
-    rates = _ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-    milliwatts = _ask(nvml.nvmlDeviceGetPowerUsage, handle)
-    return Sensors(
+        return GpuSensors()
+    rates = _query(nvml.nvmlDeviceGetUtilizationRates, handle)
+    milliwatts = _query(nvml.nvmlDeviceGetPowerUsage, handle)
+    return GpuSensors(
         utilisation=None if rates is None else rates.gpu / 100,
-        temperature=_ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+        temperature=_query(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
         power=None if milliwatts is None else milliwatts / 1000,
     )
 
 
 def driver_version() -> str | None:
     """Of the NVIDIA driver; None where there is none."""
-    nvml = _library()
-    return None if nvml is None else _ask(nvml.nvmlSystemGetDriverVersion)
+    nvml = _load_nvml()
+    return None if nvml is None else _query(nvml.nvmlSystemGetDriverVersion)
 
 
 @cache
-def _library() -> ModuleType | None:
+def _load_nvml() -> ModuleType | None:
     """NVML, open for as long as the process lives; None on a machine without it."""
     import pynvml
 
@@ -119,14 +119,14 @@ def _library() -> ModuleType | None:
 @cache
 def _handle(uuid: str) -> Any:
     """NVML's handle of a GPU, or of a part of one (MIG); None if it knows no such."""
-    nvml = _library()
+    nvml = _load_nvml()
     if nvml is None:
         return None
-    whole = _ask(nvml.nvmlDeviceGetHandleByUUID, f"GPU-{uuid}")
-    return whole if whole is not None else _ask(nvml.nvmlDeviceGetHandleByUUID, f"MIG-{uuid}")
+    whole = _query(nvml.nvmlDeviceGetHandleByUUID, f"GPU-{uuid}")
+    return whole if whole is not None else _query(nvml.nvmlDeviceGetHandleByUUID, f"MIG-{uuid}")
 
 
-def _ask(query: Callable[..., Any], *arguments: Any) -> Any:
+def _query(query: Callable[..., Any], *arguments: Any) -> Any:
     """The answer; None where there is none, as for the power of a GPU that does not measure it."""
     import pynvml
 

@@ -16,12 +16,12 @@ import torch
 from esper.config import ConfigError
 from esper.envs.precision import resolve_amp
 from esper.lanes.device_stats import driver_version
-from esper.process import Place, cores
+from esper.process import RankInfo, available_cores
 
 T = TypeVar("T")
 
-EXAMPLES = {"--devices": "auto, cuda:0, cuda:1 … or cpu:0, cpu:1 …", "--policy-device": "cpu, cuda:0, cuda:1 …"}
-ALWAYS_THERE = {
+DEVICE_EXAMPLES = {"--devices": "auto, cuda:0, cuda:1 … or cpu:0, cpu:1 …", "--policy-device": "cpu, cuda:0, cuda:1 …"}
+FALLBACK_HINT = {
     "--devices": "--devices auto takes what there is",
     "--policy-device": "--policy-device cpu always works",
 }
@@ -36,7 +36,7 @@ def resolve_devices(names: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: a device is not one, is not there, or is named twice.
     """
-    present = _present()
+    present = _device_counts()
     if list(names) == ["auto"]:
         kind = "cuda" if present["cuda"] else "cpu"
         return [f"{kind}:{index}" for index in range(present[kind])]
@@ -53,7 +53,7 @@ def resolve_policy_device(name: str) -> torch.device:
     Raises:
         ConfigError: it is not one, or is not there.
     """
-    return torch_device(_resolve("--policy-device", name, _present()))
+    return torch_device(_resolve("--policy-device", name, _device_counts()))
 
 
 def torch_device(lane: str) -> torch.device:
@@ -62,7 +62,7 @@ def torch_device(lane: str) -> torch.device:
     return torch.device("cpu") if name.startswith("cpu") else torch.device(name)
 
 
-def deal_lanes(lanes: Sequence[str], place: Place) -> list[str]:
+def assign_lanes_to_rank(lanes: Sequence[str], place: RankInfo) -> list[str]:
     """The lanes that are a rank's of those that its machine has: they are dealt round-robin to its ranks.
 
     Where there are several machines, a lane's name begins with the number of its own: `1/cuda:0`.
@@ -76,16 +76,16 @@ def deal_lanes(lanes: Sequence[str], place: Place) -> list[str]:
             f"{ranks} ranks on a machine cannot share {', '.join(lanes)}: each needs a device of its own; give "
             f"torchrun --nproc-per-node {len(lanes)}, or the run more --devices"
         )
-    machine = f"{place.machine}/" if place.machines > 1 else ""
+    machine = f"{place.node_rank}/" if place.num_nodes > 1 else ""
     return [f"{machine}{lane}" for lane in lanes[place.local_rank :: ranks]]
 
 
-def lane_of(env: int, lanes: Sequence[T]) -> T:
+def lane_for_env(env: int, lanes: Sequence[T]) -> T:
     """The lane that an env lives on: they are dealt round-robin."""
     return lanes[env % len(lanes)]
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of hardware that a run may use."""
 
     lanes: list[str]
@@ -99,14 +99,14 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Whether `--amp auto` trains in bfloat16 on it."""
 
 
-def list_devices() -> list[Device]:
+def list_devices() -> list[DeviceInfo]:
     """Every device of this machine, GPUs first."""
     return [*map(_gpu, range(torch.cuda.device_count())), _cpu()]
 
 
-def _gpu(index: int) -> Device:
+def _gpu(index: int) -> DeviceInfo:
     properties = torch.cuda.get_device_properties(index)
-    return Device(
+    return DeviceInfo(
         lanes=[f"cuda:{index}"],
         name=properties.name,
         memory=properties.total_memory,
@@ -115,9 +115,9 @@ def _gpu(index: int) -> Device:
     )
 
 
-def _cpu() -> Device:
-    return Device(
-        lanes=[f"cpu:{index}" for index in range(cores())],
+def _cpu() -> DeviceInfo:
+    return DeviceInfo(
+        lanes=[f"cpu:{index}" for index in range(available_cores())],
         name=_cpu_name(),
         memory=psutil.virtual_memory().total,
         driver=None,
@@ -136,9 +136,9 @@ def _cpu_name() -> str:
     return model[1] if model else platform.processor() or platform.machine()
 
 
-def _present() -> dict[str, int]:
+def _device_counts() -> dict[str, int]:
     """How many devices there are of each kind."""
-    return {"cuda": torch.cuda.device_count(), "cpu": cores()}
+    return {"cuda": torch.cuda.device_count(), "cpu": available_cores()}
 
 
 def _resolve(option: str, name: str, present: dict[str, int]) -> str:
@@ -149,10 +149,10 @@ def _resolve(option: str, name: str, present: dict[str, int]) -> str:
         )
     match = re.fullmatch(r"(cuda|cpu)(?::(\d+))?", name)
     if match is None:
-        raise ConfigError(f"{option} {name!r} is not a device: use {EXAMPLES[option]}")
+        raise ConfigError(f"{option} {name!r} is not a device: use {DEVICE_EXAMPLES[option]}")
     kind, index = match[1], int(match[2] or 0)
     count = present[kind]
     if index >= count:
         there = f"this machine has {', '.join(f'{kind}:{i}' for i in range(count)) or f'no {kind} device'}"
-        raise ConfigError(f"{option} {name} is not there: {there}; {ALWAYS_THERE[option]}")
+        raise ConfigError(f"{option} {name} is not there: {there}; {FALLBACK_HINT[option]}")
     return f"{kind}:{index}"

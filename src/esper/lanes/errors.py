@@ -6,9 +6,11 @@ import traceback
 
 import torch
 
-HALF_DONE = "the step that failed is half done: only going back to a checkpoint, or ending the run, is possible"
+INCONSISTENT_STATE = (
+    "the step that failed is half done: only going back to a checkpoint, or ending the run, is possible"
+)
 """Why a run that is held by a fault does nothing else."""
-_NO_MEMORY = "can't allocate memory"
+_OOM_MESSAGE = "can't allocate memory"
 """In what torch says when it is a CPU whose memory does not suffice: a RuntimeError as others."""
 
 
@@ -26,14 +28,14 @@ class FaultError(Exception):
 
     def __init__(self, text: str, trace: str | None) -> None:
         super().__init__(text)
-        self.trace = trace
+        self.traceback_text = trace
 
     @classmethod
-    def of(cls, error: Exception, where: str) -> FaultError:
+    def from_exception(cls, error: Exception, where: str) -> FaultError:
         """What happened at a place, such as `env 03 on cpu:0`. Raise it after the handler, not in it: a fault that has
         a context would keep what the failed work had allocated."""
         told = str(error).strip().splitlines()
-        if isinstance(error, torch.OutOfMemoryError | MemoryError) or _NO_MEMORY in str(error):
+        if isinstance(error, torch.OutOfMemoryError | MemoryError) or _OOM_MESSAGE in str(error):
             return cls(f"{where} ran out of memory" + (f": {told[0]}" if told else ""), None)
         what = f"{type(error).__name__}: {told[0]}" if told else type(error).__name__
         return cls(f"{where} failed: {what}", "".join(traceback.format_exception(error)))

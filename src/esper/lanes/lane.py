@@ -23,25 +23,25 @@ from torch import Tensor
 
 from esper.envs.env import Env
 from esper.envs.precision import resolve_amp
-from esper.envs.stopwatch import CudaStopwatch, Stopwatch
+from esper.envs.stopwatch import CudaPhaseTimer, PhaseTimer
 from esper.lanes.devices import torch_device
 from esper.lanes.errors import FaultError
-from esper.lanes.worker import Contract, Worker
+from esper.lanes.worker import WorkerInit, WorkerProcess
 from esper.tasks.task import Splits
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Vectors = list[Tensor]
+DeviceResults = list[Tensor]
 """What an env leaves of its work: some float32 vectors on the device."""
-Numbers = list[list[float]]
+HostResults = list[list[float]]
 """The same vectors on the host."""
-Work = Callable[[Env], Vectors]
+EnvTask = Callable[[Env], DeviceResults]
 """What is done with an env."""
-Pending = Callable[[], dict[int, Numbers]]
+PendingResults = Callable[[], dict[int, HostResults]]
 """Waits for what was begun: the numbers of each env, by its index."""
 
 
-class Outbox:
+class ResultBuffer:
     """Where the envs of a lane leave their numbers: a row for each, and one copy of these rows to the host.
 
     Args:
@@ -61,19 +61,19 @@ class Outbox:
         """Begin with the first row again."""
         self._sizes.clear()
 
-    def put(self, env: int, vectors: Sequence[Tensor]) -> None:
+    def append(self, env: int, vectors: Sequence[Tensor]) -> None:
         """Write the vectors of an env, on the current stream."""
         row = self._device_RW[len(self._sizes)]
         sizes = self._sizes[env] = [len(vector) for vector in vectors]
         torch.cat(list(vectors), out=row[: sum(sizes)])
 
-    def send(self) -> None:
+    def start_copy(self) -> None:
         """Copy what was put to the host, on the current stream."""
         if self._host_RW is not self._device_RW:
             rows = len(self._sizes)
             self._host_RW[:rows].copy_(self._device_RW[:rows], non_blocking=True)
 
-    def receive(self) -> dict[int, Numbers]:
+    def wait(self) -> dict[int, HostResults]:
         """What was sent, by env; the host waits here for the current stream, and nowhere else."""
         if self._host_RW is not self._device_RW:
             copied = torch.cuda.Event(blocking=True)
@@ -83,7 +83,7 @@ class Outbox:
         return {env: _split(row, sizes) for (env, sizes), row in filled}
 
 
-def _split(row: list[float], sizes: Sequence[int]) -> Numbers:
+def _split(row: list[float], sizes: Sequence[int]) -> HostResults:
     numbers = iter(row)
     return [[next(numbers) for _ in range(size)] for size in sizes]
 
@@ -103,14 +103,14 @@ class Lane:
         self.name = name
         self.device = torch_device(name)
         self.splits = splits
-        self.stopwatch = Stopwatch()
-        self._outbox = Outbox(self.device, envs, width)
+        self.stopwatch = PhaseTimer()
+        self._outbox = ResultBuffer(self.device, envs, width)
         self._one_stream = one_stream
         self._streams: dict[int, torch.cuda.Stream] = {}
         """For each env its own; none on a CPU, where the thread does the work itself."""
         if self.device.type == "cuda":
-            self.stopwatch = CudaStopwatch()
-        self._worker: Worker | None = None
+            self.stopwatch = CudaPhaseTimer()
+        self._worker: WorkerProcess | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"lane {name}", initializer=self._enter)
 
     def _enter(self) -> None:
@@ -118,12 +118,12 @@ class Lane:
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
-    def hire(self, contract: Contract) -> None:
+    def start_worker(self, contract: WorkerInit) -> None:
         """Have a process of its own train what is this lane's part of a step."""
-        self._worker = Worker(self.name, contract)
+        self._worker = WorkerProcess(self.name, contract)
 
     @property
-    def process(self) -> int:
+    def worker_pid(self) -> int:
         """Number of the process that works for the lane."""
         return self._worker.pid if self._worker else os.getpid()
 
@@ -132,16 +132,16 @@ class Lane:
         """Whether a process of its own trains its part of a step."""
         return self._worker is not None
 
-    def each(self, envs: Sequence[Env], work: Work) -> Pending:
+    def submit(self, envs: Sequence[Env], work: EnvTask) -> PendingResults:
         """Have the lane's thread do something with envs, one after another.
 
         What is returned raises FaultError if it fails for one of them.
         """
-        return self._thread.submit(_named, self.name, self._run, envs, work).result
+        return self._thread.submit(_with_context, self.name, self._run, envs, work).result
 
-    def epochs(
+    def submit_epochs(
         self, envs: Sequence[Env], prepare: Callable[[Env], None], round_index: int, step: int, *, last: bool
-    ) -> Pending:
+    ) -> PendingResults:
         """Have envs prepared for an epoch, trained and validated: by the worker, or else by the lane's thread.
 
         Raises, or has what is returned raise:
@@ -150,39 +150,39 @@ class Lane:
         worker = self._worker
         if worker is not None:
             for env in envs:
-                _named(self._place(env), prepare, env)
-            _named(self.name, worker.send, envs, round_index, step, last=last)
-            return lambda: _named(self.name, self._receive, worker, envs)
+                _with_context(self._describe_env(env), prepare, env)
+            _with_context(self.name, worker.send, envs, round_index, step, last=last)
+            return lambda: _with_context(self.name, self._receive, worker, envs)
 
-        def work(env: Env) -> Vectors:
+        def work(env: Env) -> DeviceResults:
             prepare(env)
-            return env.epoch(round_index, step, self.stopwatch, last=last)
+            return env.run_epoch(round_index, step, self.stopwatch, last=last)
 
-        return self.each(envs, work)
+        return self.submit(envs, work)
 
-    def _receive(self, worker: Worker, envs: Sequence[Env]) -> dict[int, Numbers]:
+    def _receive(self, worker: WorkerProcess, envs: Sequence[Env]) -> dict[int, HostResults]:
         answer = worker.receive(envs)
         for phase, seconds in answer.phases.items():
             self.stopwatch.add(phase, seconds)
         return {env.index: numbers for env, numbers in zip(envs, answer.numbers, strict=True)}
 
-    def _place(self, env: Env) -> str:
+    def _describe_env(self, env: Env) -> str:
         return f"env {env.index:02d} on {self.name}"
 
-    def _run(self, envs: Sequence[Env], work: Work) -> dict[int, Numbers]:
+    def _run(self, envs: Sequence[Env], work: EnvTask) -> dict[int, HostResults]:
         self.stopwatch.begin()
         self._outbox.clear()
         try:
             for env in envs:
                 with self._stream_of(env):
-                    self._outbox.put(env.index, _named(self._place(env), work, env))
+                    self._outbox.append(env.index, _with_context(self._describe_env(env), work, env))
         finally:  # also where one failed: the others' work is under way, and their weights may be restored next
             for stream in self._streams.values():
                 torch.cuda.default_stream(self.device).wait_stream(stream)
         with self.stopwatch("fetch"):
-            self._outbox.send()
-        numbers = self._outbox.receive()
-        self.stopwatch.settle()
+            self._outbox.start_copy()
+        numbers = self._outbox.wait()
+        self.stopwatch.read_cuda_events()
         return numbers
 
     @contextmanager
@@ -205,14 +205,14 @@ class Lane:
             self._worker.close()
 
 
-def _named(where: str, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+def _with_context(where: str, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
     """Work whose faults say where they happened."""
     try:
         return work(*args, **options)
     except FaultError:
         raise
     except Exception as error:  # noqa: BLE001 (it is raised below, as a FaultError)
-        fault = FaultError.of(error, where)
+        fault = FaultError.from_exception(error, where)
     raise fault
 
 

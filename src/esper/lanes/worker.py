@@ -23,18 +23,18 @@ import torch
 
 from esper.config import Config
 from esper.envs.env import Env
-from esper.envs.env_state import State
-from esper.envs.precision import loss_scalers
-from esper.envs.stopwatch import Stopwatch
+from esper.envs.env_state import WorkerEnvState
+from esper.envs.precision import make_scaler_factory
+from esper.envs.stopwatch import PhaseTimer
 from esper.lanes.errors import FaultError
-from esper.process import another_python, spare_what_is_loaded
+from esper.process import freeze_loaded_objects, python_command
 from esper.tasks.task import Splits, Task
 
 CPU = torch.device("cpu")
-_PROGRAM = "from esper.engine.worker import main; main()"  # as a main module, its classes would have other names there
+_PROGRAM = "from esper.lanes.worker import main; main()"  # as a main module, its classes would have other names there
 
 
-class Contract(NamedTuple):
+class WorkerInit(NamedTuple):
     """What a worker is told once."""
 
     task: Task
@@ -44,20 +44,20 @@ class Contract(NamedTuple):
     """Descriptor of the file of splits."""
 
 
-class Order(NamedTuple):
+class EpochRequest(NamedTuple):
     """Envs to be trained for an epoch and validated."""
 
     envs: list[int]
-    before: list[State]
+    before: list[WorkerEnvState]
     round: int
     step: int
     last: bool
 
 
-class Answer(NamedTuple):
+class EpochReply(NamedTuple):
     """The same envs after it."""
 
-    after: list[State]
+    after: list[WorkerEnvState]
     numbers: list[list[list[float]]]
     """What `Env.epoch` left of each."""
     seconds: list[float]
@@ -66,14 +66,14 @@ class Answer(NamedTuple):
     """Seconds by phase."""
 
 
-class Failure(NamedTuple):
+class WorkerError(NamedTuple):
     """Of one of them: the arguments of a FaultError."""
 
     text: str
     trace: str | None
 
 
-def share(splits: Splits) -> IO[bytes]:
+def write_shared_splits(splits: Splits) -> IO[bytes]:
     """A file that workers map: one copy of the data for all of them, without the test split."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 (its owner closes it)
     torch.save({name: part for name, part in vars(splits).items() if not name.startswith("test")}, file)
@@ -81,12 +81,12 @@ def share(splits: Splits) -> IO[bytes]:
     return file
 
 
-def _map(descriptor: int) -> Splits:
+def _map_splits(descriptor: int) -> Splits:
     parts = torch.load(f"/dev/fd/{descriptor}", mmap=True)
     return Splits(**parts, test_x=parts["train_x"][:0], test_y=parts["train_y"][:0])
 
 
-class Worker:
+class WorkerProcess:
     """The run's end of the line to such a process.
 
     Args:
@@ -94,7 +94,7 @@ class Worker:
         contract: what it needs to know.
     """
 
-    def __init__(self, lane: str, contract: Contract) -> None:
+    def __init__(self, lane: str, contract: WorkerInit) -> None:
         self._lane = lane
         self._contract = contract
         self._start()
@@ -106,7 +106,7 @@ class Worker:
             opened.enter_context(line)
             said = opened.enter_context(tempfile.TemporaryFile())
             with theirs:
-                command, environment = another_python(_PROGRAM, str(theirs.fileno()), self._lane)
+                command, environment = python_command(_PROGRAM, str(theirs.fileno()), self._lane)
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -117,8 +117,8 @@ class Worker:
                     start_new_session=True,  # what a terminal tells its processes is for the run to hear
                 )
             opened.pop_all()
-        self._line, self._said = line, said
-        _send(self._line, self._contract)
+        self._pipe, self._output = line, said
+        _send(self._pipe, self._contract)
 
     @property
     def pid(self) -> int:
@@ -131,40 +131,42 @@ class Worker:
         Raises:
             FaultError: the process has ended, or no other can be started.
         """
-        if self._line.closed:
+        if self._pipe.closed:
             try:
                 self._start()
             except OSError as error:
                 said = error.strerror
                 raise FaultError(f"the process of lane {self._lane} cannot be started anew: {said}", None) from None
-        order = Order([env.index for env in envs], [State.of(env) for env in envs], round_index, step, last)
+        order = EpochRequest(
+            [env.index for env in envs], [WorkerEnvState.of(env) for env in envs], round_index, step, last
+        )
         try:
-            _send(self._line, order)
+            _send(self._pipe, order)
         except OSError:
-            raise self._loss() from None
+            raise self._worker_died() from None
 
-    def receive(self, envs: Sequence[Env]) -> Answer:
+    def receive(self, envs: Sequence[Env]) -> EpochReply:
         """Put the envs that were sent where that has left them.
 
         Raises:
             FaultError: one of them failed there, or the process has ended.
         """
         try:
-            answer: Answer | Failure = pickle.loads(self._line.recv_bytes())
+            answer: EpochReply | WorkerError = pickle.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
-            raise self._loss() from None
-        if isinstance(answer, Failure):
+            raise self._worker_died() from None
+        if isinstance(answer, WorkerError):
             raise FaultError(*answer)
         for env, after, seconds in zip(envs, answer.after, answer.seconds, strict=True):
-            after.enter_numbers(env)
-            env.seconds = seconds
+            after.load_tensors_into(env)
+            env.epoch_seconds = seconds
         return answer
 
-    def _loss(self) -> FaultError:
+    def _worker_died(self) -> FaultError:
         """Why there is no answer. A process that closed its line is about to end; `send` starts another."""
         code = self._process.wait()
-        self._said.seek(0)
-        said = self._said.read().decode(errors="replace")
+        self._output.seek(0)
+        said = self._output.read().decode(errors="replace")
         self.close()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return FaultError(f"the process of lane {self._lane} {how}", said or None)
@@ -173,8 +175,8 @@ class Worker:
         """End the process, which has nothing to lose."""
         self._process.kill()
         self._process.wait()
-        self._line.close()
-        self._said.close()
+        self._pipe.close()
+        self._output.close()
 
 
 def _send(line: Connection, message: object) -> None:
@@ -184,51 +186,51 @@ def _send(line: Connection, message: object) -> None:
 def main() -> None:
     """The process, until the run is gone. Its arguments are the line's descriptor, and the name of the lane."""
     with Connection(int(sys.argv[1])) as line, contextlib.suppress(ConnectionError):
-        _work(line, sys.argv[2])
+        _serve(line, sys.argv[2])
 
 
-def _work(line: Connection, lane: str) -> None:
+def _serve(line: Connection, lane: str) -> None:
     task, slots, config, data = pickle.loads(line.recv_bytes())
     torch.set_num_threads(1)
-    splits = _map(data)
-    scaler = loss_scalers(config.amp, config.scaler, CPU)
+    splits = _map_splits(data)
+    scaler = make_scaler_factory(config.amp, config.scaler, CPU)
     envs: dict[int, Env] = {}
-    spare_what_is_loaded()
+    freeze_loaded_objects()
     with contextlib.suppress(EOFError):
         while True:
             content = line.recv_bytes()
-            stopwatch = Stopwatch()
+            stopwatch = PhaseTimer()
             with stopwatch("transfer"):
-                order: Order = pickle.loads(content)
+                order: EpochRequest = pickle.loads(content)
                 for index in order.envs:
                     if index not in envs:
                         envs[index] = Env(index, task, splits, slots, config, scaler())
-            answer = _do([envs[index] for index in order.envs], order, stopwatch, line, lane)
+            answer = _run_epochs([envs[index] for index in order.envs], order, stopwatch, line, lane)
             if answer is None:
                 return
             _send(line, answer)
 
 
-def _do(
-    envs: Sequence[Env], order: Order, stopwatch: Stopwatch, line: Connection, lane: str
-) -> Answer | Failure | None:
+def _run_epochs(
+    envs: Sequence[Env], order: EpochRequest, stopwatch: PhaseTimer, line: Connection, lane: str
+) -> EpochReply | WorkerError | None:
     """None where the run is gone: it has nothing to say before it is answered, so what is there is the line's end."""
     numbers: list[list[list[float]]] = []
     env = envs[0]
     try:
         with stopwatch("transfer"):
             for env, before in zip(envs, order.before, strict=True):
-                before.enter(env)
+                before.load_into(env)
         for env in envs:
             if line.poll():
                 return None
-            left = env.epoch(order.round, order.step, stopwatch, last=order.last)
+            left = env.run_epoch(order.round, order.step, stopwatch, last=order.last)
             numbers.append([vector.tolist() for vector in left])
         with stopwatch("transfer"):
-            after = [State.of(env) for env in envs]
+            after = [WorkerEnvState.of(env) for env in envs]
     except Exception as error:  # noqa: BLE001 (the run raises it)
-        fault = FaultError.of(error, f"env {env.index:02d} on {lane}")
-        return Failure(str(fault), fault.trace)
-    phases = stopwatch.take()
+        fault = FaultError.from_exception(error, f"env {env.index:02d} on {lane}")
+        return WorkerError(str(fault), fault.traceback_text)
+    phases = stopwatch.pop_seconds()
     toll = phases["transfer"] / len(envs)
-    return Answer(after, numbers, [env.seconds + toll for env in envs], phases)
+    return EpochReply(after, numbers, [env.epoch_seconds + toll for env in envs], phases)

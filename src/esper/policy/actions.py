@@ -11,7 +11,7 @@ from typing import NamedTuple
 from esper.domain import Op
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Curve
 
-RELEVANT: dict[Op, tuple[str, ...]] = {
+HEADS_BY_OP: dict[Op, tuple[str, ...]] = {
     Op.WAIT: ("op",),
     Op.GERMINATE: ("op", "slot", "blueprint", "style", "tempo", "alpha_target"),
     Op.ADVANCE: ("op", "slot"),
@@ -21,7 +21,7 @@ RELEVANT: dict[Op, tuple[str, ...]] = {
 }
 """Heads that have an effect under each op."""
 
-CURVES = tuple(Curve)
+ALPHA_CURVES = tuple(Curve)
 
 
 class Action(NamedTuple):
@@ -37,7 +37,7 @@ class Action(NamedTuple):
     alpha_curve: int = 0
 
 
-class Choice(NamedTuple):
+class Decision(NamedTuple):
     """An action, and what the policy thought of it. Absent where the policy has no such thing."""
 
     action: Action
@@ -48,10 +48,10 @@ class Choice(NamedTuple):
     value: float | None = None
 
 
-WAIT = Choice(Action(Op.WAIT))
+WAIT_DECISION = Decision(Action(Op.WAIT))
 
 
-def in_words(action: Action, slots: Sequence[str], blueprints: Sequence[str]) -> dict[str, str]:
+def describe_action(action: Action, slots: Sequence[str], blueprints: Sequence[str]) -> dict[str, str]:
     """What each head that the op uses has chosen.
 
     Args:
@@ -68,9 +68,9 @@ def in_words(action: Action, slots: Sequence[str], blueprints: Sequence[str]) ->
         "tempo": str(INITIAL_RAMP_EPOCHS[action.tempo]),
         "alpha_target": str(ALPHA_TARGETS[action.alpha_target]),
         "alpha_speed": str(RAMP_EPOCHS[action.alpha_speed]),
-        "alpha_curve": CURVES[action.alpha_curve].value,
+        "alpha_curve": ALPHA_CURVES[action.alpha_curve].value,
     }
-    return {head: words[head] for head in RELEVANT[op]}
+    return {head: words[head] for head in HEADS_BY_OP[op]}
 
 
 def head_sizes(slots: int, blueprints: int) -> tuple[int, ...]:
@@ -83,5 +83,5 @@ def head_sizes(slots: int, blueprints: int) -> tuple[int, ...]:
         len(INITIAL_RAMP_EPOCHS),
         len(ALPHA_TARGETS),
         len(RAMP_EPOCHS),
-        len(CURVES),
+        len(ALPHA_CURVES),
     )

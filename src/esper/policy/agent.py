@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from esper.growth.slot import Slot
-from esper.policy.actions import Choice
-from esper.ranks import ALONE, Ranks
+from esper.policy.actions import Decision
+from esper.ranks import SINGLE_RANK, RankGroup
 
 
 class Agent(Protocol):
@@ -20,15 +20,15 @@ class Agent(Protocol):
     Shapes: E envs, T steps, H heads.
     """
 
-    def begin_round(self, uniform_ETH: Tensor) -> None:
+    def begin_round(self, uniforms_ETH: Tensor) -> None:
         """Begin a round, after every env was reset.
 
         Args:
-            uniform_ETH: Uniform random numbers in [0, 1), the only randomness that decisions of the round may use.
+            uniforms_ETH: Uniform random numbers in [0, 1), the only randomness that decisions of the round may use.
         """
         ...
 
-    def act(self, step: int, views: Sequence[EnvView]) -> list[Choice]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
         """Return a decision for every env. The decision for an inactive env is ignored.
 
         Args:
@@ -37,7 +37,7 @@ class Agent(Protocol):
         """
         ...
 
-    def reward(self, step: int, rewards: Sequence[float | None], ended: Sequence[bool]) -> None:
+    def record_rewards(self, step: int, rewards: Sequence[float | None], ended: Sequence[bool]) -> None:
         """Receive the results of the decisions of a step.
 
         Args:
@@ -47,11 +47,11 @@ class Agent(Protocol):
         """
         ...
 
-    def learn(self, views: Sequence[EnvView], round_index: int, generator: torch.Generator) -> Learned | None:
+    def learn(self, views: Sequence[EnvStatus], round_index: int, generator: torch.Generator) -> UpdateStats | None:
         """Learn from the round. Return None if this policy does not learn."""
         ...
 
-    def tensors(self, ranks: Ranks = ALONE) -> dict[str, Tensor]:
+    def state_tensors(self, ranks: RankGroup = SINGLE_RANK) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint keeps, by name.
 
         Args:
@@ -59,23 +59,23 @@ class Agent(Protocol):
         """
         ...
 
-    def snapshot(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the rest of the state that a checkpoint keeps, keyed by env index, as JSON can hold it."""
         ...
 
-    def restore(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniform_ETH: Tensor) -> None:
+    def load_state_dict(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniforms_ETH: Tensor) -> None:
         """Resume from a checkpoint.
 
         Args:
             state: Return value of `snapshot`.
             tensors: Return value of `tensors`.
-            uniform_ETH: Random numbers of the round in progress.
+            uniforms_ETH: Random numbers of the round in progress.
         """
         ...
 
 
 @dataclass(kw_only=True, slots=True)
-class EnvView:
+class EnvStatus:
     """State of one env before a decision, identical for PPO and all baselines. Written by the engine, read by policies.
 
     Attributes:
@@ -110,7 +110,7 @@ class EnvView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned:
+class UpdateStats:
     """Statistics of one policy update, means over its minibatches.
 
     Attributes:
@@ -135,6 +135,6 @@ class Learned:
     head_entropies: dict[str, float | None]
 
 
-def below(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def strip_prefix(prefix: str, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors whose name starts with `prefix`, keyed by the rest of the name."""
     return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}

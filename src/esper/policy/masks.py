@@ -15,10 +15,10 @@ from torch import Tensor
 from esper.domain import Op
 from esper.growth.blend import BLEND_STYLES, Blend
 from esper.growth.slot import Slot
-from esper.policy.agent import EnvView
+from esper.policy.agent import EnvStatus
 
 
-class Masks(NamedTuple):
+class ActionMasks(NamedTuple):
     """True where legal. The remaining heads are always free."""
 
     op_EO: Tensor
@@ -28,7 +28,7 @@ class Masks(NamedTuple):
     """Styles that SET_ALPHA may give to the seed of each slot; GERMINATE may use all."""
 
     @classmethod
-    def empty(cls, *lead: int, slots: int) -> Masks:
+    def empty(cls, *lead: int, slots: int) -> ActionMasks:
         """All illegal, with leading dimensions `lead`."""
         return cls(
             torch.zeros(*lead, len(Op), dtype=torch.bool),
@@ -36,9 +36,9 @@ class Masks(NamedTuple):
             torch.zeros(*lead, slots, len(BLEND_STYLES), dtype=torch.bool),
         )
 
-    def at_step(self, step: int) -> Masks:
+    def at_step(self, step: int) -> ActionMasks:
         """Views of one step of masks with leading dimensions [E, T]."""
-        return Masks(*(mask[:, step] for mask in self))
+        return ActionMasks(*(mask[:, step] for mask in self))
 
 
 def legal_ops(slot: Slot) -> tuple[bool, ...]:
@@ -59,7 +59,7 @@ def legal_styles(slot: Slot) -> tuple[bool, ...]:
     return tuple((blend is Blend.GATE) == gated for _, blend in BLEND_STYLES)
 
 
-def write_masks(views: Sequence[EnvView], out: Masks) -> None:
+def write_masks(views: Sequence[EnvStatus], out: ActionMasks) -> None:
     """Fill preallocated masks from the live slots of every env."""
     slot_ESO = torch.tensor([[legal_ops(slot) for slot in view.slots] for view in views])
     out.slot_EOS.copy_(slot_ESO.transpose(1, 2))
@@ -67,10 +67,10 @@ def write_masks(views: Sequence[EnvView], out: Masks) -> None:
     out.style_ESY.copy_(torch.tensor([[legal_styles(slot) for slot in view.slots] for view in views]))
 
 
-LIKELY = 0.1
+MIN_P = 0.1
 """Share of the greatest probability below which an action is only tried now and then."""
 
-validate = False
+validate_masks = False
 """Check that every mask leaves a choice. On in tests; off in the hot path, where it would synchronise a device."""
 
 
@@ -84,7 +84,7 @@ def masked_log_probs(logits_A: Tensor, legal_A: Tensor) -> Tensor:
     Raises:
         ValueError: `validate` is on and some row has no legal action.
     """
-    if validate and not bool(legal_A.any(dim=-1).all()):
+    if validate_masks and not bool(legal_A.any(dim=-1).all()):
         raise ValueError("a mask leaves no legal action")
     floor = torch.finfo(torch.float32).min
     log_probs_A = torch.log_softmax(logits_A.float().masked_fill(~legal_A, floor), dim=-1)
@@ -123,7 +123,7 @@ def sample(log_probs_A: Tensor, uniform: Tensor) -> Tensor:
     return torch.minimum(drawn, last)
 
 
-def likely(log_probs_A: Tensor) -> Tensor:
+def min_p_filter(log_probs_A: Tensor) -> Tensor:
     """The same distribution without what is tried only now and then: min-p sampling (Nguyen et al., 2025).
 
     Args:
@@ -132,7 +132,7 @@ def likely(log_probs_A: Tensor) -> Tensor:
     Returns:
         [..., A], as from `masked_log_probs` with the rest illegal.
     """
-    least = log_probs_A.max(dim=-1, keepdim=True).values + math.log(LIKELY)
+    least = log_probs_A.max(dim=-1, keepdim=True).values + math.log(MIN_P)
     return masked_log_probs(log_probs_A, log_probs_A >= least)
 
 

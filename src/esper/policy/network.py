@@ -11,25 +11,25 @@ import torch
 from torch import Tensor, nn
 
 from esper.domain import HEADS, Op
-from esper.policy.actions import RELEVANT, head_sizes
-from esper.policy.masks import Masks, likely, log_prob_of, masked_log_probs, normalised_entropy, sample
+from esper.policy.actions import HEADS_BY_OP, head_sizes
+from esper.policy.masks import ActionMasks, log_prob_of, masked_log_probs, min_p_filter, normalised_entropy, sample
 from esper.policy.observation import observation_size
 
-EMBEDDING = 4
-HEAD_WIDTH = 64
+EMBEDDING_DIM = 4
+HEAD_HIDDEN_DIM = 64
 
-Hidden = tuple[Tensor, Tensor]
+LSTMState = tuple[Tensor, Tensor]
 """LSTM state (h, c), each [1, E, D]."""
 
 
-class Evaluation(NamedTuple):
+class ActionEvaluation(NamedTuple):
     """What the policy makes of given decisions; leading dimensions as given."""
 
     log_prob_H: Tensor
     """Of each head's action; 0 where the op does not use the head."""
     entropy_H: Tensor
     """Normalised by log(number of legal actions)."""
-    choice_H: Tensor
+    has_choice_H: Tensor
     """Bool: the op uses the head, and more than one action was legal."""
     value: Tensor
     """Normalised: in units of the learner's value scale."""
@@ -50,9 +50,9 @@ class PolicyNetwork(nn.Module):
         super().__init__()
         self.slots = slots
         self.hidden = hidden
-        self.embedding = nn.Embedding(1 + blueprints, EMBEDDING, padding_idx=0)
+        self.embedding = nn.Embedding(1 + blueprints, EMBEDDING_DIM, padding_idx=0)
         self.encoder = nn.Sequential(
-            nn.Linear(observation_size(slots) + slots * EMBEDDING, hidden), nn.LayerNorm(hidden), nn.ReLU()
+            nn.Linear(observation_size(slots) + slots * EMBEDDING_DIM, hidden), nn.LayerNorm(hidden), nn.ReLU()
         )
         self.lstm = nn.LSTM(hidden, hidden, batch_first=True)
         context = {"op": hidden, "slot": hidden + len(Op)}
@@ -63,9 +63,9 @@ class PolicyNetwork(nn.Module):
             }
         )
         self.critic = _mlp(hidden, 1)
-        relevant_OH = torch.tensor([[head in RELEVANT[op] for head in HEADS] for op in Op])
-        self.register_buffer("relevant_OH", relevant_OH, persistent=False)
-        self.relevant_OH: Tensor
+        relevant_OH = torch.tensor([[head in HEADS_BY_OP[op] for head in HEADS] for op in Op])
+        self.register_buffer("head_used_OH", relevant_OH, persistent=False)
+        self.head_used_OH: Tensor
 
     def initialise(self, generator: torch.Generator) -> None:
         """Orthogonal weights, zero biases, and small gains on the last layer of each policy head."""
@@ -80,12 +80,12 @@ class PolicyNetwork(nn.Module):
                 gain = 0.01 if name.startswith("heads.") and name.endswith("2.weight") else 2**0.5
                 nn.init.orthogonal_(parameter, gain if "lstm" not in name else 1.0, generator=generator)
 
-    def start(self, envs: int) -> Hidden:
+    def initial_state(self, envs: int) -> LSTMState:
         """LSTM state at the start of an episode."""
-        zeros = torch.zeros(1, envs, self.hidden, device=self.relevant_OH.device)
+        zeros = torch.zeros(1, envs, self.hidden, device=self.head_used_OH.device)
         return zeros, zeros.clone()
 
-    def encode(self, obs_ETF: Tensor, blueprint_ETS: Tensor, state: Hidden) -> tuple[Tensor, Hidden]:
+    def encode(self, obs_ETF: Tensor, blueprint_ETS: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         """Features of each step, [E, T, D], and the LSTM state after the last."""
         embedded = self.embedding(blueprint_ETS).flatten(start_dim=2)
         features_ETD, state = self.lstm(self.encoder(torch.cat((obs_ETF, embedded), dim=-1)), state)
@@ -97,8 +97,8 @@ class PolicyNetwork(nn.Module):
 
     @torch.no_grad()
     def act(
-        self, features_ED: Tensor, masks: Masks, uniform_EH: Tensor, *, explores: bool = True
-    ) -> tuple[Tensor, Tensor, Evaluation]:
+        self, features_ED: Tensor, masks: ActionMasks, uniform_EH: Tensor, *, explores: bool = True
+    ) -> tuple[Tensor, Tensor, ActionEvaluation]:
         """Choose an action for every env.
 
         Args:
@@ -114,21 +114,21 @@ class PolicyNetwork(nn.Module):
         """
         actions_EH = torch.zeros(features_ED.shape[0], len(HEADS), dtype=torch.int64, device=features_ED.device)
         log_probs_EO, _ = self._head(0, features_ED, actions_EH, masks)
-        ops_EO = log_probs_EO if explores else likely(log_probs_EO)
+        ops_EO = log_probs_EO if explores else min_p_filter(log_probs_EO)
         actions_EH[:, 0] = sample(ops_EO, uniform_EH[:, 0])
         for index in range(1, len(HEADS)):
             log_probs_EA, _ = self._head(index, features_ED, actions_EH, masks)
             actions_EH[:, index] = (
                 sample(log_probs_EA, uniform_EH[:, index]) if explores else log_probs_EA.argmax(dim=-1)
             )
-        actions_EH *= self.relevant_OH[actions_EH[:, 0]]
+        actions_EH *= self.head_used_OH[actions_EH[:, 0]]
         evaluation = self.evaluate(features_ED, actions_EH, masks)
         return actions_EH, log_probs_EO.exp(), evaluation
 
-    def evaluate(self, features_D: Tensor, actions_H: Tensor, masks: Masks) -> Evaluation:
+    def evaluate(self, features_D: Tensor, actions_H: Tensor, masks: ActionMasks) -> ActionEvaluation:
         """Log-probability, entropy and value of given actions; leading dimensions [E] or [E, T]."""
         log_probs, entropies, choices = [], [], []
-        relevant_H = self.relevant_OH[actions_H[..., 0]]
+        relevant_H = self.head_used_OH[actions_H[..., 0]]
         for index in range(len(HEADS)):
             log_probs_A, legal_A = self._head(index, features_D, actions_H, masks)
             relevant = relevant_H[..., index]
@@ -137,14 +137,14 @@ class PolicyNetwork(nn.Module):
             log_probs.append(torch.where(relevant, log_prob_of(log_probs_A, action), 0.0))
             entropies.append(torch.where(relevant, normalised_entropy(log_probs_A, legal_A), 0.0))
             choices.append(relevant & (legal_A.sum(dim=-1) > 1))
-        return Evaluation(
+        return ActionEvaluation(
             torch.stack(log_probs, dim=-1),
             torch.stack(entropies, dim=-1),
             torch.stack(choices, dim=-1),
             self.value(features_D),
         )
 
-    def _head(self, index: int, features_D: Tensor, actions_H: Tensor, masks: Masks) -> tuple[Tensor, Tensor]:
+    def _head(self, index: int, features_D: Tensor, actions_H: Tensor, masks: ActionMasks) -> tuple[Tensor, Tensor]:
         """Log-probabilities of one head given the choices before it, and what is legal, each [..., A]."""
         name = HEADS[index]
         op, slot = actions_H[..., 0], actions_H[..., 1]
@@ -157,19 +157,19 @@ class PolicyNetwork(nn.Module):
         if name == "op":
             legal_A = masks.op_EO
         elif name == "slot":
-            legal_A = _pick(masks.slot_EOS, op)
+            legal_A = _gather_rows(masks.slot_EOS, op)
         elif name == "style":
-            legal_A = _pick(masks.style_ESY, slot) | (op != Op.SET_ALPHA).unsqueeze(-1)
+            legal_A = _gather_rows(masks.style_ESY, slot) | (op != Op.SET_ALPHA).unsqueeze(-1)
         else:
             legal_A = torch.ones_like(logits_A, dtype=torch.bool)
         return masked_log_probs(logits_A, legal_A), legal_A
 
 
 def _mlp(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, HEAD_WIDTH), nn.Tanh(), nn.Linear(HEAD_WIDTH, outputs))
+    return nn.Sequential(nn.Linear(inputs, HEAD_HIDDEN_DIM), nn.Tanh(), nn.Linear(HEAD_HIDDEN_DIM, outputs))
 
 
-def _pick(table_NA: Tensor, index: Tensor) -> Tensor:
+def _gather_rows(table_NA: Tensor, index: Tensor) -> Tensor:
     """Row `index` of each table: [..., N, A] and [...] → [..., A]."""
     rows = index[..., None, None].expand(*index.shape, 1, table_NA.shape[-1])
     return table_NA.gather(-2, rows).squeeze(-2)

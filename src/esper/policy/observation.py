@@ -18,13 +18,13 @@ from torch import Tensor
 from esper.domain import Op, Stage
 from esper.growth.blend import RAMP_EPOCHS
 from esper.growth.slot import Slot
-from esper.policy.agent import EnvView
+from esper.policy.agent import EnvStatus
 
-HISTORY = 3
+HISTORY_STEPS = 3
 """Steps of loss and accuracy that are seen."""
-STAGES = tuple(stage for stage in Stage if stage is not Stage.DORMANT)
-BASE_FEATURES = 1 + 2 * HISTORY + 3 + len(STAGES) + len(Op) + 1 + 2
-SLOT_FEATURES = len(STAGES) + 14
+OBSERVED_STAGES = tuple(stage for stage in Stage if stage is not Stage.DORMANT)
+BASE_FEATURES = 1 + 2 * HISTORY_STEPS + 3 + len(OBSERVED_STAGES) + len(Op) + 1 + 2
+SLOT_FEATURES = len(OBSERVED_STAGES) + 14
 
 
 def observation_size(slots: int) -> int:
@@ -33,7 +33,7 @@ def observation_size(slots: int) -> int:
 
 
 def write_observation(
-    views: Sequence[EnvView], obs_EF: Tensor, blueprint_ES: Tensor, blueprints: Sequence[str]
+    views: Sequence[EnvStatus], obs_EF: Tensor, blueprint_ES: Tensor, blueprints: Sequence[str]
 ) -> None:
     """Fill preallocated buffers.
 
@@ -43,7 +43,10 @@ def write_observation(
         blueprint_ES: int64; 1 + index of the seed's blueprint, 0 for an empty slot: the input of the embedding.
         blueprints: those on offer, in the order of the policy's head.
     """
-    rows = [_base(view) + [feature for slot in view.slots for feature in _slot(slot, view)] for view in views]
+    rows = [
+        _base_features(view) + [feature for slot in view.slots for feature in _slot_features(slot, view)]
+        for view in views
+    ]
     obs_EF.copy_(torch.tensor(rows))
     codes = {name: index for index, name in enumerate(blueprints, start=1)}
     blueprint_ES.copy_(
@@ -51,19 +54,19 @@ def write_observation(
     )
 
 
-def _base(view: EnvView) -> list[float]:
+def _base_features(view: EnvStatus) -> list[float]:
     losses = _recent(view.losses)
     accuracies = _recent(view.accuracies)
     trained = view.train_loss is not None and view.train_accuracy is not None
     stages = [slot.stage for slot in view.slots]
     return [
         view.step / view.steps,
-        *(_finite(loss / view.chance_loss) for loss in losses),
+        *(_clamp_finite(loss / view.chance_loss) for loss in losses),
         *accuracies,
         float(trained),
-        _finite((view.train_loss or 0.0) / view.chance_loss),
+        _clamp_finite((view.train_loss or 0.0) / view.chance_loss),
         view.train_accuracy or 0.0,
-        *(stages.count(stage) / len(stages) for stage in STAGES),
+        *(stages.count(stage) / len(stages) for stage in OBSERVED_STAGES),
         *(float(view.last_op == op and view.step > 0) for op in Op),
         float(view.last_moved),
         math.log(view.parameter_ratio),
@@ -71,14 +74,14 @@ def _base(view: EnvView) -> list[float]:
     ]
 
 
-def _slot(slot: Slot, view: EnvView) -> list[float]:
+def _slot_features(slot: Slot, view: EnvStatus) -> list[float]:
     if slot.stage is Stage.DORMANT:
         return [0.0] * SLOT_FEATURES
     schedule = slot.schedule
     left = schedule.steps - schedule.epochs_started if schedule else 0
     norm = slot.grad_norm
     return [
-        *(float(slot.stage is stage) for stage in STAGES),
+        *(float(slot.stage is stage) for stage in OBSERVED_STAGES),
         slot.alpha,
         schedule.target if schedule else 0.0,
         float(left > 0),
@@ -98,10 +101,10 @@ def _slot(slot: Slot, view: EnvView) -> list[float]:
 
 def _recent(values: Sequence[float]) -> list[float]:
     """The last `HISTORY` values, the newest first; the oldest known stands in for those before it."""
-    newest = list(values[: -HISTORY - 1 : -1])
-    return newest + [newest[-1]] * (HISTORY - len(newest))
+    newest = list(values[: -HISTORY_STEPS - 1 : -1])
+    return newest + [newest[-1]] * (HISTORY_STEPS - len(newest))
 
 
-def _finite(value: float, limit: float = 5.0) -> float:
+def _clamp_finite(value: float, limit: float = 5.0) -> float:
     """Clamp, so that a diverged env stays one bad feature and does not become a NaN in the policy."""
     return min(value, limit) if math.isfinite(value) else limit

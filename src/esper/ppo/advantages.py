@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-WINDOW = 5
+SMOOTHING_STEPS = 5
 """Steps, an odd number, over which it is estimated how much luck the envs of one host have in common."""
-MOST = 5.0
+MAX_ABS_ADVANTAGE = 5.0
 """Standard deviations: no decision is judged better or worse than that."""
-LEAST = 1e-5
+MIN_STD = 1e-5
 """Standard deviation, in units of return, below which advantages are the rounding of what they were subtracted from."""
 
 
@@ -47,7 +47,7 @@ def gae(
     return advantages_ET
 
 
-def ordinary(counts_ET: Tensor, terminal_ET: Tensor) -> Tensor:
+def healthy_mask(counts_ET: Tensor, terminal_ET: Tensor) -> Tensor:
     """Bool [E, T]: the experience by which advantages are measured: of envs that did not break down, unless all did.
 
     A breakdown, most often bad luck, costs fifty times what one decision is worth against another. Measured by a
@@ -57,7 +57,7 @@ def ordinary(counts_ET: Tensor, terminal_ET: Tensor) -> Tensor:
     return torch.where(sound_ET.any(), sound_ET, counts_ET)
 
 
-def less_common_luck(advantage_ET: Tensor, counts_ET: Tensor, envs_per_host: int) -> Tensor:
+def subtract_host_effect(advantage_ET: Tensor, counts_ET: Tensor, envs_per_host: int) -> Tensor:
     """Advantages without what the envs of one host have in common: a good host, an easy order of the data.
 
     Such envs differ by their own decisions alone (common random numbers), so what the others came to in the same step
@@ -79,17 +79,21 @@ def less_common_luck(advantage_ET: Tensor, counts_ET: Tensor, envs_per_host: int
     own_ET = (advantage_ET - advantage_ET[counts_ET].mean()).where(counts_ET, 0.0)
     others_ET = (others_EE @ own_ET) / (others_EE @ counts_ET.to(own_ET.dtype)).clamp(min=1)
     others_ET = others_ET.where(counts_ET, 0.0)
-    covariance_T, variance_T = _over_window((own_ET * others_ET).sum(0)), _over_window(others_ET.square().sum(0))
+    covariance_T, variance_T = _moving_average((own_ET * others_ET).sum(0)), _moving_average(others_ET.square().sum(0))
     share_T = (covariance_T / variance_T.clamp(min=torch.finfo(variance_T.dtype).tiny)).clamp(0, 1)
     return advantage_ET - share_T * others_ET
 
 
-def standardise(advantage_ET: Tensor, ordinary_ET: Tensor) -> Tensor:
+def normalise_advantages(advantage_ET: Tensor, ordinary_ET: Tensor) -> Tensor:
     """Advantages as standard deviations from the mean of the ordinary ones, within ±`MOST`: [E, T]."""
     measure = advantage_ET[ordinary_ET]
-    return ((advantage_ET - measure.mean()) / measure.std(unbiased=False).clamp(min=LEAST)).clamp(-MOST, MOST)
+    return ((advantage_ET - measure.mean()) / measure.std(unbiased=False).clamp(min=MIN_STD)).clamp(
+        -MAX_ABS_ADVANTAGE, MAX_ABS_ADVANTAGE
+    )
 
 
-def _over_window(values_T: Tensor) -> Tensor:
+def _moving_average(values_T: Tensor) -> Tensor:
     """Means over the steps around each."""
-    return F.avg_pool1d(values_T[None], WINDOW, stride=1, padding=WINDOW // 2, count_include_pad=False)[0]
+    return F.avg_pool1d(
+        values_T[None], SMOOTHING_STEPS, stride=1, padding=SMOOTHING_STEPS // 2, count_include_pad=False
+    )[0]

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from esper.config import PPOConfig
 from esper.domain import HEADS, Op
-from esper.policy.actions import Action, Choice
-from esper.policy.agent import EnvView, Learned, below
+from esper.policy.actions import Action, Decision
+from esper.policy.agent import EnvStatus, UpdateStats, strip_prefix
 from esper.policy.masks import write_masks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size, write_observation
-from esper.ppo.learner import Learner
-from esper.ppo.rollout import Rollout, RunningMeanStd, Situation, Staging
-from esper.ranks import ALONE, Ranks
+from esper.ppo.learner import PPOLearner
+from esper.ppo.rollout import InputStaging, PolicyInputs, RolloutBuffer, RunningMeanStd
+from esper.ranks import SINGLE_RANK, RankGroup
 
 CPU = torch.device("cpu")
 
@@ -53,39 +53,39 @@ class PPOAgent:
         rounds: int,
         generator: torch.Generator,
         explores: bool = True,
-        ranks: Ranks = ALONE,
+        ranks: RankGroup = SINGLE_RANK,
         device: torch.device = CPU,
     ) -> None:
         self._device = device
-        self._ranks, envs = ranks, len(ranks.owned(envs))
+        self._ranks, envs = ranks, len(ranks.env_range(envs))
         features = observation_size(slots)
         self._blueprints = blueprints
         self._explores = explores
-        self._ends = config.horizon == "episode"
+        self._terminal_at_limit = config.horizon == "episode"
         self.network = PolicyNetwork(slots, len(blueprints), config.hidden)
         self.network.initialise(generator)
         self.network.to(device)
         self.observations = RunningMeanStd(features).to(device)
         self.returns = RunningMeanStd(1).to(device)
-        self.learner = Learner(self.network, self.returns, config, rounds, ranks)
-        self.rollout = Rollout(envs, steps, features, slots, device)
-        self._staging = Staging(envs, features, slots, device)
-        self.hidden = self.network.start(envs)
+        self.learner = PPOLearner(self.network, self.returns, config, rounds, ranks)
+        self.rollout = RolloutBuffer(envs, steps, features, slots, device)
+        self._staging = InputStaging(envs, features, slots, device)
+        self.hidden = self.network.initial_state(envs)
         self._uniform_ETH = torch.empty(0)
 
-    def begin_round(self, uniform_ETH: Tensor) -> None:
+    def begin_round(self, uniforms_ETH: Tensor) -> None:
         """Every env was reset: forget the experience and the LSTM state."""
-        self._uniform_ETH = uniform_ETH.to(self._device)
+        self._uniform_ETH = uniforms_ETH.to(self._device)
         self.rollout.clear()
-        self.hidden = self.network.start(len(uniform_ETH))
+        self.hidden = self.network.initial_state(len(uniforms_ETH))
 
-    def act(self, step: int, views: Sequence[EnvView]) -> list[Choice]:
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
         """One batched forward for all envs: one copy to the policy's device, and one back."""
         heads = len(HEADS)
         rows = self._decide(step, views).tolist()
-        legal_EO = self._staging.here.masks.op_EO.tolist()
+        legal_EO = self._staging.host.masks.op_EO.tolist()
         return [
-            Choice(
+            Decision(
                 action=Action(*map(int, row[:heads])),
                 head_probabilities=row[heads : 2 * heads],
                 value=row[2 * heads],
@@ -95,7 +95,7 @@ class PPOAgent:
         ]
 
     @torch.no_grad()
-    def _decide(self, step: int, views: Sequence[EnvView]) -> Tensor:
+    def _decide(self, step: int, views: Sequence[EnvStatus]) -> Tensor:
         """Actions, their probabilities, value, and probability of every op, for each env.
 
         Returns:
@@ -110,52 +110,52 @@ class PPOAgent:
         actions_EH, probs_EO, evaluation = self.network.act(
             features_ED, now.masks, self._uniform_ETH[:, step], explores=self._explores
         )
-        values_E = self.returns.restore_scale(evaluation.value)
+        values_E = self.returns.denormalise(evaluation.value)
         rollout.actions_ETH[:, step] = actions_EH
         rollout.log_prob_ETH[:, step] = evaluation.log_prob_H
         rollout.value_ET[:, step] = values_E
         chosen_EH = evaluation.log_prob_H.exp()
         return torch.cat((actions_EH.float(), chosen_EH, values_E.unsqueeze(1), probs_EO), dim=1)
 
-    def _observe(self, views: Sequence[EnvView]) -> Situation:
-        here = self._staging.here
+    def _observe(self, views: Sequence[EnvStatus]) -> PolicyInputs:
+        here = self._staging.host
         write_observation(views, here.obs_EF, here.blueprint_ES, self._blueprints)
         write_masks(views, here.masks)
-        return self._staging.move()
+        return self._staging.to_device()
 
-    def reward(self, step: int, rewards: Sequence[float | None], ended: Sequence[bool]) -> None:
+    def record_rewards(self, step: int, rewards: Sequence[float | None], ended: Sequence[bool]) -> None:
         """Take in the rewards of a step, None for an env that sat it out, and whether an episode ended with it."""
         self.rollout.reward_ET[:, step] = torch.tensor([0.0 if reward is None else reward for reward in rewards])
         self.rollout.counts_ET[:, step] = torch.tensor([reward is not None for reward in rewards])
         self.rollout.terminal_ET[:, step] = torch.tensor(ended)
 
     @torch.no_grad()
-    def _bootstrap(self, views: Sequence[EnvView]) -> Tensor:
+    def _bootstrap(self, views: Sequence[EnvStatus]) -> Tensor:
         """Value of the state after the last step, [E]: 0 where the episode's end is the end.
 
         An agent that sees the limit coming is to treat it as terminal; one that is to act as if there were none must
         bootstrap V(s_T) (Pardo et al., 2018). The LSTM goes on from the last step's state.
         """
-        if self._ends:
+        if self._terminal_at_limit:
             return torch.zeros(len(views), device=self._device)
-        return self.returns.restore_scale(self.network.value(self._features(self._observe(views))))
+        return self.returns.denormalise(self.network.value(self._features(self._observe(views))))
 
-    def learn(self, views: Sequence[EnvView], round_index: int, generator: torch.Generator) -> Learned:
+    def learn(self, views: Sequence[EnvStatus], round_index: int, generator: torch.Generator) -> UpdateStats:
         """Update the policy from the round, then let the normalisers take its observations in."""
         obs_ETF = self.observations.normalise(self.rollout.obs_ETF)
         learned = self.learner.update(self.rollout, obs_ETF, self._bootstrap(views), round_index, generator)
-        everyones = self._ranks.gather
+        everyones = self._ranks.all_gather_rows
         self.observations.update(everyones(self.rollout.obs_ETF)[everyones(self.rollout.counts_ET)])
         return learned
 
-    def _features(self, now: Situation) -> Tensor:
+    def _features(self, now: PolicyInputs) -> Tensor:
         normalised = self.observations.normalise(now.obs_EF)
         features, self.hidden = self.network.encode(normalised.unsqueeze(1), now.blueprint_ES.unsqueeze(1), self.hidden)
         return features.squeeze(1)
 
-    def tensors(self, ranks: Ranks = ALONE) -> dict[str, Tensor]:
+    def state_tensors(self, ranks: RankGroup = SINGLE_RANK) -> dict[str, Tensor]:
         """Everything that a checkpoint keeps, by name, for the envs of these ranks; the moments of Adam included."""
-        everyones = ranks.gather
+        everyones = ranks.all_gather_rows
         named = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         named |= {f"observations.{name}": value for name, value in self.observations.state_dict().items()}
         named |= {f"returns.{name}": value for name, value in self.returns.state_dict().items()}
@@ -167,7 +167,7 @@ class PPOAgent:
             named |= {f"adam.{index}.{name}": value for name, value in moments.items()}
         return named
 
-    def snapshot(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Nothing: all that PPO keeps is tensors."""
         return {}
 
@@ -178,26 +178,26 @@ class PPOAgent:
             KeyError: a tensor is missing.
             RuntimeError: a tensor has another shape.
         """
-        self.network.load_state_dict(below("network.", tensors))
-        self.observations.load_state_dict(below("observations.", tensors))
-        self.returns.load_state_dict(below("returns.", tensors))
+        self.network.load_state_dict(strip_prefix("network.", tensors))
+        self.observations.load_state_dict(strip_prefix("observations.", tensors))
+        self.returns.load_state_dict(strip_prefix("returns.", tensors))
 
-    def restore(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniform_ETH: Tensor) -> None:
+    def load_state_dict(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniforms_ETH: Tensor) -> None:
         """Take over what `tensors` gave.
 
         Raises:
             KeyError: a tensor is missing.
             RuntimeError: a tensor has another shape.
         """
-        self._uniform_ETH = uniform_ETH.to(self._device)
+        self._uniform_ETH = uniforms_ETH.to(self._device)
         self.load_policy(tensors)
         for name, value in self.rollout.tensors().items():
-            value.copy_(self._ranks.own(tensors[f"rollout.{name}"]))
-        h_ED, c_ED = (self._ranks.own(tensors[name][0]) for name in ("hidden.h", "hidden.c"))
+            value.copy_(self._ranks.local_rows(tensors[f"rollout.{name}"]))
+        h_ED, c_ED = (self._ranks.local_rows(tensors[name][0]) for name in ("hidden.h", "hidden.c"))
         self.hidden = (h_ED.unsqueeze(0).clone().to(self._device), c_ED.unsqueeze(0).clone().to(self._device))
         adam = self.learner.optimizer.state_dict()
         adam["state"] = {}
-        for name, value in below("adam.", tensors).items():
+        for name, value in strip_prefix("adam.", tensors).items():
             index, _, moment = name.partition(".")
             adam["state"].setdefault(int(index), {})[moment] = value.clone()
         self.learner.optimizer.load_state_dict(adam)

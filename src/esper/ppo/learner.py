@@ -13,18 +13,18 @@ from torch import Tensor, nn
 
 from esper.config import PPOConfig
 from esper.domain import HEADS
-from esper.policy.agent import Learned
+from esper.policy.agent import UpdateStats
 from esper.policy.network import PolicyNetwork
-from esper.ppo.advantages import gae, less_common_luck, ordinary, standardise
-from esper.ppo.loss import Loss, average, ppo_loss
-from esper.ppo.rollout import Rollout, RunningMeanStd, Sequences
-from esper.ranks import ALONE, Ranks
+from esper.ppo.advantages import gae, healthy_mask, normalise_advantages, subtract_host_effect
+from esper.ppo.loss import PPOLoss, all_reduce_gradients, ppo_loss
+from esper.ppo.rollout import RolloutBuffer, RunningMeanStd, SequenceBatch
+from esper.ranks import SINGLE_RANK, RankGroup
 
-FINAL_SHARE = 0.1
+FINAL_POLICY_LR_FRACTION = 0.1
 """Share of the learning rate that is left in the last round."""
 
 
-class Learner:
+class PPOLearner:
     """Adam on the policy network, in float32 whatever the precision of the hosts.
 
     Args:
@@ -41,7 +41,7 @@ class Learner:
         returns: RunningMeanStd,
         config: PPOConfig,
         rounds: int,
-        ranks: Ranks = ALONE,
+        ranks: RankGroup = SINGLE_RANK,
     ) -> None:
         self.ranks = ranks
         self.network = network
@@ -51,8 +51,8 @@ class Learner:
         self.optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=1e-5)
 
     def update(
-        self, rollout: Rollout, obs_ETF: Tensor, bootstrap_E: Tensor, round_index: int, generator: torch.Generator
-    ) -> Learned:
+        self, rollout: RolloutBuffer, obs_ETF: Tensor, bootstrap_E: Tensor, round_index: int, generator: torch.Generator
+    ) -> UpdateStats:
         """Learn from a round.
 
         Args:
@@ -65,22 +65,22 @@ class Learner:
         config = self.config
         done = round_index / max(self.rounds - 1, 1)
         for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate * (1.0 - (1.0 - FINAL_SHARE) * done)
+            group["lr"] = config.learning_rate * (1.0 - (1.0 - FINAL_POLICY_LR_FRACTION) * done)
         entropy_coef = config.entropy_coef * (1.0 - done)
         device = rollout.value_ET.device
         reward_ET, terminal_ET = rollout.reward_ET.to(device), rollout.terminal_ET.to(device)
         advantage_ET = gae(reward_ET, rollout.value_ET, bootstrap_E, terminal_ET, config.gamma, config.gae_lambda)
         return_ET = advantage_ET + rollout.value_ET
-        everyones = self.ranks.gather
+        everyones = self.ranks.all_gather_rows
         counts_ET, returns_ET = everyones(rollout.counts_ET.to(device)), everyones(return_ET)
         explained = explained_variance(everyones(rollout.value_ET), returns_ET, counts_ET)
         self.returns.update(returns_ET[counts_ET].unsqueeze(-1))
         target_ET = (return_ET - self.returns.mean) / self.returns.std
-        ordinary_ET = ordinary(counts_ET, everyones(terminal_ET))
-        deserved_ET = less_common_luck(everyones(advantage_ET), ordinary_ET, config.envs_per_host)
-        advantage_ET = self.ranks.own(standardise(deserved_ET, ordinary_ET))
+        ordinary_ET = healthy_mask(counts_ET, everyones(terminal_ET))
+        deserved_ET = subtract_host_effect(everyones(advantage_ET), ordinary_ET, config.envs_per_host)
+        advantage_ET = self.ranks.local_rows(normalise_advantages(deserved_ET, ordinary_ET))
 
-        taken: list[_Step] = []
+        taken: list[_MinibatchStats] = []
         kl, epochs = 0.0, 0
         while epochs < config.epochs and kl <= config.target_kl:
             batches = rollout.minibatches(obs_ETF, advantage_ET, target_ET, config.minibatches, generator, self.ranks)
@@ -88,13 +88,13 @@ class Learner:
             taken += steps
             epochs += 1
             kl = float(torch.stack([step.loss.kl for step in steps]).mean())
-        return self._report(taken, kl, explained, stopped_early=epochs < config.epochs)
+        return self._summarise(taken, kl, explained, stopped_early=epochs < config.epochs)
 
-    def evaluate(self, batch: Sequences, entropy_coef: float) -> Loss:
+    def evaluate(self, batch: SequenceBatch, entropy_coef: float) -> PPOLoss:
         """Loss of a minibatch of whole sequences, from the start of their episodes."""
         with torch.autocast(batch.obs_ETF.device.type, enabled=False):
             features, _ = self.network.encode(
-                batch.obs_ETF, batch.blueprint_ETS, self.network.start(len(batch.obs_ETF))
+                batch.obs_ETF, batch.blueprint_ETS, self.network.initial_state(len(batch.obs_ETF))
             )
             evaluation = self.network.evaluate(features, batch.actions_ETH, batch.masks)
             return ppo_loss(
@@ -105,12 +105,12 @@ class Learner:
                 entropy_coef=entropy_coef,
             )
 
-    def _step(self, batch: Sequences, entropy_coef: float) -> _Step:
+    def _step(self, batch: SequenceBatch, entropy_coef: float) -> _MinibatchStats:
         loss = self.evaluate(batch, entropy_coef)
         self.optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
-        loss = average(loss, batch.counts_ET.sum(), self.network, self.ranks)
-        step = _Step(loss, *self._head_norms())
+        loss = all_reduce_gradients(loss, batch.valid_ET.sum(), self.network, self.ranks)
+        step = _MinibatchStats(loss, *self._head_norms())
         nn.utils.clip_grad_norm_(self.network.parameters(), self.config.max_grad_norm)
         self.optimizer.step()
         return step
@@ -121,11 +121,13 @@ class Learner:
         norms = torch.stack([nn.utils.get_total_norm(grads) for grads in [*grads_H, _grads(self.network)]])
         return norms, tuple(bool(grads) for grads in grads_H)
 
-    def _report(self, taken: list[_Step], kl: float, explained: Tensor, *, stopped_early: bool) -> Learned:
+    def _summarise(
+        self, taken: list[_MinibatchStats], kl: float, explained: Tensor, *, stopped_early: bool
+    ) -> UpdateStats:
         """Means over the minibatches; one copy to the host for the whole update."""
         losses = [step.loss for step in taken]
         scalars = torch.stack([torch.stack((x.policy, x.value, x.entropy, x.clip_fraction)) for x in losses]).mean(0)
-        choices_MH = torch.stack([loss.choices_H for loss in losses])
+        choices_MH = torch.stack([loss.num_choices_H for loss in losses])
         entropy_H = torch.stack([loss.entropy_sum_H for loss in losses]).sum(0) / choices_MH.sum(0)
         # A minibatch in which a head had no choice says nothing of it; a head that never had one is 0/0 here.
         norms = torch.stack([step.norms for step in taken])
@@ -136,7 +138,7 @@ class Learner:
             part.tolist() for part in torch.cat([part.double() for part in parts]).cpu().split(sizes)
         )
         reached = [count > 0 and all(step.reached[i] for step in taken) for i, count in enumerate(choices_H)]
-        return Learned(
+        return UpdateStats(
             policy_loss=means[0],
             value_loss=means[1],
             entropy=means[2],
@@ -152,10 +154,10 @@ class Learner:
         )
 
 
-class _Step(NamedTuple):
+class _MinibatchStats(NamedTuple):
     """One minibatch update."""
 
-    loss: Loss
+    loss: PPOLoss
     norms: Tensor
     reached: tuple[bool, ...]
 

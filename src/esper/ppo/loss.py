@@ -13,12 +13,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from esper.policy.network import Evaluation
-from esper.ppo.rollout import Sequences
-from esper.ranks import Ranks
+from esper.policy.network import ActionEvaluation
+from esper.ppo.rollout import SequenceBatch
+from esper.ranks import RankGroup
 
 
-class Loss(NamedTuple):
+class PPOLoss(NamedTuple):
     """Terms of the loss and what telemetry says of them; all scalar tensors unless said otherwise."""
 
     total: Tensor
@@ -30,11 +30,13 @@ class Loss(NamedTuple):
     clip_fraction: Tensor
     """Share of the head decisions with a choice whose ratio left [1 − ε, 1 + ε]."""
     entropy_sum_H: Tensor
-    choices_H: Tensor
+    num_choices_H: Tensor
     """Decisions with a choice, by head."""
 
 
-def ppo_loss(evaluation: Evaluation, batch: Sequences, *, clip: float, value_coef: float, entropy_coef: float) -> Loss:
+def ppo_loss(
+    evaluation: ActionEvaluation, batch: SequenceBatch, *, clip: float, value_coef: float, entropy_coef: float
+) -> PPOLoss:
     """Clipped surrogate + value_coef · ½ MSE − entropy_coef · normalised entropy.
 
     Args:
@@ -44,9 +46,9 @@ def ppo_loss(evaluation: Evaluation, batch: Sequences, *, clip: float, value_coe
         value_coef: weight of the value loss.
         entropy_coef: weight of the entropy bonus.
     """
-    counts_ET = batch.counts_ET
+    counts_ET = batch.valid_ET
     steps = counts_ET.sum().clamp(min=1)
-    choice_ETH = evaluation.choice_H & counts_ET.unsqueeze(-1)
+    choice_ETH = evaluation.has_choice_H & counts_ET.unsqueeze(-1)
     choices = choice_ETH.sum().clamp(min=1)
 
     # Where a step does not count its values may be anything: they are replaced, not multiplied by 0.
@@ -70,12 +72,12 @@ def ppo_loss(evaluation: Evaluation, batch: Sequences, *, clip: float, value_coe
         entropy_sum_H = entropy_ETH.sum(dim=(0, 1))
         choices_H = choice_ETH.sum(dim=(0, 1))
     total = policy + value_coef * value - entropy_coef * bonus
-    return Loss(
+    return PPOLoss(
         total, policy.detach(), value.detach(), entropy_sum_H.sum() / choices, kl, clipped, entropy_sum_H, choices_H
     )
 
 
-def average(loss: Loss, steps: Tensor, network: nn.Module, ranks: Ranks) -> Loss:
+def all_reduce_gradients(loss: PPOLoss, steps: Tensor, network: nn.Module, ranks: RankGroup) -> PPOLoss:
     """Give every rank the gradients and the loss of the whole minibatch: means over the steps of all ranks.
 
     A rank's loss is a mean over its own steps, so each counts by their number. Everything travels in one flat buffer.
@@ -89,30 +91,30 @@ def average(loss: Loss, steps: Tensor, network: nn.Module, ranks: Ranks) -> Loss
     Raises:
         RankLostError: another rank has ended, or does not answer.
     """
-    if ranks.alone:
+    if ranks.is_single:
         return loss
     parameters = list(network.parameters())
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     reached_P = loss.total.new_tensor([p.grad is not None for p in parameters])
-    choices = loss.choices_H.sum()
+    choices = loss.num_choices_H.sum()
     weighted = torch.cat(
         [torch.stack((loss.total.detach(), loss.policy, loss.value, loss.kl)), *map(torch.flatten, grads)]
     )
     counted = [
         torch.stack((steps, choices, loss.clip_fraction * choices)),
         loss.entropy_sum_H,
-        loss.choices_H,
+        loss.num_choices_H,
         reached_P,
     ]
     sizes = [len(weighted), *map(len, counted)]
     # Float64 holds every count, and the order in which the ranks are added is lost in rounding.
     buffer = torch.cat([weighted.double() * steps, *(part.double() for part in counted)])
-    weighted, totals, entropy_sum_H, choices_H, reached_P = ranks.sum(buffer).split(sizes)
+    weighted, totals, entropy_sum_H, choices_H, reached_P = ranks.all_reduce_(buffer).split(sizes)
     weighted = weighted / totals[0].clamp(min=1)
     total, policy, value, kl = weighted[:4].float()
     _replace_gradients(parameters, weighted[4:], reached_P > 0)
     choices = totals[1].clamp(min=1)
-    return Loss(
+    return PPOLoss(
         total=total,
         policy=policy,
         value=value,
@@ -120,7 +122,7 @@ def average(loss: Loss, steps: Tensor, network: nn.Module, ranks: Ranks) -> Loss
         kl=kl,
         clip_fraction=(totals[2] / choices).float(),
         entropy_sum_H=entropy_sum_H.float(),
-        choices_H=choices_H.to(torch.int64),
+        num_choices_H=choices_H.to(torch.int64),
     )
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from esper.config import PPOConfig, RewardConfig, RewardName
 
 
-def rent(parameter_ratio: float, host_parameters: int, weights: RewardConfig) -> float:
+def rent_cost(parameter_ratio: float, host_parameters: int, weights: RewardConfig) -> float:
     """Charge of one step for the parameters that were grown: weight · ln(1 + grown / host).
 
     Every grown parameter counts once, whether its seed is still live or was made permanent.
@@ -34,12 +34,12 @@ def rent(parameter_ratio: float, host_parameters: int, weights: RewardConfig) ->
     return weights.rent * math.log1p(grown / max(host_parameters, weights.rent_floor))
 
 
-def potential(contributions: Iterable[float]) -> float:
+def contribution_potential(contributions: Iterable[float]) -> float:
     """Φ(s): the sum of the contributions of an env's blended seeds."""
     return sum(contributions)
 
 
-class Reward:
+class RewardFunction:
     """Rewards of one env over one episode.
 
     Args:
@@ -89,7 +89,7 @@ class Reward:
             parts = self._unpaid if broken or self._taken == self._steps else dict.fromkeys(parts, 0.0)
         return parts | {"penalty": -self._weights.penalty} if broken else parts
 
-    def snapshot(self) -> dict[str, object]:
+    def state_dict(self) -> dict[str, object]:
         """What a checkpoint keeps."""
         return {
             "taken": self._taken,
@@ -98,7 +98,7 @@ class Reward:
             "unpaid": dict(self._unpaid),
         }
 
-    def restore(self, saved: dict) -> None:
+    def load_state_dict(self, saved: dict) -> None:
         """Continue from a snapshot."""
         self._taken = saved["taken"]
         self._accuracy = saved["accuracy"]

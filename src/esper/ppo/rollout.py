@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from esper.domain import HEADS
-from esper.policy.masks import Masks
-from esper.ranks import ALONE, Ranks
+from esper.policy.masks import ActionMasks
+from esper.ranks import SINGLE_RANK, RankGroup
 
 
-class Sequences(NamedTuple):
+class SequenceBatch(NamedTuple):
     """Whole episodes of some envs: what a minibatch of recurrent PPO is made of."""
 
     obs_ETF: Tensor
     """Normalised."""
     blueprint_ETS: Tensor
-    masks: Masks
+    masks: ActionMasks
     actions_ETH: Tensor
     log_prob_ETH: Tensor
     """By the policy that acted."""
@@ -31,17 +31,17 @@ class Sequences(NamedTuple):
     """Normalised over the round."""
     return_ET: Tensor
     """Normalised by the value scale."""
-    counts_ET: Tensor
+    valid_ET: Tensor
     """Bool: the step is part of the experience; false while an env sits out."""
 
 
-class Rollout:
+class RolloutBuffer:
     """Preallocated [E, T] buffers of a round, on the policy's device but for what comes back from the envs."""
 
     def __init__(self, envs: int, steps: int, features: int, slots: int, device: torch.device | None = None) -> None:
         self.obs_ETF = torch.zeros(envs, steps, features, device=device)
         self.blueprint_ETS = torch.zeros(envs, steps, slots, dtype=torch.int64, device=device)
-        self.masks = Masks(*(mask.to(device) for mask in Masks.empty(envs, steps, slots=slots)))
+        self.masks = ActionMasks(*(mask.to(device) for mask in ActionMasks.empty(envs, steps, slots=slots)))
         self.actions_ETH = torch.zeros(envs, steps, len(HEADS), dtype=torch.int64, device=device)
         self.log_prob_ETH = torch.zeros(envs, steps, len(HEADS), device=device)
         self.value_ET = torch.zeros(envs, steps, device=device)
@@ -69,22 +69,22 @@ class Rollout:
         return_ET: Tensor,
         count: int,
         generator: torch.Generator,
-        ranks: Ranks = ALONE,
-    ) -> Iterator[Sequences]:
+        ranks: RankGroup = SINGLE_RANK,
+    ) -> Iterator[SequenceBatch]:
         """Whole env sequences in a random order, dealt to `count` minibatches whose sizes differ by one at most.
 
         There are fewer where there are fewer envs.
 
         They are drawn from the envs of all ranks, the same on each; a rank has its own envs of them, or none.
         """
-        envs = int(ranks.sum(torch.tensor(len(self.obs_ETF))))
+        envs = int(ranks.all_reduce_(torch.tensor(len(self.obs_ETF))))
         counts_ET = self.counts_ET.to(obs_ETF.device)
         for drawn in torch.randperm(envs, generator=generator).tensor_split(min(count, envs)):
-            chosen = ranks.places(drawn, envs).to(obs_ETF.device)
-            yield Sequences(
+            chosen = ranks.local_indices(drawn, envs).to(obs_ETF.device)
+            yield SequenceBatch(
                 obs_ETF[chosen],
                 self.blueprint_ETS[chosen],
-                Masks(*(mask[chosen] for mask in self.masks)),
+                ActionMasks(*(mask[chosen] for mask in self.masks)),
                 self.actions_ETH[chosen],
                 self.log_prob_ETH[chosen],
                 advantage_ET[chosen],
@@ -93,7 +93,7 @@ class Rollout:
             )
 
 
-class Situation:
+class PolicyInputs:
     """Observations and masks of one step: views of a single buffer of bytes, so that one copy moves them all.
 
     Args:
@@ -105,20 +105,24 @@ class Situation:
     """
 
     def __init__(self, envs: int, features: int, slots: int, device: torch.device, *, pinned: bool = False) -> None:
-        shapes = [(envs, slots), (envs, features), *(tuple(mask.shape) for mask in Masks.empty(envs, slots=slots))]
+        shapes = [
+            (envs, slots),
+            (envs, features),
+            *(tuple(mask.shape) for mask in ActionMasks.empty(envs, slots=slots)),
+        ]
         dtypes = [torch.int64, torch.float32, *[torch.bool] * (len(shapes) - 2)]  # the widest first: views are aligned
         sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)]
         self._bytes = torch.zeros(sum(sizes), dtype=torch.uint8, device=device, pin_memory=pinned)
         parts = zip(self._bytes.split(sizes), dtypes, shapes, strict=True)
         self.blueprint_ES, self.obs_EF, *masks = (part.view(dtype).view(shape) for part, dtype, shape in parts)
-        self.masks = Masks(*masks)
+        self.masks = ActionMasks(*masks)
 
-    def copy_(self, other: Situation) -> None:
+    def copy_(self, other: PolicyInputs) -> None:
         """Become another one of the same shape, on the current stream."""
         self._bytes.copy_(other._bytes, non_blocking=True)
 
 
-class Staging:
+class InputStaging:
     """A situation on the host, to be filled in, and its twin on the policy's device; on a CPU they are one.
 
     Args:
@@ -129,14 +133,14 @@ class Staging:
     """
 
     def __init__(self, envs: int, features: int, slots: int, device: torch.device) -> None:
-        self.here = Situation(envs, features, slots, torch.device("cpu"), pinned=device.type == "cuda")
-        self._there = self.here if device.type == "cpu" else Situation(envs, features, slots, device)
+        self.host = PolicyInputs(envs, features, slots, torch.device("cpu"), pinned=device.type == "cuda")
+        self._device = self.host if device.type == "cpu" else PolicyInputs(envs, features, slots, device)
 
-    def move(self) -> Situation:
+    def to_device(self) -> PolicyInputs:
         """What was filled in, on the policy's device. It is valid until the next time."""
-        if self._there is not self.here:
-            self._there.copy_(self.here)
-        return self._there
+        if self._device is not self.host:
+            self._device.copy_(self.host)
+        return self._device
 
 
 class RunningMeanStd(nn.Module):
@@ -183,6 +187,6 @@ class RunningMeanStd(nn.Module):
         """(x − mean) / std, clamped to ±limit; same shape."""
         return ((values_F - self.mean) / self.std).clamp(-limit, limit)
 
-    def restore_scale(self, values_F: Tensor) -> Tensor:
+    def denormalise(self, values_F: Tensor) -> Tensor:
         """The inverse of `normalise`, without the clamp; same shape."""
         return values_F * self.std + self.mean

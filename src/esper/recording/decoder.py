@@ -11,15 +11,15 @@ import msgspec
 
 from esper.recording.segments import ReadError, Segment, is_packed
 from esper.telemetry import events as ev
-from esper.telemetry.codec import decoder
+from esper.telemetry.codec import make_decoder
 from esper.telemetry.state import Keyframe, Record
 
-KINDS: dict[str, type[ev.Event]] = {kind.__name__: kind for kind in (*get_args(ev.AnyEvent), Keyframe)}
+RECORD_TYPES: dict[str, type[ev.Event]] = {kind.__name__: kind for kind in (*get_args(ev.AnyEvent), Keyframe)}
 """The types of record that this version knows."""
-LATEST_TIME = 1e11
+MAX_TIMESTAMP_S = 1e11
 """A later wall-clock time (the year 5138) is damage."""
 
-_OF_ENV = frozenset(get_args(ev.OfEnv))
+_OF_ENV = frozenset(get_args(ev.EnvEvent))
 
 
 class _Header(msgspec.Struct):
@@ -29,31 +29,31 @@ class _Header(msgspec.Struct):
     seq: int
 
 
-_decode_events = decoder(ev.AnyEvent).decode_lines
-_decode = decoder(Record).decode
-_header: msgspec.json.Decoder[_Header] = decoder(_Header)
+_decode_events = make_decoder(ev.AnyEvent).decode_lines
+_decode = make_decoder(Record).decode
+_header: msgspec.json.Decoder[_Header] = make_decoder(_Header)
 
 
-class Unreadable(NamedTuple):
+class UnreadableLine(NamedTuple):
     """A line that gives no record."""
 
-    kind: str | None
+    type_name: str | None
     """The type that it claims to be; None where it is no event at all."""
     reason: str
 
 
-Piece: TypeAlias = tuple[int, bytes, list[ev.AnyEvent] | Keyframe | Unreadable]
+ScannedLines: TypeAlias = tuple[int, bytes, list[ev.AnyEvent] | Keyframe | UnreadableLine]
 """Offset of the byte after some lines, their text, and what they say: events, one a line, or what one line says."""
 
 
-def scan(segment: Segment, offset: int, envs: int) -> Iterator[Piece]:
+def scan(segment: Segment, offset: int, envs: int) -> Iterator[ScannedLines]:
     """The whole lines of a segment from a byte on, many at a time where all is well with them.
 
     `envs` is how many envs the run has there; an event of another env is damage, as the fold would have no place for
     it. The same lines give the same records wherever the scan begins. Raises ReadError when the file cannot be read.
     """
-    for end, text in segment.pieces(offset):
-        events = _sound_events(text, envs)
+    for end, text in segment.line_blocks(offset):
+        events = _decode_batch(text, envs)
         if events is not None:
             yield end, text, events
             continue
@@ -61,7 +61,7 @@ def scan(segment: Segment, offset: int, envs: int) -> Iterator[Piece]:
         for line in text.split(b"\n")[:-1]:
             at += len(line) + 1
             record = _read_line(line, envs)
-            if isinstance(record, (Keyframe, Unreadable)):
+            if isinstance(record, (Keyframe, UnreadableLine)):
                 yield at, line, record
             else:
                 if isinstance(record, ev.RunStarted):
@@ -69,7 +69,7 @@ def scan(segment: Segment, offset: int, envs: int) -> Iterator[Piece]:
                 yield at, line, [record]
 
 
-def _sound_events(text: bytes, envs: int) -> list[ev.AnyEvent] | None:
+def _decode_batch(text: bytes, envs: int) -> list[ev.AnyEvent] | None:
     """The events of some lines; None where one of them is to be looked at by itself."""
     try:
         events = _decode_events(text)
@@ -80,7 +80,7 @@ def _sound_events(text: bytes, envs: int) -> list[ev.AnyEvent] | None:
     times = [event.time for event in events]
     told_of = {event.env for event in events if type(event) in _OF_ENV}
     if (
-        not (math.isfinite(sum(times)) and min(times) >= 0 and max(times) < LATEST_TIME)
+        not (math.isfinite(sum(times)) and min(times) >= 0 and max(times) < MAX_TIMESTAMP_S)
         or not all(0 <= env < envs for env in told_of)
         or ev.RunStarted in set(map(type, events))
     ):
@@ -88,23 +88,23 @@ def _sound_events(text: bytes, envs: int) -> list[ev.AnyEvent] | None:
     return events
 
 
-def _read_line(line: bytes, envs: int) -> Record | Unreadable:
+def _read_line(line: bytes, envs: int) -> Record | UnreadableLine:
     try:
         record = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return Unreadable(_claimed_kind(line), str(error))
-    if not 0 <= record.time < LATEST_TIME:
-        return Unreadable(None, f"its time, {record.time}, is no time")
+        return UnreadableLine(_claimed_kind(line), str(error))
+    if not 0 <= record.time < MAX_TIMESTAMP_S:
+        return UnreadableLine(None, f"its time, {record.time}, is no time")
     match record:
         case ev.RunStarted() if envs and len(record.lanes) != envs:
-            return Unreadable(None, f"it begins a run of {len(record.lanes)} envs, and this one has {envs}")
-    return placed(record, envs)
+            return UnreadableLine(None, f"it begins a run of {len(record.lanes)} envs, and this one has {envs}")
+    return check_env_index(record, envs)
 
 
-def placed(record: Record, envs: int) -> Record | Unreadable:
+def check_env_index(record: Record, envs: int) -> Record | UnreadableLine:
     """The record, unless it is of an env that a run of so many does not have."""
-    if isinstance(record, ev.OfEnv) and not 0 <= record.env < envs:
-        return Unreadable(None, f"it is about env {record.env}, and the run has {envs}")
+    if isinstance(record, ev.EnvEvent) and not 0 <= record.env < envs:
+        return UnreadableLine(None, f"it is about env {record.env}, and the run has {envs}")
     return record
 
 
@@ -137,9 +137,9 @@ def _claimed_kind(text: bytes) -> str | None:
         return None
 
 
-NOTICES = 20
+MAX_DAMAGE_NOTICES = 20
 """Damaged lines told one by one."""
-STRANGERS = 50
+MAX_UNREADABLE_LINES = 50
 """Unreadable lines after which a type is another version's, or, at its beginning, a file no recording."""
 
 
@@ -160,16 +160,20 @@ class Notices:
         """For each type of which none was read: how many lines were not, and why the first was not."""
 
     @property
-    def sentences(self) -> list[str]:
+    def messages(self) -> list[str]:
         """What there is to tell people."""
-        more = [f"{self._damaged - NOTICES} more lines are damaged"] if self._damaged > NOTICES else []
+        more = (
+            [f"{self._damaged - MAX_DAMAGE_NOTICES} more lines are damaged"]
+            if self._damaged > MAX_DAMAGE_NOTICES
+            else []
+        )
         return [*self._told.values(), *more]
 
-    def tell(self, about: object, sentence: str) -> None:
+    def replace(self, about: object, sentence: str) -> None:
         """Say something of a thing, in place of what was said of it before."""
         self._told[about] = sentence
 
-    def miss(self, path: Path, first: int, count: int) -> None:
+    def add_missing(self, path: Path, first: int, count: int) -> None:
         """Take note of so many events that should be in a file, and are not: those from a number on."""
         begin, before = self._missing.get(path, (first, 0))
         self._missing[path] = begin, before + count
@@ -180,7 +184,7 @@ class Notices:
         """What follows may have been written by another version."""
         self._met = set()
 
-    def meet(self, text: bytes, records: Sequence[Record]) -> None:
+    def check_new_types(self, text: bytes, records: Sequence[Record]) -> None:
         """Look at the first record of each type in a file, one a line of the text, for signs of a newer version."""
         new = set(map(type, records)) - self._met
         if not new:
@@ -195,7 +199,7 @@ class Notices:
                     skipped = f"fields of {kind.__name__} that a newer version wrote were skipped: {', '.join(fields)}"
                     self._told.setdefault(kind.__name__, skipped)
 
-    def skip(self, bad: Unreadable, at: object, where: Callable[[], str]) -> None:
+    def skip(self, bad: UnreadableLine, at: object, where: Callable[[], str]) -> None:
         """Take note of a line that was not read.
 
         Args:
@@ -206,22 +210,24 @@ class Notices:
         Raises:
             ReadError: this is no recording, or that of another version.
         """
-        if bad.kind is not None and bad.kind not in KINDS:
-            self._told[bad.kind] = f"events of the unknown type {bad.kind} were skipped; a newer version wrote them"
-            self._seen.add(bad.kind)
+        if bad.type_name is not None and bad.type_name not in RECORD_TYPES:
+            self._told[bad.type_name] = (
+                f"events of the unknown type {bad.type_name} were skipped; a newer version wrote them"
+            )
+            self._seen.add(bad.type_name)
             return
-        if bad.kind is not None and bad.kind not in self._seen:
-            if bad.kind not in self._refused:
-                self._refused[bad.kind] = (0, f"{where()}: this version cannot read {bad.kind}: {bad.reason}")
-            count, first = self._refused[bad.kind]
-            self._refused[bad.kind] = (count + 1, first)
-            if count + 1 >= STRANGERS:
+        if bad.type_name is not None and bad.type_name not in self._seen:
+            if bad.type_name not in self._refused:
+                self._refused[bad.type_name] = (0, f"{where()}: this version cannot read {bad.type_name}: {bad.reason}")
+            count, first = self._refused[bad.type_name]
+            self._refused[bad.type_name] = (count + 1, first)
+            if count + 1 >= MAX_UNREADABLE_LINES:
                 raise ReadError(first)
         self._damaged += 1
-        if self._damaged <= NOTICES:
+        if self._damaged <= MAX_DAMAGE_NOTICES:
             self._told[at] = f"{where()} is damaged and was skipped: {bad.reason}"
-        if self._damaged >= STRANGERS and not self._seen:
-            raise self._foreign()
+        if self._damaged >= MAX_UNREADABLE_LINES and not self._seen:
+            raise self._not_a_recording()
 
     def check(self, *, begun: bool, sound: bool) -> None:
         """What was read to its end must be a recording, and of this version.
@@ -234,14 +240,14 @@ class Notices:
             ReadError: it is neither.
         """
         if not self._seen and (self._damaged or not sound):
-            raise self._foreign()
+            raise self._not_a_recording()
         for kind, (count, first) in self._refused.items():
             # One line may be damaged. All of several are not, and without the first event there is no run.
             lost = not begun if kind == ev.RunStarted.__name__ else count > 1
             if kind not in self._seen and lost:
                 raise ReadError(first)
 
-    def _foreign(self) -> ReadError:
+    def _not_a_recording(self) -> ReadError:
         for about, sentence in self._told.items():
             if isinstance(about, Path) and is_packed(about):  # told to be damaged
                 return ReadError(sentence)

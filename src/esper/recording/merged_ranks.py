@@ -17,27 +17,27 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from esper.recording.decoder import Piece, Unreadable, placed, scan
-from esper.recording.run_lock import has_ended
-from esper.recording.segments import CHUNK, ReadError, Segment, list_segments, segment_path
+from esper.recording.decoder import ScannedLines, UnreadableLine, check_env_index, scan
+from esper.recording.run_lock import writer_has_exited
+from esper.recording.segments import READ_CHUNK_BYTES, ReadError, Segment, list_segments, segment_path
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record
 
-_NAME = re.compile(r"rank-(\d+)")
+_RANK_DIRECTORY_NAME = re.compile(r"rank-(\d+)")
 
 
 def rank_directories(run: Path) -> list[Path]:
     """Where the ranks after the first have recorded, in their order. Raises OSError."""
-    found = [(int(match[1]), path) for path in run.iterdir() if (match := _NAME.fullmatch(path.name))]
+    found = [(int(match[1]), path) for path in run.iterdir() if (match := _RANK_DIRECTORY_NAME.fullmatch(path.name))]
     return [path for _, path in sorted(found)]
 
 
-class _Position(NamedTuple):
+class _RankCursor(NamedTuple):
     """How far one rank's recording was read."""
 
     path: Path
     offset: int
-    lap: float
+    restored_at: float
     """When the run last went back, before that."""
     seq: int
     """Of the last event."""
@@ -45,31 +45,31 @@ class _Position(NamedTuple):
     """Of the run, as far as it was said."""
 
 
-class _Item(NamedTuple):
+class _QueuedLine(NamedTuple):
     """The next line of one rank; ordered as the merged stream is."""
 
-    lap: float
+    restored_at: float
     seq: int
     keyframe: bool
     """It holds the state after all events up to its number, those of the other ranks too."""
     rank: int
     bytes: int
     """From the end of the one before it to its own."""
-    after: _Position
+    after: _RankCursor
     text: bytes
-    record: Record | Unreadable
+    record: Record | UnreadableLine
 
 
-class _Place(NamedTuple):
+class _MergeCursor(NamedTuple):
     """How far the merged stream was read: where each rank's then was, and what came last."""
 
     offset: int
-    positions: dict[int, _Position]
-    lap: float
+    positions: dict[int, _RankCursor]
+    restored_at: float
     seq: int
 
 
-class Merged:
+class MergedRecording:
     """All ranks' recordings of a run, with the face of a Segment. An offset counts the bytes read of all of them."""
 
     packed = False
@@ -79,59 +79,63 @@ class Merged:
         self.path = segment_path(run, 1)
         self._run = run
         self._segments: dict[Path, Segment] = {}
-        self._places = [_Place(0, {}, 0.0, 0)]
+        self._places = [_MergeCursor(0, {}, 0.0, 0)]
         self._end = self._places[0]
 
     @property
-    def broken(self) -> list[Path]:
+    def damaged_paths(self) -> list[Path]:
         """Packed files of which not all can be unpacked."""
-        return [path for segment in self._segments.values() for path in segment.broken]
+        return [path for segment in self._segments.values() for path in segment.damaged_paths]
 
     @property
-    def corrupt(self) -> bool:
+    def is_corrupt(self) -> bool:
         """A part of a packed file cannot be unpacked."""
-        return any(segment.corrupt for segment in self._segments.values())
+        return any(segment.is_corrupt for segment in self._segments.values())
 
-    def tail(self, offset: int) -> bytes:  # noqa: ARG002 (as a Segment has it)
+    def remainder(self, offset: int) -> bytes:  # noqa: ARG002 (as a Segment has it)
         """Nothing: `scan` tells what is torn."""
         return b""
 
-    def where(self, offset: int) -> str:
+    def describe_line(self, offset: int) -> str:
         """File and number of the line that ends before an offset."""
         for end, item in self._merge(self._place_before(offset - 1)):
             if end >= offset:
-                return self._segment(item.after.path).where(item.after.offset)
+                return self._segment(item.after.path).describe_line(item.after.offset)
         return str(self._run)
 
-    def scan(self, offset: int, envs: int) -> Iterator[Piece]:
+    def scan(self, offset: int, envs: int) -> Iterator[ScannedLines]:
         """The whole lines of all ranks from an offset on, as `scan` gives those of a segment, one at a time."""
         for end, item in self._merge(self._place_before(offset)):
             record = item.record
             if end <= offset:
                 continue
-            if isinstance(record, (Keyframe, Unreadable)):
+            if isinstance(record, (Keyframe, UnreadableLine)):
                 yield end, item.text, record
                 continue
             if isinstance(record, ev.RunStarted):
                 envs = len(record.lanes)
-            found = placed(record, envs)  # rank 0 may not have said yet how many envs there are
-            yield end, item.text, found if isinstance(found, Unreadable) else [record]
+            found = check_env_index(record, envs)  # rank 0 may not have said yet how many envs there are
+            yield end, item.text, found if isinstance(found, UnreadableLine) else [record]
 
-    def _merge(self, place: _Place) -> Iterator[tuple[int, _Item]]:
+    def _merge(self, place: _MergeCursor) -> Iterator[tuple[int, _QueuedLine]]:
         """Every line from a place on, with the offset after it; not those of what was undone before it was written."""
         runs = self._directories()
-        awaited = self._awaited(runs)  # looked up before they are read: the others have written all that they will
+        awaited = self._active_writers(
+            runs
+        )  # looked up before they are read: the others have written all that they will
         streams = [self._lines(rank, path, place.positions.get(rank)) for rank, path in enumerate(runs)]
-        offset, positions, lap, seq = place.offset, dict(place.positions), place.lap, place.seq
+        offset, positions, lap, seq = place.offset, dict(place.positions), place.restored_at, place.seq
         heads = [item for stream in streams if (item := next(stream, None))]
         heapify(heads)
         while heads:
             item = heads[0]
-            missing = item.lap == lap and item.seq > (seq if item.keyframe else seq + 1)
+            missing = item.restored_at == lap and item.seq > (seq if item.keyframe else seq + 1)
             copy = item.rank > 0 and isinstance(item.record, ev.RunStarted)
-            told = copy and (item.lap, item.seq) <= (lap, seq)
+            told = copy and (item.restored_at, item.seq) <= (lap, seq)
             # Looked up again, as one may have gone on since.
-            if (missing or (copy and not told)) and (awaited | self._awaited(runs)) - {head.rank for head in heads}:
+            if (missing or (copy and not told)) and (awaited | self._active_writers(runs)) - {
+                head.rank for head in heads
+            }:
                 break
             if following := next(streams[item.rank], None):
                 heapreplace(heads, following)
@@ -141,39 +145,41 @@ class Merged:
             offset += item.bytes
             if told:
                 continue
-            if (item.lap, item.seq) >= (lap, seq):
-                lap, seq = item.lap, item.seq
+            if (item.restored_at, item.seq) >= (lap, seq):
+                lap, seq = item.restored_at, item.seq
                 yield offset, item
-            elif item.lap == lap:
-                late = Unreadable(None, "it was written long after those that follow it")
+            elif item.restored_at == lap:
+                late = UnreadableLine(None, "it was written long after those that follow it")
                 yield offset, item._replace(record=late)
-            if item.keyframe or offset - self._places[-1].offset > CHUNK:
-                self._keep(_Place(offset, dict(positions), lap, seq))
-        self._end = _Place(offset, positions, lap, seq)
+            if item.keyframe or offset - self._places[-1].offset > READ_CHUNK_BYTES:
+                self._keep(_MergeCursor(offset, dict(positions), lap, seq))
+        self._end = _MergeCursor(offset, positions, lap, seq)
 
-    def _lines(self, rank: int, directory: Path, position: _Position | None) -> Iterator[_Item]:
+    def _lines(self, rank: int, directory: Path, position: _RankCursor | None) -> Iterator[_QueuedLine]:
         """One rank's lines from a position on. The Keyframes, of which every rank has a copy, are rank 0's."""
         path, start, lap, seq, envs = position or (segment_path(directory, 1), 0, 0.0, 0, 0)
         size = 0
         paths = [later for later in list_segments(directory) if later >= path]
         for path in paths:
             segment, offset = self._segment(path), start
-            for end, text, record in _single(scan(segment, start, envs)):
+            for end, text, record in _split_lines(scan(segment, start, envs)):
                 size, offset = size + end - offset, end
                 keyframe = isinstance(record, Keyframe)
                 if isinstance(record, Keyframe):
                     lap = record.restored or lap
                 if isinstance(record, ev.RunStarted):
                     envs = len(record.lanes)
-                if not isinstance(record, Unreadable):
+                if not isinstance(record, UnreadableLine):
                     seq = record.seq
                 if rank == 0 or not isinstance(record, Keyframe):
-                    yield _Item(lap, seq, keyframe, rank, size, _Position(path, end, lap, seq, envs), text, record)
+                    yield _QueuedLine(
+                        lap, seq, keyframe, rank, size, _RankCursor(path, end, lap, seq, envs), text, record
+                    )
                     size = 0
             start = 0
-            if path != paths[-1] and segment.tail(offset):
-                torn = Unreadable(None, "the file ends in the middle of a line")
-                yield _Item(lap, seq, False, rank, size, _Position(path, offset, lap, seq, envs), b"", torn)
+            if path != paths[-1] and segment.remainder(offset):
+                torn = UnreadableLine(None, "the file ends in the middle of a line")
+                yield _QueuedLine(lap, seq, False, rank, size, _RankCursor(path, offset, lap, seq, envs), b"", torn)
 
     def _directories(self) -> list[Path]:
         """Where the ranks have recorded, by rank. Raises ReadError."""
@@ -182,11 +188,11 @@ class Merged:
         except OSError as error:
             raise ReadError(f"cannot read {self._run}: {error.strerror}") from error
 
-    def _awaited(self, runs: list[Path]) -> set[int]:
+    def _active_writers(self, runs: list[Path]) -> set[int]:
         """The ranks that may still write: none once rank 0 has finished, and none that has finished or was killed."""
         if self._finished(runs[0]):
             return set()
-        return {rank for rank, path in enumerate(runs) if not (self._finished(path) or has_ended(path))}
+        return {rank for rank, path in enumerate(runs) if not (self._finished(path) or writer_has_exited(path))}
 
     def _finished(self, directory: Path) -> bool:
         paths = list_segments(directory)
@@ -195,17 +201,17 @@ class Merged:
     def _segment(self, path: Path) -> Segment:
         return self._segments.setdefault(path, Segment(path))
 
-    def _keep(self, place: _Place) -> None:
+    def _keep(self, place: _MergeCursor) -> None:
         if place.offset > self._places[-1].offset:
             self._places.append(place)
 
-    def _place_before(self, offset: int) -> _Place:
+    def _place_before(self, offset: int) -> _MergeCursor:
         if self._end.offset <= offset:
             return self._end
         return self._places[bisect_right(self._places, offset, key=attrgetter("offset")) - 1]
 
 
-def _single(pieces: Iterator[Piece]) -> Iterator[tuple[int, bytes, Record | Unreadable]]:
+def _split_lines(pieces: Iterator[ScannedLines]) -> Iterator[tuple[int, bytes, Record | UnreadableLine]]:
     """The lines of pieces one by one."""
     for end, text, found in pieces:
         if not isinstance(found, list):
@@ -219,10 +225,10 @@ def _single(pieces: Iterator[Piece]) -> Iterator[tuple[int, bytes, Record | Unre
                 yield at, line, event
 
 
-Source: TypeAlias = Segment | Merged
+Source: TypeAlias = Segment | MergedRecording
 """What a history is read from."""
 
 
-def read(source: Source, offset: int, envs: int) -> Iterator[Piece]:
+def scan_source(source: Source, offset: int, envs: int) -> Iterator[ScannedLines]:
     """The whole lines of a source from an offset on: see `scan`."""
-    return source.scan(offset, envs) if isinstance(source, Merged) else scan(source, offset, envs)
+    return source.scan(offset, envs) if isinstance(source, MergedRecording) else scan(source, offset, envs)

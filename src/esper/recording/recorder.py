@@ -16,20 +16,20 @@ from typing import Any, NamedTuple, final
 
 import msgspec
 
-from esper.recording.segments import SegmentWriter, list_segments, pack, segment_number, segment_path
-from esper.telemetry.codec import encode, encode_lines
-from esper.telemetry.events import SCHEMA, AnyEvent
+from esper.recording.segments import SegmentWriter, compress_segment, list_segments, segment_number, segment_path
+from esper.telemetry.codec import encode_json, encode_lines
+from esper.telemetry.events import SCHEMA_VERSION, AnyEvent
 from esper.telemetry.state import Keyframe, Record, RunState
 
-SEGMENT_BYTES = 64 << 20
+MAX_SEGMENT_BYTES = 64 << 20
 """Size at which a segment is finished."""
-WAITING = 20_000
+MAX_PENDING_RECORDS = 20_000
 """Records in memory at which the engine waits."""
-BATCH = 2_000
+WRITE_BATCH_RECORDS = 2_000
 """Records written at once; when so many wait, the thread does not sleep on."""
-PERIOD = 0.25
+FLUSH_INTERVAL_S = 0.25
 """Seconds between writes."""
-RETRY = 1.0
+RETRY_INTERVAL_S = 1.0
 """Seconds between attempts while the disk refuses."""
 
 
@@ -44,13 +44,13 @@ def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     """
     path = directory / "run.json"
     partial = path.with_name("run.json.part")
-    text = msgspec.json.format(encode({"schema": SCHEMA, **manifest}), indent=2)
+    text = msgspec.json.format(encode_json({"schema": SCHEMA_VERSION, **manifest}), indent=2)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         partial.write_bytes(text + b"\n")
         partial.replace(path)
     except OSError as error:
-        raise RecordingError(_cannot(directory, error)) from error
+        raise RecordingError(_write_error(directory, error)) from error
 
 
 class Recorder:
@@ -68,7 +68,7 @@ class Recorder:
             (directory / "events.part").touch()
             (directory / "events.part").unlink()
         except OSError as error:
-            raise RecordingError(_cannot(directory, error)) from error
+            raise RecordingError(_write_error(directory, error)) from error
         self._number = segment_number(segments[-1]) if segments else 0
         self._finished = [path for path in segments if path.exists()]
         """Segments to pack: those that a killed run left are among them."""
@@ -77,16 +77,16 @@ class Recorder:
         self._failure: str | None = None
         self.notices: deque[str] = deque()
         """What of the recording was lost, for the one who tells of it to take out: sentences for people."""
-        self._incoming: deque[Record | _Heard] = deque()
-        self._alert = BATCH
-        self._requests: deque[_Request] = deque()
+        self._incoming: deque[Record | _RemoteEvent] = deque()
+        self._wake_threshold = WRITE_BATCH_RECORDS
+        self._requests: deque[_RecorderCommand] = deque()
         self._wake = threading.Event()
         self._closing = False
         self._broken: Exception | None = None
         self._state = RunState()
         """As of the last record written."""
         self._segment: SegmentWriter | None = None
-        self._taken: list[Record | _Heard] = []
+        self._batch: list[Record | _RemoteEvent] = []
         """Records on their way to the disk."""
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
@@ -102,20 +102,20 @@ class Recorder:
         Raises RecordingError when the recorder has ended: closed, or by a fault in the program.
         """
         self._incoming.append(record)
-        if len(self._incoming) >= self._alert:
-            self._hold_back()
+        if len(self._incoming) >= self._wake_threshold:
+            self._apply_backpressure()
 
-    def hear(self, event: AnyEvent) -> None:
+    def apply_remote(self, event: AnyEvent) -> None:
         """Take an event into the state that another rank of the run records. Waits, and raises, as `put` does."""
-        self._incoming.append(_Heard(event))
-        if len(self._incoming) >= self._alert:
-            self._hold_back()
+        self._incoming.append(_RemoteEvent(event))
+        if len(self._incoming) >= self._wake_threshold:
+            self._apply_backpressure()
 
-    def _hold_back(self) -> None:
+    def _apply_backpressure(self) -> None:
         """Have those that wait written, and wait while they are too many."""
         if not self._wake.is_set():
             self._wake.set()
-        while len(self._incoming) >= WAITING and self._thread.is_alive():
+        while len(self._incoming) >= MAX_PENDING_RECORDS and self._thread.is_alive():
             time.sleep(0.002)
         self._check_alive()
 
@@ -124,11 +124,11 @@ class Recorder:
 
         Raises RecordingError as `put` does.
         """
-        return self._ask(_Request(sync=True)).written
+        return self._ask(_RecorderCommand(sync=True)).written
 
     def snapshot(self) -> Keyframe:
         """The state after everything put so far, whether it could be written or not. Raises as `put` does."""
-        keyframe = self._ask(_Request(snapshot=True)).keyframe
+        keyframe = self._ask(_RecorderCommand(snapshot=True)).keyframe
         assert keyframe is not None
         return keyframe
 
@@ -138,7 +138,7 @@ class Recorder:
         self._wake.set()
         self._thread.join()
 
-    def _ask(self, request: _Request) -> _Request:
+    def _ask(self, request: _RecorderCommand) -> _RecorderCommand:
         self._requests.append(request)
         self._wake.set()
         while not request.done.wait(timeout=0.1):
@@ -154,7 +154,7 @@ class Recorder:
     def _run(self) -> None:
         try:
             while not self._closing:
-                self._wake.wait(PERIOD if self._failure is None else RETRY)
+                self._wake.wait(FLUSH_INTERVAL_S if self._failure is None else RETRY_INTERVAL_S)
                 self._wake.clear()
                 self._catch_up()
                 self._answer()
@@ -163,27 +163,27 @@ class Recorder:
             self._broken = error
             self._failure = f"the recorder of {self.directory} has broken down: {error!r}"
         finally:
-            self._alert = 0
+            self._wake_threshold = 0
 
     def _catch_up(self) -> bool:
         """Write everything that has come. False while the disk refuses."""
         try:
-            while self._taken or self._incoming:
+            while self._batch or self._incoming:
                 self._take()
                 self._write()
             self._pack()
         except OSError as error:
-            self._failure = _cannot(self.directory, error)
+            self._failure = _write_error(self.directory, error)
             return False
         self._failure = None
         return True
 
     def _take(self) -> None:
         """Take what comes next, unless something is still on its way: a batch of events, or one Keyframe."""
-        if self._taken:
+        if self._batch:
             return
-        take, taken = self._incoming.popleft, self._taken
-        for _ in range(min(len(self._incoming), BATCH)):
+        take, taken = self._incoming.popleft, self._batch
+        for _ in range(min(len(self._incoming), WRITE_BATCH_RECORDS)):
             record = take()
             if type(record) is Keyframe:
                 if taken:
@@ -195,28 +195,28 @@ class Recorder:
 
     def _write(self) -> None:
         """Write what was taken, and fold it. Raises OSError; then it is still taken."""
-        if self._segment is not None and self._segment.vanished:
+        if self._segment is not None and self._segment.is_deleted:
             gone = "has vanished, with the events in it: they are lost unless it comes back"
             self.notices.append(f"{self._segment.path} {gone}")
             segment, self._segment = self._segment, None
             with suppress(OSError):
                 segment.close()
-        first = self._taken[0]
+        first = self._batch[0]
         if isinstance(first, Keyframe):
             self._begin_segment(first)
         else:
-            own = [record for record in self._taken if type(record) is not _Heard]
+            own = [record for record in self._batch if type(record) is not _RemoteEvent]
             if own:
                 segment = self._segment or self._begin_segment(Keyframe.of(self._state))
                 segment.append(encode_lines(own))
-        self._state = _fold(self._state, self._taken)
-        self._taken = []
-        if self._segment is not None and self._segment.size >= SEGMENT_BYTES:
+        self._state = _fold(self._state, self._batch)
+        self._batch = []
+        if self._segment is not None and self._segment.size >= MAX_SEGMENT_BYTES:
             self._begin_segment(Keyframe.of(self._state))
 
     def _begin_segment(self, keyframe: Keyframe) -> SegmentWriter:
         """Finish the segment, and begin the next with a Keyframe. Raises OSError; then nothing has changed."""
-        begun = SegmentWriter(segment_path(self.directory, self._number + 1), encode(keyframe) + b"\n")
+        begun = SegmentWriter(segment_path(self.directory, self._number + 1), encode_json(keyframe) + b"\n")
         self._number += 1
         self._finish_segment()
         self._segment = begun
@@ -247,7 +247,7 @@ class Recorder:
                 request.written = self._sync()
             if request.snapshot:
                 # No event can have come since: the one who asks is the one who emits.
-                waiting = [*self._taken, *self._incoming.copy()]
+                waiting = [*self._batch, *self._incoming.copy()]
                 request.keyframe = Keyframe.of(
                     _fold(Keyframe.of(self._state).open(), waiting) if waiting else self._state
                 )
@@ -258,19 +258,19 @@ class Recorder:
             if self._segment is not None:
                 self._segment.sync()
         except OSError as error:
-            self._failure = _cannot(self.directory, error)
+            self._failure = _write_error(self.directory, error)
             return False
         return True
 
     def _end(self) -> None:
         self._catch_up()
         if self._failure:
-            time.sleep(RETRY)
+            time.sleep(RETRY_INTERVAL_S)
             self._catch_up()
         self._answer()
         self._sync()
         self._finish_segment()
-        lost = len(self._taken) + len(self._incoming)
+        lost = len(self._batch) + len(self._incoming)
         if self._failure and lost:
             self._failure = f"{self._failure}; the last {lost} events are lost"
         elif self.notices:  # nobody takes them out any more
@@ -284,17 +284,17 @@ def _pack_all(segments: Iterable[Path]) -> None:
     for path in segments:
         # Where there is no room for it, the plain file stays: it reads as well, and the next recorder packs it.
         with suppress(OSError):
-            pack(path)
+            compress_segment(path)
 
 
 @final
-class _Heard(NamedTuple):
+class _RemoteEvent(NamedTuple):
     """An event that changes the state, and is recorded elsewhere."""
 
     event: AnyEvent
 
 
-class _Request:
+class _RecorderCommand:
     """A question to the recorder's thread, and its answer."""
 
     def __init__(self, *, sync: bool = False, snapshot: bool = False) -> None:
@@ -305,10 +305,10 @@ class _Request:
         self.keyframe: Keyframe | None = None
 
 
-def _fold(state: RunState, records: Iterable[Record | _Heard]) -> RunState:
+def _fold(state: RunState, records: Iterable[Record | _RemoteEvent]) -> RunState:
     """The state after the records; the one given is used up."""
     for record in records:
-        if type(record) is _Heard:
+        if type(record) is _RemoteEvent:
             state.apply(record.event)
         elif type(record) is Keyframe:
             state = record.open()
@@ -317,5 +317,5 @@ def _fold(state: RunState, records: Iterable[Record | _Heard]) -> RunState:
     return state
 
 
-def _cannot(directory: Path, error: OSError) -> str:
+def _write_error(directory: Path, error: OSError) -> str:
     return f"cannot record to {directory}: {error.strerror}"

@@ -16,13 +16,13 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-LOCK = "run.lock"
+LOCK_FILE = "run.lock"
 """File in the run's directory. It stays when the run has ended: what counts is whether it is locked."""
-PATIENCE = 1.0
+LOCK_TIMEOUT_S = 1.0
 """Seconds for which a lock is tried: `is_live` holds it for an instant."""
 
 
-class Holder(msgspec.Struct):
+class LockHolder(msgspec.Struct):
     """The process that trains a run, or was the last to do so."""
 
     pid: int
@@ -37,7 +37,7 @@ def is_live(directory: Path) -> bool:
     if fcntl is None:
         return False
     try:
-        file = os.open(directory / LOCK, os.O_RDONLY)
+        file = os.open(directory / LOCK_FILE, os.O_RDONLY)
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:
@@ -53,18 +53,18 @@ def is_live(directory: Path) -> bool:
 
 def live_since(directory: Path) -> float:
     """When the process that trains a live run began to, seconds since the epoch. Raises OSError."""
-    return (directory / LOCK).stat().st_mtime
+    return (directory / LOCK_FILE).stat().st_mtime
 
 
-def read_holder(directory: Path) -> Holder | None:
+def read_holder(directory: Path) -> LockHolder | None:
     """Who holds the lock of a run, or was the last to; None where that was not written down."""
     try:
-        return msgspec.json.decode((directory / LOCK).read_bytes(), type=Holder)
+        return msgspec.json.decode((directory / LOCK_FILE).read_bytes(), type=LockHolder)
     except (OSError, msgspec.DecodeError):
         return None
 
 
-def has_ended(directory: Path) -> bool:
+def writer_has_exited(directory: Path) -> bool:
     """Whether it is known that whoever recorded in this directory last does so no longer: a process of this machine.
 
     Raises OSError as `is_live` does.
@@ -81,42 +81,42 @@ class RunLock:
     """
 
     def __init__(self, directory: Path) -> None:
-        self.problem: str | None = None
+        self.warning: str | None = None
         """Why the run does not count as alive although it is: a sentence for people."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            self._file = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise RecordingError(f"cannot record to {directory}: {error.strerror}") from error
         try:
             self._lock(directory)
             os.ftruncate(self._file, 0)
-            os.pwrite(self._file, msgspec.json.encode(Holder(pid=os.getpid(), host=socket.gethostname())), 0)
+            os.pwrite(self._file, msgspec.json.encode(LockHolder(pid=os.getpid(), host=socket.gethostname())), 0)
         except OSError as error:
-            self.problem = f"nobody can see that this run is alive: {directory / LOCK}: {error.strerror}"
+            self.warning = f"nobody can see that this run is alive: {directory / LOCK_FILE}: {error.strerror}"
         except RecordingError:
             os.close(self._file)
             raise
 
     def _lock(self, directory: Path) -> None:
         """Raises RecordingError if another process has it, OSError if there are no locks."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + LOCK_TIMEOUT_S
         while fcntl is not None:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise RecordingError(_taken(directory)) from None
+                    raise RecordingError(_locked_message(directory)) from None
                 time.sleep(0.01)
-        self.problem = "nobody can see that this run is alive: this system has no file locks"
+        self.warning = "nobody can see that this run is alive: this system has no file locks"
 
     def release(self) -> None:
         """The run is over."""
         os.close(self._file)
 
 
-def _taken(directory: Path) -> str:
+def _locked_message(directory: Path) -> str:
     holder = read_holder(directory)
     who = f"process {holder.pid} on {holder.host}" if holder else "another process"
     return f"{directory} is being trained by {who}: stop that run first, or watch it with esper-sanctum attach"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from esper.recording.segments import ReadError, list_segments, packed_path
 
-LAST = "last"
+LAST_ALIAS = "last"
 """Stands for the run that was written to last."""
-NEAREST = 3
+MAX_SUGGESTIONS = 3
 """Names offered in place of one that is not there."""
 
 
@@ -54,7 +54,7 @@ def resolve_run(text: str, telemetry_dir: Path) -> Path:
     Raises ReadError if there is none, with the nearest names.
     """
     runs = list_runs(telemetry_dir)
-    if text == LAST:
+    if text == LAST_ALIAS:
         if not runs:
             raise ReadError(f"there is no last run: {telemetry_dir} holds none yet")
         return runs[0]
@@ -62,10 +62,10 @@ def resolve_run(text: str, telemetry_dir: Path) -> Path:
         if path.exists():
             return path
     names = [run.name for run in runs]
-    if nearest := difflib.get_close_matches(text, names, n=NEAREST, cutoff=0.4):
+    if nearest := difflib.get_close_matches(text, names, n=MAX_SUGGESTIONS, cutoff=0.4):
         offer = f"did you mean {' or '.join(nearest)}"
     else:
-        offer = f"the newest there: {', '.join(names[:NEAREST])}" if names else "it holds no runs yet"
+        offer = f"the newest there: {', '.join(names[:MAX_SUGGESTIONS])}" if names else "it holds no runs yet"
     raise ReadError(f"there is no file {text!r}, nor a run of that name in {telemetry_dir}: {offer}")
 
 

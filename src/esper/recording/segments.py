@@ -11,17 +11,17 @@ from typing import BinaryIO
 
 import zstandard
 
-CHUNK = 1 << 18
+READ_CHUNK_BYTES = 1 << 18
 """Bytes read at a time, to be decoded together: some hundred events."""
-PACKED_CHUNK = 1 << 14
+PACKED_READ_BYTES = 1 << 14
 """Bytes of a packed file read at a time: they grow up to thirtyfold."""
-MOST_HELD = 1 << 26
+MAX_FRAME_BYTES = 1 << 26
 """Plain bytes of a frame that are held until its checksum was found right; a recorder's frames are far smaller."""
-LONGEST_LINE = 1 << 28
+MAX_LINE_BYTES = 1 << 28
 """Bytes without a line's end after which a file cannot be a recording."""
 
 _MAGIC = zstandard.MAGIC_NUMBER.to_bytes(4, "little")
-_NAME = re.compile(r"events-(\d+)\.jsonl(\.zst)?")
+_SEGMENT_NAME = re.compile(r"events-(\d+)\.jsonl(\.zst)?")
 
 
 class ReadError(Exception):
@@ -46,7 +46,7 @@ def is_packed(path: Path) -> bool:
 
 def list_segments(directory: Path) -> list[Path]:
     """The segments of a run in order, each by its plain path, whether it is packed or not. Raises OSError."""
-    found = (_NAME.fullmatch(path.name) for path in directory.iterdir())
+    found = (_SEGMENT_NAME.fullmatch(path.name) for path in directory.iterdir())
     return [segment_path(directory, number) for number in sorted({int(match[1]) for match in found if match})]
 
 
@@ -57,7 +57,7 @@ def plain_path(path: Path) -> Path:
 
 def segment_number(path: Path) -> int:
     """The number in a segment's name, which `list_segments` gave."""
-    match = _NAME.fullmatch(path.name)
+    match = _SEGMENT_NAME.fullmatch(path.name)
     assert match is not None
     return int(match[1])
 
@@ -71,24 +71,24 @@ class Segment:
     def __init__(self, path: Path) -> None:
         """`path` is that of the plain file; where there is none, the packed one beside it is read."""
         self.path = path
-        self.cut = False
+        self.is_truncated = False
         """The packed file ends too early."""
-        self.corrupt = False
+        self.is_corrupt = False
         """A part of the packed file cannot be unpacked."""
         self._frames = [(0, 0)]
         """Where zstd frames are known to start: offset in the plain text, and in the packed file."""
 
     @property
-    def broken(self) -> list[Path]:
+    def damaged_paths(self) -> list[Path]:
         """The packed file, if not all of it can be unpacked."""
-        return [packed_path(self.path)] if self.cut or self.corrupt else []
+        return [packed_path(self.path)] if self.is_truncated or self.is_corrupt else []
 
     @property
     def packed(self) -> bool:
         """Finished and packed: nothing will be appended."""
         return not self.path.exists() and packed_path(self.path).exists()
 
-    def pieces(self, offset: int) -> Iterator[tuple[int, bytes]]:
+    def line_blocks(self, offset: int) -> Iterator[tuple[int, bytes]]:
         """Every whole line from a byte on, many at a time, with the offset after them.
 
         What follows the last line's end is left. Raises ReadError when the file cannot be opened, or has no lines.
@@ -104,17 +104,17 @@ class Segment:
                 yield offset, piece
             rest.append(chunk[cut:])
             waiting += len(chunk) - cut
-            if waiting > LONGEST_LINE:
+            if waiting > MAX_LINE_BYTES:
                 raise ReadError(f"{self.path} is not a recording: it has no lines; expected JSON Lines of events")
 
-    def tail(self, offset: int) -> bytes:
+    def remainder(self, offset: int) -> bytes:
         """The beginning of what follows a byte; nothing at the end of the file."""
         return next(self._chunks(offset), b"")
 
-    def where(self, offset: int) -> str:
+    def describe_line(self, offset: int) -> str:
         """File and number, from 1, of the line that ends before a byte."""
         number, at = 0, 0
-        for end, text in self.pieces(0):
+        for end, text in self.line_blocks(0):
             if end >= offset:
                 number += text.count(b"\n", 0, offset - at)
                 break
@@ -147,20 +147,20 @@ class Segment:
             frame = zstandard.ZstdDecompressor().decompressobj()
             try:
                 for text in _unpack_frame(file, frame):
-                    for start in range(max(offset - at, 0), len(text), CHUNK):
-                        yield text[start : start + CHUNK]
+                    for start in range(max(offset - at, 0), len(text), READ_CHUNK_BYTES):
+                        yield text[start : start + READ_CHUNK_BYTES]
                     at += len(text)
             except zstandard.ZstdError:
-                self.corrupt = True
+                self.is_corrupt = True
                 packed = _find_frame(file, packed + 1)
                 continue
             if not frame.eof:
                 begun = file.tell() > packed
                 packed = _find_frame(file, packed + 1)
                 if packed < 0:
-                    self.cut = begun
+                    self.is_truncated = begun
                 else:  # its length is damaged, and it has swallowed what follows
-                    self.corrupt = True
+                    self.is_corrupt = True
                 continue
             packed = file.tell() - len(frame.unused_data)
             if at > self._frames[-1][0]:
@@ -174,10 +174,10 @@ def _unpack_frame(file: BinaryIO, frame: zstandard.ZstdDecompressionObj) -> Iter
     """
     held: list[bytes] = []
     size = 0
-    while not frame.eof and (data := file.read(PACKED_CHUNK)):
+    while not frame.eof and (data := file.read(PACKED_READ_BYTES)):
         held.append(frame.decompress(data))
         size += len(held[-1])
-        if size > MOST_HELD:
+        if size > MAX_FRAME_BYTES:
             yield b"".join(held)
             held, size = [], 0
     yield b"".join(held)
@@ -187,7 +187,7 @@ def _find_frame(file: BinaryIO, start: int) -> int:
     """Where the next frame may start, from a byte on; -1 where none does."""
     file.seek(start)
     rest = b""
-    while chunk := file.read(CHUNK):
+    while chunk := file.read(READ_CHUNK_BYTES):
         found = (rest + chunk).find(_MAGIC)
         if found >= 0:
             return start - len(rest) + found
@@ -198,13 +198,13 @@ def _find_frame(file: BinaryIO, start: int) -> int:
 
 def _read(file: BinaryIO, offset: int) -> Iterator[bytes]:
     file.seek(offset)
-    while chunk := file.read(CHUNK):
+    while chunk := file.read(READ_CHUNK_BYTES):
         yield chunk
 
 
-FRAME_BYTES = 1 << 20
+ZSTD_FRAME_BYTES = 1 << 20
 """Plain bytes in a zstd frame: the most that a reader unpacks to get at one line, and that a flipped bit costs."""
-LEVEL = 9
+ZSTD_LEVEL = 9
 """Of compression: less than a second for a whole segment, on a core that may have a lane to drive. At level 15 it would
 be 8 % smaller, and take five times as long."""
 
@@ -217,7 +217,7 @@ class SegmentWriter:
         self.path = path
         self.size = 0
         """Bytes of whole lines."""
-        self._torn = False
+        self._has_partial_line = False
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         try:
             self.append(opening)
@@ -228,17 +228,17 @@ class SegmentWriter:
 
     def append(self, lines: bytes) -> None:
         """Write whole lines. Raises OSError; then the same lines may be appended again."""
-        if self._torn:
+        if self._has_partial_line:
             os.ftruncate(self._file, self.size)
-        self._torn = True
+        self._has_partial_line = True
         rest = memoryview(lines)
         while rest:
             rest = rest[os.write(self._file, rest) :]
-        self._torn = False
+        self._has_partial_line = False
         self.size += len(lines)
 
     @property
-    def vanished(self) -> bool:
+    def is_deleted(self) -> bool:
         """The file is no longer where it was made, so what is written to it would be lost."""
         try:
             there = self.path.stat()
@@ -253,20 +253,20 @@ class SegmentWriter:
     def close(self) -> None:
         """Write no more."""
         try:
-            if self._torn:
+            if self._has_partial_line:
                 os.ftruncate(self._file, self.size)
         finally:
             os.close(self._file)
 
 
-def pack(plain: Path) -> None:
+def compress_segment(plain: Path) -> None:
     """Put a packed file in the place of a finished segment. Raises OSError; the plain file is then still there."""
     packed = packed_path(plain)
     partial = packed.with_name(packed.name + ".part")
-    compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
     try:
         with plain.open("rb") as source, partial.open("wb") as target:
-            while piece := source.read(FRAME_BYTES):
+            while piece := source.read(ZSTD_FRAME_BYTES):
                 target.write(compressor.compress(piece))
             target.flush()
             os.fsync(target.fileno())

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import msgspec
 
-from esper.recording.decoder import KINDS, Unreadable
-from esper.recording.merged_ranks import Merged, Source, rank_directories, read
+from esper.recording.decoder import RECORD_TYPES, UnreadableLine
+from esper.recording.merged_ranks import MergedRecording, Source, rank_directories, scan_source
 from esper.recording.segments import ReadError, Segment, list_segments
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record
 
-DAMAGED = 20
+MAX_DAMAGE_NOTICES = 20
 """Damaged lines told one by one; what comes after them is not looked for in the file."""
 
 
-class Tail:
+class RecordingFollower:
     """The records of a run from the last Keyframe on; those of several ranks from the first on.
 
     Args:
@@ -54,7 +54,7 @@ class Tail:
         if not paths:
             return
         if self._source is None:
-            self._source = Merged(self._run) if ranks else Segment(paths[-1])
+            self._source = MergedRecording(self._run) if ranks else Segment(paths[-1])
         gone = isinstance(self._source, Segment) and self._source.path not in paths
         if not gone:
             yield from self._read_on(self._source)
@@ -63,7 +63,7 @@ class Tail:
                 if gone:
                     self.notices.append(f"{self._source.path} has vanished: what was not read of it is lost")
                     gone = False
-                elif self._source.tail(self._offset):
+                elif self._source.remainder(self._offset):
                     self.notices.append(f"{self._source.path} ends in the middle of a line: that event is lost")
                 self._source, self._offset = Segment(path), 0
                 yield from self._read_on(self._source)
@@ -73,13 +73,13 @@ class Tail:
         going = True
         while going:
             going = False
-            for end, _, found in read(source, self._offset, self._envs):
+            for end, _, found in scan_source(source, self._offset, self._envs):
                 self._offset = end
                 if isinstance(found, Keyframe):
-                    yield from self._rebase(found)
+                    yield from self._apply_keyframe(found)
                     going = True  # with as many envs as the Keyframe has
                     break
-                if isinstance(found, Unreadable):
+                if isinstance(found, UnreadableLine):
                     self._skip(source, end, found)
                     continue
                 if isinstance(found[0], ev.RunStarted):
@@ -87,7 +87,7 @@ class Tail:
                 self._seq = found[-1].seq
                 yield from found
 
-    def _rebase(self, keyframe: Keyframe) -> Iterator[Keyframe]:
+    def _apply_keyframe(self, keyframe: Keyframe) -> Iterator[Keyframe]:
         """A Keyframe that says nothing new, as that of a next segment, is kept back."""
         try:
             self._envs = len(keyframe.open().envs)
@@ -97,13 +97,13 @@ class Tail:
             self._seq = keyframe.seq
             yield keyframe
 
-    def _skip(self, source: Source, end: int, bad: Unreadable) -> None:
-        if bad.kind is None or bad.kind in KINDS:
+    def _skip(self, source: Source, end: int, bad: UnreadableLine) -> None:
+        if bad.type_name is None or bad.type_name in RECORD_TYPES:
             self._damaged += 1
-            if self._damaged <= DAMAGED:
-                self.notices.append(f"{source.where(end)} is damaged and was skipped: {bad.reason}")
-            elif self._damaged == DAMAGED + 1:
+            if self._damaged <= MAX_DAMAGE_NOTICES:
+                self.notices.append(f"{source.describe_line(end)} is damaged and was skipped: {bad.reason}")
+            elif self._damaged == MAX_DAMAGE_NOTICES + 1:
                 self.notices.append("more lines are damaged and are skipped: replay tells of them")
-        elif bad.kind not in self._strange:
-            self._strange.add(bad.kind)
-            self.notices.append(f"events of the unknown type {bad.kind} were skipped; a newer version wrote them")
+        elif bad.type_name not in self._strange:
+            self._strange.add(bad.type_name)
+            self.notices.append(f"events of the unknown type {bad.type_name} were skipped; a newer version wrote them")

@@ -18,26 +18,26 @@ from textual.drivers.web_driver import WebDriver
 from textual.filter import LineFilter
 from textual.screen import Screen
 
-from esper.process import spare_what_is_loaded
+from esper.process import freeze_loaded_objects
 from esper.recording.segments import ReadError
-from esper.sanctum.bindings import APP, ENV_VIEW, KEYS, bindings, shown
+from esper.sanctum.bindings import APP_CATEGORIES, ENV_VIEW, KEYS, bindings, is_available
 from esper.sanctum.controllers.diagnosis import DiagnosisActions
 from esper.sanctum.controllers.run_actions import RunActions
 from esper.sanctum.controllers.sharing import SharingActions
 from esper.sanctum.controllers.time_travel import PlaybackActions
-from esper.sanctum.driver import LastingDriver, PageDriver
+from esper.sanctum.driver import BrowserDriver, ResilientDriver
 from esper.sanctum.screens import SCREEN_CLASSES, open_screen
 from esper.sanctum.screens.base import HEIGHT, WIDTH, RunScreen
 from esper.sanctum.screens.env_detail import EnvDetail
 from esper.sanctum.screens.help import Help
-from esper.sanctum.source import Source
-from esper.sanctum.symbols import CharsetFilter, chosen
+from esper.sanctum.source import RunSource
+from esper.sanctum.symbols import CharsetFilter, detect_charset
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.view import GoToMoment, ViewState
 
-TICK = 0.2
+TICK_INTERVAL_S = 0.2
 """Seconds between two looks at the source."""
-MOST_NOTICES = 3
+MAX_NOTICES = 3
 """Of what could not be read, so many are shown; so long that they can be."""
 NOTICE_SECONDS = 20.0
 _WIDTHS = [(0, "-tiny"), (WIDTH, "-narrow"), (110, "-normal"), (160, "-wide")]
@@ -55,13 +55,13 @@ class SanctumApp(App[None]):
     TITLE = "Esper Sanctum"
     DEFAULT_MODE = "overview"
     CSS_PATH = Path(__file__).with_name("sanctum.tcss")
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(*APP)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(*APP_CATEGORIES)]
     HORIZONTAL_BREAKPOINTS = _WIDTHS
     VERTICAL_BREAKPOINTS = _HEIGHTS
 
     def __init__(
         self,
-        source: Source,
+        source: RunSource,
         *,
         theme: str,
         symbols: str = "braille",
@@ -111,13 +111,13 @@ class SanctumApp(App[None]):
         self.source.start()
         self.diagnosis_actions.start()
         self._ticked = time.monotonic()
-        self.set_interval(TICK, self._tick)
+        self.set_interval(TICK_INTERVAL_S, self._tick)
 
     def _tick(self) -> None:
-        if isinstance(self._driver, LastingDriver):
+        if isinstance(self._driver, ResilientDriver):
             if self._driver.closed:
                 self.exit()
-            elif self._driver.take_loss():
+            elif self._driver.consume_dropped():
                 self.screen.refresh()
         now = time.monotonic()
         elapsed, self._ticked = now - self._ticked, now
@@ -129,25 +129,25 @@ class SanctumApp(App[None]):
             self.refresh_view()
         self.diagnosis_actions.update_stats(now)
         self._warn()
-        if self.source.rival is not None and (news := self.source.rival.news()) is not None:
+        if self.source.ghost_run is not None and (news := self.source.ghost_run.pop_message()) is not None:
             self.notify(news, timeout=NOTICE_SECONDS, markup=False)
-        for refusal in self.source.requests.refusals() if self.source.requests else ():
+        for refusal in self.source.requests.pop_refusals() if self.source.requests else ():
             self.notify(refusal, severity="error", markup=False)
 
     def _warn(self) -> None:
         """Say what of a recording could not be read."""
         notices = self.source.notices
-        for notice in notices[self._warned : MOST_NOTICES]:
+        for notice in notices[self._warned : MAX_NOTICES]:
             self.notify(notice, severity="warning", timeout=NOTICE_SECONDS, markup=False)
-        if len(notices) > MOST_NOTICES >= self._warned:
-            rest = len(notices) - MOST_NOTICES
+        if len(notices) > MAX_NOTICES >= self._warned:
+            rest = len(notices) - MAX_NOTICES
             self.notify(f"{rest} more notices: --no-tui prints all.", severity="warning", timeout=NOTICE_SECONDS)
         self._warned = len(notices)
 
     def get_driver_class(self) -> type[Driver]:
         """Textual's; those of a terminal and a page, for one that may be closed."""
         driver = super().get_driver_class()
-        return {LinuxDriver: LastingDriver, WebDriver: PageDriver}.get(driver, driver)
+        return {LinuxDriver: ResilientDriver, WebDriver: BrowserDriver}.get(driver, driver)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's, and the translation into what the terminal can draw."""
@@ -208,9 +208,9 @@ class SanctumApp(App[None]):
         focused = {active.binding.id for active in screen.active_bindings.values()}
         for key in KEYS:
             known = key.priority or key.action == "command_palette"  # a second key for the same, and this list itself
-            if not shown(key, live=self.source.live) or known:
+            if not is_available(key, live=self.source.live) or known:
                 continue
-            if key.category in APP:
+            if key.category in APP_CATEGORIES:
                 yield SystemCommand(key.name.capitalize(), key.description, partial(self.run_action, key.action))
             elif key.id in focused:
                 first = key.keys.partition(",")[0]
@@ -357,7 +357,7 @@ class SanctumApp(App[None]):
 
 
 def run_dashboard(
-    source: Source,
+    source: RunSource,
     *,
     theme: str,
     symbols: str,
@@ -383,7 +383,9 @@ def run_dashboard(
     Raises:
         ThemeError: the theme is unknown, or a theme file is broken.
     """
-    app = SanctumApp(source, theme=theme, symbols=chosen(symbols), bell=bell, notify=notify, env=env, place=place)
-    spare_what_is_loaded()
+    app = SanctumApp(
+        source, theme=theme, symbols=detect_charset(symbols), bell=bell, notify=notify, env=env, place=place
+    )
+    freeze_loaded_objects()
     app.run()
     return 1 if app.return_code is None else app.return_code  # None: the thread that reads the keys broke down

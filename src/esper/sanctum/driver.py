@@ -13,13 +13,13 @@ from textual.messages import ExitApp
 if TYPE_CHECKING:
     from textual.app import App
 
-MOST = 1 << 20
+MAX_PENDING_CHARS = 1 << 20
 """Characters that wait for a terminal: those of several frames of a large one. What is more is dropped."""
-FAREWELL = 1.0
+EXIT_DRAIN_S = 1.0
 """Seconds for which a terminal is waited for that is to be left as it was."""
 
 
-class LastingDriver(LinuxDriver):
+class ResilientDriver(LinuxDriver):
     """Textual's driver, for a terminal that may be closed, or frozen: open, but nobody reads what is written to it.
 
     Textual's own writes in a thread, behind a queue with room for 30 pieces. An error would end that thread, and a
@@ -32,7 +32,7 @@ class LastingDriver(LinuxDriver):
     ) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
         assert self._file is not None  # it is stderr, as it was when the process began
-        self._output = Output(self._file.fileno(), self._file.encoding)
+        self._output = OutputThread(self._file.fileno(), self._file.encoding)
 
     def write(self, data: str) -> None:
         """Have it written, soon."""
@@ -43,14 +43,14 @@ class LastingDriver(LinuxDriver):
         """Whether the terminal is gone: it takes nothing any more, or is none."""
         return self._output.closed or (self.input_tty and not os.isatty(self.fileno))
 
-    def take_loss(self) -> bool:
+    def consume_dropped(self) -> bool:
         """Whether frames were dropped since the last time, and the terminal takes them again: it has to be redrawn."""
-        return self._output.take_loss()
+        return self._output.consume_dropped()
 
     def close(self) -> None:
         """Leave the terminal: what was written has come to it, unless it is frozen."""
         super().close()
-        self._output.drain(FAREWELL)
+        self._output.drain(EXIT_DRAIN_S)
 
     def _sigcont_application(self, *_: object) -> None:
         # A terminal that is closed continues its processes, whether they were suspended or not. Textual would begin
@@ -59,7 +59,7 @@ class LastingDriver(LinuxDriver):
             super()._sigcont_application()
 
 
-class PageDriver(WebDriver):
+class BrowserDriver(WebDriver):
     """Textual's driver, for a page whose server may be killed: without one, a dashboard would go on for nobody."""
 
     def run_input_thread(self) -> None:
@@ -68,7 +68,7 @@ class PageDriver(WebDriver):
         self._app.post_message(ExitApp())
 
 
-class Output:
+class OutputThread:
     """What is written to a terminal, by a thread of its own, so that nobody who writes is held up.
 
     What waits for longer than there is room for it is dropped, in whole pieces, so that no sequence is torn. From the
@@ -94,13 +94,13 @@ class Output:
     def write(self, text: str) -> None:
         """Have it written, soon."""
         with self._changed:
-            if self._size + len(text) > MOST:
+            if self._size + len(text) > MAX_PENDING_CHARS:
                 self._waiting, self._size, self._lost = [], 0, True
             self._waiting.append(text)
             self._size += len(text)
             self._changed.notify_all()
 
-    def take_loss(self) -> bool:
+    def consume_dropped(self) -> bool:
         """Whether anything was dropped since the last time; told once all that is left of it was written."""
         with self._changed:
             lost = self._lost and self._idle

@@ -12,12 +12,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from esper.formatting import nearest
+from esper.formatting import suggest
 from esper.sanctum.symbols import OPS, STAGES
 from esper.telemetry.events import EnvStepped, SlotReading
 from esper.telemetry.state import EnvState, RunState
 
-Term: TypeAlias = Callable[[EnvState, str | None], bool]
+EnvPredicate: TypeAlias = Callable[[EnvState, str | None], bool]
 """Whether an env is to be shown; given it, and the severity of its worst anomaly."""
 
 
@@ -29,7 +29,7 @@ def _of_step(value: Callable[[EnvStepped], float | None]) -> Callable[[EnvState]
     return lambda env: value(env.stepped) if env.stepped else None
 
 
-NUMBERS: dict[str, Callable[[EnvState], float | None]] = {
+NUMERIC_FIELDS: dict[str, Callable[[EnvState], float | None]] = {
     "env": lambda env: env.env,
     "acc": _of_step(lambda step: step.accuracy),
     "best": lambda env: env.best_accuracy,
@@ -54,7 +54,7 @@ _COMPARE = {
 _COMPARISON = re.compile(r"([^<>=!:]*)(<=|>=|!=|<|>|=)(.*)")
 
 
-def parse_filter(text: str, lanes: Sequence[str]) -> Term:
+def parse_filter(text: str, lanes: Sequence[str]) -> EnvPredicate:
     """The meaning of a filter; of an empty one, that every env is shown.
 
     Args:
@@ -68,7 +68,7 @@ def parse_filter(text: str, lanes: Sequence[str]) -> Term:
     return lambda env, severity: all(term(env, severity) for term in terms)
 
 
-def _term(word: str, lanes: Sequence[str]) -> Term:
+def _term(word: str, lanes: Sequence[str]) -> EnvPredicate:
     if word == "anomaly":
         return lambda _, severity: severity is not None
     if compared := _COMPARISON.fullmatch(word):
@@ -77,17 +77,17 @@ def _term(word: str, lanes: Sequence[str]) -> Term:
     if colon and kind in _KIND_TERMS:
         return _KIND_TERMS[kind](value, lanes)
     if colon and not any(word in lane for lane in lanes):
-        raise FilterError(f"there is no '{kind}:' to filter by; {nearest(kind, _KIND_TERMS)}")
+        raise FilterError(f"there is no '{kind}:' to filter by; {suggest(kind, _KIND_TERMS)}")
     if word.isdecimal():
         number = int(word)
         return lambda env, _: env.env == number
-    return lambda env, _: word in _words(env)
+    return lambda env, _: word in _row_text(env)
 
 
-def _comparison(name: str, symbol: str, value: str) -> Term:
-    if name not in NUMBERS:
-        raise FilterError(f"there is no number '{name}' to compare; {nearest(name, NUMBERS)}")
-    bound, compare, of = _number(name, value), _COMPARE[symbol], NUMBERS[name]
+def _comparison(name: str, symbol: str, value: str) -> EnvPredicate:
+    if name not in NUMERIC_FIELDS:
+        raise FilterError(f"there is no number '{name}' to compare; {suggest(name, NUMERIC_FIELDS)}")
+    bound, compare, of = _number(name, value), _COMPARE[symbol], NUMERIC_FIELDS[name]
 
     def holds(env: EnvState, _: str | None) -> bool:
         measured = of(env)
@@ -111,29 +111,29 @@ def _number(name: str, text: str) -> float:
         raise FilterError(f"'{name}' is compared with a number, as in {name}<0.5; '{text}' is none") from None
 
 
-def _at_stage(value: str, _: Sequence[str]) -> Term:
+def _at_stage(value: str, _: Sequence[str]) -> EnvPredicate:
     return _slots(lambda slot: slot.stage == value, value, list(STAGES), "stage")
 
 
-def _of_blueprint(value: str, _: Sequence[str]) -> Term:
+def _of_blueprint(value: str, _: Sequence[str]) -> EnvPredicate:
     if not value:
         raise FilterError("'blueprint:' needs a name, as in blueprint:norm")
     return _slots(lambda slot: value in (slot.blueprint or ""), None, [], "blueprint")
 
 
-def _slots(holds: Callable[[SlotReading], bool], value: str | None, known: Sequence[str], what: str) -> Term:
+def _slots(holds: Callable[[SlotReading], bool], value: str | None, known: Sequence[str], what: str) -> EnvPredicate:
     _check(value, known, what)
     return lambda env, _: env.stepped is not None and any(map(holds, env.stepped.slots))
 
 
-def _with_op(value: str, _: Sequence[str]) -> Term:
+def _with_op(value: str, _: Sequence[str]) -> EnvPredicate:
     _check(value, list(OPS), "op")
     return lambda env, _: env.stepped is not None and env.stepped.op == value
 
 
-def _on_device(value: str, lanes: Sequence[str]) -> Term:
+def _on_device(value: str, lanes: Sequence[str]) -> EnvPredicate:
     if not value or not any(lane.startswith(value) for lane in lanes):
-        raise FilterError(f"there is no device '{value}'; {nearest(value, dict.fromkeys(lanes))}")
+        raise FilterError(f"there is no device '{value}'; {suggest(value, dict.fromkeys(lanes))}")
     exact = value in lanes
     return lambda env, _: env.lane == value if exact else env.lane.startswith(value)
 
@@ -143,10 +143,10 @@ _KIND_TERMS = {"stage": _at_stage, "device": _on_device, "blueprint": _of_bluepr
 
 def _check(value: str | None, known: Sequence[str], what: str) -> None:
     if value is not None and value not in known:
-        raise FilterError(f"there is no {what} '{value}'; {nearest(value, known)}")
+        raise FilterError(f"there is no {what} '{value}'; {suggest(value, known)}")
 
 
-def _words(env: EnvState) -> str:
+def _row_text(env: EnvState) -> str:
     """What stands in the row of an env."""
     words = [f"{env.env:02d}", env.lane]
     if env.stepped is not None:
@@ -156,7 +156,7 @@ def _words(env: EnvState) -> str:
     return " ".join(words).lower()
 
 
-def ordered(
+def sort_envs(
     envs: Sequence[EnvState], value: Callable[[EnvState], float | None], *, descending: bool, first: frozenset[int]
 ) -> list[int]:
     """Numbers of the envs by a value: `first` before all others, what is not a number next, what is missing last."""
@@ -172,13 +172,13 @@ def ordered(
     return [env.env for env in sorted(envs, key=place)]
 
 
-def severities_of(state: RunState) -> dict[int, str]:
+def worst_severity_by_env(state: RunState) -> dict[int, str]:
     """Of each env with an anomaly, that of the worst."""
     active = reversed(state.active_anomalies())
     return {a.found.env: a.found.severity for a in active if a.found.env is not None}
 
 
-def worst_of(envs: Sequence[EnvState], severities: Mapping[int, str]) -> int | None:
+def worst_env(envs: Sequence[EnvState], severities: Mapping[int, str]) -> int | None:
     """The env that wants a look most: by its anomalies, then by an accuracy that is no number, then by a low one."""
 
     def place(env: EnvState) -> tuple[int, bool, float]:

@@ -4,71 +4,71 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from esper.attach.client import RemoteControl
-from esper.control import Kind
+from esper.attach.client import RemoteRequestQueue
+from esper.control import RequestKind
 from esper.telemetry import events as ev
 from esper.telemetry.state import Record
 
-_SHOWN = {
-    Kind.PAUSE: "pausing…",
-    Kind.RESUME: "resuming…",
-    Kind.STEP: "one step…",
-    Kind.CHECKPOINT: "checkpointing…",
-    Kind.RESTORE: "restoring…",
-    Kind.STOP: "checkpointing, then leaving…",
-    Kind.ABANDON: "leaving…",
+_PENDING_LABELS = {
+    RequestKind.PAUSE: "pausing…",
+    RequestKind.RESUME: "resuming…",
+    RequestKind.STEP: "one step…",
+    RequestKind.CHECKPOINT: "checkpointing…",
+    RequestKind.RESTORE: "restoring…",
+    RequestKind.STOP: "checkpointing, then leaving…",
+    RequestKind.ABANDON: "leaving…",
 }
-_ONCE = frozenset({Kind.PAUSE, Kind.RESUME, Kind.STEP, Kind.CHECKPOINT})
+_DEDUPLICATED = frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP, RequestKind.CHECKPOINT})
 """Not asked for twice while the first is unanswered."""
 
 
-class Inbox(Protocol):
+class RequestSink(Protocol):
     """Takes requests for an engine. A Control is one."""
 
-    def ask(self, kind: Kind, origin: str, path: str | None = None) -> None:
+    def put(self, kind: RequestKind, origin: str, path: str | None = None) -> None:
         """Send a request."""
         ...
 
 
-class Requests:
+class PendingRequests:
     """Asks an engine in this process, and remembers until the answer."""
 
-    barred: str | None = None
+    disabled_reason: str | None = None
     """Why nothing may be asked: a sentence for people."""
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: RequestSink) -> None:
         self._inbox = inbox
-        self._pending: set[Kind] = set()
+        self._pending: set[RequestKind] = set()
         self._refused: list[str] = []
-        self._to_end = False
+        self._stopped_by_signal = False
         """Whether not a person, but a signal asked for the end: then there is nobody to try again."""
 
-    def ask(self, kind: Kind, path: str | None = None, origin: str = "keyboard") -> None:
+    def ask(self, kind: RequestKind, path: str | None = None, origin: str = "keyboard") -> None:
         """Send a request. PAUSE, RESUME, STEP and CHECKPOINT are not sent twice while the first is unanswered."""
-        if kind in self._pending and kind in _ONCE:
+        if kind in self._pending and kind in _DEDUPLICATED:
             return
         self._pending.add(kind)
-        self._to_end |= kind is Kind.STOP and origin == "signal"
-        self._inbox.ask(kind, origin, path)
+        self._stopped_by_signal |= kind is RequestKind.STOP and origin == "signal"
+        self._inbox.put(kind, origin, path)
 
     @property
-    def leaving(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether the run was asked to end."""
-        return bool(self._pending & {Kind.STOP, Kind.ABANDON})
+        return bool(self._pending & {RequestKind.STOP, RequestKind.ABANDON})
 
     @property
     def text(self) -> str:
         """What is asked for, for the header; empty when all is answered."""
-        return " ".join(self._shown(kind) for kind in _SHOWN if kind in self._pending)
+        return " ".join(self._shown(kind) for kind in _PENDING_LABELS if kind in self._pending)
 
-    def hear(self, record: Record) -> None:
+    def mark_answered(self, record: Record) -> None:
         """Cross off what this record answers."""
         answered = self._pending & self._answered(record)
         if answered and isinstance(record, ev.Logged):
             self._refused.append(record.text)
         self._pending -= answered
 
-    def refusals(self) -> list[str]:
+    def pop_refusals(self) -> list[str]:
         """What the engine could not do, or not even be asked, since the last call: sentences for people."""
         refused, self._refused = self._refused, []
         return refused
@@ -78,48 +78,57 @@ class Requests:
         """What events call the one who asks here."""
         return "keyboard"
 
-    def _shown(self, kind: Kind) -> str:
-        return _SHOWN[kind]
+    def _shown(self, kind: RequestKind) -> str:
+        return _PENDING_LABELS[kind]
 
-    def _answered(self, record: Record) -> set[Kind]:
+    def _answered(self, record: Record) -> set[RequestKind]:
         match record:
             case ev.ControlRequested(ignored=str()) if record.origin == self._origin:
-                return {Kind(record.kind)}
+                return {RequestKind(record.kind)}
             case ev.Paused(reason=str()):  # what was asked for could not be done
-                return set(Kind) - ({Kind.STOP} if self._to_end else set())
+                return set(RequestKind) - ({RequestKind.STOP} if self._stopped_by_signal else set())
             case ev.Paused():
-                return {Kind.PAUSE, Kind.STEP}
+                return {RequestKind.PAUSE, RequestKind.STEP}
             case ev.PhaseTimed():
-                return {Kind.STEP}
+                return {RequestKind.STEP}
             case ev.Resumed():
-                return {Kind.RESUME} if record.checkpoint is None else {Kind.RESUME, Kind.RESTORE}
+                return {RequestKind.RESUME} if record.checkpoint is None else {RequestKind.RESUME, RequestKind.RESTORE}
             case ev.CheckpointSaved() if record.origin == self._origin:
-                return {Kind.CHECKPOINT}
+                return {RequestKind.CHECKPOINT}
             case ev.Logged(severity="error"):
-                return {Kind.CHECKPOINT, Kind.RESTORE}  # what cannot be done is answered by an error in the log
+                return {
+                    RequestKind.CHECKPOINT,
+                    RequestKind.RESTORE,
+                }  # what cannot be done is answered by an error in the log
             case ev.RunEnded():
-                return {Kind.PAUSE, Kind.RESUME, Kind.STEP, Kind.CHECKPOINT, Kind.RESTORE}
+                return {
+                    RequestKind.PAUSE,
+                    RequestKind.RESUME,
+                    RequestKind.STEP,
+                    RequestKind.CHECKPOINT,
+                    RequestKind.RESTORE,
+                }
             case _:
                 return set()
 
 
-class RemoteRequests(Requests):
+class RemotePendingRequests(PendingRequests):
     """Asks an engine in another process, which first has to acknowledge what it is asked."""
 
-    def __init__(self, control: RemoteControl, *, read_only: bool) -> None:
+    def __init__(self, control: RemoteRequestQueue, *, read_only: bool) -> None:
         super().__init__(control)
         self._control = control
         if read_only:
-            self.barred = "This view is read-only: attach without --read-only to control the run."
+            self.disabled_reason = "This view is read-only: attach without --read-only to control the run."
 
-    def refusals(self) -> list[str]:
+    def pop_refusals(self) -> list[str]:
         """What the run could not be asked, or has refused, since the last call; it is crossed off."""
-        sentences = super().refusals()
+        sentences = super().pop_refusals()
         while not self._control.refusals.empty():
             kind, sentence = self._control.refusals.get()
             sentences.append(sentence)
             if kind is not None:
-                self._control.unheard.discard(kind)
+                self._control.unacknowledged.discard(kind)
                 self._pending.discard(kind)
         return sentences
 
@@ -127,47 +136,49 @@ class RemoteRequests(Requests):
     def _origin(self) -> str | None:
         return self._control.origin
 
-    def _shown(self, kind: Kind) -> str:
-        return f"asking to {kind.value}…" if kind in self._control.unheard else super()._shown(kind)
+    def _shown(self, kind: RequestKind) -> str:
+        return f"asking to {kind.value}…" if kind in self._control.unacknowledged else super()._shown(kind)
 
 
-class Hold(NamedTuple):
+class PauseCauseInfo(NamedTuple):
     """What a cause of `Paused` means for who looks on."""
 
-    what: str
+    description: str
     """What has happened: for people."""
-    way: str
+    advice: str
     """What leads on: for people."""
-    vain: frozenset[Kind]
+    refused_requests: frozenset[RequestKind]
     """What the engine would refuse."""
 
 
-HOLDS: dict[str, Hold] = {
-    "fault": Hold(
+PAUSE_CAUSES: dict[str, PauseCauseInfo] = {
+    "fault": PauseCauseInfo(
         "A step has failed, or run out of memory. The beginning of its round is saved.",
         "The step is half done: r goes back to a checkpoint, q ends the run.",
-        frozenset({Kind.PAUSE, Kind.RESUME, Kind.STEP, Kind.CHECKPOINT}),
+        frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP, RequestKind.CHECKPOINT}),
     ),
-    "unsaved": Hold(
+    "unsaved": PauseCauseInfo(
         "A step has failed, or run out of memory, and the beginning of its round cannot be saved.",
         "Make room: c tries again. r goes back to an older checkpoint; q tries again, or leaves without one.",
-        frozenset({Kind.PAUSE, Kind.RESUME, Kind.STEP}),
+        frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP}),
     ),
-    "recording": Hold(
+    "recording": PauseCauseInfo(
         "Events cannot be written: the disk is full, or the run's directory is gone. They wait in memory.",
         "Once that is mended, the run goes on by itself; q ends it.",
-        frozenset({Kind.PAUSE, Kind.RESUME, Kind.STEP}),
+        frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP}),
     ),
-    "checkpoint": Hold(
+    "checkpoint": PauseCauseInfo(
         "The checkpoint that was to end the run cannot be written.",
         "q tries again, or leaves without one; p goes on.",
         frozenset(),
     ),
 }
 """By cause."""
-_UNKNOWN = Hold("The run is held.", "A newer version of the program recorded why: see the reason.", frozenset())
+_UNKNOWN = PauseCauseInfo(
+    "The run is held.", "A newer version of the program recorded why: see the reason.", frozenset()
+)
 
 
-def hold_of(cause: str) -> Hold:
+def pause_cause(cause: str) -> PauseCauseInfo:
     """What a cause means."""
-    return HOLDS.get(cause, _UNKNOWN)
+    return PAUSE_CAUSES.get(cause, _UNKNOWN)

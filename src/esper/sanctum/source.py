@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from esper.attach.session import AttachSession
-from esper.history.divergence import Rival
+from esper.attach.session import AttachedRun
+from esper.history.divergence import GhostRun
 from esper.history.history import open_history
 from esper.history.playback import Playback
 from esper.recording.segments import ReadError
-from esper.sanctum.requests import Inbox, RemoteRequests, Requests
+from esper.sanctum.requests import PendingRequests, RemotePendingRequests, RequestSink
 from esper.telemetry.state import Keyframe, Record, RunState
 
-SLICE = 0.08
+READ_BUDGET_S = 0.08
 """Seconds of a tick that go into reading on, while a recording is not read to its end."""
 ENDED = frozenset({"done", "stopped", "failed"})
 """Values of `RunState.status` after which nothing more comes."""
 
 
-class Source(Protocol):
+class RunSource(Protocol):
     """What the dashboard shows. Read `state` anew each time: it may be replaced by another object."""
 
     live: bool
@@ -35,12 +35,12 @@ class Source(Protocol):
         ...
 
     @property
-    def requests(self) -> Requests | None:
+    def requests(self) -> PendingRequests | None:
         """The way to the engine; None where there is none to ask."""
         ...
 
     @property
-    def present(self) -> RunState:
+    def live_state(self) -> RunState:
         """What is true of the run itself: not `state`, while one looks at its past."""
         ...
 
@@ -49,11 +49,11 @@ class Source(Protocol):
         """The play head of a recording, or over the past of a live run; None in its present."""
         ...
 
-    def look_back(self) -> str | None:
+    def start_playback(self) -> str | None:
         """Have a play head made, now or within the next ticks; where that cannot be, one sentence that says why."""
         ...
 
-    def rejoin(self) -> None:
+    def return_to_live(self) -> None:
         """Leave the past of a live run for its present."""
         ...
 
@@ -63,7 +63,7 @@ class Source(Protocol):
         ...
 
     @property
-    def rival(self) -> Rival | None:
+    def ghost_run(self) -> GhostRun | None:
         """Another run that goes along as a ghost."""
         ...
 
@@ -96,16 +96,16 @@ class Source(Protocol):
         ...
 
 
-def is_over(source: Source) -> bool:
+def run_has_ended(source: RunSource) -> bool:
     """Whether nothing more will come from an engine."""
-    return source.present.status in ENDED or not source.alive
+    return source.live_state.status in ENDED or not source.alive
 
 
-class Session(Protocol):
+class RunHandle(Protocol):
     """A run in this process, with the engine in a thread of its own."""
 
     records: queue.SimpleQueue[Record]
-    failure: str | None
+    fatal_error: str | None
     """Set when the run could not be set up."""
 
     @property
@@ -114,12 +114,12 @@ class Session(Protocol):
         ...
 
     @property
-    def control(self) -> Inbox:
+    def control(self) -> RequestSink:
         """Where the engine is asked."""
         ...
 
     @property
-    def alive(self) -> bool:
+    def is_engine_alive(self) -> bool:
         """Whether the engine's thread runs."""
         ...
 
@@ -134,29 +134,29 @@ class LiveSource:
     live = True
     following = False
     attached = False
-    rival = None
+    ghost_run = None
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: RunHandle) -> None:
         self._session = session
-        self.present = RunState()
+        self.live_state = RunState()
         self.playback: Playback | None = None
         self.notices: list[str] = []
         self._past: Playback | None = None
         """The play head that was there last: it keeps what was read, and the bookmarks."""
         self._entering = False
         """It is to be shown as soon as everything is read."""
-        self.requests: Requests = Requests(session.control)
+        self.requests: PendingRequests = PendingRequests(session.control)
         self._started = False
 
     @property
     def state(self) -> RunState:
         """What is true now, or was true where one looks back to."""
-        return self.present if self.playback is None else self.playback.state
+        return self.live_state if self.playback is None else self.playback.state
 
     @property
     def alive(self) -> bool:
         """Whether the engine is at work, or will be once started."""
-        return not self._started or self._session.alive
+        return not self._started or self._session.is_engine_alive
 
     @property
     def directory(self) -> Path | None:
@@ -166,7 +166,7 @@ class LiveSource:
     @property
     def failure(self) -> str | None:
         """Why the run could not be set up."""
-        return self._session.failure
+        return self._session.fatal_error
 
     def start(self) -> None:
         """Start the engine's thread."""
@@ -180,20 +180,20 @@ class LiveSource:
         for _ in range(count):
             record = records.get_nowait()
             if isinstance(record, Keyframe):
-                self.present = record.open()
+                self.live_state = record.open()
             else:
-                self.present.apply(record)
-            self.requests.hear(record)
+                self.live_state.apply(record)
+            self.requests.mark_answered(record)
         try:
-            moved = self._go_on(seconds)
+            moved = self._advance_playback(seconds)
         except ReadError as error:
             self.notices.append(f"The past cannot be shown any more: {error}")
-            self.rejoin()
+            self.return_to_live()
             self._past = None
             moved = True
         return count > 0 or moved
 
-    def _go_on(self, seconds: float) -> bool:
+    def _advance_playback(self, seconds: float) -> bool:
         """Read on, and play, in the past; True if that changed anything. Raises ReadError."""
         if self._entering:
             self._enter()
@@ -201,11 +201,11 @@ class LiveSource:
         if playback is None:
             return False
         before = playback.position, playback.length, playback.playing, playback.speed
-        playback.poll(SLICE)
+        playback.poll(READ_BUDGET_S)
         playback.advance(seconds)
         return before != (playback.position, playback.length, playback.playing, playback.speed)
 
-    def look_back(self) -> str | None:
+    def start_playback(self) -> str | None:
         """Open what the run has recorded so far, at its end: a long recording within the next ticks."""
         if self.playback is None and not self._entering:
             if self._session.directory is None:
@@ -220,16 +220,16 @@ class LiveSource:
         """Read on, and show the end of the past once it is reached. Raises ReadError."""
         assert self._session.directory is not None
         if self._past is None:
-            self._past = Playback(open_history(self._session.directory, SLICE))
+            self._past = Playback(open_history(self._session.directory, READ_BUDGET_S))
         else:
-            self._past.poll(SLICE)
-        self._entering = not self._past.history.loaded
+            self._past.poll(READ_BUDGET_S)
+        self._entering = not self._past.history.is_fully_read
         if not self._entering:
             self.playback = self._past
             self.playback.playing = False
-            self.playback.to_end()
+            self.playback.seek_end()
 
-    def rejoin(self) -> None:
+    def return_to_live(self) -> None:
         """Show the present again, or stay in it."""
         self.playback = None
         self._entering = False
@@ -240,10 +240,10 @@ class AttachSource(LiveSource):
 
     attached = True
 
-    def __init__(self, session: AttachSession) -> None:
+    def __init__(self, session: AttachedRun) -> None:
         super().__init__(session)
         self.session = session
-        self.requests = RemoteRequests(session.control, read_only=session.read_only)
+        self.requests = RemotePendingRequests(session.control, read_only=session.read_only)
         self.notices = session.notices
         self._asked = ""
 
@@ -270,10 +270,10 @@ class ReplaySource:
     alive = False
 
     def __init__(
-        self, playback: Playback, *, hold: bool = False, follow: bool = False, rival: Rival | None = None
+        self, playback: Playback, *, hold: bool = False, follow: bool = False, rival: GhostRun | None = None
     ) -> None:
         self.playback = playback
-        self.rival = rival
+        self.ghost_run = rival
         self.failure: str | None = None
         self._hold = hold
         self._follow = follow
@@ -295,20 +295,20 @@ class ReplaySource:
         return self.playback.history.notices
 
     @property
-    def present(self) -> RunState:
+    def live_state(self) -> RunState:
         """A recording has no other present than what it shows."""
         return self.playback.state
 
-    def look_back(self) -> None:
+    def start_playback(self) -> None:
         """There is a play head already."""
 
-    def rejoin(self) -> None:
+    def return_to_live(self) -> None:
         """There is no present to go to."""
 
     def start(self) -> None:
         """Let it play, hold, or go to its end."""
         if self._follow:
-            self.playback.to_end()
+            self.playback.seek_end()
         else:
             self.playback.playing = not self._hold
 
@@ -321,15 +321,15 @@ class ReplaySource:
         """Move the play head on, if it plays; take in what was written since."""
         playback = self.playback
         try:
-            if self._follow or not playback.history.loaded:
-                playback.poll(SLICE)
+            if self._follow or not playback.history.is_fully_read:
+                playback.poll(READ_BUDGET_S)
             if playback.playing:
                 playback.advance(seconds)
-            if self.rival is not None:
-                self.rival.go_along(playback.state, SLICE)
+            if self.ghost_run is not None:
+                self.ghost_run.follow(playback.state, READ_BUDGET_S)
         except ReadError as error:
             self.failure = str(error)
         place = (playback.position, playback.length, playback.playing, playback.speed)
-        seen = (*place, self.rival and self.rival.note)
+        seen = (*place, self.ghost_run and self.ghost_run.comparison_label)
         changed, self._seen = seen != self._seen, seen
         return changed

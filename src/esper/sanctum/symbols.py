@@ -20,8 +20,8 @@ from rich.text import Text
 from textual.color import Color
 from textual.filter import LineFilter
 
-from esper.formatting import NOT_A_NUMBER, NOT_MEASURED, power
-from esper.history.timeline import Sign
+from esper.formatting import NOT_A_NUMBER, NOT_MEASURED, format_power
+from esper.history.timeline import MarkKind
 
 _CONSOLE = Console()
 """Rich wants one to wrap a text, and asks nothing of it."""
@@ -60,7 +60,7 @@ SEVERITIES: dict[str, Symbol] = {
     )
 }
 
-STATUSES: dict[str, Symbol] = {
+STATUS_SYMBOLS: dict[str, Symbol] = {
     symbol.name: symbol
     for symbol in (
         Symbol("STARTING", "○", "torch is being loaded and the envs are being built"),
@@ -75,18 +75,18 @@ STATUSES: dict[str, Symbol] = {
     )
 }
 
-SIGNS: dict[Sign, tuple[Symbol, str]] = {
-    Sign.BOOKMARK: (Symbol("bookmark", "◆", "set here with m"), "key"),
-    Sign.DIVERGENCE: (Symbol("divergence", "≠", "from here on, the run held against it computed otherwise"), "key"),
-    Sign.ROLLBACK: (Symbol("rollback", "↶", "the governor took an env back"), "error"),
-    Sign.NOT_FINITE: (Symbol("not finite", "✖", "an anomaly: something became NaN or infinite"), "error"),
-    Sign.ANOMALY: (Symbol("anomaly", "▲", "a value left its range"), "warning"),
-    Sign.CHECKPOINT: (Symbol("checkpoint", "C", "a checkpoint was written"), "bright"),
-    Sign.PAUSE: (Symbol("pause", "‖", "the run was paused"), "bright"),
-    Sign.SKIP: (Symbol("skip", "↓", "a gradient overflowed, and a loss scale fell"), "warning"),
-    Sign.FOSSILIZED: (Symbol("fossilized", "F", "a seed became permanent"), "fossilized"),
-    Sign.CULLED: (Symbol("culled", "x", "a seed was removed"), "culled"),
-    Sign.PLANTED: (Symbol("planted", "g", "a seed was planted"), "germinated"),
+MARK_SYMBOLS: dict[MarkKind, tuple[Symbol, str]] = {
+    MarkKind.BOOKMARK: (Symbol("bookmark", "◆", "set here with m"), "key"),
+    MarkKind.DIVERGENCE: (Symbol("divergence", "≠", "from here on, the run held against it computed otherwise"), "key"),
+    MarkKind.ROLLBACK: (Symbol("rollback", "↶", "the governor took an env back"), "error"),
+    MarkKind.NOT_FINITE: (Symbol("not finite", "✖", "an anomaly: something became NaN or infinite"), "error"),
+    MarkKind.ANOMALY: (Symbol("anomaly", "▲", "a value left its range"), "warning"),
+    MarkKind.CHECKPOINT: (Symbol("checkpoint", "C", "a checkpoint was written"), "bright"),
+    MarkKind.PAUSE: (Symbol("pause", "‖", "the run was paused"), "bright"),
+    MarkKind.SKIP: (Symbol("skip", "↓", "a gradient overflowed, and a loss scale fell"), "warning"),
+    MarkKind.FOSSILIZED: (Symbol("fossilized", "F", "a seed became permanent"), "fossilized"),
+    MarkKind.CULLED: (Symbol("culled", "x", "a seed was removed"), "culled"),
+    MarkKind.PLANTED: (Symbol("planted", "g", "a seed was planted"), "germinated"),
 }
 """Signs of the time line and their roles; where several fall into one cell, the first is shown."""
 
@@ -125,7 +125,7 @@ class Cell(NamedTuple):
     role: str = "normal"
 
 
-def number(value: float | None, before: int, after: int, *, signed: bool = False, fixed: bool = False) -> Cell:
+def number_cell(value: float | None, before: int, after: int, *, signed: bool = False, fixed: bool = False) -> Cell:
     """Three significant digits, the decimal point always in the same column.
 
     The text is `before` columns, the point, and `after` columns. A value that is too small or too large for them is
@@ -150,24 +150,24 @@ def number(value: float | None, before: int, after: int, *, signed: bool = False
     return Cell(((sign + whole).rjust(before) + point + fraction).ljust(width))
 
 
-def percent(value: float | None) -> Cell:
+def percent_cell(value: float | None) -> Cell:
     """A share as per cent with one decimal, 5 columns."""
-    return number(None if value is None else value * 100, 3, 1, fixed=True)
+    return number_cell(None if value is None else value * 100, 3, 1, fixed=True)
 
 
-def brief(value: float | None, digits: int = 3, *, tight: bool = False) -> Cell:
+def compact_cell(value: float | None, digits: int = 3, *, tight: bool = False) -> Cell:
     """A number where no column has to be kept: so many significant digits at most, no padding, no zeros behind it.
 
     `tight` leaves out the zero before the point too, for where each column counts.
     """
-    cell = number(value if value is None else float(f"{value:.{digits}g}"), 4, 4)
+    cell = number_cell(value if value is None else float(f"{value:.{digits}g}"), 4, 4)
     text = cell.text.strip()
     if "." in text:
         text = text.rstrip("0").rstrip(".")
     return Cell(text.removeprefix("0") if tight and "." in text else text, cell.role)
 
 
-def power_of_two(value: float | None) -> Cell:
+def scale_cell(value: float | None) -> Cell:
     """A loss scale as 2^15, 5 columns, the exponents below each other."""
     if value is None:
         return Cell(f"  {NOT_MEASURED}  ", "absent")
@@ -175,15 +175,15 @@ def power_of_two(value: float | None) -> Cell:
         return Cell(f"{NOT_A_NUMBER:<5}", "bad")
     if value <= 0 or math.isinf(value):
         return Cell(f"{value:<5.2g}", "bad")
-    return Cell(power(math.log2(value)).ljust(5))
+    return Cell(format_power(math.log2(value)).ljust(5))
 
 
-def shorten(text: str, width: int) -> str:
+def ellipsise(text: str, width: int) -> str:
     """The text, or as much of it as fits into so many cells, with an ellipsis."""
     return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"
 
 
-def wrapped(text: str, width: int) -> list[str]:
+def wrap_cells(text: str, width: int) -> list[str]:
     """Lines of at most so many cells, broken between words; `textwrap` counts characters, of which some take two."""
     return [line.plain.rstrip() for line in Text(text).wrap(_CONSOLE, width)]
 
@@ -202,7 +202,7 @@ _KEYS = {"⇧": "Shift-", "←": "Left", "→": "Right", "↑": "Up", "↓": "Do
 _PLAIN_TERMINALS = frozenset({"dumb", "vt100", "vt102", "vt220", "ansi", "unknown"})
 
 
-def chosen(charset: str) -> str:
+def detect_charset(charset: str) -> str:
     """The character set for this terminal: as asked, or by locale and TERM."""
     if charset != "auto":
         return charset
@@ -222,7 +222,7 @@ def translate(text: str, charset: str) -> str:
     blocks = "".join(_quadrant(ord(c) - 0x2800) if 0x2800 <= ord(c) < 0x2900 else c for c in text)
     if charset == "block":
         return blocks
-    drawn = "".join(_dots(ord(c) - 0x2800) if 0x2800 <= ord(c) < 0x2900 else c for c in text)
+    drawn = "".join(_ascii_dots(ord(c) - 0x2800) if 0x2800 <= ord(c) < 0x2900 else c for c in text)
     return "".join(c if c.isascii() else "?" * cell_len(c) for c in drawn.translate(_ASCII))
 
 
@@ -237,7 +237,7 @@ def _quadrant(dots: int) -> str:
     return _QUADRANTS[sum(1 << place for place, quarter in enumerate(quarters) if quarter)]
 
 
-def _dots(dots: int) -> str:
+def _ascii_dots(dots: int) -> str:
     upper, lower = bool(dots & 0x1B), bool(dots & 0xE4)
     return ":" if upper and lower else "'" if upper else "." if lower else " "
 

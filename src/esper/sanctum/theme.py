@@ -17,10 +17,10 @@ from rich.style import Style
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
-from esper.formatting import nearest
+from esper.formatting import suggest
 from esper.sanctum.symbols import STAGES
 
-DEFAULT = "sanctum-dark"
+DEFAULT_THEME = "sanctum-dark"
 
 
 _SERIES = {
@@ -90,7 +90,7 @@ class Palette:
 
     name: str
     styles: dict[str, Style]
-    here: dict[str, Style]
+    selected_styles: dict[str, Style]
     """The same roles on the selected row."""
     theme: Theme
     """What Textual draws its own widgets with."""
@@ -99,7 +99,7 @@ class Palette:
         return self.styles[role]
 
 
-class _Shades(NamedTuple):
+class _DerivedColours(NamedTuple):
     """What a file does not say, since it follows from what it says."""
 
     spark: str
@@ -121,7 +121,7 @@ def load_themes(*, sixteen: bool = False) -> dict[str, Palette]:
         ThemeError: a file cannot be read, or a key of it is wrong.
     """
     files = {path.stem: path for folder in _folders() for path in sorted(folder.glob("*.toml"))}
-    names = sorted(files, key=lambda name: (name != DEFAULT, name))
+    names = sorted(files, key=lambda name: (name != DEFAULT_THEME, name))
     return {name: _load(files[name], sixteen) for name in names}
 
 
@@ -133,7 +133,7 @@ def find_theme(name: str, themes: dict[str, Palette]) -> Palette:
     """
     if name in themes:
         return themes[name]
-    raise ThemeError(f"unknown theme {name!r}: {nearest(name, themes)}")
+    raise ThemeError(f"unknown theme {name!r}: {suggest(name, themes)}")
 
 
 def user_folder() -> Path:
@@ -163,10 +163,10 @@ def _load(path: Path, sixteen: bool) -> Palette:
         except ColorParseError as error:
             raise ThemeError(f"theme file {path}: {key}: {colour!r} is no colour; write it as '#7aa2f7'") from error
     if sixteen:
-        chosen = DARK if file.dark else LIGHT
-        shades = _Shades(chosen.spark, chosen.series, chosen.series, chosen.ranks)
+        chosen = ANSI16_DARK if file.dark else ANSI16_LIGHT
+        shades = _DerivedColours(chosen.spark, chosen.series, chosen.series, chosen.ranks)
         return _palette(path.stem, msgspec.convert(chosen.file, ThemeFile), shades)
-    return _palette(path.stem, file, _mix(file))
+    return _palette(path.stem, file, _derive_colours(file))
 
 
 def _colours(file: ThemeFile) -> list[tuple[str, str]]:
@@ -180,11 +180,11 @@ def _colours(file: ThemeFile) -> list[tuple[str, str]]:
     return found
 
 
-def _mix(file: ThemeFile) -> _Shades:
+def _derive_colours(file: ThemeFile) -> _DerivedColours:
     ground, series = Color.parse(file.background), _SERIES[file.dark]
     calm, worst, best = map(Color.parse, (file.text.dim, file.severities.warning, file.primary))
     ranks = (calm.blend(worst, 0.6), calm.blend(worst, 0.3), calm, calm.blend(best, 0.5), best)
-    return _Shades(
+    return _DerivedColours(
         spark=ground.blend(best, 0.5).hex,
         areas=tuple(ground.blend(Color.parse(colour), 0.6).hex for colour in series),
         series=series,
@@ -192,7 +192,7 @@ def _mix(file: ThemeFile) -> _Shades:
     )
 
 
-def _palette(name: str, file: ThemeFile, shades: _Shades) -> Palette:
+def _palette(name: str, file: ThemeFile, shades: _DerivedColours) -> Palette:
     background = Color.parse(file.background)
 
     def style(colour: str, *, bold: bool | None = None, reverse: bool | None = None) -> Style:
@@ -248,7 +248,7 @@ GREY, BRIGHT_RED, BRIGHT_GREEN, YELLOW = "#555555", "#ff5555", "#55ff55", "#ffff
 BRIGHT_BLUE, BRIGHT_MAGENTA, BRIGHT_CYAN, BRIGHT_WHITE = "#5555ff", "#ff55ff", "#55ffff", "#ffffff"
 
 
-class Sixteen(NamedTuple):
+class Ansi16Palette(NamedTuple):
     """What stands in a theme file, and what is mixed from it elsewhere."""
 
     file: dict[str, object]
@@ -259,7 +259,7 @@ class Sixteen(NamedTuple):
     spark: str
 
 
-DARK = Sixteen(
+ANSI16_DARK = Ansi16Palette(
     file={
         "dark": True,
         "background": BLACK,
@@ -288,7 +288,7 @@ DARK = Sixteen(
     ranks=(YELLOW, BROWN, WHITE, CYAN, BRIGHT_CYAN),
     spark=CYAN,
 )
-LIGHT = Sixteen(
+ANSI16_LIGHT = Ansi16Palette(
     file={
         "dark": False,
         "background": BRIGHT_WHITE,

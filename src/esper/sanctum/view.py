@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from textual.message import Message
 
 from esper.formatting import span
-from esper.sanctum.source import Source
-from esper.sanctum.symbols import brief
+from esper.sanctum.source import RunSource
+from esper.sanctum.symbols import compact_cell
 from esper.sanctum.theme import Palette
 from esper.telemetry.events import AnomalyFound
 from esper.telemetry.state import RunState
@@ -49,7 +49,9 @@ class FrameStats:
             start, first, spent = self._interval_start
             rate, cost = (seq - first) / (now - start), (cpu - spent) / self._frames * 1000
             age = span(self.age) if self.age >= 1 else f"{self.age:.1f}s"
-            self.text = f"data {age} old  {brief(max(rate, 0.0)).text} events/s  {brief(cost, 2).text} ms/frame"
+            self.text = (
+                f"data {age} old  {compact_cell(max(rate, 0.0)).text} events/s  {compact_cell(cost, 2).text} ms/frame"
+            )
             self._interval_start, self._frames = (now, seq, cpu), 0
 
 
@@ -57,7 +59,7 @@ class FrameStats:
 class ViewState:
     """State that the app and all panels share."""
 
-    source: Source
+    source: RunSource
     palette: Palette
     selected_env: int = 0
     charset: str = "braille"
@@ -71,7 +73,7 @@ class ViewState:
     @property
     def ghost(self) -> RunState | None:
         """State of the ghost run at the same step; None if there is no ghost run."""
-        return self.source.rival.state if self.source.rival else None
+        return self.source.ghost_run.state if self.source.ghost_run else None
 
     def move(self, envs: int) -> None:
         """Move the selection by this many envs, at most to the first or last env."""

@@ -14,7 +14,7 @@ from aiohttp import web
 from textual_serve.app_service import AppService
 from textual_serve.server import Server
 
-LARGEST = 1000, 500
+MAX_TERMINAL_SIZE = 1000, 500
 """Columns and rows of a visitor's terminal, at most: each costs memory."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -34,7 +34,7 @@ class DashboardServer(Server):
         # Our own page: that of textual-serve has its font fetched from a third party.
         public_url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         super().__init__(join(command), host, port, title, public_url, templates_path=Path(__file__).parent)
-        self._visits: set[asyncio.Task[Any]] = set()
+        self._connections: set[asyncio.Task[Any]] = set()
 
     def serve(self, debug: bool = False) -> None:  # noqa: ARG002
         """Listen, say where, and answer until SIGINT or SIGTERM. Raises OSError where it cannot listen."""
@@ -46,16 +46,16 @@ class DashboardServer(Server):
 
     async def on_shutdown(self, app: web.Application) -> None:  # noqa: ARG002
         """Send visitors away: the server does not wait for them."""
-        for visit in self._visits:
+        for visit in self._connections:
             visit.cancel()
 
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()
-        app.middlewares.append(self._refuse_strangers)
+        app.middlewares.append(self._reject_cross_origin)
         return app
 
     @web.middleware
-    async def _refuse_strangers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _reject_cross_origin(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Other pages in a visitor's browser see nothing of the run: neither as themselves, nor by a name of their own
         for this address.
         """
@@ -79,15 +79,15 @@ class DashboardServer(Server):
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
         """A visitor's terminal."""
         asked = [request.query.get(name, "0") for name in ("width", "height")]
-        if not all(text.isdecimal() and int(text) <= most for text, most in zip(asked, LARGEST, strict=True)):
+        if not all(text.isdecimal() and int(text) <= most for text, most in zip(asked, MAX_TERMINAL_SIZE, strict=True)):
             raise web.HTTPBadRequest(text=f"no terminal is {' × '.join(asked)}")
         visit = asyncio.current_task()
         assert visit is not None
-        self._visits.add(visit)
+        self._connections.add(visit)
         try:
             return await super().handle_websocket(request)
         finally:
-            self._visits.discard(visit)
+            self._connections.discard(visit)
 
     async def _process_messages(self, websocket: web.WebSocketResponse, app_service: AppService) -> None:
         """What a visitor types; then the end of his process, or the other way round: a page learns of it then.
@@ -97,7 +97,7 @@ class DashboardServer(Server):
         resize = app_service.set_terminal_size
 
         async def resize_within(width: int, height: int) -> None:
-            await resize(min(width, LARGEST[0]), min(height, LARGEST[1]))
+            await resize(min(width, MAX_TERMINAL_SIZE[0]), min(height, MAX_TERMINAL_SIZE[1]))
 
         app_service.set_terminal_size = resize_within
         parting = asyncio.create_task(_close_after(app_service, websocket))

@@ -6,7 +6,7 @@ To add a task, list it here and its settings in `settings.py`.
 from __future__ import annotations
 
 from esper.config import TaskError
-from esper.formatting import nearest
+from esper.formatting import suggest
 
 TASKS = {
     "digits_impaired": "digits:DIGITS_IMPAIRED_TASK",
@@ -28,4 +28,4 @@ def check_task_name(name: str) -> None:
         TaskError: No task has this name; the message suggests the nearest one.
     """
     if name not in TASKS:
-        raise TaskError(f"unknown task {name!r}: {nearest(name, TASK_NAMES)}")
+        raise TaskError(f"unknown task {name!r}: {suggest(name, TASK_NAMES)}")

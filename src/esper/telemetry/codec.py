@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+NON_FINITE_STRINGS = ("NaN", "Infinity", "-Infinity")
 """How numbers that are not finite are written."""
 
 T = TypeVar("T")
@@ -22,14 +22,14 @@ _encoder = msgspec.json.Encoder()
 _encode = _encoder.encode
 
 
-def encode(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """Write a value as one line of JSON, without the line's end. Lone surrogates in text become question marks."""
     try:
         line = _encode(value)
     except UnicodeEncodeError:
-        return _encode(_plain(value))
+        return _encode(_to_builtins(value))
     # Absent fields are left out, so a null is most likely a number that was not finite.
-    return _encode(_plain(value)) if b"null" in line else line
+    return _encode(_to_builtins(value)) if b"null" in line else line
 
 
 def encode_lines(values: Sequence[object]) -> bytes:
@@ -38,15 +38,15 @@ def encode_lines(values: Sequence[object]) -> bytes:
         lines = _encoder.encode_lines(values)
     except UnicodeEncodeError:
         lines = b"null"
-    return b"".join([encode(value) + b"\n" for value in values]) if b"null" in lines else lines
+    return b"".join([encode_json(value) + b"\n" for value in values]) if b"null" in lines else lines
 
 
-def decoder(kind: type[T] | Any) -> msgspec.json.Decoder[T]:
+def make_decoder(kind: type[T] | Any) -> msgspec.json.Decoder[T]:
     """Make a decoder of what `encode` writes."""
     return msgspec.json.Decoder(kind, strict=False)
 
 
-def _plain(value: object) -> object:
+def _to_builtins(value: object) -> object:
     """The value as dicts, lists and scalars, all of which msgspec can write without loss."""
     return _writable(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,)))
 
@@ -54,7 +54,7 @@ def _plain(value: object) -> object:
 def _writable(value: Any) -> Any:
     match value:
         case float() if not math.isfinite(value):
-            nan, infinity, minus_infinity = NOT_FINITE
+            nan, infinity, minus_infinity = NON_FINITE_STRINGS
             return nan if math.isnan(value) else infinity if value > 0 else minus_infinity
         case str():
             return value.encode("utf-8", "replace").decode()

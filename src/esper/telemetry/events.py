@@ -19,7 +19,7 @@ from esper.telemetry.event_parts import HeadChoice as HeadChoice
 from esper.telemetry.event_parts import HeadReading as HeadReading
 from esper.telemetry.event_parts import SlotReading as SlotReading
 
-SCHEMA = 1
+SCHEMA_VERSION = 1
 """Raised when a field or an event is removed or changes its meaning; new ones do not need it."""
 
 
@@ -372,7 +372,7 @@ class RunEnded(Event, frozen=True, kw_only=True, tag=True):
     """Why; absent when all rounds were done."""
 
 
-OfEnv: TypeAlias = EnvStepped | SeedMoved | GateRefused | GateOpened | GovernorRolledBack | EpisodeEnded
+EnvEvent: TypeAlias = EnvStepped | SeedMoved | GateRefused | GateOpened | GovernorRolledBack | EpisodeEnded
 """Events of one env."""
 
 AnyEvent: TypeAlias = (

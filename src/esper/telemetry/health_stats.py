@@ -17,13 +17,13 @@ import msgspec
 
 from esper.telemetry import events as ev
 
-STEPS = 60
+MAX_STEPS = 60
 """Steps of an env, and samples of a lane, that are looked back on."""
-CHANGES = 120
+MAX_SCALE_CHANGES = 120
 """Changes of a loss scale, and steps that lost a batch, that are kept."""
-POINTS = 120
+MAX_MEMORY_POINTS = 120
 """Most points of the memory's course."""
-ROUNDS = 24
+MAX_ROUNDS = 24
 """Rounds whose greatest memory is kept."""
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ def keep(ring: list[T], value: T, limit: int) -> None:
         del ring[0]
 
 
-class Vital(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class EnvStepStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One step of one env."""
 
     seq: int
@@ -53,10 +53,10 @@ class Vital(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Batches skipped for an overflow."""
 
 
-class EnvVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
+class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Vital signs of one env, over the rounds: its loss scale outlives its episodes."""
 
-    recent: list[Vital] = msgspec.field(default_factory=list)
+    recent: list[EnvStepStats] = msgspec.field(default_factory=list)
     """The last steps."""
     steps: int = 0
     """Steps since the run began."""
@@ -71,27 +71,27 @@ class EnvVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Take a step in. `norms` are the gradient norms of its slots."""
         self.steps += 1
         if event.loss_scale is not None and (not self.scales or self.scales[-1][1] != event.loss_scale):
-            keep(self.scales, (self.steps, event.loss_scale), CHANGES)
+            keep(self.scales, (self.steps, event.loss_scale), MAX_SCALE_CHANGES)
         if event.lost:
             self.lost += event.lost
-            keep(self.skips, (self.steps, event.lost), CHANGES)
-        vital = Vital(
+            keep(self.skips, (self.steps, event.lost), MAX_SCALE_CHANGES)
+        vital = EnvStepStats(
             event.seq, event.round, event.step, event.loss, event.accuracy, event.grad_norm,
             norms, event.loss_scale, event.lost,
         )  # fmt: skip
         recent = self.recent
         recent.append(vital)
-        if len(recent) > STEPS:
+        if len(recent) > MAX_STEPS:
             del recent[0]
 
     @property
-    def episode(self) -> list[Vital]:
+    def episode(self) -> list[EnvStepStats]:
         """The steps of the last episode that are known."""
         if not self.recent:
             return []
         return self.recent[bisect_left(self.recent, self.recent[-1].round, key=attrgetter("round")) :]
 
-    def staircase(self, steps: int) -> list[float | None]:
+    def recent_scales(self, steps: int) -> list[float | None]:
         """The loss scale after each of the last `steps` steps; None before the first that is known."""
         stairs: list[float | None] = []
         changes = iter(reversed(self.scales))
@@ -102,20 +102,20 @@ class EnvVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
             stairs.append(change[1] if change else None)
         return stairs[::-1]
 
-    def lost_in(self, steps: int) -> dict[int, int]:
+    def recent_skips(self, steps: int) -> dict[int, int]:
         """Of the last `steps` steps, those that lost batches: place from 0, and how many."""
         first = max(self.steps - steps, 0)
         return {number - first - 1: lost for number, lost in self.skips if number > first}
 
     @property
-    def relapses(self) -> int:
+    def num_oscillations(self) -> int:
         """How often, among the changes known, the loss scale grew and next fell: a ping-pong when it is often."""
         values = [scale for _, scale in self.scales]
         rises = [after > before for before, after in itertools.pairwise(values)]
         return sum(rise and not after for rise, after in itertools.pairwise(rises))
 
 
-class NonFinite(msgspec.Struct, kw_only=True):
+class NonFiniteCount(msgspec.Struct, kw_only=True):
     """How often a quantity was not finite, and when first."""
 
     nan: int = 0
@@ -150,7 +150,7 @@ def non_finite_update(event: ev.PolicyUpdated) -> Iterator[tuple[str, float]]:
             yield name, value
 
 
-class LaneVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
+class LaneHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Vital signs of one lane."""
 
     busy: list[float | None] = msgspec.field(default_factory=list)
@@ -163,13 +163,13 @@ class LaneVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def fold(self, event: ev.DeviceSampled) -> None:
         """Take a sample in."""
-        keep(self.busy, event.busy, STEPS)
-        keep(self.loads, event.busy / event.active if event.busy is not None and event.active else None, STEPS)
-        keep(self.utilisation, event.utilisation, STEPS)
-        keep(self.temperature, event.temperature, STEPS)
-        keep(self.power, event.power, STEPS)
+        keep(self.busy, event.busy, MAX_STEPS)
+        keep(self.loads, event.busy / event.active if event.busy is not None and event.active else None, MAX_STEPS)
+        keep(self.utilisation, event.utilisation, MAX_STEPS)
+        keep(self.temperature, event.temperature, MAX_STEPS)
+        keep(self.power, event.power, MAX_STEPS)
 
-    def load(self, steps: int) -> float | None:
+    def mean_load(self, steps: int) -> float | None:
         """Mean busy share per env over the last `steps` steps; None while fewer were measured."""
         recent = [load for load in self.loads[-steps:] if load is not None]
         return sum(recent) / len(recent) if len(recent) == steps else None
@@ -185,7 +185,7 @@ class MemoryPoint(msgspec.Struct, array_like=True, frozen=True, gc=False):
     owners: dict[str, int]
 
 
-class MemoryVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
+class MemoryHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The course of one memory. All CPU lanes of a machine share one, which its first lane tells of."""
 
     total: int | None = None
@@ -205,20 +205,20 @@ class MemoryVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
         if self.pending == 0:
             point = MemoryPoint(round_, event.allocated, event.reserved, event.used, event.owners)
             self.points.append(point)
-        if len(self.points) > POINTS:
+        if len(self.points) > MAX_MEMORY_POINTS:
             self.points = self.points[::2]
             self.every *= 2
         self.pending = (self.pending + 1) % self.every
-        now = held(event)
+        now = bytes_held(event)
         if now is None:
             return
         self.peak = max(self.peak, now)
         if self.rounds and self.rounds[-1][0] == round_:
             self.rounds[-1] = (round_, max(self.rounds[-1][1], now))
         else:
-            keep(self.rounds, (round_, now), ROUNDS)
+            keep(self.rounds, (round_, now), MAX_ROUNDS)
 
-    def growth(self, rounds: int) -> float | None:
+    def growth_per_round(self, rounds: int) -> float | None:
         """Bytes a round by which it grew over the last `rounds` whole rounds, if it grew in each; else None."""
         whole = self.rounds[-rounds - 2 : -1]  # the round in progress may still rise
         if len(whole) <= rounds or whole[-1][1] <= whole[-2][1]:  # most often it stays as it is
@@ -228,24 +228,24 @@ class MemoryVitals(msgspec.Struct, kw_only=True, omit_defaults=True):
         return (whole[-1][1] - whole[0][1]) / (whole[-1][0] - whole[0][0])
 
 
-class Vitals(msgspec.Struct, kw_only=True, omit_defaults=True):
+class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The vital signs of a run."""
 
     slots: list[str] = msgspec.field(default_factory=list)
     """Names of the slots."""
     round: int = 0
-    envs: dict[int, EnvVitals] = msgspec.field(default_factory=dict)
-    lanes: dict[str, LaneVitals] = msgspec.field(default_factory=dict)
-    memories: dict[str, MemoryVitals] = msgspec.field(default_factory=dict)
+    envs: dict[int, EnvHealth] = msgspec.field(default_factory=dict)
+    lanes: dict[str, LaneHealth] = msgspec.field(default_factory=dict)
+    memories: dict[str, MemoryHealth] = msgspec.field(default_factory=dict)
     """By `memory_of`."""
-    bad: dict[str, NonFinite] = msgspec.field(default_factory=dict)
+    bad: dict[str, NonFiniteCount] = msgspec.field(default_factory=dict)
     """What was ever not finite, by place and quantity."""
 
     def fold_start(self, event: ev.RunStarted) -> None:
         """Take the beginning of a run in."""
         self.slots = event.slots
 
-    def seed(self, event: ev.EnvStepped, index: int) -> str:
+    def describe_seed(self, event: ev.EnvStepped, index: int) -> str:
         """What people call the seed in one of an env's slots."""
         where = self.slots[index] if index < len(self.slots) else f"slot {index + 1}"
         return f"the {event.slots[index].blueprint or 'seed'} in {where}"
@@ -255,7 +255,7 @@ class Vitals(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.round = event.round
         env = self.envs.get(event.env)
         if env is None:
-            env = self.envs[event.env] = EnvVitals()
+            env = self.envs[event.env] = EnvHealth()
         norms = [slot.grad_norm for slot in event.slots]
         env.fold(event, norms)
         # The sum is finite only if every term is, but for an overflow, which the closer look then clears.
@@ -279,16 +279,16 @@ class Vitals(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Take a sample of a device in."""
         lane = self.lanes.get(event.device)
         if lane is None:
-            lane = self.lanes[event.device] = LaneVitals()
+            lane = self.lanes[event.device] = LaneHealth()
         lane.fold(event)
-        if self.tells_of_memory(event.device):
+        if self.is_memory_reporter(event.device):
             memory = memory_of(event.device)
             course = self.memories.get(memory)
             if course is None:
-                course = self.memories[memory] = MemoryVitals()
+                course = self.memories[memory] = MemoryHealth()
             course.fold(event, self.round)
 
-    def tells_of_memory(self, device: str) -> bool:
+    def is_memory_reporter(self, device: str) -> bool:
         """Whether it is the lane whose samples stand for its memory: the first of those that share it."""
         memory = memory_of(device)
         return device == next((lane for lane in self.lanes if memory_of(lane) == memory), device)
@@ -304,18 +304,18 @@ class Vitals(msgspec.Struct, kw_only=True, omit_defaults=True):
         ]
         for index, slot in enumerate(event.slots):
             if slot.grad_norm is not None:
-                values.append((f"the gradient of {self.seed(event, index)}", slot.grad_norm))
+                values.append((f"the gradient of {self.describe_seed(event, index)}", slot.grad_norm))
         return [(name, value) for name, value in values if not math.isfinite(value)]
 
     def _count(self, name: str, value: float, seq: int, round_: int, step: int | None, env: int | None) -> None:
         known = self.bad.get(name)
         if known is None:
-            known = NonFinite(first_round=round_, first_step=step, last_seq=seq, env=env)
+            known = NonFiniteCount(first_round=round_, first_step=step, last_seq=seq, env=env)
             self.bad[name] = known
         known.count(value, seq)
 
 
-def held(event: ev.DeviceSampled) -> int | None:
+def bytes_held(event: ev.DeviceSampled) -> int | None:
     """Bytes that this run holds of a memory: what its allocator has reserved, or the process's on a CPU."""
     return event.allocated if event.reserved is None else event.reserved
 

@@ -14,7 +14,7 @@ from esper.telemetry.events import AnyEvent, Logged, RunStarted
 from esper.telemetry.state import Keyframe, Record, RunState
 
 
-class Sink(Protocol):
+class RecordSink(Protocol):
     """What keeps every record, and holds the engine up rather than lose one. The Recorder is one."""
 
     @property
@@ -43,11 +43,11 @@ class Sink(Protocol):
 class Detector(Protocol):
     """Finds anomalies in the events of a run. The Inspector is one."""
 
-    def look(self, event: AnyEvent) -> Sequence[AnyEvent]:
+    def check(self, event: AnyEvent) -> Sequence[AnyEvent]:
         """Return the anomalies that begin or end with an event."""
         ...
 
-    def hear(self, event: AnyEvent) -> None:
+    def fold_remote(self, event: AnyEvent) -> None:
         """Process an event that the detector of another rank checks."""
         ...
 
@@ -56,17 +56,17 @@ class Detector(Protocol):
         ...
 
 
-class Hub:
+class EventHub:
     """The one way from the engine to its listeners. Only the engine's thread emits; any thread may subscribe."""
 
-    def __init__(self, sink: Sink, detector: Detector) -> None:
+    def __init__(self, sink: RecordSink, detector: Detector) -> None:
         self.seq = 0
         """Number of the last event."""
         self._sink = sink
         self._detector = detector
         self._put = sink.put
         self._queues: tuple[SimpleQueue[Record], ...] = ()
-        self._told: str | None = None
+        self._reported_failure: str | None = None
         """The sink's failure that listeners have heard of."""
 
     @property
@@ -83,18 +83,18 @@ class Hub:
     def emit(self, event: AnyEvent) -> None:
         """Number and date a new event of an env or a device, and give it out; after it the anomalies that are in it."""
         self._send(event)
-        for finding in self._detector.look(event):
+        for finding in self._detector.check(event):
             self._send(finding)
         self._tell_of_sink()
 
-    def announce(self, event: AnyEvent) -> None:
+    def emit_global(self, event: AnyEvent) -> None:
         """Emit an event that is not of one env or device, but of the run."""
         self.emit(event)
 
-    def part(self) -> None:
+    def stop_synchronising(self) -> None:
         """The run has failed: what is told from here on concerns nobody but this process."""
 
-    def restore(self, keyframe: Keyframe) -> None:
+    def rewind(self, keyframe: Keyframe) -> None:
         """Go back to the state of a checkpoint: listeners get it, and the next event follows its number."""
         self.seq = keyframe.seq
         self._detector.resume(keyframe.open())
@@ -130,8 +130,8 @@ class Hub:
         while self._sink.notices:
             self._send(Logged(severity="error", text=self._sink.notices.popleft()))
         failure = self._sink.failure
-        if failure != self._told:
-            self._told = failure
+        if failure != self._reported_failure:
+            self._reported_failure = failure
             told = ("error", failure) if failure else ("info", "recording goes on")
             self._send(Logged(severity=told[0], text=told[1]))
 
@@ -139,7 +139,7 @@ class Hub:
 T = TypeVar("T")
 
 
-class Peers(Protocol):
+class RankPeers(Protocol):
     """The ranks of a run, as this one sees them."""
 
     @property
@@ -147,63 +147,63 @@ class Peers(Protocol):
         """Of this one."""
         ...
 
-    def collect(self, item: T) -> list[T]:
+    def all_gather_object(self, item: T) -> list[T]:
         """What every rank gives, by rank. Returns when all have called it."""
         ...
 
 
-class HearingSink(Sink, Protocol):
+class RankedSink(RecordSink, Protocol):
     """A sink that also knows what it is not to keep. The Recorder is one."""
 
-    def hear(self, event: AnyEvent) -> None:
+    def apply_remote(self, event: AnyEvent) -> None:
         """Take in an event that another rank keeps."""
         ...
 
 
-class SharedHub(Hub):
+class RankedEventHub(EventHub):
     """The hub of one rank. What `emit` is given waits for the next `announce`, which all ranks call together."""
 
-    def __init__(self, sink: HearingSink, detector: Detector, peers: Peers) -> None:
+    def __init__(self, sink: RankedSink, detector: Detector, peers: RankPeers) -> None:
         super().__init__(sink, detector)
-        self._hear = sink.hear
+        self._hear = sink.apply_remote
         self._peers = peers
-        self._said: list[AnyEvent] = []
+        self._pending: list[AnyEvent] = []
         """What this rank has told since the last announcement."""
-        self._parted = False
+        self._detached = False
 
-    def announce(self, event: AnyEvent) -> None:
+    def emit_global(self, event: AnyEvent) -> None:
         """Give out what every rank has told, rank by rank, and after it rank 0's `event`; the others' is not used."""
-        if self._parted:
+        if self._detached:
             self.emit(event)
             return
-        said, self._said = self._said, []
+        said, self._pending = self._pending, []
         if self._peers.rank == 0:
             self.emit(event)
-        announced, self._said = self._said, []
+        announced, self._pending = self._pending, []
         try:
-            told = self._peers.collect((time.time(), said, announced))
+            told = self._peers.all_gather_object((time.time(), said, announced))
         except Exception:
-            self._said = said  # for `part`: this rank has told it, whether the others hear it or not
+            self._pending = said  # for `part`: this rank has told it, whether the others hear it or not
             raise
         now, _, announced = told[0]
         for rank, (_, events, _) in enumerate(told):
             self._publish(events, now, rank)
         self._publish(announced, now, 0)
 
-    def part(self) -> None:
+    def stop_synchronising(self) -> None:
         """Go on alone: what was told and is still to be told is this rank's word, not agreed on with the others."""
-        self._parted = True
-        said, self._said = self._said, []
+        self._detached = True
+        said, self._pending = self._pending, []
         self._publish(said, time.time(), self._peers.rank)
 
     def _clock(self) -> float:
-        return self._peers.collect(time.time())[0]
+        return self._peers.all_gather_object(time.time())[0]
 
     def _send(self, event: AnyEvent) -> None:
-        if self._parted:
+        if self._detached:
             self._publish([event], time.time(), self._peers.rank)
         else:
-            self._said.append(event)
+            self._pending.append(event)
 
     def _publish(self, events: list[AnyEvent], now: float, rank: int) -> None:
         for event in events:
@@ -213,7 +213,7 @@ class SharedHub(Hub):
             for queue in self._queues:
                 queue.put(event)
             if rank != self._peers.rank:
-                self._detector.hear(event)
+                self._detector.fold_remote(event)
             # Every file begins with what the run is, so that it can be read by itself.
             if rank == self._peers.rank or isinstance(event, RunStarted):
                 self._put(event)

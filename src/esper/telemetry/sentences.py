@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from esper.telemetry import events as ev
 
-_TURNING_POINTS = {"germinated": "planted", "blending": "blending", "fossilized": "fossilized", "culled": "culled"}
+_STAGE_VERBS = {"germinated": "planted", "blending": "blending", "fossilized": "fossilized", "culled": "culled"}
 """What is said of a seed that reaches a stage; timers bring it to the others."""
-ROUTINE = frozenset(
+UNLOGGED_EVENTS = frozenset(
     {ev.RoundStarted, ev.EnvStepped, ev.GateRefused, ev.GateOpened, ev.DeviceSampled, ev.PhaseTimed, ev.EpisodeEnded}
 )
 """Of these nothing is ever said. They are nearly all events, and so are told from the others by one look."""
@@ -18,7 +18,7 @@ _LANES_IN_FULL = 8
 _ASCII = {"×": "x", "–": "-", "−": "-", "·": "-", "…": "...", "→": "->", "“": '"', "”": '"', "’": "'"}
 
 
-def assignment(lanes: Sequence[str]) -> str:
+def format_lanes(lanes: Sequence[str]) -> str:
     """How many envs each lane has, as in `16 envs on cpu:0 ×8, cpu:1 ×8`.
 
     Args:
@@ -32,24 +32,24 @@ def assignment(lanes: Sequence[str]) -> str:
     return f"{len(lanes)} envs on {len(names)} lanes, {names[0]} to {names[-1]}, {each}"
 
 
-def sentence(event: ev.AnyEvent) -> tuple[str, str] | None:
+def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
     """Severity (info, warning or error) and text of an event; None for the routine ones.
 
     A rollback is told by the anomaly that it is.
     """
-    if type(event) in ROUTINE:
+    if type(event) in UNLOGGED_EVENTS:
         return None
     match event:
         case ev.RunStarted():
-            return "info", f"run {event.run}: {event.policy} on {event.task}, {assignment(event.lanes)}"
-        case ev.SeedMoved() if event.after in _TURNING_POINTS:
-            return "info", f"env {event.env:02d} {event.slot} {event.blueprint} {_TURNING_POINTS[event.after]}"
+            return "info", f"run {event.run}: {event.policy} on {event.task}, {format_lanes(event.lanes)}"
+        case ev.SeedMoved() if event.after in _STAGE_VERBS:
+            return "info", f"env {event.env:02d} {event.slot} {event.blueprint} {_STAGE_VERBS[event.after]}"
         case ev.PolicyUpdated():
             return "info", f"round {event.round} learned: return {event.episode_return:+.3f}, KL {event.kl:.4f}"
         case ev.AnomalyFound():
             return event.severity, event.text
         case ev.AnomalyEnded():
-            return "info", f"{place_of(event)}: {event.rule} is over"
+            return "info", f"{anomaly_subject(event)}: {event.rule} is over"
         case ev.CheckpointSaved():
             return (
                 "info",
@@ -75,16 +75,16 @@ def sentence(event: ev.AnyEvent) -> tuple[str, str] | None:
             return None
 
 
-def place_of(anomaly: ev.AnomalyFound | ev.AnomalyEnded) -> str:
+def anomaly_subject(anomaly: ev.AnomalyFound | ev.AnomalyEnded) -> str:
     """What it is about, an env as everywhere else: `env 07`."""
     return anomaly.where if anomaly.env is None else f"env {anomaly.env:02d}"
 
 
-def counted(count: int, one: str, more: str = "") -> str:
+def pluralise(count: int, one: str, more: str = "") -> str:
     """A count and what is counted: 1 env, 2 envs; `more` is the plural where that is not `one` and an s."""
     return f"{count} {one if count == 1 else more or one + 's'}"
 
 
-def in_ascii(text: str) -> str:
+def to_ascii(text: str) -> str:
     """A text that any terminal, log and screen reader takes: what is neither ASCII nor known here is escaped."""
     return "".join(c if " " <= c <= "~" else _ASCII.get(c) or c.encode("unicode_escape").decode("ascii") for c in text)

@@ -9,11 +9,11 @@ import msgspec
 
 from esper.telemetry import events as ev
 
-POINTS = 240
+MAX_POINTS = 240
 """Most points of a course."""
 
 
-class Course(msgspec.Struct, kw_only=True, omit_defaults=True):
+class DownsampledSeries(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One value a round over a whole run, however long: from 240 rounds on a point is the mean over several."""
 
     every: int = 1
@@ -23,14 +23,14 @@ class Course(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Values of the last rounds, fewer than make a point."""
     last: float | None = None
 
-    def push(self, value: float | None) -> None:
+    def append(self, value: float | None) -> None:
         """Add the value of a round; None where nothing was measured."""
         self.last = value
         self.rest.append(value)
         if len(self.rest) == self.every:
             self.points.append(_mean(self.rest))
             self.rest = []
-        if len(self.points) == POINTS:
+        if len(self.points) == MAX_POINTS:
             pairs = zip(self.points[::2], self.points[1::2], strict=True)
             self.points = [_mean(list(pair)) for pair in pairs]
             self.every *= 2
@@ -41,7 +41,7 @@ class Course(msgspec.Struct, kw_only=True, omit_defaults=True):
         return [*self.points, _mean(self.rest)] if self.rest else self.points
 
 
-def spread(values: Sequence[float]) -> tuple[float, float, float]:
+def min_median_max(values: Sequence[float]) -> tuple[float, float, float]:
     """Least, median and greatest."""
     return min(values), median(values), max(values)
 
@@ -52,7 +52,7 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(measured) / len(measured) if measured else None
 
 
-class Trace(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What is kept of one step of an env until its episode ends."""
 
     step: int
@@ -72,7 +72,7 @@ class Trace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Optimizer steps skipped, by owner."""
 
     @classmethod
-    def of(cls, event: ev.EnvStepped) -> Trace:
+    def of(cls, event: ev.EnvStepped) -> StepTrace:
         """The trace that a step leaves."""
         stages = ""
         contributions: list[float | None] = []
@@ -93,7 +93,7 @@ class Trace(msgspec.Struct, array_like=True, frozen=True, gc=False):
         )
 
 
-class BlueprintRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+class BlueprintStats(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How the seeds of one blueprint fared since the run began."""
 
     planted: int = 0
@@ -118,14 +118,14 @@ class BlueprintRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Mean parameters of a seed."""
         return self.parameters / self.sized if self.sized else None
 
-    def judge(self, contribution: float | None) -> None:
+    def add_final_contribution(self, contribution: float | None) -> None:
         """Take in what a seed was worth at last; None if that was never measured."""
         if contribution is not None:
             self.judged += 1
             self.contributions += contribution
 
 
-def last_contribution(trace: list[Trace], slot: int) -> float | None:
+def last_contribution(trace: list[StepTrace], slot: int) -> float | None:
     """The last contribution measured of the seed that left a slot at the end of `trace`, or just before it."""
     grown = False
     for step in reversed(trace):

@@ -12,19 +12,19 @@ from typing import Any, TypeAlias, TypeVar, final
 import msgspec
 
 from esper.telemetry import events as ev
-from esper.telemetry.codec import decoder, encode
-from esper.telemetry.health_stats import Vitals
-from esper.telemetry.sentences import ROUTINE, sentence
-from esper.telemetry.series import BlueprintRecord, Course, Trace, last_contribution, spread
+from esper.telemetry.codec import encode_json, make_decoder
+from esper.telemetry.health_stats import RunHealth
+from esper.telemetry.sentences import UNLOGGED_EVENTS, describe_event
+from esper.telemetry.series import BlueprintStats, DownsampledSeries, StepTrace, last_contribution, min_median_max
 
-HISTORY = 240
+SERIES_POINTS = 240
 """Points kept of each curve."""
-ROUNDS_OF_OPS = 24
+OP_HISTORY_ROUNDS = 24
 """Rounds whose ops are counted one by one."""
-LOG_LINES = 500
-ANOMALIES = 200
+MAX_LOG_LINES = 500
+MAX_ANOMALIES = 200
 
-LEARNING = (
+UPDATE_SERIES = (
     "episode_return",
     "entropy",
     "kl",
@@ -39,7 +39,7 @@ LEARNING = (
 T = TypeVar("T")
 
 
-def _push(ring: list[T], value: T, limit: int = HISTORY) -> None:
+def append_bounded(ring: list[T], value: T, limit: int = SERIES_POINTS) -> None:
     """Append to a ring that keeps its last `limit` values."""
     ring.append(value)
     if len(ring) > limit:
@@ -66,7 +66,7 @@ class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Lifecycle of this episode's seeds."""
     refusals: dict[str, ev.GateRefused] = msgspec.field(default_factory=dict)
     """By slot: the gate that holds its seed back."""
-    trace: list[Trace] = msgspec.field(default_factory=list)
+    trace: list[StepTrace] = msgspec.field(default_factory=list)
     """The steps of this episode."""
     rolled_back: ev.GovernorRolledBack | None = None
     """Why it sits out the rest of this round; None while it takes part."""
@@ -77,7 +77,7 @@ class HeadState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     grad_norm: list[float | None] = msgspec.field(default_factory=list)
     entropy: list[float | None] = msgspec.field(default_factory=list)
-    course: Course = msgspec.field(default_factory=Course)
+    course: DownsampledSeries = msgspec.field(default_factory=DownsampledSeries)
     """The gradient norm over the whole run."""
 
 
@@ -95,7 +95,7 @@ class Anomaly(msgspec.Struct, kw_only=True):
     """Times that it began."""
 
 
-def key_of(anomaly: ev.AnomalyFound | ev.AnomalyEnded) -> str:
+def anomaly_key(anomaly: ev.AnomalyFound | ev.AnomalyEnded) -> str:
     """By which an anomaly is known: its rule and place."""
     return f"{anomaly.rule} {anomaly.where}"
 
@@ -132,11 +132,11 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     heads: dict[str, HeadState] = msgspec.field(default_factory=dict)
     update: ev.PolicyUpdated | None = None
     """The last of the policy."""
-    learning: dict[str, Course] = msgspec.field(default_factory=dict)
+    learning: dict[str, DownsampledSeries] = msgspec.field(default_factory=dict)
     """By the name of a field of PolicyUpdated, its course over the rounds."""
     ops: list[dict[str, int]] = msgspec.field(default_factory=list)
     """For each of the last rounds, how often each op was chosen."""
-    blueprints: dict[str, BlueprintRecord] = msgspec.field(default_factory=dict)
+    blueprints: dict[str, BlueprintStats] = msgspec.field(default_factory=dict)
     """How the seeds of each blueprint fared, over all envs and rounds."""
     accuracy: list[tuple[float, float, float]] = msgspec.field(default_factory=list)
     """For each round: least, median and greatest final accuracy of its episodes."""
@@ -152,7 +152,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     phases: dict[str, float] = msgspec.field(default_factory=dict)
     """Seconds spent in each phase since the run began."""
     anomalies: dict[str, Anomaly] = msgspec.field(default_factory=dict)
-    vitals: Vitals = msgspec.field(default_factory=Vitals)
+    vitals: RunHealth = msgspec.field(default_factory=RunHealth)
     timing: ev.PhaseTimed | None = None
     """Of the last step."""
     checkpoints: list[ev.CheckpointSaved] = msgspec.field(default_factory=list)
@@ -164,13 +164,13 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.time = event.time
         kind = type(event)
         _FOLDS[kind](self, event)
-        if kind not in ROUTINE and (line := sentence(event)) is not None:
+        if kind not in UNLOGGED_EVENTS and (line := describe_event(event)) is not None:
             severity, text = line
             env = getattr(event, "env", None)
-            _push(
+            append_bounded(
                 self.log,
                 LogLine(seq=event.seq, time=event.time, severity=severity, kind=kind.__name__, text=text, env=env),
-                LOG_LINES,
+                MAX_LOG_LINES,
             )
 
     @property
@@ -214,7 +214,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _round_started(self, event: ev.RoundStarted) -> None:
         self.round, self.step = event.round, 0
         self.finals = []
-        _push(self.ops, {}, ROUNDS_OF_OPS)
+        append_bounded(self.ops, {}, OP_HISTORY_ROUNDS)
         for anomaly in self.anomalies.values():
             if anomaly.found.env is not None and anomaly.ended is None:  # its host is gone
                 anomaly.ended = event.time
@@ -233,10 +233,10 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env.episode_return += event.reward
         env.accuracy.append(event.accuracy)
         env.rewards.append(event.reward)
-        env.trace.append(Trace.of(event))
-        if len(env.accuracy) > HISTORY:
+        env.trace.append(StepTrace.of(event))
+        if len(env.accuracy) > SERIES_POINTS:
             for ring in (env.accuracy, env.rewards, env.trace):
-                del ring[:-HISTORY]
+                del ring[:-SERIES_POINTS]
         if not self.ops:  # opened at a keyframe of a time when ops were not counted
             self.ops.append({})
         counts = self.ops[-1]
@@ -249,13 +249,13 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env = self.envs[event.env]
         env.revision = event.seq
         env.refusals.pop(event.slot, None)
-        _push(env.moves, event)
+        append_bounded(env.moves, event)
         slots = self.started.slots if self.started else []
         if event.blueprint is not None and event.slot in slots:  # a damaged line may name another
             self._note_blueprint(env, event.after, event.blueprint, slots.index(event.slot))
 
     def _note_blueprint(self, env: EnvState, after: str, blueprint: str, slot: int) -> None:
-        record = self.blueprints.setdefault(blueprint, BlueprintRecord())
+        record = self.blueprints.setdefault(blueprint, BlueprintStats())
         match after:
             case "germinated":
                 record.planted += 1
@@ -266,9 +266,9 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
                 record.fossilized += 1
             case "culled":
                 record.culled += 1
-                record.judge(last_contribution(env.trace, slot))
+                record.add_final_contribution(last_contribution(env.trace, slot))
 
-    def _gate_judged(self, event: ev.GateRefused | ev.GateOpened) -> None:
+    def _gate_changed(self, event: ev.GateRefused | ev.GateOpened) -> None:
         env = self.envs[event.env]
         env.revision = event.seq
         env.refusals.pop(event.slot, None)
@@ -280,11 +280,11 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.vitals.fold_update(event)
         for name, reading in event.heads.items():
             head = self.heads.setdefault(name, HeadState())
-            _push(head.grad_norm, reading.grad_norm)
-            _push(head.entropy, reading.entropy)
-            head.course.push(reading.grad_norm)
-        for name in LEARNING:
-            self.learning.setdefault(name, Course()).push(getattr(event, name))
+            append_bounded(head.grad_norm, reading.grad_norm)
+            append_bounded(head.entropy, reading.entropy)
+            head.course.append(reading.grad_norm)
+        for name in UPDATE_SERIES:
+            self.learning.setdefault(name, DownsampledSeries()).append(getattr(event, name))
 
     def _device_sampled(self, event: ev.DeviceSampled) -> None:
         self.devices[event.device] = event
@@ -292,14 +292,14 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def _phase_timed(self, event: ev.PhaseTimed) -> None:
         self.round, self.step, self.timing = event.round, event.step, event
-        _push(self.walls, event.wall)
-        _push(self.worked, self.working)
+        append_bounded(self.walls, event.wall)
+        append_bounded(self.worked, self.working)
         self.working = 0
         for name, seconds in event.phases.items():
             self.phases[name] = self.phases.get(name, 0.0) + seconds
 
     def _anomaly_found(self, event: ev.AnomalyFound) -> None:
-        key = key_of(event)
+        key = anomaly_key(event)
         known = self.anomalies.pop(key, None)
         if known is None:
             known = Anomaly(
@@ -311,11 +311,11 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         else:
             known.found, known.last_round, known.count, known.ended = event, self.round, known.count + 1, None
         self.anomalies[key] = known  # last again: the oldest is the first of the dict
-        if len(self.anomalies) > ANOMALIES:
+        if len(self.anomalies) > MAX_ANOMALIES:
             del self.anomalies[next(iter(self.anomalies))]
 
     def _anomaly_ended(self, event: ev.AnomalyEnded) -> None:
-        known = self.anomalies.get(key_of(event))
+        known = self.anomalies.get(anomaly_key(event))
         if known is not None:
             known.ended = event.time
 
@@ -326,16 +326,18 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _episode_ended(self, event: ev.EpisodeEnded) -> None:
         env = self.envs[event.env]
         env.revision = event.seq
-        _push(env.returns, event.episode_return)
+        append_bounded(env.returns, event.episode_return)
         for reading in env.stepped.slots if env.stepped else ():
             if reading.blueprint is not None:
-                self.blueprints.setdefault(reading.blueprint, BlueprintRecord()).judge(reading.contribution)
+                self.blueprints.setdefault(reading.blueprint, BlueprintStats()).add_final_contribution(
+                    reading.contribution
+                )
         self.finals.append(event.accuracy)
         if len(self.finals) == len(self.envs):
-            _push(self.accuracy, spread(self.finals))
+            append_bounded(self.accuracy, min_median_max(self.finals))
 
     def _checkpoint_saved(self, event: ev.CheckpointSaved) -> None:
-        _push(self.checkpoints, event)
+        append_bounded(self.checkpoints, event)
 
     def _paused(self, event: ev.Paused) -> None:
         self.status, self.reason, self.cause = "paused", event.reason, event.cause
@@ -343,7 +345,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _resumed(self, _event: ev.Resumed) -> None:
         self.status, self.reason, self.cause = "running", None, None
 
-    def _only_told(self, event: ev.Logged | ev.ControlRequested) -> None:
+    def _log_only(self, event: ev.Logged | ev.ControlRequested) -> None:
         """Its line in the log is all: asked is not done."""
 
     def _run_ended(self, event: ev.RunEnded) -> None:
@@ -355,8 +357,8 @@ _FOLDS: dict[type[ev.Event], Callable[[RunState, Any], None]] = {
     ev.RoundStarted: RunState._round_started,
     ev.EnvStepped: RunState._env_stepped,
     ev.SeedMoved: RunState._seed_moved,
-    ev.GateRefused: RunState._gate_judged,
-    ev.GateOpened: RunState._gate_judged,
+    ev.GateRefused: RunState._gate_changed,
+    ev.GateOpened: RunState._gate_changed,
     ev.PolicyUpdated: RunState._policy_updated,
     ev.DeviceSampled: RunState._device_sampled,
     ev.PhaseTimed: RunState._phase_timed,
@@ -365,10 +367,10 @@ _FOLDS: dict[type[ev.Event], Callable[[RunState, Any], None]] = {
     ev.GovernorRolledBack: RunState._governor_rolled_back,
     ev.EpisodeEnded: RunState._episode_ended,
     ev.CheckpointSaved: RunState._checkpoint_saved,
-    ev.ControlRequested: RunState._only_told,
+    ev.ControlRequested: RunState._log_only,
     ev.Paused: RunState._paused,
     ev.Resumed: RunState._resumed,
-    ev.Logged: RunState._only_told,
+    ev.Logged: RunState._log_only,
     ev.RunEnded: RunState._run_ended,
 }
 
@@ -385,14 +387,14 @@ class Keyframe(ev.Event, frozen=True, kw_only=True, tag=True):
     @classmethod
     def of(cls, state: RunState) -> Keyframe:
         """Freeze a state."""
-        return cls(seq=state.seq, time=state.time, state=msgspec.Raw(encode(state)))
+        return cls(seq=state.seq, time=state.time, state=msgspec.Raw(encode_json(state)))
 
     def open(self) -> RunState:
         """A fresh RunState that the caller owns."""
         return _STATE.decode(self.state)
 
 
-_STATE: msgspec.json.Decoder[RunState] = decoder(RunState)
+_STATE: msgspec.json.Decoder[RunState] = make_decoder(RunState)
 
 Record: TypeAlias = ev.AnyEvent | Keyframe
 """A line of a recording, and what the hub's listeners receive."""

@@ -20,9 +20,9 @@ from esper.checkpoint.files import read_checkpoint
 from esper.cli.commands.attach import find_live_run
 from esper.cli.main import main
 from esper.recording.recorder import Recorder
-from esper.recording.run_lock import LOCK, RunLock, is_live, read_holder
+from esper.recording.run_lock import LOCK_FILE, RunLock, is_live, read_holder
 from esper.telemetry import events as ev
-from esper.telemetry.codec import encode
+from esper.telemetry.codec import encode_json
 from tests.factory import example_run
 from tests.recording.recordings import recording
 from tests.runs import only_run, recorded
@@ -80,7 +80,7 @@ def test_attach_last_picks_the_run_started_last(tmp_path: Path) -> None:
     ended_run(tmp_path, "first")
     ended_run(tmp_path, "second")
     locks = [RunLock(tmp_path / "telemetry" / name) for name in ("second", "first")]
-    os.utime(tmp_path / "telemetry" / "second" / LOCK, (100.0, 100.0))
+    os.utime(tmp_path / "telemetry" / "second" / LOCK_FILE, (100.0, 100.0))
     os.utime(tmp_path / "telemetry" / "first" / "events-00001.jsonl", (100.0, 100.0))  # the other was written to last
     assert find_live_run(None, tmp_path / "telemetry").name == "first"
     for lock in locks:
@@ -97,7 +97,7 @@ def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_pat
         recorder.put(event)
     assert recorder.flush()
     ended_run(tmp_path)  # written to later, but not live
-    script = "import sys; from esper.cli import main; code = main(['attach', sys.argv[1]]); "
+    script = "import sys; from esper.cli.main import main; code = main(['attach', sys.argv[1]]); "
     script += "print('imported:', *{'torch', 'textual'} & set(sys.modules)); sys.exit(code)"
     printed = tmp_path / "printed"
     with printed.open("w") as file:
@@ -121,7 +121,7 @@ def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_pat
 
 def test_attach_reports_a_killed_run(tmp_path: Path) -> None:
     directory = tmp_path / "telemetry" / "live"
-    hold = "import sys, time; from pathlib import Path; from esper.telemetry.liveness import RunLock; "
+    hold = "import sys, time; from pathlib import Path; from esper.recording.run_lock import RunLock; "
     hold += "lock = RunLock(Path(sys.argv[1])); print(flush=True); time.sleep(1000)"
     trainer = subprocess.Popen([sys.executable, "-c", hold, str(directory)], stdout=subprocess.PIPE)
     assert trainer.stdout is not None
@@ -133,7 +133,7 @@ def test_attach_reports_a_killed_run(tmp_path: Path) -> None:
         with (directory / "events-00001.jsonl").open("ab") as file:
 
             def heard() -> bool:
-                file.write(encode(ev.Logged(seq=21, time=1.8e9, severity="info", text="still here")) + b"\n")
+                file.write(encode_json(ev.Logged(seq=21, time=1.8e9, severity="info", text="still here")) + b"\n")
                 file.flush()
                 return bool(select.select([pipe], [], [], 0.1)[0])
 

@@ -16,10 +16,10 @@ import pytest
 
 from esper.checkpoint.catalog import checkpoint_path, find_checkpoint, list_checkpoints
 from esper.checkpoint.files import Checkpoint, write_checkpoint
-from esper.checkpoint.manifest import MANIFEST, STATE, TENSORS
+from esper.checkpoint.manifest import MANIFEST_FILE, STATE_FILE, TENSORS_FILE
 from esper.cli.commands import checkpoints as command
 from esper.cli.main import main
-from esper.cli.options import DONE, WRONG_REQUEST
+from esper.cli.options import EXIT_OK, EXIT_USAGE
 from esper.config import Config
 
 MIB = 1 << 20
@@ -36,14 +36,14 @@ def run(tmp_path: Path) -> Path:
     """A run with three checkpoints, written two days, three hours and just now."""
     directory = tmp_path / "telemetry" / "some-run"
     for moment, age in (((9, 0), 2 * 86400 + 99), ((10, 0), 3 * 3600 + 99), ((10, 7), 0)):
-        manifest = save(directory, *moment) / MANIFEST
+        manifest = save(directory, *moment) / MANIFEST_FILE
         written = time.time() - age
         os.utime(manifest, (written, written))
     return directory
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert main(["checkpoints", *map(str, arguments)]) == DONE
+    assert main(["checkpoints", *map(str, arguments)]) == EXIT_OK
     said = capsys.readouterr()
     assert said.err == ""
     return said.out
@@ -67,7 +67,7 @@ def test_checkpoints_json_has_the_listed_values(run: Path, capsys: pytest.Captur
     for each, path in zip(found, list_checkpoints(run), strict=True):
         assert each["path"] == str(path)
         assert each["bytes"] == sum(file.stat().st_size for file in path.iterdir())
-        assert each["time"] == (path / MANIFEST).stat().st_mtime
+        assert each["time"] == (path / MANIFEST_FILE).stat().st_mtime
         assert each["problem"] is None
 
 
@@ -79,13 +79,13 @@ def flip(file: Path) -> None:
 
 def test_checkpoints_list_shows_why_one_is_damaged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second, third = list_checkpoints(run)
-    flip(first / STATE)
-    (second / TENSORS).unlink()
-    flip(third / MANIFEST)
+    flip(first / STATE_FILE)
+    (second / TENSORS_FILE).unlink()
+    flip(third / MANIFEST_FILE)
     found = listed(capsys, run)
-    assert found[0]["problem"] == f"{first / STATE} is damaged: its digest is not the one in {MANIFEST}"
-    assert found[1]["problem"] == f"{second / TENSORS} cannot be read: No such file or directory"
-    assert found[2]["problem"].startswith(f"{third / MANIFEST} is ")
+    assert found[0]["problem"] == f"{first / STATE_FILE} is damaged: its digest is not the one in {MANIFEST_FILE}"
+    assert found[1]["problem"] == f"{second / TENSORS_FILE} cannot be read: No such file or directory"
+    assert found[2]["problem"].startswith(f"{third / MANIFEST_FILE} is ")
     assert [(each["round"], each["step"]) for each in found] == [(9, 0), (10, 0), (None, None)]
     lines = printed(capsys, run).splitlines()
     for line, each in zip(lines, found, strict=True):
@@ -96,8 +96,13 @@ def test_checkpoint_with_foreign_configuration_is_a_problem(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whole, and yet no run can go on from it."""
-    newer = {**msgspec.to_builtins(Config()), "of-the-future": 1}
-    monkeypatch.setattr(msgspec, "to_builtins", lambda _: newer)
+    to_builtins = msgspec.to_builtins
+
+    def add_unknown_key(value: object, **options: Any) -> Any:
+        builtins = to_builtins(value, **options)
+        return {**builtins, "of-the-future": 1} if isinstance(value, Config) else builtins
+
+    monkeypatch.setattr(msgspec, "to_builtins", add_unknown_key)
     path = save(run, 11, 0)
     monkeypatch.undo()
     last = listed(capsys, run)[-1]
@@ -147,7 +152,7 @@ def test_checkpoints_of_missing_run_is_refused(
 ) -> None:
     (tmp_path / "file.txt").write_text("dear diary")
     monkeypatch.chdir(tmp_path)
-    assert main(["checkpoints", str(tmp_path / name)]) == WRONG_REQUEST
+    assert main(["checkpoints", str(tmp_path / name)]) == EXIT_USAGE
     said = capsys.readouterr()
     assert said.out == ""
     assert sentence in said.err
@@ -155,9 +160,8 @@ def test_checkpoints_of_missing_run_is_refused(
 
 
 def test_checkpoints_command_does_not_import_torch(run: Path) -> None:
-    script = (
-        f"import sys; from esper.cli import main; main(['checkpoints', {str(run)!r}]); print('torch' in sys.modules)"
-    )
+    command_line = ["checkpoints", str(run)]
+    script = f"import sys; from esper.cli.main import main; main({command_line}); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     *lines, loaded = done.stdout.splitlines()
     assert (len(lines), loaded) == (3, "False")

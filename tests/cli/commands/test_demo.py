@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-import esper
 from esper.cli.main import main
 
 
@@ -23,7 +22,8 @@ def test_demo_is_replayed_from_any_directory(
 def test_demo_missing_from_package_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(esper, "__file__", str(tmp_path / "lib" / "esper" / "__init__.py"))
+    module = tmp_path / "lib" / "esper" / "cli" / "commands" / "replay.py"
+    monkeypatch.setattr("esper.cli.commands.replay.__file__", str(module))
 
     assert main(["demo", "--no-tui"]) == 2
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from esper.cli.main import main
-from esper.cli.options import DONE, WRONG_REQUEST
+from esper.cli.options import EXIT_OK, EXIT_USAGE
 from esper.lanes import devices
-from esper.lanes.devices import Device
+from esper.lanes.devices import DeviceInfo
 
 GIB = 1 << 30
 MACHINE = [
-    Device(lanes=["cuda:0"], name="NVIDIA Big", memory=80 * GIB, driver="575.57.08", fast_bf16=True),
-    Device(lanes=["cuda:1"], name="NVIDIA Old", memory=16 * GIB, driver=None, fast_bf16=False),
-    Device(lanes=["cpu:0", "cpu:1", "cpu:2"], name="Some CPU", memory=24 * GIB, driver=None, fast_bf16=False),
+    DeviceInfo(lanes=["cuda:0"], name="NVIDIA Big", memory=80 * GIB, driver="575.57.08", fast_bf16=True),
+    DeviceInfo(lanes=["cuda:1"], name="NVIDIA Old", memory=16 * GIB, driver=None, fast_bf16=False),
+    DeviceInfo(lanes=["cpu:0", "cpu:1", "cpu:2"], name="Some CPU", memory=24 * GIB, driver=None, fast_bf16=False),
 ]
 
 
@@ -28,7 +28,7 @@ def _two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
-    assert main(["devices", *options]) == DONE
+    assert main(["devices", *options]) == EXIT_OK
     said = capsys.readouterr()
     assert said.err == ""
     return said.out.splitlines()
@@ -73,7 +73,7 @@ def test_devices_json_describes_this_machine(capsys: pytest.CaptureFixture[str])
 def test_invalid_request_is_refused_in_one_sentence(
     options: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["devices", *options]) == WRONG_REQUEST
+    assert main(["devices", *options]) == EXIT_USAGE
     said = capsys.readouterr()
     assert said.out == ""
     assert sentence in said.err
@@ -83,5 +83,5 @@ def test_invalid_request_is_refused_in_one_sentence(
 def test_devices_names_an_extra_argument(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["devices", "cuda:0"])
-    assert ended.value.code == WRONG_REQUEST
+    assert ended.value.code == EXIT_USAGE
     assert "unknown argument 'cuda:0': esper-sanctum devices --help" in capsys.readouterr().err

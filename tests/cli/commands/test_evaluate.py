@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from esper.cli.main import main
-from esper.cli.options import DONE, FAILED, WRONG_REQUEST
+from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from esper.envs.env import Env
 from tests.runs import LiveRun
 
@@ -26,7 +26,7 @@ def evaluate(trained: Path, *options: str) -> int:
 
 
 def test_evaluate_json_is_the_only_output_on_stdout(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate(trained, "--json") == DONE
+    assert evaluate(trained, "--json") == EXIT_OK
     said = capsys.readouterr()
     assert said.err == ""
     found = json.loads(said.out)
@@ -38,7 +38,7 @@ def test_evaluate_json_is_the_only_output_on_stdout(trained: Path, capsys: pytes
 
 
 def test_evaluate_without_terminal_prints_plain_lines(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate(trained, "--policies", "static", "ppo") == DONE
+    assert evaluate(trained, "--policies", "static", "ppo") == EXIT_OK
     said = capsys.readouterr()
     assert said.err == ""
     caption, *lines = said.out.splitlines()
@@ -53,8 +53,8 @@ def test_evaluate_reports_a_failed_step_in_one_sentence(
     def fails(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(Env, "train", fails)
-    assert evaluate(trained, "--policies", "static") == FAILED
+    monkeypatch.setattr(Env, "train_epoch", fails)
+    assert evaluate(trained, "--policies", "static") == EXIT_FAILED
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "esper-sanctum: env 00 on cpu:0 ran out of memory\n")
 
@@ -62,7 +62,7 @@ def test_evaluate_reports_a_failed_step_in_one_sentence(
 def test_evaluate_same_seed_gives_the_same_episodes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = []
     for seed in ("3", "3", "4"):
-        assert evaluate(trained, "--policies", "random", "--json", "--seed", seed) == DONE
+        assert evaluate(trained, "--policies", "random", "--json", "--seed", seed) == EXIT_OK
         said.append(json.loads(capsys.readouterr().out)["policies"])
     assert said[0] == said[1] != said[2]
 
@@ -80,7 +80,7 @@ def test_evaluate_same_seed_gives_the_same_episodes(trained: Path, capsys: pytes
 def test_evaluate_refuses_invalid_options(
     trained: Path, options: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert evaluate(trained, *options) == WRONG_REQUEST
+    assert evaluate(trained, *options) == EXIT_USAGE
     said = capsys.readouterr()
     assert said.out == ""
     assert sentence in said.err
@@ -90,5 +90,5 @@ def test_evaluate_refuses_invalid_options(
 def test_evaluate_requires_a_checkpoint_for_ppo(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["evaluate"])
-    assert ended.value.code == WRONG_REQUEST
+    assert ended.value.code == EXIT_USAGE
     assert "--checkpoint" in capsys.readouterr().err

@@ -74,7 +74,7 @@ def test_csv_keeps_values_distinguishable(run: Path, tmp_path: Path) -> None:
 
 def test_parquet_has_the_same_rows_with_types(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(module, "ROWS", 7)  # so that tables are written in pieces
+    monkeypatch.setattr(module, "PARQUET_BATCH_ROWS", 7)  # so that tables are written in pieces
 
     out = export(run, "parquet", tmp_path / "out")
 
@@ -173,7 +173,7 @@ def test_full_disk_leaves_no_partial_export(
         (out / "half.csv").touch()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setitem(module.EXPORTS, "csv", fill)
+    monkeypatch.setitem(module.EXPORTERS, "csv", fill)
 
     assert main(["export", str(run), "--to", "csv", "--out", str(tmp_path / "out")]) == 2
 

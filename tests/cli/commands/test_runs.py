@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from esper.cli.main import main
-from esper.formatting import size
-from esper.recording.run_lock import LOCK, RunLock
-from esper.recording.segments import pack
+from esper.formatting import format_bytes
+from esper.recording.run_lock import LOCK_FILE, RunLock
+from esper.recording.segments import compress_segment
 from esper.telemetry import events as ev
 from tests.factory import example_run, stamp
 from tests.recording.recordings import fold, recording, write_segment
@@ -82,7 +82,7 @@ def test_run_state_without_lock_depends_on_last_write(tmp_path: Path, capsys: py
 
 def test_runs_reads_only_the_last_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = make(tmp_path, "a", b"this would be damage\n" * 100)
-    pack(write_segment(directory, 2, recording(RUN[50:], fold(RUN[:50]))))
+    compress_segment(write_segment(directory, 2, recording(RUN[50:], fold(RUN[:50]))))
     (directory / "checkpoints").mkdir()
     (directory / "checkpoints" / "tensors").write_bytes(bytes(5000))
 
@@ -107,7 +107,7 @@ def test_runs_table_lists_newest_first(tmp_path: Path, capsys: pytest.CaptureFix
     make(tmp_path, "newer", ending(None), age=130)
     (tmp_path / "begun").mkdir()
     (tmp_path / "begun" / "run.json").write_text("{}")
-    (tmp_path / "begun" / LOCK).touch()
+    (tmp_path / "begun" / LOCK_FILE).touch()
     os.utime(tmp_path / "begun" / "run.json", (0, 0))
 
     assert main(["runs", str(tmp_path)]) == 0
@@ -163,7 +163,7 @@ def test_runs_imports_neither_torch_nor_textual(tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     imported = "{'torch', 'textual'} & set(sys.modules)"
     for command in (["runs", str(tmp_path)], ["show", run], ["compare", run, run]):
-        script = f"import sys; from esper import cli; cli.main({command!r}); print({imported})"
+        script = f"import sys; from esper.cli.main import main; main({command!r}); print({imported})"
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "set()"
         assert len(done.stdout.splitlines()) > 2
@@ -182,4 +182,4 @@ def test_runs_best_accuracy_is_over_all_ranks(tmp_path: Path, capsys: pytest.Cap
     [(0, "0.0 KiB"), (1023, "1.0 KiB"), (2**20, "1.0 MiB"), (3 * 2**29, "1.5 GiB"), (2**41, "2048.0 GiB")],
 )
 def test_sizes_are_formatted_in_suitable_units(count: int, text: str) -> None:
-    assert size(count) == text
+    assert format_bytes(count) == text

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from esper.cli.commands.schema import json_schema
 from esper.telemetry import events as ev
-from esper.telemetry.codec import encode
+from esper.telemetry.codec import encode_json
 from tests.factory import env_stepped, example_run
 from tests.recording.recordings import recording
 from tests.telemetry.test_codec import KINDS, values
@@ -23,7 +23,7 @@ VALIDATOR = Draft202012Validator(SCHEMA)
 @given(event=st.one_of([values(kind) for kind in KINDS]))
 def test_recorded_events_conform_to_the_schema(event: ev.AnyEvent) -> None:
     schema: Any = {**SCHEMA, **SCHEMA["$defs"][type(event).__name__]}
-    Draft202012Validator(schema).validate(msgspec.json.decode(encode(event)))
+    Draft202012Validator(schema).validate(msgspec.json.decode(encode_json(event)))
 
 
 def test_recording_lines_conform_to_the_schema() -> None:
@@ -36,7 +36,7 @@ def test_recording_lines_conform_to_the_schema() -> None:
     [("loss", "nan"), ("loss", None), ("accuracy", "0.5"), ("env", 0.5), ("slots", {}), ("type", "X")],
 )
 def test_invalid_events_do_not_conform_to_the_schema(field: str, value: object) -> None:
-    line: Any = msgspec.json.decode(encode(env_stepped()))
+    line: Any = msgspec.json.decode(encode_json(env_stepped()))
 
     assert VALIDATOR.is_valid(line)
     line[field] = value

@@ -10,7 +10,7 @@ import pytest
 
 from esper.cli.main import main
 from esper.recording.run_lock import RunLock
-from esper.recording.segments import pack
+from esper.recording.segments import compress_segment
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.recording.recordings import fold, recording, write_segment
@@ -171,7 +171,7 @@ def test_show_refuses_a_run_without_events(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_show_reports_an_unreadable_run_as_damaged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pack(run / "events-00001.jsonl")
+    compress_segment(run / "events-00001.jsonl")
     packed = run / "events-00001.jsonl.zst"
     packed.write_bytes(packed.read_bytes()[: packed.stat().st_size // 2])
 

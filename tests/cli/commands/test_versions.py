@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from esper.cli.main import main
-from esper.telemetry.events import SCHEMA
+from esper.telemetry.events import SCHEMA_VERSION
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
 
@@ -65,6 +65,6 @@ def test_schema_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr()
     schema = json.loads(printed.out)
     assert printed.err == ""
-    assert f"schema {SCHEMA}" in schema["title"]
+    assert f"schema {SCHEMA_VERSION}" in schema["title"]
     assert schema["$defs"]["NotFinite"]["enum"] == ["NaN", "Infinity", "-Infinity"]
     assert {"$ref": "#/$defs/NotFinite"} in schema["$defs"]["EnvStepped"]["properties"]["loss"]["anyOf"]

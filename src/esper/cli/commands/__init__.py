@@ -18,3 +18,6 @@ COMMANDS = {
     "schema": "schema:run",
 }
 """Module and function of each command; a module is imported when its command runs. Training needs no name."""
+
+TRAINING = "train:run_training"
+"""Module and function of the default command."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.dashboard import Look, add_screen_options, show
-from esper.cli.options import DONE, FAILED, Parser, add_telemetry_dir, warn
+from esper.cli.dashboard import DisplayOptions, add_screen_options, show_dashboard
+from esper.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_telemetry_dir_option, print_warnings
 from esper.config import ConfigError
 
 if TYPE_CHECKING:
-    from esper.attach.session import AttachSession
+    from esper.attach.session import AttachedRun
     from esper.telemetry.state import RunState
 
 
@@ -22,14 +22,14 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "run", nargs="?", metavar="RUN", help="a run's name or directory (default: the newest live one)"
     )
-    add_telemetry_dir(parser)
+    add_telemetry_dir_option(parser)
     parser.add_argument("--read-only", action="store_true", help="ask nothing of the run")
     add_screen_options(parser)
     chosen = parser.parse_args(arguments)
     directory = find_live_run(chosen.run, chosen.telemetry_dir)
     if not (chosen.no_tui or chosen.narrate):
-        return watch(directory, look=Look.take(vars(chosen)), read_only=chosen.read_only)
-    return listen(directory, narrate=chosen.narrate)
+        return show_live_run(directory, look=DisplayOptions.from_options(vars(chosen)), read_only=chosen.read_only)
+    return print_live_run(directory, narrate=chosen.narrate)
 
 
 def find_live_run(name: str | None, telemetry_dir: Path) -> Path:
@@ -55,54 +55,54 @@ def find_live_run(name: str | None, telemetry_dir: Path) -> Path:
     return directory
 
 
-def listen(directory: Path, *, narrate: bool) -> int:
+def print_live_run(directory: Path, *, narrate: bool) -> int:
     """Print what a live run has to say, until it ends; the exit code.
 
     Args:
         directory: of the run.
         narrate: plain sentences, rather than lines for a log and a summary.
     """
-    from esper.attach.session import AttachSession
-    from esper.cli.console import Console, Narrator, as_they_come
+    from esper.attach.session import AttachedRun
+    from esper.cli.console import Narrator, RunPrinter, drain
 
-    session = AttachSession(directory, read_only=True)
+    session = AttachedRun(directory, read_only=True)
     session.start()
-    printer = Narrator(sys.stdout) if narrate else Console(sys.stdout)
-    state = printer.run(as_they_come(session.records, lambda: session.alive))
-    return _tell_end(session, state, brief=narrate)
+    printer = Narrator(sys.stdout) if narrate else RunPrinter(sys.stdout)
+    state = printer.run(drain(session.records, lambda: session.is_engine_alive))
+    return _print_outcome(session, state, brief=narrate)
 
 
-def watch(directory: Path, *, look: Look, read_only: bool) -> int:
+def show_live_run(directory: Path, *, look: DisplayOptions, read_only: bool) -> int:
     """Follow a live run in the dashboard until the user leaves it; the exit code.
 
     Raises:
         ConfigError: there is no terminal, or no such theme.
     """
-    from esper.attach.session import AttachSession
+    from esper.attach.session import AttachedRun
     from esper.sanctum.source import ENDED, AttachSource
 
-    session = AttachSession(directory, read_only=read_only)
+    session = AttachedRun(directory, read_only=read_only)
     source = AttachSource(session)
-    code = show(source, look)
+    code = show_dashboard(source, look)
     session.close()
-    if code or (source.alive and source.present.status not in ENDED):
+    if code or (source.alive and source.live_state.status not in ENDED):
         print(f"{directory.name} goes on: esper-sanctum attach {directory} comes back to it")
         return code
-    return _tell_end(session, source.present)
+    return _print_outcome(session, source.live_state)
 
 
-def _tell_end(session: AttachSession, state: RunState, *, brief: bool = False) -> int:
+def _print_outcome(session: AttachedRun, state: RunState, *, brief: bool = False) -> int:
     """What came of a run that is followed no longer, where there is more to say than was said; the exit code."""
-    from esper.cli.console import summary
+    from esper.cli.console import format_summary
 
-    warn(session.notices)
-    if session.failure:
-        print(f"esper-sanctum: {session.failure}", file=sys.stderr)
-        return FAILED
+    print_warnings(session.notices)
+    if session.fatal_error:
+        print(f"esper-sanctum: {session.fatal_error}", file=sys.stderr)
+        return EXIT_FAILED
     if not brief:
-        print(summary(state))
+        print(format_summary(state))
     if state.status in {"done", "stopped"}:
-        return DONE
+        return EXIT_OK
     if state.status != "failed":
         print(f"esper-sanctum: the process that trained {session.directory} ended without a word", file=sys.stderr)
-    return FAILED
+    return EXIT_FAILED

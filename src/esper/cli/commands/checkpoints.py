@@ -9,14 +9,14 @@ from pathlib import Path
 
 import msgspec
 
-from esper.checkpoint.catalog import CHECKPOINTS, list_checkpoints, size_and_time
-from esper.checkpoint.manifest import CheckpointError, read_files, read_manifest, saved_config
-from esper.cli.options import DONE, Parser, add_recording
-from esper.formatting import age, size
+from esper.checkpoint.catalog import CHECKPOINTS_DIR, list_checkpoints, size_and_time
+from esper.checkpoint.manifest import CheckpointError, read_manifest, read_saved_config, read_verified_files
+from esper.cli.options import EXIT_OK, Parser, add_run_argument
+from esper.formatting import format_age, format_bytes
 from esper.recording.runs import resolve_run
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One checkpoint, as `--json` prints it."""
 
     path: str
@@ -37,21 +37,21 @@ def run(arguments: Sequence[str]) -> int:
         prog="esper-sanctum checkpoints",
         description="Print the checkpoints of a run, the oldest first, and whether each is whole.",
     )
-    add_recording(parser, "RUN")
+    add_run_argument(parser, "RUN")
     parser.add_argument("--json", action="store_true", help="print JSON: a list of checkpoints")
     chosen = parser.parse_args(arguments)
     directory = resolve_run(chosen.run, chosen.telemetry_dir)
-    if not any((directory / name).exists() for name in ("run.json", CHECKPOINTS)):
-        raise CheckpointError(f"{directory} is not a run: it holds neither run.json nor {CHECKPOINTS}/")
-    found = [listed for path in list_checkpoints(directory) if (listed := _look(path))]
+    if not any((directory / name).exists() for name in ("run.json", CHECKPOINTS_DIR)):
+        raise CheckpointError(f"{directory} is not a run: it holds neither run.json nor {CHECKPOINTS_DIR}/")
+    found = [listed for path in list_checkpoints(directory) if (listed := _inspect(path))]
     if chosen.json:
         print(msgspec.json.encode(found).decode())
     else:
-        print("\n".join(map(_line, found)) or f"{directory} holds no checkpoint")
-    return DONE
+        print("\n".join(map(_format_row, found)) or f"{directory} holds no checkpoint")
+    return EXIT_OK
 
 
-def _look(checkpoint: Path) -> Listed | None:
+def _inspect(checkpoint: Path) -> CheckpointInfo | None:
     """Read a checkpoint; None if its run, which keeps only the newest, has removed it meanwhile."""
     try:
         total, written = size_and_time(checkpoint)
@@ -60,13 +60,13 @@ def _look(checkpoint: Path) -> Listed | None:
     manifest, problem = None, None
     try:
         manifest = read_manifest(checkpoint)
-        saved_config(checkpoint)
-        read_files(checkpoint, manifest)
+        read_saved_config(checkpoint)
+        read_verified_files(checkpoint, manifest)
     except CheckpointError as error:
         problem = str(error)
     if not checkpoint.exists():
         return None
-    return Listed(
+    return CheckpointInfo(
         path=str(checkpoint),
         round=manifest.round if manifest else None,
         step=manifest.step if manifest else None,
@@ -76,11 +76,11 @@ def _look(checkpoint: Path) -> Listed | None:
     )
 
 
-def _line(listed: Listed) -> str:
+def _format_row(listed: CheckpointInfo) -> str:
     written = datetime.fromtimestamp(listed.time)
     facts = [
-        f"{written:%Y-%m-%d %H:%M:%S} ({age(time.time() - listed.time)})",
-        size(listed.bytes),
+        f"{written:%Y-%m-%d %H:%M:%S} ({format_age(time.time() - listed.time)})",
+        format_bytes(listed.bytes),
         "verified" if listed.problem is None else listed.problem,
     ]
     return f"{listed.path}: {', '.join(facts)}"

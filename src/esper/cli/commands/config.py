@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from esper.cli.options import DONE, Parser, add_run_options, given_options
-from esper.config import resolve
+from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
+from esper.config import resolve_config
 from esper.config_toml import to_toml
 from esper.tasks import with_task_settings
 
@@ -19,6 +19,6 @@ def run(arguments: Sequence[str]) -> int:
     )
     add_run_options(parser)
     chosen = vars(parser.parse_args(arguments))
-    config = resolve(chosen["config"], given_options(chosen))
+    config = resolve_config(chosen["config"], given_options(chosen))
     print(to_toml(with_task_settings(config)), end="")
-    return DONE
+    return EXIT_OK

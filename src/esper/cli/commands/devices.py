@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from esper.cli.options import DONE, Parser, add_run_options, given_options
-from esper.config import resolve
+from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
+from esper.config import resolve_config
 from esper.tasks import check_task_name
-from esper.telemetry.sentences import assignment
+from esper.telemetry.sentences import format_lanes
 
 if TYPE_CHECKING:
-    from esper.lanes.devices import Device
+    from esper.lanes.devices import DeviceInfo
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print it."""
     chosen = _parser().parse_args(arguments)
-    config = resolve(chosen.config, given_options(vars(chosen)))
+    config = resolve_config(chosen.config, given_options(vars(chosen)))
     check_task_name(config.task)
 
-    from esper.lanes.devices import lane_of, list_devices, resolve_devices
+    from esper.lanes.devices import lane_for_env, list_devices, resolve_devices
 
     lanes = resolve_devices(config.devices)
-    dealt = [lane_of(env, lanes) for env in range(config.envs)]
+    dealt = [lane_for_env(env, lanes) for env in range(config.envs)]
     there = list_devices()
     if chosen.json:
         print(msgspec.json.encode({"devices": there, "lanes": dealt}).decode())
     else:
-        print("\n".join([*map(_line, there), assignment(dealt)]))
-    return DONE
+        print("\n".join([*map(_line, there), format_lanes(dealt)]))
+    return EXIT_OK
 
 
 def _parser() -> Parser:
@@ -44,7 +44,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _line(device: Device) -> str:
+def _line(device: DeviceInfo) -> str:
     lanes = device.lanes[0] if len(device.lanes) == 1 else f"{device.lanes[0]} to {device.lanes[-1]}"
     trained_in = "bf16" if device.fast_bf16 else "float32"
     facts = [device.name, f"{device.memory / 2**30:.1f} GiB", f"--amp auto is {trained_in}"]

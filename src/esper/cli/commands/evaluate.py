@@ -8,10 +8,10 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 
 from esper.checkpoint.catalog import find_checkpoint
-from esper.cli.options import DONE, FAILED, Parser, add_telemetry_dir, warn
+from esper.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_telemetry_dir_option, print_warnings
 from esper.config import ConfigError, PolicyName
-from esper.evaluation.comparison import Comparison, Difference, Estimate, PolicyReport
-from esper.formatting import nearest
+from esper.evaluation.comparison import EvaluationReport, IntervalEstimate, PairedDifference, PolicyResult
+from esper.formatting import suggest
 from esper.recording.runs import resolve_run
 
 
@@ -21,34 +21,34 @@ def run(arguments: Sequence[str]) -> int:
     names = typing.get_args(PolicyName)
     for policy in chosen.policies:
         if policy not in names:
-            raise ConfigError(f"--policies {policy!r} is not a policy: {nearest(policy, names)}")
+            raise ConfigError(f"--policies {policy!r} is not a policy: {suggest(policy, names)}")
     for option, value, least in (("episodes", chosen.episodes, 2), ("seed", chosen.seed, 0)):
         if value < least:
             raise ConfigError(f"--{option} {value} is not valid: it must be {least} or more")
     checkpoint = find_checkpoint(resolve_run(chosen.checkpoint, chosen.telemetry_dir))
 
-    from esper.evaluation.comparison import as_json, compare
-    from esper.evaluation.episodes import HeldOut
+    from esper.evaluation.comparison import build_report, to_json
+    from esper.evaluation.episodes import HeldOutEvaluation
     from esper.lanes.errors import FaultError
 
     options = {name: getattr(chosen, name) for name in ("policies", "episodes", "seed", "devices")}
-    held_out = HeldOut(checkpoint, **options)
+    held_out = HeldOutEvaluation(checkpoint, **options)
     steps = held_out.config.steps
     try:
-        with contextlib.closing(held_out), _progress(len(set(chosen.policies)) * steps) as advance:
-            results = held_out.play(advance)
+        with contextlib.closing(held_out), _progress_bar(len(set(chosen.policies)) * steps) as advance:
+            results = held_out.run(advance)
     except FaultError as fault:
-        warn([f"{fault.trace or ''}{fault}"])
-        return FAILED
+        print_warnings([f"{fault.traceback_text or ''}{fault}"])
+        return EXIT_FAILED
     task = held_out.config.task
-    found = compare(results, checkpoint=str(checkpoint), task=task, steps=steps, seed=chosen.seed)
+    found = build_report(results, checkpoint=str(checkpoint), task=task, steps=steps, seed=chosen.seed)
     if chosen.json:
-        print(as_json(found))
+        print(to_json(found))
     elif sys.stdout.isatty():
         print_table(found)
     else:
-        print(as_text(found))
-    return DONE
+        print(to_text(found))
+    return EXIT_OK
 
 
 def _parser() -> Parser:
@@ -65,7 +65,7 @@ def _parser() -> Parser:
         metavar="RUN",
         help="a checkpoint, or a run's newest: a path, a run below the telemetry directory, or last",
     )
-    add_telemetry_dir(parser)
+    add_telemetry_dir_option(parser)
     parser.add_argument(
         "--policies",
         nargs="+",
@@ -81,7 +81,7 @@ def _parser() -> Parser:
 
 
 @contextlib.contextmanager
-def _progress(steps: int) -> Iterator[Callable[[str], None]]:
+def _progress_bar(steps: int) -> Iterator[Callable[[str], None]]:
     """A bar on the terminal of stderr, and nothing where that is none. Yields what is to be called at each step."""
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -99,7 +99,7 @@ def _progress(steps: int) -> Iterator[Callable[[str], None]]:
 _HEADINGS = ("test accuracy", "parameters", "net return")
 
 
-def caption(comparison: Comparison) -> str:
+def caption(comparison: EvaluationReport) -> str:
     """What the numbers are."""
     return (
         f"{comparison.episodes} held-out episodes of {comparison.steps} steps on {comparison.task}, "
@@ -109,7 +109,7 @@ def caption(comparison: Comparison) -> str:
     )
 
 
-def as_text(comparison: Comparison) -> str:
+def to_text(comparison: EvaluationReport) -> str:
     """Plain text, a line for each policy and each difference."""
     text = [caption(comparison)]
     for report in comparison.policies:
@@ -122,7 +122,7 @@ def as_text(comparison: Comparison) -> str:
     return "\n".join(text)
 
 
-def print_table(comparison: Comparison) -> None:
+def print_table(comparison: EvaluationReport) -> None:
     """The same on a terminal, with rich."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -141,7 +141,7 @@ def print_table(comparison: Comparison) -> None:
     console.print(caption(comparison))
 
 
-def _cells(report: PolicyReport) -> tuple[str, str, str]:
+def _cells(report: PolicyResult) -> tuple[str, str, str]:
     accuracy, parameters = report.test_accuracy, report.parameter_ratio
     return (
         f"{accuracy.mean:.1%} [{accuracy.low:.1%}, {accuracy.high:.1%}]",
@@ -150,15 +150,15 @@ def _cells(report: PolicyReport) -> tuple[str, str, str]:
     )
 
 
-def _signed(value: Estimate) -> str:
+def _signed(value: IntervalEstimate) -> str:
     return f"{value.mean:+.3f} [{value.low:+.3f}, {value.high:+.3f}]"
 
 
-def _pair(difference: Difference) -> str:
+def _pair(difference: PairedDifference) -> str:
     return f"{difference.policy} − {difference.against}"
 
 
-def _verdict(value: Estimate) -> str:
+def _verdict(value: IntervalEstimate) -> str:
     if not value.excludes_zero:
         return "undecided"
     return "better" if value.mean > 0 else "worse"

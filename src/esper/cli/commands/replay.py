@@ -11,22 +11,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from esper.cli.dashboard import Look, add_screen_options, show
-from esper.cli.options import DONE, Parser, add_recording, refuse, warn
+from esper.cli.dashboard import DisplayOptions, add_screen_options, show_dashboard
+from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_usage_error, print_warnings
 from esper.config import ConfigError
-from esper.formatting import nearest
-from esper.history.address import Address, AddressError, parse_address
+from esper.formatting import suggest
+from esper.history.address import AddressError, ViewAddress, parse_address
 from esper.recording.segments import ReadError
 
 if TYPE_CHECKING:
-    from esper.history.divergence import Rival
+    from esper.history.divergence import GhostRun
     from esper.history.history import History
     from esper.history.playback import Playback
 
 
-FIRST_LOOK = 0.02
+FIRST_FRAME_READ_S = 0.02
 """Seconds of reading before the first frame; the dashboard reads on."""
-ADDRESS = (
+ADDRESS_HELP = (
     "FILE_OR_RUN may be an address, as the key Y of the dashboard copies it: 'RUN#step=812&env=17&view=overview'. "
     "A time of day such as 12:30 is local, and the first that the recording reached."
 )
@@ -36,8 +36,8 @@ def run(arguments: Sequence[str]) -> int:
     """Show a recorded run."""
     from esper.recording.runs import resolve_run
 
-    parser = Parser(prog="esper-sanctum replay", description="Show a recorded run.", epilog=ADDRESS)
-    add_recording(parser, "FILE_OR_RUN")
+    parser = Parser(prog="esper-sanctum replay", description="Show a recorded run.", epilog=ADDRESS_HELP)
+    add_run_argument(parser, "FILE_OR_RUN")
     parser.add_argument("--follow", action="store_true", help="begin at the end, and stay there while it is written")
     parser.add_argument("--against", metavar="RUN", help="show another run as a ghost, and find where the two part")
     chosen = parse_replay(parser, arguments)
@@ -59,10 +59,10 @@ def run(arguments: Sequence[str]) -> int:
     return replay(path, chosen, follow=chosen.follow, against=against, address=address)
 
 
-def _read_address(text: str) -> Address:
+def _read_address(text: str) -> ViewAddress:
     """What the first argument means. Raises ConfigError."""
     if Path(text).exists():
-        return Address(text)
+        return ViewAddress(text)
     try:
         return parse_address(text)
     except AddressError as error:
@@ -94,7 +94,7 @@ def replay(
     *,
     follow: bool = False,
     against: Path | None = None,
-    address: Address | None = None,
+    address: ViewAddress | None = None,
 ) -> int:
     """Show a recording in the way that was chosen, beside another run or alone; the exit code.
 
@@ -105,65 +105,69 @@ def replay(
         against: another recording that goes along as a ghost.
         address: env and view to begin with.
     """
-    from esper.history.address import MomentError, find_moment
-    from esper.history.divergence import Rival
+    from esper.history.address import MomentError, parse_moment
+    from esper.history.divergence import GhostRun
     from esper.history.history import open_history
     from esper.history.playback import Playback
 
     headless = chosen.no_tui or chosen.narrate
     whole = headless or chosen.at or follow
-    playback = Playback(open_history(path, math.inf if whole else FIRST_LOOK))
-    rival = Rival(playback.history, open_history(against, math.inf if whole else FIRST_LOOK)) if against else None
+    playback = Playback(open_history(path, math.inf if whole else FIRST_FRAME_READ_S))
+    rival = (
+        GhostRun(playback.history, open_history(against, math.inf if whole else FIRST_FRAME_READ_S))
+        if against
+        else None
+    )
     try:
         end = playback.length if whole and not chosen.narrate else 0
-        playback.seek(find_moment(chosen.at, playback.history) if chosen.at else end)
+        playback.seek(parse_moment(chosen.at, playback.history) if chosen.at else end)
     except MomentError as error:
         raise ConfigError(f"--at: {error}") from None
     if headless:
-        _tell(playback, rival, narrate=chosen.narrate)
-        return DONE
+        _print_replay(playback, rival, narrate=chosen.narrate)
+        return EXIT_OK
     playback.speed = chosen.speed
     from esper.sanctum.source import ReplaySource
 
     source = ReplaySource(playback, hold=chosen.at is not None, follow=follow, rival=rival)
-    env, place = _view(address, playback.history) if address is not None else (0, "overview")
-    code = show(source, Look.take(vars(chosen)), env=env, place=place)
-    return refuse(source.failure) if source.failure else code
+    env, place = _env_and_view(address, playback.history) if address is not None else (0, "overview")
+    code = show_dashboard(source, DisplayOptions.from_options(vars(chosen)), env=env, place=place)
+    return print_usage_error(source.failure) if source.failure else code
 
 
-def _tell(playback: Playback, rival: Rival | None, *, narrate: bool) -> None:
+def _print_replay(playback: Playback, rival: GhostRun | None, *, narrate: bool) -> None:
     """Print the summary of a recording at this moment, or narrate it from here on."""
-    from esper.cli.console import Narrator, summary
+    from esper.cli.console import Narrator, format_summary
     from esper.telemetry.state import Keyframe
 
-    warn(playback.history.notices)
+    print_warnings(playback.history.notices)
     if narrate:
         here = Keyframe.of(playback.state)
         Narrator(sys.stdout).run(itertools.chain([here], playback.history.events(playback.position)))
     else:
-        print(summary(playback.state, _status(playback)))
+        print(format_summary(playback.state, _run_status(playback)))
     if rival is not None:
         rival.comparison.search()
-        print(rival.comparison.sentence)
+        print(rival.comparison.description)
 
 
-def _status(playback: Playback) -> str | None:
+def _run_status(playback: Playback) -> str | None:
     """What became of a run whose recording has been read to its end; None at a moment before, or of a single file."""
-    from esper.history.run_info import is_written, word_for
+    from esper.history.run_info import display_status, is_being_written
 
     path, state = playback.history.path, playback.state
     if playback.position < playback.length or not path.is_dir():
         return None
-    return word_for(state.status, live=is_written(path, state.time, time.time()))
+    return display_status(state.status, live=is_being_written(path, state.time, time.time()))
 
 
-def _view(address: Address, history: History) -> tuple[int, str]:
+def _env_and_view(address: ViewAddress, history: History) -> tuple[int, str]:
     """The env and the view that an address names, or those that one begins with. Raises ConfigError."""
     from esper.sanctum.bindings import VIEW_NAMES
 
     place = address.view or VIEW_NAMES[0]
     if place not in VIEW_NAMES:
-        raise ConfigError(f"there is no view {place!r}: {nearest(place, VIEW_NAMES)}")
+        raise ConfigError(f"there is no view {place!r}: {suggest(place, VIEW_NAMES)}")
     env, envs = address.env or 0, len(history.state_at(min(history.length, 1)).envs)
     if env >= envs and address.env is not None:
         raise ConfigError(f"there is no env {env} in {address.run}: it has {envs}, counted from 0")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
-from esper.cli.options import DONE, Parser, warn
+from esper.cli.options import EXIT_OK, Parser, print_warnings
 from esper.config import Config, ConfigError
-from esper.formatting import NOT_MEASURED, age, columns, number, size
-from esper.history.run_info import Glance, glance
+from esper.formatting import NOT_MEASURED, align_columns, format_age, format_bytes, format_number
+from esper.history.run_info import RunInfo, read_run_info
 from esper.recording.runs import last_written, list_runs
 
 _HEADINGS = ("run", "state", "task", "policy", "round", "best", "size", "written")
@@ -25,15 +25,15 @@ def run(arguments: Sequence[str]) -> int:
     if not directory.is_dir() and directory != Path(Config().telemetry_dir):
         raise ConfigError(f"there is no directory {directory}")
     now = time.time()
-    found = [glance(path, last_written(path) or 0.0, now) for path in list_runs(directory)]
+    found = [read_run_info(path, last_written(path) or 0.0, now) for path in list_runs(directory)]
     if chosen.json:
         print(msgspec.json.encode(found).decode())
     elif found:
-        print("\n".join(columns([_HEADINGS, *(_row(each, now) for each in found)], _RIGHT)))
-        warn(f"{each.run} is unreadable: {each.problem}" for each in found if each.problem)
+        print("\n".join(align_columns([_HEADINGS, *(_row(each, now) for each in found)], _RIGHT)))
+        print_warnings(f"{each.run} is unreadable: {each.problem}" for each in found if each.problem)
     else:
         print(f"{directory} holds no runs: esper-sanctum trains one, and esper-sanctum demo replays a recorded one")
-    return DONE
+    return EXIT_OK
 
 
 def _parser() -> Parser:
@@ -50,14 +50,14 @@ def _parser() -> Parser:
     return parser
 
 
-def _row(each: Glance, now: float) -> tuple[str, ...]:
+def _row(each: RunInfo, now: float) -> tuple[str, ...]:
     return (
         each.run,
         each.state,
         each.task or NOT_MEASURED,
         each.policy or NOT_MEASURED,
         f"{each.round}/{each.rounds}" if each.rounds is not None else NOT_MEASURED,
-        number(each.best_accuracy, ".1%"),
-        size(each.bytes),
-        age(now - each.written),
+        format_number(each.best_accuracy, ".1%"),
+        format_bytes(each.bytes),
+        format_age(now - each.written),
     )

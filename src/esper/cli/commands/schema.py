@@ -9,10 +9,10 @@ from typing import Any, get_args
 
 import msgspec
 
-from esper.cli.options import DONE, Parser
+from esper.cli.options import EXIT_OK, Parser
 from esper.telemetry import event_parts
 from esper.telemetry import events as ev
-from esper.telemetry.codec import NOT_FINITE
+from esper.telemetry.codec import NON_FINITE_STRINGS
 from esper.telemetry.state import Keyframe, Record
 
 
@@ -25,10 +25,10 @@ def run(arguments: Sequence[str]) -> int:
     )
     parser.parse_args(arguments)
     print(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode())
-    return DONE
+    return EXIT_OK
 
 
-_EVERYWHERE = {
+_COMMON_FIELDS = {
     "type": "What kind of record this is.",
     "round": "Number of the round, from 1.",
     "step": "Number of the step in its round, from 1.",
@@ -37,7 +37,7 @@ _EVERYWHERE = {
 }
 """Fields that mean the same wherever they stand."""
 _NOT_FINITE = {
-    "enum": list(NOT_FINITE),
+    "enum": list(NON_FINITE_STRINGS),
     "description": "A number that was measured and is not finite. One that was not measured is absent.",
 }
 
@@ -48,12 +48,12 @@ def json_schema() -> dict[str, Any]:
     described = _descriptions()
     for name, definition in schema["$defs"].items():
         for field, value in definition["properties"].items():
-            value["description"] = described[name].get(field) or _EVERYWHERE[field]
+            value["description"] = described[name].get(field) or _COMMON_FIELDS[field]
     _allow_not_finite(schema)
     schema["$defs"]["NotFinite"] = _NOT_FINITE
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"A line of a recording of esper-sanctum, schema {ev.SCHEMA}",
+        "title": f"A line of a recording of esper-sanctum, schema {ev.SCHEMA_VERSION}",
         "description": inspect.cleandoc(ev.__doc__ or ""),
         **schema,
     }

@@ -10,17 +10,17 @@ from pathlib import Path
 
 from esper.cli.commands import attach, replay
 from esper.cli.dashboard import DEFAULT_THEME, check_theme
-from esper.cli.options import DONE, Parser, add_telemetry_dir, refuse
+from esper.cli.options import EXIT_OK, Parser, add_telemetry_dir_option, print_usage_error
 from esper.config import ConfigError
 from esper.recording.segments import ReadError
 
-PORT = 8000
+DEFAULT_PORT = 8000
 
 
 def run(arguments: Sequence[str]) -> int:
     """Serve it, until Ctrl-C."""
     from esper.history.history import open_history
-    from esper.recording.runs import LAST, resolve_run, shortest_name
+    from esper.recording.runs import LAST_ALIAS, resolve_run, shortest_name
 
     parser = Parser(
         prog="esper-sanctum serve",
@@ -30,17 +30,17 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "run",
         nargs="?",
-        default=LAST,
+        default=LAST_ALIAS,
         metavar="RUN",
         help="a path, or a run's name (default: the newest at each visit)",
     )
-    add_telemetry_dir(parser)
+    add_telemetry_dir_option(parser)
     parser.add_argument(
         "--host",
         default="127.0.0.1",
         help="address to listen on; any but the default lets others in, unasked (default: 127.0.0.1)",
     )
-    parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on (default: {PORT})")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"port to listen on (default: {DEFAULT_PORT})")
     parser.add_argument("--theme", default=DEFAULT_THEME, metavar="NAME", help=f"colours (default: {DEFAULT_THEME})")
     chosen = parser.parse_args(arguments)
     if importlib.util.find_spec("textual_serve") is None:
@@ -49,14 +49,14 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(f"--port {chosen.port} is not valid: it must be a number from 1 to 65535")
     check_theme(chosen.theme)
     path = resolve_run(chosen.run, chosen.telemetry_dir)
-    open_history(path, replay.FIRST_LOOK)  # what cannot be shown is refused here
+    open_history(path, replay.FIRST_FRAME_READ_S)  # what cannot be shown is refused here
     from esper.sanctum.web import DashboardServer
 
-    wanted = chosen.run if chosen.run == LAST else str(path.resolve())
-    script = "import sys; from esper.commands.serve import view; sys.exit(view(*sys.argv[1:]))"
+    wanted = chosen.run if chosen.run == LAST_ALIAS else str(path.resolve())
+    script = "import sys; from esper.cli.commands.serve import run_visitor; sys.exit(run_visitor(*sys.argv[1:]))"
     # -P: what lies in the working directory is not taken for a module.
     command = [sys.executable, "-P", "-c", script, wanted, str(chosen.telemetry_dir.resolve()), chosen.theme]
-    title = "the newest run" if chosen.run == LAST else shortest_name(path, chosen.telemetry_dir)
+    title = "the newest run" if chosen.run == LAST_ALIAS else shortest_name(path, chosen.telemetry_dir)
     try:
         DashboardServer(command, title=title, host=chosen.host, port=chosen.port).serve()
     except OSError as error:
@@ -64,10 +64,10 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(
             f"cannot listen on {chosen.host}:{chosen.port}: {error.strerror}; try another {other}"
         ) from None
-    return DONE
+    return EXIT_OK
 
 
-def view(run: str, telemetry_dir: str, theme: str) -> int:
+def run_visitor(run: str, telemetry_dir: str, theme: str) -> int:
     """What the process of a visitor does: watch a live run, replay one that is over; the exit code."""
     from esper.recording.run_lock import is_live
     from esper.recording.runs import resolve_run
@@ -78,4 +78,4 @@ def view(run: str, telemetry_dir: str, theme: str) -> int:
         live = path.is_dir() and is_live(path)
         return attach.run((*options, "--read-only")) if live else replay.run(options)
     except (ConfigError, ReadError) as error:
-        return refuse(str(error))
+        return print_usage_error(str(error))

@@ -10,111 +10,113 @@ from typing import Any
 
 import msgspec
 
-from esper.cli.options import DONE, Parser, add_recording, warn
+from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.config import Config, ConfigError
-from esper.formatting import NOT_MEASURED, columns, duration, number
+from esper.formatting import NOT_MEASURED, align_columns, duration, format_number
 from esper.history.history import open_history
-from esper.history.summary import Summary, differences, summarise
+from esper.history.summary import RunSummary, config_diff, summarise
 from esper.recording.runs import resolve_run
 from esper.recording.segments import ReadError
-from esper.telemetry.codec import encode
-from esper.telemetry.sentences import assignment
-from esper.text_plot import places, span_of, sparkline
+from esper.telemetry.codec import encode_json
+from esper.telemetry.sentences import format_lanes
+from esper.text_plot import finite_range, sample_to_width, sparkline
 
-_WIDTH = 60
+_MAX_SPARKLINE_CHARS = 60
 """Characters of a sparkline at most."""
-_TOLD = 0.005
+_MIN_PHASE_FRACTION = 0.005
 """Share of the time from which on a phase is named."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print it."""
     parser = Parser(prog="esper-sanctum show", description="Print what is worth knowing of a run, live or over.")
-    add_recording(parser, "RUN")
+    add_run_argument(parser, "RUN")
     parser.add_argument("--json", action="store_true", help="print JSON, with every finished round")
     chosen = parser.parse_args(arguments)
-    summary = read_summary(chosen.run, chosen.telemetry_dir)
+    summary = load_summary(chosen.run, chosen.telemetry_dir)
     if chosen.json:
-        print(encode(summary).decode())
+        print(encode_json(summary).decode())
     else:
-        print("\n".join(columns(list(_facts(summary)))))
-    return DONE
+        print("\n".join(align_columns(list(_facts(summary)))))
+    return EXIT_OK
 
 
-def _facts(summary: Summary) -> Iterator[tuple[str, str]]:
+def _facts(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """What there is to say, each with its heading; more of the same has none."""
     yield "run", summary.run
     yield "state", summary.state + (f": {summary.reason}" if summary.reason else "")
-    yield "what", f"{summary.policy} on {summary.task}, seed {summary.seed}, {assignment(summary.lanes)}"
+    yield "what", f"{summary.policy} on {summary.task}, seed {summary.seed}, {format_lanes(summary.lanes)}"
     yield "versions", ", ".join(f"{name} {version}" for name, version in summary.versions.items())
     yield from _configuration(summary)
     yield "began", f"{datetime.fromtimestamp(summary.started):%Y-%m-%d %H:%M:%S}"
-    pace = number(summary.env_steps_per_second, ",.0f")
+    pace = format_number(summary.env_steps_per_second, ",.0f")
     total = summary.rounds * summary.steps
     yield "length", f"{duration(summary.duration)} recorded, {len(summary.finished)} of {summary.rounds} rounds"
     yield "", f"{summary.steps_done:,} of {total:,} steps: {summary.env_steps:,} env-steps, {pace} a second"
     yield from _learning(summary)
     yield from _growth(summary)
-    yield from _trouble(summary)
+    yield from _problem_rows(summary)
     spent = sum(summary.phases.values())
     if spent > 0:
         shares = sorted(summary.phases.items(), key=lambda phase: -phase[1])
-        told = ", ".join(f"{name} {seconds / spent:.0%}" for name, seconds in shares if seconds / spent >= _TOLD)
+        told = ", ".join(
+            f"{name} {seconds / spent:.0%}" for name, seconds in shares if seconds / spent >= _MIN_PHASE_FRACTION
+        )
         yield "time went to", told
     last = f", the last is {summary.last_checkpoint}" if summary.last_checkpoint else ""
     yield "checkpoints", f"{summary.checkpoints or 'none'} written{last}"
 
 
-def _configuration(summary: Summary) -> Iterator[tuple[str, str]]:
+def _configuration(summary: RunSummary) -> Iterator[tuple[str, str]]:
     """Where it is not that of the defaults."""
     defaults = msgspec.json.decode(msgspec.json.encode(Config()))
     changed = [
-        f"{key} = {word(value)} (default: {word(default)})"
-        for key, (value, default) in differences(summary.config, defaults).items()
+        f"{key} = {format_config_value(value)} (default: {format_config_value(default)})"
+        for key, (value, default) in config_diff(summary.config, defaults).items()
     ]
     headings = ["configuration", *[""] * len(changed)]
     yield from zip(headings, changed or ["that of the defaults"], strict=False)
 
 
-def _learning(summary: Summary) -> Iterator[tuple[str, str]]:
+def _learning(summary: RunSummary) -> Iterator[tuple[str, str]]:
     best = summary.best
     where = f" (env {best.env:02d}, round {best.round} step {best.step})" if best else ""
-    yield "best accuracy", number(best.accuracy if best else None, ".1%") + where
+    yield "best accuracy", format_number(best.accuracy if best else None, ".1%") + where
     if not summary.finished:
         yield "accuracy", f"{NOT_MEASURED}: no round was finished"
         return
     least, median, greatest = summary.finished[-1].accuracy
     yield "accuracy", f"{median:.1%} in the median of the last finished round, {least:.1%} to {greatest:.1%}"
     medians = [finished.accuracy[1] for finished in summary.finished]
-    yield "", f"{_spark(medians, 0.0, 1.0)}  by round, from 0 to 100%"
+    yield "", f"{_sparkline(medians, 0.0, 1.0)}  by round, from 0 to 100%"
     returns = [finished.episode_return for finished in summary.finished]
-    low, high = span_of(returns) or (0.0, 0.0)
-    yield "return", f"{number(returns[-1], '+.3f')} in the mean of the last finished round"
-    yield "", f"{_spark(returns, low, high)}  by round, from {low:+.3f} to {high:+.3f}"
+    low, high = finite_range(returns) or (0.0, 0.0)
+    yield "return", f"{format_number(returns[-1], '+.3f')} in the mean of the last finished round"
+    yield "", f"{_sparkline(returns, low, high)}  by round, from {low:+.3f} to {high:+.3f}"
     yield (
         "parameters",
         f"{summary.finished[-1].parameter_ratio:.2f} × those of the bare host, {summary.host_parameters:,}",
     )
 
 
-def _spark(values: Sequence[float], low: float, high: float) -> str:
+def _sparkline(values: Sequence[float], low: float, high: float) -> str:
     count = len(values)
-    return sparkline(places(values, count, min(count, _WIDTH)), low, high)
+    return sparkline(sample_to_width(values, count, min(count, _MAX_SPARKLINE_CHARS)), low, high)
 
 
-def _growth(summary: Summary) -> Iterator[tuple[str, str]]:
+def _growth(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if not summary.seeds:
         yield "seeds", "none planted"
         return
     rows = [("", "planted", "fossilized", "culled", "contribution, mean over seeds")]
     for blueprint, seeds in sorted(summary.seeds.items()):
         counts = (str(seeds.planted), str(seeds.fossilized), str(seeds.culled))
-        rows.append((blueprint, *counts, number(seeds.contribution, "+.2%")))
+        rows.append((blueprint, *counts, format_number(seeds.contribution, "+.2%")))
     headings = ["seeds", *[""] * len(rows)]
-    yield from zip(headings, columns(rows, right=(1, 2, 3, 4)), strict=False)
+    yield from zip(headings, align_columns(rows, right=(1, 2, 3, 4)), strict=False)
 
 
-def _trouble(summary: Summary) -> Iterator[tuple[str, str]]:
+def _problem_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     broken = ", ".join(f"{rule} ×{count}" for rule, count in summary.anomalies.items())
     yield "anomalies", broken or "none"
     skips = ", ".join(f"{owner} ×{count}" for owner, count in summary.skipped.items())
@@ -122,7 +124,7 @@ def _trouble(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "rollbacks", str(summary.rollbacks or "none")
 
 
-def read_summary(text: str, telemetry_dir: Path) -> Summary:
+def load_summary(text: str, telemetry_dir: Path) -> RunSummary:
     """Sum up the run that a person means. Raises ReadError or ConfigError where there is nothing to sum up."""
     path = resolve_run(text, telemetry_dir)
     history = open_history(path)
@@ -131,11 +133,11 @@ def read_summary(text: str, telemetry_dir: Path) -> Summary:
         if history.notices:
             raise ReadError(history.notices[0])
         raise ConfigError(f"{path} has nothing to tell yet: no event was recorded")
-    warn(summary.notices)
+    print_warnings(summary.notices)
     return summary
 
 
-def word(value: Any) -> str:
+def format_config_value(value: Any) -> str:
     """A value of the configuration."""
     if isinstance(value, list):
         return " ".join(map(str, value)) or "unset"

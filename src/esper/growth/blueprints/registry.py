@@ -7,7 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from torch import nn
 
-from esper.formatting import nearest
+from esper.formatting import suggest
 
 SeedFactory: TypeAlias = Callable[[int], nn.Module]
 """Function from a number of channels C to a seed, which maps [B, C, H, W] to the same shape."""
@@ -40,5 +40,5 @@ def build_seed(name: str, channels: int) -> nn.Module:
         ValueError: No blueprint has this name.
     """
     if name not in BLUEPRINTS:
-        raise ValueError(f"unknown blueprint {name!r}: {nearest(name, BLUEPRINTS)}")
+        raise ValueError(f"unknown blueprint {name!r}: {suggest(name, BLUEPRINTS)}")
     return BLUEPRINTS[name](channels)

@@ -9,13 +9,13 @@ from itertools import takewhile
 from statistics import median
 from typing import Protocol
 
-from esper.formatting import plain
-from esper.health.rules import stale_telemetry
+from esper.formatting import strip_control
+from esper.health.rules import check_stale
 from esper.sanctum.controllers import AppServices
-from esper.sanctum.screens.choices import anomaly_list, why
-from esper.sanctum.screens.help import Explain
-from esper.sanctum.source import ENDED, Source
-from esper.sanctum.symbols import shorten
+from esper.sanctum.screens.choices import anomaly_list, root_cause_list
+from esper.sanctum.screens.help import MetricHelpScreen
+from esper.sanctum.source import ENDED, RunSource
+from esper.sanctum.symbols import ellipsise
 from esper.sanctum.view import GoToMoment, ViewState
 from esper.sanctum.widgets.panel import Panel
 from esper.telemetry import events as ev
@@ -60,7 +60,7 @@ class DiagnosisActions:
     """
 
     def __init__(
-        self, source: Source, view: ViewState, app: DiagnosisServices, *, bell: bool, notify_protocol: str | None
+        self, source: RunSource, view: ViewState, app: DiagnosisServices, *, bell: bool, notify_protocol: str | None
     ) -> None:
         self._source = source
         self._view = view
@@ -83,7 +83,7 @@ class DiagnosisActions:
         stats.record_frame(now, state.seq, time.thread_time())
         is_running = self._source.live and self._source.alive and state.status == "running"
         cadence = median(state.walls[-50:]) if is_running and state.walls else None
-        stale = stale_telemetry(cadence, stats.age)
+        stale = check_stale(cadence, stats.age)
         self._notify(now, stale if self._view.stale is None else None)
         if (stale is None) != (self._view.stale is None):
             self._view.stale = stale
@@ -96,7 +96,7 @@ class DiagnosisActions:
     def show_root_cause(self) -> None:
         """Open the root cause of the trouble of the selected env."""
         if self._view.selected_env < len(self._source.state.envs):
-            causes = why(self._view.palette, self._source.state, self._view.selected_env)
+            causes = root_cause_list(self._view.palette, self._source.state, self._view.selected_env)
             self._app.push_screen(causes, self._go_to)
 
     def explain(self) -> None:
@@ -105,7 +105,7 @@ class DiagnosisActions:
         panels.sort(key=lambda panel: not panel.has_focus)
         metrics = list(dict.fromkeys(name for panel in panels for name in panel.METRICS))
         if metrics:
-            explanation = Explain(self._view.palette, metrics)
+            explanation = MetricHelpScreen(self._view.palette, metrics)
             self._app.push_screen(explanation, lambda more: self._app.action_help() if more else None)
         else:
             self._app.action_help()
@@ -116,7 +116,7 @@ class DiagnosisActions:
             self._app.bell()
         text = self._alerts.pop_due(now)
         if text is not None and self._notify_protocol is not None:
-            started = self._source.present.started
+            started = self._source.live_state.started
             title = f"esper-sanctum {started.run}" if started else "esper-sanctum"
             tmux = "TMUX" in os.environ
             self._app.write_to_terminal(notification_escape(self._notify_protocol, title, text, tmux=tmux))
@@ -133,9 +133,9 @@ class Alerts:
         source: Source of the run. Only its present is scanned: moments of its past are not news.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: RunSource) -> None:
         self._source = source
-        self._state = source.present
+        self._state = source.live_state
         self._last_seq = self._state.seq
         """Number of the last event that was scanned."""
         self._engine_lost = False
@@ -149,7 +149,7 @@ class Alerts:
         Args:
             stale: Anomaly of a silent engine, which no event reports, if it has just begun.
         """
-        source, state = self._source, self._source.present
+        source, state = self._source, self._source.live_state
         if state is not self._state:  # a keyframe or a seek replaced the state: its events are not news
             self._state, self._last_seq = state, state.seq
         lines = list(takewhile(lambda line: line.seq > self._last_seq, reversed(state.log)))
@@ -182,7 +182,7 @@ def notification_escape(protocol: str, title: str, text: str, *, tmux: bool) -> 
         text: Text of the notification.
         tmux: Wrap it for the terminal around tmux, which passes it on if `allow-passthrough` is on.
     """
-    title, text = (shorten(plain(part).replace(";", ","), MAX_NOTIFICATION_CHARS) for part in (title, text))
+    title, text = (ellipsise(strip_control(part).replace(";", ","), MAX_NOTIFICATION_CHARS) for part in (title, text))
     body = f"9;{title}: {text}" if protocol == "osc9" else f"777;notify;{title};{text}"  # a ; would end a field
     escaped = f"\x1b]{body}\x07"
     return f"\x1bPtmux;{escaped.replace(chr(27), 2 * chr(27))}\x1b\\" if tmux else escaped

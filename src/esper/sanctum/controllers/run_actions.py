@@ -9,11 +9,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Protocol, TypeAlias
 
-from esper.control import Kind
+from esper.control import RequestKind
 from esper.sanctum.controllers import AppServices
-from esper.sanctum.requests import Requests, hold_of
+from esper.sanctum.requests import PendingRequests, pause_cause
 from esper.sanctum.screens.dialogs import QuitDialog
-from esper.sanctum.source import Source, is_over
+from esper.sanctum.source import RunSource, run_has_ended
 
 SignalHandler: TypeAlias = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -35,7 +35,7 @@ class RunActions:
         app: Services of the app.
     """
 
-    def __init__(self, source: Source, app: RunServices) -> None:
+    def __init__(self, source: RunSource, app: RunServices) -> None:
         self._source = source
         self._app = app
         self._handlers: dict[signal.Signals, SignalHandler] = {}
@@ -45,49 +45,52 @@ class RunActions:
     def has_finished_leaving(self) -> bool:
         """True if the run has ended after a stop request, or ended before it was set up."""
         source = self._source
-        stop_requested = source.requests is not None and source.requests.leaving
-        return (stop_requested and is_over(source)) or not (source.alive or source.directory)
+        stop_requested = source.requests is not None and source.requests.stop_requested
+        return (stop_requested and run_has_ended(source)) or not (source.alive or source.directory)
 
     def toggle_pause(self) -> None:
         """Request a pause, or resume a paused run."""
-        self._request(Kind.RESUME if self._source.present.status == "paused" else Kind.PAUSE)
+        self._request(RequestKind.RESUME if self._source.live_state.status == "paused" else RequestKind.PAUSE)
 
     def step(self) -> None:
         """Request one step of a paused run."""
         if self._require_engine() is None:
             return
-        if self._source.present.status != "paused":
+        if self._source.live_state.status != "paused":
             self._app.notify("Single steps need a paused run: p pauses.", severity="warning")
         else:
-            self._request(Kind.STEP)
+            self._request(RequestKind.STEP)
 
     def checkpoint(self) -> None:
         """Request a checkpoint."""
-        self._request(Kind.CHECKPOINT)
+        self._request(RequestKind.CHECKPOINT)
 
     def restore(self) -> None:
         """Let the user choose a checkpoint, and request its restore."""
         if self._require_engine() is None:
             return
-        from esper.sanctum.screens.dialogs import CheckpointPicker, still_there  # its table takes longest to load
+        from esper.sanctum.screens.dialogs import (  # its table takes longest to load
+            CheckpointPicker,
+            existing_checkpoints,
+        )
 
-        checkpoints = still_there(self._source.present.checkpoints, self._source.directory)
+        checkpoints = existing_checkpoints(self._source.live_state.checkpoints, self._source.directory)
         if not checkpoints:
             self._app.notify("There is no checkpoint yet: c writes one.", severity="warning")
             return
 
         def request_restore(path: str | None) -> None:
             if path is not None:
-                self._request(Kind.RESTORE, path)
+                self._request(RequestKind.RESTORE, path)
 
         self._app.push_screen(CheckpointPicker(checkpoints), request_restore)
 
     def quit(self) -> None:
         """Leave at once if that does not end a run with progress; else ask first."""
-        if self._source.requests is None or self._source.attached or is_over(self._source):
+        if self._source.requests is None or self._source.attached or run_has_ended(self._source):
             self._app.exit()
-        elif self._source.present.status == "starting":
-            self._request(Kind.ABANDON)
+        elif self._source.live_state.status == "starting":
+            self._request(RequestKind.ABANDON)
         else:
             self.stop()
 
@@ -97,7 +100,7 @@ class RunActions:
         if isinstance(screen, QuitDialog):
             screen.confirm()
         elif self._require_engine() is not None:
-            dialog = QuitDialog(attached=self._source.attached, cause=self._source.present.cause)
+            dialog = QuitDialog(attached=self._source.attached, cause=self._source.live_state.cause)
             self._app.push_screen(dialog, self._request_end)
 
     def detach(self) -> None:
@@ -123,43 +126,43 @@ class RunActions:
             asyncio.get_running_loop().remove_signal_handler(number)
             signal.signal(number, handler)
 
-    def _require_engine(self) -> Requests | None:
+    def _require_engine(self) -> PendingRequests | None:
         """Return the requests to the engine; None, with a notification, if it accepts none."""
         requests = self._source.requests
         if requests is None:
             self._app.notify("This is a recording: it cannot be controlled.", severity="warning")
-        elif requests.barred:
-            self._app.notify(requests.barred, severity="warning")
-        elif is_over(self._source):
+        elif requests.disabled_reason:
+            self._app.notify(requests.disabled_reason, severity="warning")
+        elif run_has_ended(self._source):
             self._app.notify("The run has ended: there is nothing to control.", severity="warning")
         else:
             return requests
         return None
 
-    def _request(self, kind: Kind, path: str | None = None) -> None:
+    def _request(self, kind: RequestKind, path: str | None = None) -> None:
         """Send a request, unless the run is paused by a cause that would ignore it."""
-        requests, cause = self._require_engine(), self._source.present.cause
-        if requests and cause and kind in hold_of(cause).vain:
-            self._app.notify(hold_of(cause).way, severity="warning")
+        requests, cause = self._require_engine(), self._source.live_state.cause
+        if requests and cause and kind in pause_cause(cause).refused_requests:
+            self._app.notify(pause_cause(cause).advice, severity="warning")
         elif requests:
             requests.ask(kind, path)
             self._app.refresh_view()
 
-    def _request_end(self, kind: Kind | None) -> None:
+    def _request_end(self, kind: RequestKind | None) -> None:
         if kind is not None:
             self._request(kind)
 
     def _on_signal(self, number: int) -> None:
         requests = self._source.requests
         closed = number == signal.SIGHUP  # a terminal that is closed sends several: a second one is no second signal
-        if requests is None or self._source.attached or is_over(self._source):
+        if requests is None or self._source.attached or run_has_ended(self._source):
             self._app.exit()
-        elif requests.leaving and not closed:
-            requests.ask(Kind.ABANDON, origin="signal")
+        elif requests.stop_requested and not closed:
+            requests.ask(RequestKind.ABANDON, origin="signal")
             self._app.exit(return_code=128 + number)
         else:
-            if not requests.leaving:
-                requests.ask(Kind.STOP, origin="signal")
+            if not requests.stop_requested:
+                requests.ask(RequestKind.STOP, origin="signal")
             if closed:  # the engine writes its checkpoint, but no terminal is left to show the progress
                 self._app.exit()
             self._app.refresh_view()

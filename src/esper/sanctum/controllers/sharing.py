@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from esper.config import Config
-from esper.formatting import plain, span
-from esper.history.address import Address
-from esper.history.export import AROUND, write_excerpt
+from esper.formatting import span, strip_control
+from esper.history.address import ViewAddress
+from esper.history.export import EXCERPT_MARGIN_S, write_excerpt
 from esper.history.history import open_history
 from esper.recording.runs import shortest_name
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import ENV_VIEW
 from esper.sanctum.controllers import Notifier
 from esper.sanctum.screens.env_detail import EnvDetail
-from esper.sanctum.source import Source
+from esper.sanctum.source import RunSource
 from esper.sanctum.view import ViewState
-from esper.telemetry.codec import encode
+from esper.telemetry.codec import encode_json
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -71,7 +71,7 @@ class SharingActions:
         app: Services of the app.
     """
 
-    def __init__(self, source: Source, view: ViewState, app: SharingServices) -> None:
+    def __init__(self, source: RunSource, view: ViewState, app: SharingServices) -> None:
         self._source = source
         self._view = view
         self._app = app
@@ -84,7 +84,7 @@ class SharingActions:
         name = shortest_name(self._source.directory, Path(Config().telemetry_dir))
         env_is_open = any(isinstance(screen, EnvDetail) for screen in self._app.screen_stack)
         view = ENV_VIEW if env_is_open else self._app.current_mode
-        address = str(Address(name, self._moment(), self._view.selected_env, view))
+        address = str(ViewAddress(name, self._moment(), self._view.selected_env, view))
         self._app.copy_to_clipboard(address)
         message = f"Copied. To open it: esper-sanctum replay {shlex.quote(address)}"
         self._app.notify(message, timeout=TOAST_SECONDS, markup=False)
@@ -97,7 +97,7 @@ class SharingActions:
             return
         env = envs[self._view.selected_env]
         row = {"env": env.env, "lane": env.lane, "episode_return": env.episode_return, "stepped": env.stepped}
-        text = encode(row).decode()
+        text = encode_json(row).decode()
         self._app.copy_to_clipboard(text)
         self._app.notify(f"Env {env.env:02d} is copied as JSON: {len(text)} characters.", timeout=TOAST_SECONDS)
 
@@ -106,7 +106,7 @@ class SharingActions:
         if self._reject_in_browser():
             return
         state, recording = self._source.state, self._source.directory
-        name = plain(state.started.run) if state.started else "sanctum"
+        name = strip_control(state.started.run) if state.started else "sanctum"
         folder = recording if self._source.live and recording is not None else Path()
         try:
             path = self._app.save_screenshot(f"{name}-round{state.round:03d}-step{state.step:03d}.svg", str(folder))
@@ -153,7 +153,7 @@ class SharingActions:
             self._app.notify(f"The minutes around this cannot be cut out: {error}", severity="error", markup=False)
         else:
             command = f"esper-sanctum replay {shlex.quote(str(path))}"
-            message = f"Written, {span(AROUND)} before and after. To open it: {command}"
+            message = f"Written, {span(EXCERPT_MARGIN_S)} before and after. To open it: {command}"
             self._app.notify(message, timeout=TOAST_SECONDS, markup=False)
 
 

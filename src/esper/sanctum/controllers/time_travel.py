@@ -9,7 +9,7 @@ from esper.history.playback import Playback
 from esper.recording.segments import ReadError
 from esper.sanctum.controllers import AppServices
 from esper.sanctum.screens.dialogs import GoTo
-from esper.sanctum.source import Source
+from esper.sanctum.source import RunSource
 from esper.sanctum.view import GoToMoment
 
 PLAYBACK_SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, float("inf"))
@@ -26,7 +26,7 @@ class PlaybackActions:
         app: Services of the app.
     """
 
-    def __init__(self, source: Source, app: AppServices) -> None:
+    def __init__(self, source: RunSource, app: AppServices) -> None:
         self._source = source
         self._app = app
         self._deferred_action: Callable[[], None] | None = None
@@ -50,7 +50,7 @@ class PlaybackActions:
         """Play or hold; at the end, play from the start."""
         if (playback := self._require_playback()) is not None:
             if not playback.playing and playback.position >= playback.length:
-                playback.to_start()
+                playback.seek_start()
             playback.playing = not playback.playing
             self._app.refresh_view()
 
@@ -81,7 +81,7 @@ class PlaybackActions:
     def seek_start(self) -> None:
         """Move to the start."""
         if (playback := self._require_playback(self.seek_start)) is not None:
-            playback.to_start()
+            playback.seek_start()
             self._app.refresh_view()
 
     def seek_end(self) -> None:
@@ -89,13 +89,13 @@ class PlaybackActions:
         if self._source.live:
             self.return_to_live()
         elif (playback := self._require_playback()) is not None:
-            playback.to_end()
+            playback.seek_end()
         self._app.refresh_view()
 
     def return_to_live(self) -> None:
         """Return to the present of a live run, and drop the action that waits for its past."""
         self._deferred_action = None
-        self._source.rejoin()
+        self._source.return_to_live()
         self._app.refresh_view()
 
     def seek_mark(self, delta: int) -> None:
@@ -103,13 +103,13 @@ class PlaybackActions:
         entry = partial(self.seek_mark, delta) if delta < 0 else None
         if (playback := self._require_playback(entry)) is not None:
             playback.playing = False
-            if not playback.step_mark(delta):
+            if not playback.seek_mark(delta):
                 self._app.notify(f"There is no bookmark {'after' if delta > 0 else 'before'} this.", timeout=3)
             self._app.refresh_view()
 
     def toggle_bookmark(self) -> None:
         """Set or remove a bookmark at the moment on the screen; the present of a live run is not left."""
-        self._toggle_bookmark(self._source.present.seq if self._source.playback is None else None)
+        self._toggle_bookmark(self._source.live_state.seq if self._source.playback is None else None)
 
     def go_to_event(self, target: GoToMoment) -> None:
         """Hold, and move to the event of `target`. Leave the present of a live run only if it no longer shows it."""
@@ -130,7 +130,7 @@ class PlaybackActions:
                 action has no effect in the present.
         """
         if self._source.playback is None and entry is not None:
-            refusal = self._source.look_back()
+            refusal = self._source.start_playback()
             reading = self._source.playback is None and not refusal
             self._deferred_action = entry if reading else None
             if refusal:
@@ -146,7 +146,7 @@ class PlaybackActions:
                 playback.seek(present)
             is_set = playback.toggle_bookmark()
             if present is not None:
-                self._source.rejoin()
+                self._source.return_to_live()
             self._app.notify("Bookmark set." if is_set else "Bookmark taken away.", timeout=2)
             self._app.refresh_view()
 
@@ -161,7 +161,7 @@ class PlaybackActions:
                 playback.playing = False
                 playback.seek(position)
             elif stay:
-                self._source.rejoin()
+                self._source.return_to_live()
             self._app.refresh_view()
 
         self._app.push_screen(GoTo(playback.history), go)

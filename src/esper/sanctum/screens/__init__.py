@@ -8,10 +8,10 @@ from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.view import ViewState
 
 SCREEN_CLASSES = {
-    "overview": "Overview",
-    "policy": "Policy",
-    "growth": "Growth",
-    "numerics": "Numerics",
+    "overview": "OverviewScreen",
+    "policy": "PolicyScreen",
+    "growth": "GrowthScreen",
+    "numerics": "NumericsScreen",
     "devices": "DevicesScreen",
     "log": "LogScreen",
 }

@@ -8,13 +8,13 @@ from textual.containers import Container, Horizontal
 from textual.screen import Screen
 from textual.widget import Widget
 
-from esper.sanctum.bindings import Category
+from esper.sanctum.bindings import KeyCategory
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.header import Header, Tabs
 from esper.sanctum.widgets.panel import Panel
-from esper.sanctum.widgets.problems import AnomalyStrip, Held
-from esper.sanctum.widgets.scrubber import Scrubber
+from esper.sanctum.widgets.problems import AnomalyStrip, PauseCausePanel
+from esper.sanctum.widgets.scrubber import Timeline
 
 
 class RunScreen(Screen[None]):
@@ -25,7 +25,7 @@ class RunScreen(Screen[None]):
         name: of its tab; None for a screen that lies over one with a tab.
     """
 
-    CATEGORIES: tuple[Category, ...]
+    CATEGORIES: tuple[KeyCategory, ...]
 
     def __init__(self, view: ViewState, name: str | None = None) -> None:
         super().__init__(name)
@@ -38,10 +38,10 @@ class RunScreen(Screen[None]):
         with Horizontal(id="signs"):
             yield Tabs(self.view, self.name)
             yield AnomalyStrip(self.view)
-        yield Held(self.view)
+        yield PauseCausePanel(self.view)
         with Container(id="body"):
             yield from self.body()
-        yield Scrubber(self.view)
+        yield Timeline(self.view)
         yield Footer(self.view, *self.CATEGORIES)
 
     def body(self) -> ComposeResult:

@@ -14,12 +14,12 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from esper.formatting import plain, time_of_day
-from esper.health.root_cause import Moment, trace_back
-from esper.sanctum.symbols import SEVERITIES, brief
+from esper.formatting import strip_control, time_of_day
+from esper.health.root_cause import ChainEntry, find_root_cause
+from esper.sanctum.symbols import SEVERITIES, compact_cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import GoToMoment
-from esper.sanctum.widgets.problems import destination
+from esper.sanctum.widgets.problems import anomaly_target
 from esper.telemetry.state import Anomaly, RunState
 
 _WIDTH, _FRAME = 96, 8
@@ -29,7 +29,7 @@ _STAMP = 11
 """Columns of round, step and glyph before a moment."""
 
 
-class Choices(ModalScreen[GoToMoment | None]):
+class MomentList(ModalScreen[GoToMoment | None]):
     """Gives where to go, or None.
 
     Args:
@@ -52,7 +52,7 @@ class Choices(ModalScreen[GoToMoment | None]):
             yield Static(self._question, id="question", markup=False)
             if self._choices:
                 width = min(_WIDTH, self.app.size.width * 9 // 10) - _FRAME
-                texts = (_hung(text, self._indent, width, self.app.console) for text, _ in self._choices)
+                texts = (_hanging_indent(text, self._indent, width, self.app.console) for text, _ in self._choices)
                 yield OptionList(*(Option(text) for text in texts))
             yield Static("Enter go there   Esc back" if self._choices else "Esc back", id="hint")
 
@@ -65,7 +65,7 @@ class Choices(ModalScreen[GoToMoment | None]):
         self.dismiss(None)
 
 
-def _hung(text: Text, indent: int, width: int, console: Console) -> Text:
+def _hanging_indent(text: Text, indent: int, width: int, console: Console) -> Text:
     """The text wrapped to `width`, each line of it behind the first `indent` columns."""
     lines: list[Text] = []
     for line in text.split("\n"):
@@ -80,12 +80,12 @@ def _style(palette: Palette, role: str) -> Style:
     return Style(color=style.color, bold=style.bold, reverse=style.reverse)
 
 
-def anomaly_list(palette: Palette, state: RunState) -> Choices:
+def anomaly_list(palette: Palette, state: RunState) -> MomentList:
     """All anomalies that are kept, those that go on first: what, where, since when, the value and what is allowed."""
     active = state.active_anomalies()
     over = [anomaly for anomaly in state.anomalies.values() if anomaly.ended is not None][::-1]
-    choices = [(_entry(palette, anomaly), destination(anomaly)) for anomaly in (*active, *over)]
-    return Choices(f"Anomalies: {len(active)} now, {len(over)} over", choices, indent=2)
+    choices = [(_entry(palette, anomaly), anomaly_target(anomaly)) for anomaly in (*active, *over)]
+    return MomentList(f"Anomalies: {len(active)} now, {len(over)} over", choices, indent=2)
 
 
 def _entry(palette: Palette, anomaly: Anomaly) -> Text:
@@ -93,7 +93,7 @@ def _entry(palette: Palette, anomaly: Anomaly) -> Text:
     going = anomaly.ended is None
     text = Text()
     text.append(SEVERITIES[found.severity].glyph, _style(palette, found.severity if going else "dim"))
-    text.append(f" {plain(found.text)}", _style(palette, "bright" if going else "dim"))
+    text.append(f" {strip_control(found.text)}", _style(palette, "bright" if going else "dim"))
     limit = "" if found.threshold is None else f", limit {_exact(found.threshold)}"
     since = f"\n  {found.rule}: {_exact(found.value)}{limit}; since {time_of_day(found.time)}"
     ended = "" if anomaly.ended is None else f", over at {time_of_day(anomaly.ended)}"
@@ -103,21 +103,23 @@ def _entry(palette: Palette, anomaly: Anomaly) -> Text:
 
 def _exact(value: float) -> str:
     """A count whole, anything else in three digits."""
-    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e6 else brief(value).text.strip()
+    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e6 else compact_cell(value).text.strip()
 
 
-def why(palette: Palette, state: RunState, env: int) -> Choices:
+def root_cause_list(palette: Palette, state: RunState, env: int) -> MomentList:
     """The trace-back of an env as a time line."""
-    symptom, chain = trace_back(state, env)
+    symptom, chain = find_root_cause(state, env)
     if symptom is None:
-        return Choices(f"Why, env {env:02d}: nothing is wrong with it in the steps that are known", [])
+        return MomentList(f"Why, env {env:02d}: nothing is wrong with it in the steps that are known", [])
     heading = f"Why, env {env:02d}: " + ("what led to it" if chain else "no cause found")
     choices = [(_moment(palette, moment), GoToMoment(moment.seq, env=env)) for moment in (*chain, symptom)]
-    return Choices(heading, choices, indent=_STAMP)
+    return MomentList(heading, choices, indent=_STAMP)
 
 
-def _moment(palette: Palette, moment: Moment) -> Text:
+def _moment(palette: Palette, moment: ChainEntry) -> Text:
     text = Text().append(f"{f'{moment.round:>4}.{moment.step}':<{_STAMP - 2}}", _style(palette, "dim"))
     glyph = " " if moment.severity == "info" else SEVERITIES[moment.severity].glyph
     text.append(glyph, _style(palette, moment.severity))
-    return text.append(f" {plain(moment.text)}", _style(palette, "normal" if moment.severity == "info" else "bright"))
+    return text.append(
+        f" {strip_control(moment.text)}", _style(palette, "normal" if moment.severity == "info" else "bright")
+    )

@@ -14,18 +14,18 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from esper.control import Kind
-from esper.formatting import plain, time_of_day
-from esper.history.address import FORMS, MomentError, find_moment
+from esper.control import RequestKind
+from esper.formatting import strip_control, time_of_day
+from esper.history.address import MOMENT_FORMATS, MomentError, parse_moment
 from esper.history.history import History
-from esper.sanctum.requests import hold_of
-from esper.sanctum.symbols import number, percent, shorten
+from esper.sanctum.requests import pause_cause
+from esper.sanctum.symbols import ellipsise, number_cell, percent_cell
 from esper.telemetry.events import CheckpointSaved
 
 _SAVED = "cannot go on, and where it can go on from is saved"
 
 
-class QuitDialog(ModalScreen[Kind | None]):
+class QuitDialog(ModalScreen[RequestKind | None]):
     """Gives STOP, ABANDON, or None to leave the run as it is.
 
     Args:
@@ -41,7 +41,7 @@ class QuitDialog(ModalScreen[Kind | None]):
 
     def __init__(self, *, attached: bool, cause: str | None) -> None:
         super().__init__()
-        self._saved = cause is not None and Kind.CHECKPOINT in hold_of(cause).vain
+        self._saved = cause is not None and RequestKind.CHECKPOINT in pause_cause(cause).refused_requests
         state = "is live" if cause is None else _SAVED if self._saved else "is held"
         self._question = f"The run {state}. End it?" + ("\nq only detaches." if attached else "")
         self._cancel = "the run goes on" if cause is None else "the run stays held"
@@ -62,14 +62,14 @@ class QuitDialog(ModalScreen[Kind | None]):
 
     def action_choose(self, answer: str) -> None:
         """Close with an answer."""
-        self.dismiss(None if answer == "cancel" else Kind(answer))
+        self.dismiss(None if answer == "cancel" else RequestKind(answer))
 
     def confirm(self) -> None:
         """Close with the first answer: end the run, with a checkpoint if one can be written."""
         self.action_choose("abandon" if self._saved else "stop")
 
 
-def still_there(told: Iterable[CheckpointSaved], run: Path | None) -> list[CheckpointSaved]:
+def existing_checkpoints(told: Iterable[CheckpointSaved], run: Path | None) -> list[CheckpointSaved]:
     """The checkpoints that a run has told of and still keeps, the newest last; one that was written again is one.
 
     Args:
@@ -104,9 +104,9 @@ class CheckpointPicker(ModalScreen[str | None]):
                     Text(str(saved.round), justify="right"),
                     Text(str(saved.step), justify="right"),
                     Text(time_of_day(saved.written or saved.time)),
-                    Text(percent(saved.accuracy).text),
-                    Text(number(saved.bytes / 2**20, 4, 2).text),
-                    Text(shorten(plain(saved.origin), 12)),
+                    Text(percent_cell(saved.accuracy).text),
+                    Text(number_cell(saved.bytes / 2**20, 4, 2).text),
+                    Text(ellipsise(strip_control(saved.origin), 12)),
                 )
             yield table
             yield Static("Enter restore   Esc cancel", id="hint")
@@ -133,13 +133,13 @@ class GoTo(ModalScreen[int | None]):
         """A line to write in."""
         with Vertical(id="dialog"):
             yield Static("Go to", id="question")
-            yield Input(placeholder=FORMS)
+            yield Input(placeholder=MOMENT_FORMATS)
             yield Static("Enter go   Esc cancel", id="hint", markup=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter."""
         try:
-            self.dismiss(find_moment(event.value, self._history))
+            self.dismiss(parse_moment(event.value, self._history))
         except MomentError as error:
             self.query_one("#hint", Static).update(str(error))
 

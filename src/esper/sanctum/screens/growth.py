@@ -11,71 +11,71 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.geometry import Size
 
-from esper.formatting import plain
-from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.env_filter import severities_of
+from esper.formatting import strip_control
+from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.env_filter import worst_severity_by_env
 from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, number, percent, shorten
+from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, ellipsise, number_cell, percent_cell
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import Line, Panel, Row
 from esper.telemetry.events import RunStarted
-from esper.telemetry.series import BlueprintRecord
-from esper.telemetry.state import HISTORY, EnvState
-from esper.text_plot import places
+from esper.telemetry.series import BlueprintStats
+from esper.telemetry.state import SERIES_POINTS, EnvState
+from esper.text_plot import sample_to_width
 
 
-class Growth(RunScreen):
+class GrowthScreen(RunScreen):
     """The time lines, and the league of blueprints beside or below them."""
 
     AUTO_FOCUS = "GrowthTimeline"
-    CATEGORIES = (Category.ROWS, Category.GROWTH)
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.GROWTH)]
+    CATEGORIES = (KeyCategory.ROWS, KeyCategory.GROWTH)
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.GROWTH)]
 
     def body(self) -> ComposeResult:
         """Two panels."""
-        yield GrowthTimeline(self.view)
-        yield League(self.view)
+        yield GrowthChart(self.view)
+        yield BlueprintTable(self.view)
 
     def action_order(self) -> None:
         """Order the blueprints by the next column."""
-        self.query_one(League).shift()
+        self.query_one(BlueprintTable).show_next()
 
 
-STAGE_OF = {name[0]: name for name in STAGES}
+STAGE_BY_LETTER = {name[0]: name for name in STAGES}
 """Stages by the letters of a trace."""
 _LEAST_NAME, _NAME = 6, 11
 _ACCURACY = 6
 
 
-class GrowthTimeline(EnvRowsPanel):
+class GrowthChart(EnvRowsPanel):
     """Each step is the letter of its stage, in its colour. What the seed is stands beside its lane, where it fits."""
 
     METRICS = ("growth timeline", "accuracy")
 
-    HEADING = "growth in this episode ─ a place per step"
+    PANEL_TITLE = "growth in this episode ─ a place per step"
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """The state, and where the cursor is."""
         return self.state.seq, self.view.selected_env
 
-    def wanted_height(self) -> int:
+    def preferred_height(self) -> int:
         """The heading and every env."""
         return 1 + len(self.state.envs)
 
-    def draw(self, size: Size) -> list[Line] | list[Row]:
+    def draw_lines(self, size: Size) -> list[Line] | list[Row]:
         """The heading, and the rows in sight."""
         started = self.state.started
         if started is None:
             return []
         width, room = size.width, max(size.height - 1, 1)
-        steps = min(started.steps, HISTORY)
+        steps = min(started.steps, SERIES_POINTS)
         lane = (width - 6 - _ACCURACY) // len(started.slots) - 1
         spare = lane - min(steps, 40)
         name = min(spare, _NAME) if spare >= _LEAST_NAME else 0
         lane = min(lane - name, steps)
         shown = self.visible_rows(range(len(self.state.envs)), room)
-        self.note = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
-        worst = severities_of(self.state)
+        self.panel_subtitle = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
+        worst = worst_severity_by_env(self.state)
         rows = [self._heading(started, lane, name).row(width)]
         for index in shown:
             env = self.state.envs[index]
@@ -86,33 +86,35 @@ class GrowthTimeline(EnvRowsPanel):
         return rows
 
     def _heading(self, started: RunStarted, lane: int, name: int) -> Line:
-        line = self.line().add("env   ", "head")
+        line = self.line().append("env   ", "head")
         for slot in started.slots:
-            line.fit(f"{plain(slot)} 1–{started.steps}", lane + name, "head").add(" ")
-        return line.add("acc %", "head")
+            line.append_fitted(f"{strip_control(slot)} 1–{started.steps}", lane + name, "head").append(" ")
+        return line.append("acc %", "head")
 
     def _row(
         self, env: EnvState, started: RunStarted, lane: int, name: int, severity: str | None, *, here: bool
     ) -> Line:
-        line = Line(self.view.palette, here=here).add("▸" if here else " ", "key")
-        line.add(f"{env.env:02d}".rjust(3 if len(self.state.envs) > 100 else 2), "bright" if here else "dim")
-        line.add(SEVERITIES[severity].glyph if severity else " ", severity or "normal").to(6)
+        line = Line(self.view.palette, here=here).append("▸" if here else " ", "key")
+        line.append(f"{env.env:02d}".rjust(3 if len(self.state.envs) > 100 else 2), "bright" if here else "dim")
+        line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(6)
         for slot in range(len(started.slots)):
             letters = [step.stages[slot] for step in env.trace]
             end = line.width + lane
-            for letter, run in groupby(places(letters, min(started.steps, HISTORY), lane)):
-                stage = STAGE_OF[letter] if letter else None
+            for letter, run in groupby(sample_to_width(letters, min(started.steps, SERIES_POINTS), lane)):
+                stage = STAGE_BY_LETTER[letter] if letter else None
                 count = len(list(run))
-                line.add(STAGES[stage].glyph * count if stage else " " * count, stage or "normal")
-            line.to(end)
+                line.append(STAGES[stage].glyph * count if stage else " " * count, stage or "normal")
+            line.pad_to(end)
             if name:
                 reading = env.stepped.slots[slot] if env.stepped else None
-                line.add(" ").fit(shorten(plain(reading.blueprint or "") if reading else "", name - 1), name - 1, "dim")
-            line.add(" ")
-        return line.cell(percent(env.stepped.accuracy if env.stepped else None), "bright" if here else None)
+                line.append(" ").append_fitted(
+                    ellipsise(strip_control(reading.blueprint or "") if reading else "", name - 1), name - 1, "dim"
+                )
+            line.append(" ")
+        return line.append_cell(percent_cell(env.stepped.accuracy if env.stepped else None), "bright" if here else None)
 
 
-_COLUMNS: dict[str, tuple[int, Callable[[BlueprintRecord], float | None]]] = {
+_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats], float | None]]] = {
     "worth %": (9, lambda record: None if record.contribution is None else record.contribution * 100),
     "planted": (9, lambda record: record.planted),
     "fossil": (8, lambda record: record.fossilized),
@@ -122,7 +124,7 @@ _COLUMNS: dict[str, tuple[int, Callable[[BlueprintRecord], float | None]]] = {
 """By heading: its width, and what it shows."""
 
 
-class League(Panel):
+class BlueprintTable(Panel):
     """A line per blueprint, the greatest first in the column that `shift` chooses."""
 
     METRICS = ("league", "contribution")
@@ -131,32 +133,32 @@ class League(Panel):
         """By what the seeds were worth."""
         self._by = 0
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """Changes with every step, at most."""
         return self.state.seq, self._by
 
-    def wanted_height(self) -> int:
+    def preferred_height(self) -> int:
         """The heading and the blueprints."""
         return max(len(self.state.blueprints), 1) + 1
 
-    def shift(self) -> None:
+    def show_next(self) -> None:
         """Order by the next column."""
         self._by = (self._by + 1) % len(_COLUMNS)
         self.update()
 
-    def draw(self, size: Size) -> list[Line]:
+    def draw_lines(self, size: Size) -> list[Line]:
         """Heading and blueprints, as many as fit."""
         if self.state.started is None:
             return []
         by = list(_COLUMNS)[self._by]
-        self.heading = f"blueprints ─ all envs and rounds, by {by.removesuffix(' %')} ↓"
+        self.panel_title = f"blueprints ─ all envs and rounds, by {by.removesuffix(' %')} ↓"
         records = self.state.blueprints
-        self.note = f"{size.height - 1} of {len(records)}" if size.height <= len(records) else None
+        self.panel_subtitle = f"{size.height - 1} of {len(records)}" if size.height <= len(records) else None
         if not records:
-            return [self.line().add(" nothing was planted yet", "dim")]
-        head = self.line().add(" blueprint   ", "head")
+            return [self.line().append(" nothing was planted yet", "dim")]
+        head = self.line().append(" blueprint   ", "head")
         for name, (width, _) in _COLUMNS.items():
-            head.add(name.rjust(width), "key" if name == by else "head")
+            head.append(name.rjust(width), "key" if name == by else "head")
         value = _COLUMNS[by][1]
 
         def place(name: str) -> tuple[bool, float, str]:
@@ -165,14 +167,14 @@ class League(Panel):
 
         return [head, *(self._row(name, records[name]) for name in sorted(records, key=place))]
 
-    def _row(self, name: str, record: BlueprintRecord) -> Line:
-        line = self.line().add(" ").fit(plain(name), 12)
+    def _row(self, name: str, record: BlueprintStats) -> Line:
+        line = self.line().append(" ").append_fitted(strip_control(name), 12)
         for heading, (width, value) in _COLUMNS.items():
             shown = value(record)
             if heading == "worth %":
-                line.add(" " * (width - 6)).cell(number(shown, 4, 1, signed=True, fixed=True), "bright")
+                line.append(" " * (width - 6)).append_cell(number_cell(shown, 4, 1, signed=True, fixed=True), "bright")
             else:
-                line.cell(_count(shown, width))
+                line.append_cell(_count(shown, width))
         return line
 
 

@@ -13,31 +13,31 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from esper.sanctum.bindings import KEYS, Category, shown
-from esper.sanctum.explanations import EXPLANATIONS
-from esper.sanctum.requests import HOLDS
+from esper.sanctum.bindings import KEYS, KeyCategory, is_available
+from esper.sanctum.explanations import METRIC_HELP
+from esper.sanctum.requests import PAUSE_CAUSES
 from esper.sanctum.symbols import (
     HEADS,
+    MARK_SYMBOLS,
     OPS,
     SEVERITIES,
-    SIGNS,
     STAGES,
-    STATUSES,
+    STATUS_SYMBOLS,
     Symbol,
     key_name,
-    number,
-    power_of_two,
+    number_cell,
+    scale_cell,
 )
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import ViewState
 
 _INDENT, _WIDTH = 11, 52
 _NUMBERS = (
-    (number(0.0, 3, 2), "zero was measured"),
-    (number(None, 3, 2), "not measured, or not yet"),
-    (number(float("nan"), 3, 2), "not a number: something broke"),
-    (number(float("inf"), 3, 2), "infinite: something broke"),
-    (power_of_two(32768.0), "a loss scale, as a power of two"),
+    (number_cell(0.0, 3, 2), "zero was measured"),
+    (number_cell(None, 3, 2), "not measured, or not yet"),
+    (number_cell(float("nan"), 3, 2), "not a number: something broke"),
+    (number_cell(float("inf"), 3, 2), "infinite: something broke"),
+    (scale_cell(32768.0), "a loss scale, as a power of two"),
 )
 _COLUMNS = (
     ("acc %", "accuracy on the validation split after the last step, per cent; the curve is this episode, 0 to 100 %"),
@@ -83,19 +83,19 @@ class Help(ModalScreen[None]):
     def page(self) -> Text:
         """All sections, wrapped to what the smallest terminal holds."""
         page = Text()
-        for category in Category:
-            keys = [key for key in KEYS if key.category is category and shown(key, live=self._live)]
-            named = category is Category.SCREENS
+        for category in KeyCategory:
+            keys = [key for key in KEYS if key.category is category and is_available(key, live=self._live)]
+            named = category is KeyCategory.SCREENS
             texts = [f"{key.name}: {key.description}" if named else key.description for key in keys]
             labels = [key_name(key.label, self._charset) for key in keys]
             rows = [(label, "key", text) for label, text in zip(labels, texts, strict=True)]
             self._section(page, category.value, rows)
         self._section(page, "Stages of a seed", [(s.glyph, s.name, f"{s.name}: {s.meaning}") for s in STAGES.values()])
         self._section(page, "Severities", [(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
-        self._section(page, "State of the run", [(s.glyph, "bright", _named(s)) for s in STATUSES.values()])
-        holds = [(cause, "error", f"{hold.what} {hold.way}") for cause, hold in HOLDS.items()]
+        self._section(page, "State of the run", [(s.glyph, "bright", _named(s)) for s in STATUS_SYMBOLS.values()])
+        holds = [(cause, "error", f"{hold.description} {hold.advice}") for cause, hold in PAUSE_CAUSES.items()]
         self._section(page, "What holds a run, and what leads on", holds if self._live else [])
-        signs = [(s.glyph, role, f"{s.name}: {s.meaning}") for s, role in SIGNS.values()]
+        signs = [(s.glyph, role, f"{s.name}: {s.meaning}") for s, role in MARK_SYMBOLS.values()]
         self._section(page, "Signs of the time line", signs)
         self._section(page, "Numbers", [(cell.text.strip(), cell.role, text) for cell, text in _NUMBERS])
         self._section(page, "Columns and figures", [(name, "head", text) for name, text in _COLUMNS])
@@ -126,7 +126,7 @@ def _named(symbol: Symbol) -> str:
     return f"{symbol.name}: {symbol.meaning}"
 
 
-class Explain(ModalScreen[bool]):
+class MetricHelpScreen(ModalScreen[bool]):
     """A page to scroll. Gives whether the page of all keys and symbols is wanted next."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -148,7 +148,7 @@ class Explain(ModalScreen[bool]):
         """The metrics, one below the other."""
         page, palette = Text(), self._palette
         for name in self._metrics:
-            explanation = EXPLANATIONS[name]
+            explanation = METRIC_HELP[name]
             page.append(f"{name}\n", palette["title"])
             for heading, text in zip(("what", "unit", "healthy", "do"), explanation, strict=True):
                 wrapped = f"\n{' ' * 10}".join(wrap(text, 54))

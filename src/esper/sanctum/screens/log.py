@@ -12,13 +12,13 @@ from textual.events import Click
 from textual.geometry import Size
 from textual.widgets import Input
 
-from esper.formatting import plain, time_of_day
-from esper.sanctum.bindings import Category, bindings
+from esper.formatting import strip_control, time_of_day
+from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.symbols import SEVERITIES, shorten
+from esper.sanctum.symbols import SEVERITIES, ellipsise
 from esper.sanctum.view import GoToMoment, ViewState
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.state import LOG_LINES, LogLine
+from esper.telemetry.state import MAX_LOG_LINES, LogLine
 
 
 class Search(Input):
@@ -31,7 +31,7 @@ class LogScreen(RunScreen):
     """The lines, and a line to search them with while it is wanted."""
 
     AUTO_FOCUS = "LogList"
-    CATEGORIES = (Category.LOG,)
+    CATEGORIES = (KeyCategory.LOG,)
 
     def body(self) -> ComposeResult:
         """The lines and the search."""
@@ -61,7 +61,7 @@ class LogScreen(RunScreen):
         lines.focus()
 
 
-KINDS = {
+LOG_CATEGORIES = {
     "seeds": {"SeedMoved"},
     "policy": {"PolicyUpdated"},
     "anomalies": {"AnomalyFound", "AnomalyEnded", "GovernorRolledBack"},
@@ -79,7 +79,7 @@ class LogFilter:
 
     kind: str | None = None
     """A key of `KINDS`; None for all."""
-    level: str = "info"
+    min_severity: str = "info"
     """The least severity."""
     env: int | None = None
     text: str = ""
@@ -88,8 +88,8 @@ class LogFilter:
     def __call__(self, line: LogLine) -> bool:
         """Whether a line is wanted."""
         return (
-            (self.kind is None or line.kind in KINDS[self.kind])
-            and _LEVELS.index(line.severity) >= _LEVELS.index(self.level)
+            (self.kind is None or line.kind in LOG_CATEGORIES[self.kind])
+            and _LEVELS.index(line.severity) >= _LEVELS.index(self.min_severity)
             and (self.env is None or line.env == self.env)
             and self.text.casefold() in line.text.casefold()
         )
@@ -97,15 +97,15 @@ class LogFilter:
     def __str__(self) -> str:
         env = "every env" if self.env is None else f"env {self.env:02d}"
         search = f", /{self.text}" if self.text else ""
-        return f"{self.kind or 'every kind'}, {self.level} and up, {env}{search}"
+        return f"{self.kind or 'every kind'}, {self.min_severity} and up, {env}{search}"
 
 
 class LogList(Panel, can_focus=True):
     """The newest line at the bottom. The cursor follows it until it is moved."""
 
-    HEADING = "log"
+    PANEL_TITLE = "log"
     METRICS = ("log",)
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.LOG)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.LOG)]
 
     def __init__(self, view: ViewState) -> None:
         super().__init__(view)
@@ -114,31 +114,31 @@ class LogList(Panel, can_focus=True):
         """Sequence number of the line under the cursor; None to follow the newest."""
         self._seen: list[LogLine] = []
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """The newest line, the filter and the cursor."""
         log = self.state.log
         return (log[-1].seq if log else 0), str(self.filter), self._at, self.has_focus
 
-    def draw(self, size: Size) -> list[Line]:
+    def draw_lines(self, size: Size) -> list[Line]:
         """The lines around the cursor."""
         wanted = [line for line in self.state.log if self.filter(line)]
         many = len(self.state.log)
-        last = "the last " if many == LOG_LINES else ""
-        self.note = plain(f"{len(wanted)} of {last}{many} lines: {self.filter}")
+        last = "the last " if many == MAX_LOG_LINES else ""
+        self.panel_subtitle = strip_control(f"{len(wanted)} of {last}{many} lines: {self.filter}")
         if not wanted:
             self._seen = []
-            return [self.line().add(" no such line" if self.state.log else " nothing was said yet", "dim")]
+            return [self.line().append(" no such line" if self.state.log else " nothing was said yet", "dim")]
         at = self._place(wanted)
         top = min(max(at - size.height // 2, 0), max(len(wanted) - size.height, 0))
         self._seen = wanted[top : top + size.height]
         return [self._line(entry, size.width, here=top + i == at) for i, entry in enumerate(self._seen)]
 
     def _line(self, entry: LogLine, width: int, *, here: bool) -> Line:
-        line = Line(self.view.palette, here=here).add("▸" if here else " ", "key")
-        line.add(f"{time_of_day(entry.time)} ", "dim")
-        line.add(SEVERITIES[entry.severity].glyph if entry.severity != "info" else " ", entry.severity).add(" ")
-        return line.add(
-            shorten(plain(entry.text), width - line.width), "normal" if entry.severity == "info" else "bright"
+        line = Line(self.view.palette, here=here).append("▸" if here else " ", "key")
+        line.append(f"{time_of_day(entry.time)} ", "dim")
+        line.append(SEVERITIES[entry.severity].glyph if entry.severity != "info" else " ", entry.severity).append(" ")
+        return line.append(
+            ellipsise(strip_control(entry.text), width - line.width), "normal" if entry.severity == "info" else "bright"
         )
 
     def _place(self, wanted: list[LogLine]) -> int:
@@ -170,13 +170,13 @@ class LogList(Panel, can_focus=True):
 
     def action_kind(self) -> None:
         """The next kind of lines, and all again after the last."""
-        kinds = [None, *KINDS]
+        kinds = [None, *LOG_CATEGORIES]
         self.filter.kind = kinds[(kinds.index(self.filter.kind) + 1) % len(kinds)]
         self.update()
 
     def action_level(self) -> None:
         """The next severity from which on lines are shown."""
-        self.filter.level = _LEVELS[(_LEVELS.index(self.filter.level) + 1) % len(_LEVELS)]
+        self.filter.min_severity = _LEVELS[(_LEVELS.index(self.filter.min_severity) + 1) % len(_LEVELS)]
         self.update()
 
     def action_env(self) -> None:

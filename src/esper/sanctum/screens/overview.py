@@ -12,27 +12,27 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.geometry import Size
 
-from esper.formatting import plain, time_of_day
-from esper.sanctum.bindings import Category, bindings
+from esper.formatting import strip_control, time_of_day
+from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import FilterError
 from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.symbols import SEVERITIES, Cell, brief, number, percent, wrapped
+from esper.sanctum.symbols import SEVERITIES, Cell, compact_cell, number_cell, percent_cell, wrap_cells
 from esper.sanctum.widgets.accuracy import PopulationAccuracy
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable, FilterBox
-from esper.sanctum.widgets.heads import Heads
+from esper.sanctum.widgets.heads import HeadList
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.events import DeviceSampled
 from esper.telemetry.health_stats import memory_of
 from esper.telemetry.state import LogLine
 
 
-class Overview(RunScreen):
+class OverviewScreen(RunScreen):
     """The population to the left; what teaches it and what carries it to the right."""
 
     AUTO_FOCUS = "EnvTable"
-    CATEGORIES = (Category.ROWS, Category.TABLE, Category.OVERVIEW)
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.OVERVIEW)]
+    CATEGORIES = (KeyCategory.ROWS, KeyCategory.TABLE, KeyCategory.OVERVIEW)
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.OVERVIEW)]
 
     def body(self) -> ComposeResult:
         """Two columns; sanctum.tcss lays them below each other where it is narrow."""
@@ -42,9 +42,9 @@ class Overview(RunScreen):
             yield FilterBox()
             yield PopulationAccuracy(self.view)
         with Vertical(id="right"):
-            yield Heads(self.view)
-            yield Devices(self.view)
-            yield Log(self.view)
+            yield HeadList(self.view)
+            yield DeviceList(self.view)
+            yield LogPreview(self.view)
 
     def on_mount(self) -> None:
         """The table first."""
@@ -91,45 +91,45 @@ class Overview(RunScreen):
         try:
             self.query_one(EnvTable).show_only(text)
         except FilterError as error:
-            self.query_one(FilterBox).say(str(error), wrong=True)
+            self.query_one(FilterBox).set_message(str(error), wrong=True)
         else:
             self._say_count()
 
     def _say_count(self) -> None:
         table = self.query_one(EnvTable)
         total = len(self.view.source.state.envs)
-        self.query_one(FilterBox).say(f"{table.passing} of {total}" if table.filter else "")
+        self.query_one(FilterBox).set_message(f"{table.num_matching} of {total}" if table.filter else "")
 
 
-FULL = 0.9
+MAX_MEMORY_FRACTION = 0.9
 """Share of the memory from which on it is marked."""
 _WIDE = 52
 
 
-class Devices(Panel):
+class DeviceList(Panel):
     """A line per device with its envs and busy time, and one with its memory. The CPU lanes of a process share one."""
 
     METRICS = ("busy", "memory")
 
-    HEADING = "devices ─ lanes busy, memory"
+    PANEL_TITLE = "devices ─ lanes busy, memory"
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """Changes with every sample."""
         return self.state.started is None, *(sample.seq for sample in self.state.devices.values())
 
-    def wanted_height(self) -> int:
+    def preferred_height(self) -> int:
         """A line for each device and each memory."""
         devices = self.state.devices
         return max(len(devices) + len(self._memories()), 1)
 
-    def draw(self, size: Size) -> list[Line]:
+    def draw_lines(self, size: Size) -> list[Line]:
         """Everything on one line where there is only one; else a table."""
         if not self.state.devices:
-            return [self.line().add(" no sample of the devices yet", "dim")] if self.state.started else []
+            return [self.line().append(" no sample of the devices yet", "dim")] if self.state.started else []
         if size.height == 1:
             return [self._compact()]
         width = size.width
-        names = max(6, *(len(plain(name)) for name in self.state.devices)) + 1
+        names = max(6, *(len(strip_control(name)) for name in self.state.devices)) + 1
         memories = self._memories()
         lines: list[Line] = []
         for name, sample in self.state.devices.items():
@@ -146,12 +146,12 @@ class Devices(Panel):
     def _busy(self, name: str, sample: DeviceSampled, names: int, width: int) -> Line:
         line = (
             self.line()
-            .add(" ")
-            .fit(plain(name), names)
-            .add(f"{sample.envs:>3} {'env ' if sample.envs == 1 else 'envs'}  ", "dim")
+            .append(" ")
+            .append_fitted(strip_control(name), names)
+            .append(f"{sample.envs:>3} {'env ' if sample.envs == 1 else 'envs'}  ", "dim")
         )
-        line.gauge(sample.busy, max(width - line.width - 9, 4), "spark").add(" ")
-        return line.cell(percent(sample.busy)).add(" %", "dim")
+        line.append_bar(sample.busy, max(width - line.width - 9, 4), "spark").append(" ")
+        return line.append_cell(percent_cell(sample.busy)).append(" %", "dim")
 
     def _memory(self, sample: DeviceSampled, width: int) -> Line:
         """What the run holds, what is taken in all, and the whole. Where it is narrow, in short words."""
@@ -159,19 +159,21 @@ class Devices(Panel):
         words = ("process", "machine") if cpu else ("allocated", "reserved")
         if not wide:
             words = ("rss", "used") if cpu else ("alloc", "res")
-        line = self.line().add(" ")
+        line = self.line().append(" ")
         for word, size in zip(words, (sample.allocated, sample.used if cpu else sample.reserved), strict=True):
-            line.add(f"{word} ", "dim").cell(_gib(size, wide=wide), _role(sample)).add("  " if wide else " ")
-        return line.add("of ", "dim").cell(_gib(sample.total, wide=wide)).add(" GiB", "dim")
+            line.append(f"{word} ", "dim").append_cell(_gib(size, wide=wide), _role(sample)).append(
+                "  " if wide else " "
+            )
+        return line.append("of ", "dim").append_cell(_gib(sample.total, wide=wide)).append(" GiB", "dim")
 
     def _compact(self) -> Line:
-        line = self.line().add(" ")
+        line = self.line().append(" ")
         for name, sample in self.state.devices.items():
-            line.add(f"{plain(name)} ", "dim").cell(percent(sample.busy)).add(" %  ", "dim")
+            line.append(f"{strip_control(name)} ", "dim").append_cell(percent_cell(sample.busy)).append(" %  ", "dim")
         for sample in self._memories().values():
             held = sample.allocated if _is_cpu(sample.device) else sample.reserved
-            line.cell(_gib(held, wide=False), _role(sample)).add(" of ", "dim")
-            line.cell(_gib(sample.total, wide=False)).add(" GiB  ", "dim")
+            line.append_cell(_gib(held, wide=False), _role(sample)).append(" of ", "dim")
+            line.append_cell(_gib(sample.total, wide=False)).append(" GiB  ", "dim")
         return line
 
 
@@ -182,30 +184,30 @@ def _is_cpu(name: str) -> bool:
 def _gib(size: int | None, *, wide: bool) -> Cell:
     """A size in GiB; in a column of its own where there is room."""
     value = None if size is None else size / 2**30
-    return number(value, 4, 2) if wide else brief(value, 3 if value is None or value >= 1 else 2)
+    return number_cell(value, 4, 2) if wide else compact_cell(value, 3 if value is None or value >= 1 else 2)
 
 
 def _role(sample: DeviceSampled) -> str:
     share = sample.used / sample.total if sample.used is not None and sample.total else math.nan
-    return "warning" if share >= FULL else "normal"
+    return "warning" if share >= MAX_MEMORY_FRACTION else "normal"
 
 
 _INDENT = 12
 """Columns of the time and the glyph."""
 
 
-class Log(Panel):
+class LogPreview(Panel):
     """As many of the last lines as fit."""
 
     METRICS = ("log",)
 
-    HEADING = "log"
+    PANEL_TITLE = "log"
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """Changes with every line."""
         return self.state.log[-1].seq if self.state.log else 0
 
-    def draw(self, size: Size) -> list[Line]:
+    def draw_lines(self, size: Size) -> list[Line]:
         """The entries that fit, the last one whole."""
         lines: list[Line] = []
         for entry in reversed(self.state.log[-size.height :]):
@@ -222,16 +224,16 @@ class Log(Panel):
         for row, text in enumerate(_wrapped(entry.text, width, hanging)):
             line = self.line()
             if row == 0:
-                line.add(f" {time_of_day(entry.time)} ", "dim")
+                line.append(f" {time_of_day(entry.time)} ", "dim")
                 if entry.severity != "info":
-                    line.add(SEVERITIES[entry.severity].glyph, entry.severity)
-            lines.append(line.add(text[line.width :], role))
+                    line.append(SEVERITIES[entry.severity].glyph, entry.severity)
+            lines.append(line.append(text[line.width :], role))
         return lines
 
 
 @lru_cache(512)
 def _wrapped(text: str, width: int, hanging: str) -> list[str]:
-    first = wrapped(plain(text), max(width - _INDENT, 1))[0]
-    rest = plain(text)[len(first) :].strip()
-    more = wrapped(rest, max(width - len(hanging), 1)) if rest else []
+    first = wrap_cells(strip_control(text), max(width - _INDENT, 1))[0]
+    rest = strip_control(text)[len(first) :].strip()
+    more = wrap_cells(rest, max(width - len(hanging), 1)) if rest else []
     return [" " * _INDENT + first, *(hanging + line for line in more)]

@@ -6,12 +6,12 @@ from collections.abc import Hashable, Sequence
 
 from textual.geometry import Size
 
-from esper.sanctum.symbols import percent
+from esper.sanctum.symbols import percent_cell
 from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.series import spread
+from esper.telemetry.series import min_median_max
 from esper.telemetry.state import RunState
-from esper.text_plot import extent_of_rounds
+from esper.text_plot import round_axis_length
 
 PERCENT = ((0.0, "0"), (0.25, "25"), (0.5, "50"), (0.75, "75"), (1.0, "100"))
 
@@ -26,40 +26,40 @@ class PopulationAccuracy(Panel):
 
     METRICS = ("accuracy",)
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """Changes with each round, and with each step of the first."""
         state = self.state
         ghost = self.view.ghost
         return len(state.accuracy), state.round, (state.seq if len(state.accuracy) < 2 else 0), ghost and ghost.seq
 
-    def draw(self, size: Size) -> list[Line]:
+    def draw_lines(self, size: Size) -> list[Line]:
         """The chart, once there are two points."""
         by_round = len(self.state.accuracy) >= 2
-        points = self.state.accuracy if by_round else this_round(self.state)
+        points = self.state.accuracy if by_round else accuracy_by_step(self.state)
         by = "round" if by_round else f"step of round {self.state.round}"
-        self.heading = f"validation accuracy % ─ by {by}"
+        self.panel_title = f"validation accuracy % ─ by {by}"
         if len(points) < 2 or self.state.started is None:
-            self.note = None
-            return [self.line().add(" a curve needs two points", "dim")] if self.state.started else []
+            self.panel_subtitle = None
+            return [self.line().append(" a curve needs two points", "dim")] if self.state.started else []
         lows, middles, highs = (list(column) for column in zip(*points, strict=True))
-        self.note = (
-            f"median {percent(middles[-1]).text.strip()}  min {percent(lows[-1]).text.strip()}"
-            f"  max {percent(highs[-1]).text.strip()}"
+        self.panel_subtitle = (
+            f"median {percent_cell(middles[-1]).text.strip()}  min {percent_cell(lows[-1]).text.strip()}"
+            f"  max {percent_cell(highs[-1]).text.strip()}"
         )
         first = max(rounds_finished(self.state) - len(points), 0) + 1 if by_round else 1
         ghost = self._ghost(first, len(points), by_round=by_round)
-        if self.view.source.rival and ghost:
-            self.note += f"  ghost {percent(ghost[-1]).text.strip()}"
+        if self.view.source.ghost_run and ghost:
+            self.panel_subtitle += f"  ghost {percent_cell(ghost[-1]).text.strip()}"
         rounds, steps = self.state.started.rounds, self.state.started.steps
         chart = Chart(
             values=middles,
             band=(lows, highs),
-            extent=extent_of_rounds(len(points), rounds) if by_round else steps,
+            x_length=round_axis_length(len(points), rounds) if by_round else steps,
             low=0.0,
             high=1.0,
             ticks=percent_ticks(size.height),
             first=first,
-            others=[(ghost, "dim")],
+            extra_curves=[(ghost, "dim")],
         )
         return chart.lines(self.view.palette, *size)
 
@@ -69,7 +69,7 @@ class PopulationAccuracy(Panel):
         if ghost is None:
             return []
         if not by_round:
-            return [middle for _, middle, _ in this_round(ghost)] if ghost.round == self.state.round else []
+            return [middle for _, middle, _ in accuracy_by_step(ghost)] if ghost.round == self.state.round else []
         behind = first - 1 - (rounds_finished(ghost) - len(ghost.accuracy))
         indices = range(behind, behind + count)
         return [ghost.accuracy[index][1] if 0 <= index < len(ghost.accuracy) else None for index in indices]
@@ -80,7 +80,7 @@ def rounds_finished(state: RunState) -> int:
     return state.round if state.finals and len(state.finals) == len(state.envs) else state.round - 1
 
 
-def this_round(state: RunState) -> list[tuple[float, float, float]]:
+def accuracy_by_step(state: RunState) -> list[tuple[float, float, float]]:
     """Least, median and greatest accuracy of each step that every env has done."""
     courses = [env.accuracy for env in state.envs]
-    return [spread(step) for step in zip(*courses, strict=False)]
+    return [min_median_max(step) for step in zip(*courses, strict=False)]

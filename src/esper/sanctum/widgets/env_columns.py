@@ -9,21 +9,30 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median, median_high, median_low
 
-from esper.formatting import plain
-from esper.history.timeline import Sign
-from esper.sanctum.env_filter import NUMBERS
-from esper.sanctum.symbols import SEVERITIES, SIGNS, STAGES, number, percent, power_of_two
+from esper.formatting import strip_control
+from esper.history.timeline import MarkKind
+from esper.sanctum.env_filter import NUMERIC_FIELDS
+from esper.sanctum.symbols import MARK_SYMBOLS, SEVERITIES, STAGES, number_cell, percent_cell, scale_cell
 from esper.sanctum.theme import Palette
-from esper.sanctum.widgets.panel import Line, Pieces
+from esper.sanctum.widgets.panel import Line, StyledText
 from esper.telemetry.events import RunStarted, SlotReading
-from esper.telemetry.state import HISTORY, EnvState
-from esper.text_plot import places, sparkline
+from esper.telemetry.state import SERIES_POINTS, EnvState
+from esper.text_plot import sample_to_width, sparkline
 
-_CHOICES = ((10, 6, 2), (10, 0, 2), (10, 0, 1), (6, 0, 1), (0, 0, 2), (0, 0, 1))
+_LAYOUTS = ((10, 6, 2), (10, 0, 2), (10, 0, 1), (6, 0, 1), (0, 0, 2), (0, 0, 1))
 """Columns for a blueprint's name, for the bar of alpha, and between columns, from roomy to tight."""
-PIN = "•"
+PIN_GLYPH = "•"
 _LEAST_SPARK, _MOST_SPARK = 4, 26
-_COUNTED = ("fossilized", "probationary", "blending", "training", "germinated", "culled", "embargoed", "dormant")
+_STAGES_BY_PRIORITY = (
+    "fossilized",
+    "probationary",
+    "blending",
+    "training",
+    "germinated",
+    "culled",
+    "embargoed",
+    "dormant",
+)
 _MOVING = frozenset({"training", "blending", "probationary"})
 
 
@@ -52,11 +61,11 @@ class Layout:
         return 4 if self.blueprint >= 10 else 3
 
 
-def fit(width: int, started: RunStarted) -> Layout:
+def choose_layout(width: int, started: RunStarted) -> Layout:
     """The roomiest layout that `width` columns hold."""
     digits = max(len(str(len(started.lanes) - 1)), 2)
     device = max(max(map(len, started.lanes), default=0), 3)
-    for blueprint, gauge, gap in _CHOICES:
+    for blueprint, gauge, gap in _LAYOUTS:
         layout = Layout(digits, 0, blueprint, gauge, gap, device)
         spare = width - _needed(layout, len(started.slots))
         if spare >= _LEAST_SPARK:
@@ -72,38 +81,38 @@ def _needed(layout: Layout, slots: int) -> int:
     return fixed + slots * layout.slot + layout.device + between * layout.gap
 
 
-def columns(slots: Sequence[str]) -> list[str]:
+def sortable_columns(slots: Sequence[str]) -> list[str]:
     """What the table can be ordered by."""
     return ["env", "acc", "reward", *slots, "|g|", "scale", "lane"]
 
 
-def heading(
+def header_row(
     palette: Palette, layout: Layout, slots: Sequence[str], by: str, arrow: str
 ) -> tuple[Line, list[tuple[range, str]]]:
     """Names and units of the columns, and which columns of the screen are whose; an arrow at the one they go by."""
     widths = [2 + layout.digits, 5 + layout.gap + layout.spark, 6, *(layout.slot for _ in slots), 6, 5]
-    labels = ["env".rjust(1 + layout.digits), "acc %", "reward", *map(plain, slots), "  |g|", "scale"]
+    labels = ["env".rjust(1 + layout.digits), "acc %", "reward", *map(strip_control, slots), "  |g|", "scale"]
     if layout.device:
         widths.append(layout.device)
         labels.append("lane")
     line, spans = Line(palette), []
-    for name, label, width in zip(columns(slots), labels, widths, strict=False):
+    for name, label, width in zip(sortable_columns(slots), labels, widths, strict=False):
         start, gap = line.width, 0 if name == "env" else layout.gap
         text = label + arrow if name == by else label
-        line.fit(text, width + gap, "key" if name == by else "head")
+        line.append_fitted(text, width + gap, "key" if name == by else "head")
         spans.append((range(start, line.width), name))
     return line, spans
 
 
-def value_of(column: str, started: RunStarted) -> Callable[[EnvState], float | None]:
+def sort_value(column: str, started: RunStarted) -> Callable[[EnvState], float | None]:
     """What the envs are ordered by under a column: a slot counts by its stage, then by its alpha."""
     lanes = list(dict.fromkeys(started.lanes))
     known: dict[str, Callable[[EnvState], float | None]] = {
-        "env": NUMBERS["env"],
-        "acc": NUMBERS["acc"],
-        "reward": NUMBERS["reward"],
-        "|g|": NUMBERS["grad"],
-        "scale": NUMBERS["scale"],
+        "env": NUMERIC_FIELDS["env"],
+        "acc": NUMERIC_FIELDS["acc"],
+        "reward": NUMERIC_FIELDS["reward"],
+        "|g|": NUMERIC_FIELDS["grad"],
+        "scale": NUMERIC_FIELDS["scale"],
         "lane": lambda env: lanes.index(env.lane),
     }
     if column in known:
@@ -113,14 +122,14 @@ def value_of(column: str, started: RunStarted) -> Callable[[EnvState], float | N
 
 
 def _grown(reading: SlotReading) -> float:
-    return _COUNTED[::-1].index(reading.stage) + (reading.alpha or 0.0) / 2
+    return _STAGES_BY_PRIORITY[::-1].index(reading.stage) + (reading.alpha or 0.0) / 2
 
 
-OUT = f"{SIGNS[Sign.ROLLBACK][0].glyph} out"
+INACTIVE_LABEL = f"{MARK_SYMBOLS[MarkKind.ROLLBACK][0].glyph} out"
 """In place of the reward of an env that sits out the round."""
 
 
-def row(
+def draw_row(
     palette: Palette,
     layout: Layout,
     started: RunStarted,
@@ -133,49 +142,49 @@ def row(
     """One env. `severity` is that of its worst anomaly, `here` says that the cursor is on it."""
     gap = " " * layout.gap
     step = env.stepped
-    line = Line(palette, here=here).add("▸" if here else PIN if pinned else " ", "key")
-    line.add(f"{env.env:02d}".rjust(layout.digits), "key" if pinned else "bright" if here else "dim")
-    line.add(SEVERITIES[severity].glyph if severity else " ", severity or "normal")
-    line.cell(percent(step.accuracy if step else None), "bright" if here else None).add(gap)
-    spread = places(env.accuracy, min(started.steps, HISTORY), layout.spark)
-    line.add(sparkline(spread, 0.0, 1.0), "spark").add(gap)
-    reward = number(step.reward if step else None, 2, 3, signed=True, fixed=True)
+    line = Line(palette, here=here).append("▸" if here else PIN_GLYPH if pinned else " ", "key")
+    line.append(f"{env.env:02d}".rjust(layout.digits), "key" if pinned else "bright" if here else "dim")
+    line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal")
+    line.append_cell(percent_cell(step.accuracy if step else None), "bright" if here else None).append(gap)
+    spread = sample_to_width(env.accuracy, min(started.steps, SERIES_POINTS), layout.spark)
+    line.append(sparkline(spread, 0.0, 1.0), "spark").append(gap)
+    reward = number_cell(step.reward if step else None, 2, 3, signed=True, fixed=True)
     if env.rolled_back:
-        line.add(OUT.rjust(len(reward.text)), "error").add(gap)
+        line.append(INACTIVE_LABEL.rjust(len(reward.text)), "error").append(gap)
     else:
-        line.cell(reward).add(gap)
+        line.append_cell(reward).append(gap)
     for index in range(len(started.slots)):
         if step is None:
-            line.add("–".ljust(layout.slot), "absent")
+            line.append("–".ljust(layout.slot), "absent")
         else:
             slot = step.slots[index]
-            line.join(slot_cell(layout, slot.stage, slot.blueprint, slot.alpha))
-        line.add(gap)
-    line.cell(number(step.grad_norm if step else None, 3, 2), "dim").add(gap)
-    line.cell(power_of_two(step.loss_scale if step else None), "dim")
-    return line.add(gap).fit(plain(env.lane), layout.device, "dim") if layout.device else line
+            line.extend(slot_cell(layout, slot.stage, slot.blueprint, slot.alpha))
+        line.append(gap)
+    line.append_cell(number_cell(step.grad_norm if step else None, 3, 2), "dim").append(gap)
+    line.append_cell(scale_cell(step.loss_scale if step else None), "dim")
+    return line.append(gap).append_fitted(strip_control(env.lane), layout.device, "dim") if layout.device else line
 
 
 @lru_cache(1024)
-def slot_cell(layout: Layout, stage: str, blueprint: str | None, alpha: float | None) -> Pieces:
+def slot_cell(layout: Layout, stage: str, blueprint: str | None, alpha: float | None) -> StyledText:
     """Stage, blueprint, bar of alpha, alpha; an empty slot has none of the last three. Kept: only to be joined."""
-    pieces = Pieces().add(STAGES[stage].glyph, stage)
+    pieces = StyledText().append(STAGES[stage].glyph, stage)
     if blueprint is not None:
         role = "normal" if stage in _MOVING else "dim"
-        pieces.add(" ")
+        pieces.append(" ")
         if layout.blueprint:
-            pieces.fit(plain(blueprint), layout.blueprint, role).add(" ")
+            pieces.append_fitted(strip_control(blueprint), layout.blueprint, role).append(" ")
         if layout.gauge:
-            pieces.gauge(alpha, layout.gauge, stage).add(" ")
-        pieces.cell(number(alpha, 1, layout.alpha - 2, fixed=True), role)
-    return pieces.to(layout.slot)
+            pieces.append_bar(alpha, layout.gauge, stage).append(" ")
+        pieces.append_cell(number_cell(alpha, 1, layout.alpha - 2, fixed=True), role)
+    return pieces.pad_to(layout.slot)
 
 
-SUMMARIES: dict[str, Callable[[list[float]], float]] = {"med": median, "min": min, "max": max}
+AGGREGATES: dict[str, Callable[[list[float]], float]] = {"med": median, "min": min, "max": max}
 """Rows below the envs, the most wanted first."""
 
 
-def summaries(
+def aggregate_rows(
     palette: Palette, layout: Layout, started: RunStarted, envs: Sequence[EnvState], names: Iterable[str]
 ) -> list[Line]:
     """By names in SUMMARIES: rows of the median, least or greatest over the envs of each number.
@@ -193,7 +202,7 @@ def summaries(
     return [_summary(palette, layout, name, numbers, stages) for name in names]
 
 
-def middle_scale(scales: Sequence[float]) -> float:
+def median_scale(scales: Sequence[float]) -> float:
     """The median of loss scales, between two of them the power of two whose exponent is half-way."""
     return math.sqrt(median_low(scales) * median_high(scales))
 
@@ -208,29 +217,29 @@ def _summary(
 ) -> Line:
     gap = " " * layout.gap
     *measured, scales = numbers
-    accuracy, reward, grad_norm = (SUMMARIES[name](values) if values else None for values in measured)
-    summary = middle_scale if name == "med" else SUMMARIES[name]
+    accuracy, reward, grad_norm = (AGGREGATES[name](values) if values else None for values in measured)
+    summary = median_scale if name == "med" else AGGREGATES[name]
     scale = summary(scales) if scales else None
-    line = Line(palette).fit(name.rjust(1 + layout.digits), 2 + layout.digits, "head")
+    line = Line(palette).append_fitted(name.rjust(1 + layout.digits), 2 + layout.digits, "head")
     role = "bright" if name == "med" else "dim"
-    line.cell(percent(accuracy), role).add(gap)
-    line.add(" " * layout.spark).add(gap)
-    line.cell(number(reward, 2, 3, signed=True, fixed=True), role).add(gap)
+    line.append_cell(percent_cell(accuracy), role).append(gap)
+    line.append(" " * layout.spark).append(gap)
+    line.append_cell(number_cell(reward, 2, 3, signed=True, fixed=True), role).append(gap)
     for counts in stages:
         end = line.width + layout.slot
         if name == "med":
             _count_stages(line, counts, end)
-        line.to(end + layout.gap)
-    line.cell(number(grad_norm, 3, 2), "dim").add(gap)
-    return line.cell(power_of_two(scale), "dim")
+        line.pad_to(end + layout.gap)
+    line.append_cell(number_cell(grad_norm, 3, 2), "dim").append(gap)
+    return line.append_cell(scale_cell(scale), "dim")
 
 
 def _count_stages(line: Line, counts: Counter[str], end: int) -> None:
     """As many as fit; for those that do not a sign, which may stand in the gap behind."""
-    texts = [(stage, f"{counts[stage]}{STAGES[stage].glyph}") for stage in _COUNTED if counts[stage]]
+    texts = [(stage, f"{counts[stage]}{STAGES[stage].glyph}") for stage in _STAGES_BY_PRIORITY if counts[stage]]
     for index, (stage, text) in enumerate(texts):
         gap = " " * bool(index)
         if line.width + len(gap) + len(text) > end:
-            line.add("…", "dim")
+            line.append("…", "dim")
             return
-        line.add(gap).add(text, stage)
+        line.append(gap).append(text, stage)

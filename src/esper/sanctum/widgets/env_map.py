@@ -11,15 +11,15 @@ from textual.binding import BindingType
 from textual.events import Click
 from textual.geometry import Size
 
-from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.env_filter import NUMBERS, severities_of
-from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, brief
+from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.env_filter import NUMERIC_FIELDS, worst_severity_by_env
+from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, compact_cell
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.sentences import counted
+from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import EnvState
 
-FAR = 3.5
+OUTLIER_SIGMAS = 3.5
 """Robust standard deviations from the median from which on an env is an outlier."""
 OUTLIER = "!"
 """Behind an env that lies far on the worse side of its siblings."""
@@ -45,25 +45,25 @@ class Metric(NamedTuple):
     name: str
     value: Callable[[EnvState], float | None]
     low_is_bad: bool
-    show: Callable[[float | None], Cell] = brief
+    show: Callable[[float | None], Cell] = compact_cell
 
 
 def _per_cent(share: float | None) -> Cell:
-    return brief(None if share is None else share * 100)
+    return compact_cell(None if share is None else share * 100)
 
 
 METRICS = (
-    Metric("accuracy %", NUMBERS["acc"], True, _per_cent),
-    Metric("reward", NUMBERS["reward"], True),
-    Metric("return", NUMBERS["return"], True),
-    Metric("loss", NUMBERS["loss"], False),
-    Metric("gradient norm", NUMBERS["grad"], False),
-    Metric("loss scale", NUMBERS["scale"], True),
-    Metric("parameters", NUMBERS["params"], False),
+    Metric("accuracy %", NUMERIC_FIELDS["acc"], True, _per_cent),
+    Metric("reward", NUMERIC_FIELDS["reward"], True),
+    Metric("return", NUMERIC_FIELDS["return"], True),
+    Metric("loss", NUMERIC_FIELDS["loss"], False),
+    Metric("gradient norm", NUMERIC_FIELDS["grad"], False),
+    Metric("loss scale", NUMERIC_FIELDS["scale"], True),
+    Metric("parameters", NUMERIC_FIELDS["params"], False),
 )
 
 
-class Weather(NamedTuple):
+class EnvStanding(NamedTuple):
     """How an env stands among its siblings."""
 
     rank: int | None
@@ -83,7 +83,7 @@ class Weather(NamedTuple):
         return f"rank{min(5 * self.rank // max(self.of, 1), 4)}"
 
 
-def weather(envs: Sequence[EnvState], metric: Metric) -> list[Weather]:
+def compute_standings(envs: Sequence[EnvState], metric: Metric) -> list[EnvStanding]:
     """Every env ranked by a metric, from the worst, and whether it is an outlier among the rest."""
     values = [metric.value(env) for env in envs]
     finite = [value for value in values if value is not None and math.isfinite(value)]
@@ -94,13 +94,17 @@ def weather(envs: Sequence[EnvState], metric: Metric) -> list[Weather]:
     found = []
     for value in values:
         if value is None:
-            found.append(Weather(None, len(finite), outlier=False))
+            found.append(EnvStanding(None, len(finite), outlier=False))
         elif not math.isfinite(value):
-            found.append(Weather(0, len(finite), outlier=True))
+            found.append(EnvStanding(0, len(finite), outlier=True))
         else:
             off = middle - value if metric.low_is_bad else value - middle
             # Of siblings that are all alike but one, the one is an outlier, however near: there is no spread to ask.
-            found.append(Weather(places[value], len(finite), outlier=off > FAR * spread and off > 1e-9 * abs(middle)))
+            found.append(
+                EnvStanding(
+                    places[value], len(finite), outlier=off > OUTLIER_SIGMAS * spread and off > 1e-9 * abs(middle)
+                )
+            )
     return found
 
 
@@ -110,7 +114,7 @@ class EnvMap(Panel, can_focus=True):
     The colour is the rank in the chosen metric.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.MAP)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.MAP)]
     METRICS = ("accuracy", "stage")
 
     def __init__(self, view: ViewState) -> None:
@@ -121,21 +125,21 @@ class EnvMap(Panel, can_focus=True):
         self._height = 1
         self._top = 0
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """The state, the cursor and the metric."""
         return self.state.seq, self.view.selected_env, self._metric
 
-    def wanted_height(self) -> int:
+    def preferred_height(self) -> int:
         """As the table, in whose place it stands."""
         return len(self.state.envs) + 3
 
-    def draw(self, size: Size) -> list[Line]:
+    def draw_lines(self, size: Size) -> list[Line]:
         """The cells in sight, and a line about the env under the cursor."""
         started, envs = self.state.started, self.state.envs
         if started is None:
             return []
         metric = METRICS[self._metric]
-        found = weather(envs, metric)
+        found = compute_standings(envs, metric)
         digits = max(len(str(len(envs) - 1)), 2)
         slots = len(started.slots) if len(started.slots) <= _MOST_SLOTS else 1
         self._cell = digits + slots + 4
@@ -146,55 +150,60 @@ class EnvMap(Panel, can_focus=True):
         room //= self._height
         here = self.view.selected_env // self._columns
         self._top = min(max(self._top, here - room + 1), here, max(rows - room, 0))
-        self.heading = f"envs ─ coloured by rank in {metric.name}, {'low' if metric.low_is_bad else 'high'} is bad"
-        self.note = f"{counted(sum(weather.outlier for weather in found), 'outlier')} of {len(envs)}"
-        worst = severities_of(self.state)
+        self.panel_title = f"envs ─ coloured by rank in {metric.name}, {'low' if metric.low_is_bad else 'high'} is bad"
+        self.panel_subtitle = f"{pluralise(sum(weather.outlier for weather in found), 'outlier')} of {len(envs)}"
+        worst = worst_severity_by_env(self.state)
         lines: list[Line] = []
         for row in range(self._top, min(self._top + room, rows)):
             line = self.line()
             for env in envs[row * self._columns : (row + 1) * self._columns]:
-                line.join(self._draw_cell(env, found[env.env], digits, slots, worst.get(env.env)))
+                line.extend(self._draw_cell(env, found[env.env], digits, slots, worst.get(env.env)))
             lines.append(line)
             if self._height > 1:
                 lines += [self._values(row, metric, digits), self.line()]
         lines += [self.line()] * (size.height - 1 - len(lines))
         return [*lines, self._legend(found, metric)]
 
-    def _draw_cell(self, env: EnvState, found: Weather, digits: int, slots: int, severity: str | None) -> Line:
+    def _draw_cell(self, env: EnvState, found: EnvStanding, digits: int, slots: int, severity: str | None) -> Line:
         at = env.env == self.view.selected_env
-        line = Line(self.view.palette, here=at).add("▸" if at else " ", "key")
-        line.add(f"{env.env:0{digits}d}", found.role).add(" ")
+        line = Line(self.view.palette, here=at).append("▸" if at else " ", "key")
+        line.append(f"{env.env:0{digits}d}", found.role).append(" ")
         stages = [slot.stage for slot in env.stepped.slots] if env.stepped else []
         if slots < len(stages):
             stages = [max(stages, key=_FURTHEST.index)]
-        line.add("".join(STAGES[stage].glyph for stage in stages).ljust(slots), found.role)
+        line.append("".join(STAGES[stage].glyph for stage in stages).ljust(slots), found.role)
         if found.outlier:
-            line.add(OUTLIER, "outlier")
+            line.append(OUTLIER, "outlier")
         else:
-            line.add(SEVERITIES[severity].glyph if severity else " ", severity or "normal")
-        return line.add(" ")
+            line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal")
+        return line.append(" ")
 
     def _values(self, row: int, metric: Metric, digits: int) -> Line:
         """The numbers below a row of cells."""
         line = self.line()
         for place, env in enumerate(self.state.envs[row * self._columns : (row + 1) * self._columns]):
-            line.to(place * self._cell + digits + 2).cell(metric.show(metric.value(env)), "dim")
+            line.pad_to(place * self._cell + digits + 2).append_cell(metric.show(metric.value(env)), "dim")
         return line
 
-    def _legend(self, found: Sequence[Weather], metric: Metric) -> Line:
+    def _legend(self, found: Sequence[EnvStanding], metric: Metric) -> Line:
         """About the env under the cursor, and what the colours say."""
         env = self.state.envs[self.view.selected_env]
         weather = found[env.env]
         value = metric.show(metric.value(env))
-        line = self.line().add(f" env {env.env:02d} ", "dim").add(f"{metric.name} ", "dim").cell(value, "bright")
+        line = (
+            self.line()
+            .append(f" env {env.env:02d} ", "dim")
+            .append(f"{metric.name} ", "dim")
+            .append_cell(value, "bright")
+        )
         if weather.rank is not None:
-            line.add(f"  {weather.rank + 1} of {weather.of} from the worst", "dim")
+            line.append(f"  {weather.rank + 1} of {weather.of} from the worst", "dim")
         if weather.outlier:
-            line.add(f"  {OUTLIER} far off its siblings", "warning")
-        line.to(max(self.size.width - 24, line.width + 2)).add("worst ", "dim")
+            line.append(f"  {OUTLIER} far off its siblings", "warning")
+        line.pad_to(max(self.size.width - 24, line.width + 2)).append("worst ", "dim")
         for rank in range(5):
-            line.add("██", f"rank{rank}")
-        return line.add(" best", "dim")
+            line.append("██", f"rank{rank}")
+        return line.append(" best", "dim")
 
     def action_steer(self, columns: int, rows: int) -> None:
         """Move the cursor over the map."""

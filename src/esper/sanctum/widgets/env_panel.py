@@ -10,10 +10,10 @@ from textual.binding import BindingType
 from textual.events import Click
 from textual.geometry import Size
 
-from esper.sanctum.bindings import Category, bindings
+from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel, Row
-from esper.telemetry.state import HISTORY, EnvState
+from esper.telemetry.state import SERIES_POINTS, EnvState
 
 
 class EnvPanel(Panel):
@@ -33,12 +33,12 @@ class EnvPanel(Panel):
             return None
         return ghost.envs[self.view.selected_env]
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """The env, its revision, and the revision of its ghost."""
         env, ghost = self.env, self.ghost
         return None if env is None else (env.env, env.revision, ghost and ghost.revision)
 
-    def draw(self, size: Size) -> list[Line]:
+    def draw_lines(self, size: Size) -> list[Line]:
         """Draw the lines of the selected env; none before the run has started."""
         return [] if self.env is None else self.draw_env(self.env, size)
 
@@ -51,13 +51,13 @@ class EnvPanel(Panel):
         assert self.state.started is not None
         steps = self.state.started.steps
         done = self.env.stepped.step if self.env and self.env.stepped else len(values)
-        return min(steps, HISTORY), max(done - HISTORY, 0) + 1
+        return min(steps, SERIES_POINTS), max(done - SERIES_POINTS, 0) + 1
 
 
 class EnvRowsPanel(Panel, can_focus=True):
     """Base class of a panel with one row per env below a line of headings; `view.selected_env` is the cursor."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.ROWS)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.ROWS)]
 
     def __init__(self, view: ViewState, *, id: str | None = None) -> None:
         super().__init__(view, id=id)
@@ -94,7 +94,7 @@ class EnvRowsPanel(Panel, can_focus=True):
             rows[len(self._shown)] = self._marked(rows[len(self._shown)], "↓", width)
 
     def _marked(self, row: Row, arrow: str, width: int) -> Row:
-        return [*Segment.adjust_line_length(row, width - 1), *self.line().add(arrow, "dim").row(1)]
+        return [*Segment.adjust_line_length(row, width - 1), *self.line().append(arrow, "dim").row(1)]
 
     def select(self, env: int) -> None:
         """Select an env and update all panels, because some show the selected env."""

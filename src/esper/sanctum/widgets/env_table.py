@@ -15,8 +15,8 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.env_filter import Term, ordered, parse_filter, severities_of, worst_of
+from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.env_filter import EnvPredicate, parse_filter, sort_envs, worst_env, worst_severity_by_env
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets import env_columns
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
@@ -31,51 +31,53 @@ class EnvTable(EnvRowsPanel):
     """A heading, the envs that pass the filter in the chosen order, and their medians and extremes."""
 
     METRICS = ("accuracy", "reward", "stage", "gradient norm", "loss scale")
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.TABLE)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.TABLE)]
 
     def __init__(self, view: ViewState) -> None:
         super().__init__(view)
         self._by, self._descending = "env", False
         self._spans: list[tuple[range, str]] = []
-        self._filter: tuple[str, Term] | None = None
+        self._filter: tuple[str, EnvPredicate] | None = None
         self._pinned: frozenset[int] = frozenset()
         self._following = False
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """The state, and what the user has chosen."""
         chosen = (self._by, self._descending, self.filter, self._pinned, self._following)
         return self.state.seq, self.view.selected_env, chosen
 
-    def wanted_height(self) -> int:
+    def preferred_height(self) -> int:
         """Every env, the heading, a rule and the summaries."""
-        return len(self.state.envs) + 2 + len(env_columns.SUMMARIES)
+        return len(self.state.envs) + 2 + len(env_columns.AGGREGATES)
 
-    def draw(self, size: Size) -> list[Line] | list[Row]:
+    def draw_lines(self, size: Size) -> list[Line] | list[Row]:
         """Heading, the rows in sight, a rule where there is room, medians; least and greatest where there is more."""
         width, height = size
         started = self.state.started
         if started is None:
             return self._starting(width, height)
         palette = self.view.palette
-        layout = env_columns.fit(width - 1, started)
-        severities = severities_of(self.state)
+        layout = env_columns.choose_layout(width - 1, started)
+        severities = worst_severity_by_env(self.state)
         envs = self._choose(severities)
-        names = list(env_columns.SUMMARIES)[: 3 if height >= min(len(envs) + 5, 30) else 1]
+        names = list(env_columns.AGGREGATES)[: 3 if height >= min(len(envs) + 5, 30) else 1]
         shown = self.visible_rows([env.env for env in envs], max(height - 1 - len(names), 1))
         self._label(len(envs))
         arrow = "↓" if self._descending else "↑"
-        heading, self._spans = env_columns.heading(palette, layout, started.slots, self._by, arrow)
+        heading, self._spans = env_columns.header_row(palette, layout, started.slots, self._by, arrow)
         rows = [heading.row(width)]
         for index in shown:
             env, severity, here = self.state.envs[index], severities.get(index), index == self.view.selected_env
             pinned = index in self._pinned
-            draw = partial(env_columns.row, palette, layout, started, env, severity=severity, here=here, pinned=pinned)
+            draw = partial(
+                env_columns.draw_row, palette, layout, started, env, severity=severity, here=here, pinned=pinned
+            )
             rows.append(self.cached_row(env, width, draw, layout, severity, here, pinned))
         if len(shown) < len(envs):
             self.draw_scroll_arrows(rows, width)
         elif height > len(rows) + len(names):
-            rows.append(self.line().add("─" * (width - 1), "faint").row(width))
-        return rows + [line.row(width) for line in env_columns.summaries(palette, layout, started, envs, names)]
+            rows.append(self.line().append("─" * (width - 1), "faint").row(width))
+        return rows + [line.row(width) for line in env_columns.aggregate_rows(palette, layout, started, envs, names)]
 
     def _choose(self, severities: dict[int, str]) -> list[EnvState]:
         """The envs to show, in their order."""
@@ -84,10 +86,10 @@ class EnvTable(EnvRowsPanel):
         if self._filter is not None:
             passes = self._filter[1]
             envs = [env for env in envs if env.env in self._pinned or passes(env, severities.get(env.env))]
-        if self._following and (worst := worst_of(envs, severities)) is not None:
+        if self._following and (worst := worst_env(envs, severities)) is not None:
             self.view.selected_env = worst
-        value = env_columns.value_of(self._by, self.state.started)
-        order = ordered(envs, value, descending=self._descending, first=self._pinned)
+        value = env_columns.sort_value(self._by, self.state.started)
+        order = sort_envs(envs, value, descending=self._descending, first=self._pinned)
         return [self.state.envs[index] for index in order]
 
     def _label(self, count: int) -> None:
@@ -95,14 +97,14 @@ class EnvTable(EnvRowsPanel):
         title = f"envs ─ by {self._by} {'↓' if self._descending else '↑'}"
         if self._pinned:
             title += f" ─ {len(self._pinned)} pinned"
-        self.heading = title + (" ─ following the worst" if self._following else "")
+        self.panel_title = title + (" ─ following the worst" if self._following else "")
         of = f"{count} of {total}" if self.filter else str(total)
-        self.note = f"{self._top + 1}–{self._top + len(self._shown)} of {of}" if count else f"none of {total}"
+        self.panel_subtitle = f"{self._top + 1}–{self._top + len(self._shown)} of {of}" if count else f"none of {total}"
 
     def _starting(self, width: int, height: int) -> list[Line]:
         present = self.view.source.live and self.view.source.playback is None
         text = "starting: loading torch…" if present else "the recording has no run yet"
-        return [self.line()] * ((height - 1) // 2) + [self.line().add(text.center(width), "normal")]
+        return [self.line()] * ((height - 1) // 2) + [self.line().append(text.center(width), "normal")]
 
     @property
     def filter(self) -> str:
@@ -110,11 +112,11 @@ class EnvTable(EnvRowsPanel):
         return self._filter[0] if self._filter else ""
 
     @property
-    def passing(self) -> int:
+    def num_matching(self) -> int:
         """How many envs pass the filter; all of them without one."""
         if self._filter is None:
             return len(self.state.envs)
-        passes, severities = self._filter[1], severities_of(self.state)
+        passes, severities = self._filter[1], worst_severity_by_env(self.state)
         return sum(passes(env, severities.get(env.env)) for env in self.state.envs)
 
     def show_only(self, text: str) -> None:
@@ -137,7 +139,7 @@ class EnvTable(EnvRowsPanel):
     def action_order(self) -> None:
         """Order by the next column."""
         if self.state.started is not None:
-            names = env_columns.columns(self.state.started.slots)
+            names = env_columns.sortable_columns(self.state.started.slots)
             self.order_by(names[(names.index(self._by) + 1) % len(names)])
 
     def action_reverse(self) -> None:
@@ -212,7 +214,7 @@ class FilterBox(Horizontal):
         """Whether it is open."""
         return not self.query_one(Input).disabled
 
-    def say(self, text: str, *, wrong: bool = False) -> None:
+    def set_message(self, text: str, *, wrong: bool = False) -> None:
         """What the filter comes to, or why it is none."""
         said = self.query_one("#said", Static)
         said.update(text)

@@ -8,16 +8,16 @@ from typing import NamedTuple
 from textual.events import Click
 from textual.geometry import Size
 
-from esper.formatting import plain, span
-from esper.sanctum.bindings import PLACES
-from esper.sanctum.source import ENDED, Source
-from esper.sanctum.symbols import STATUSES, brief, shorten
+from esper.formatting import span, strip_control
+from esper.sanctum.bindings import SCREEN_INFO
+from esper.sanctum.source import ENDED, RunSource
+from esper.sanctum.symbols import STATUS_SYMBOLS, compact_cell, ellipsise
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.sentences import counted
+from esper.telemetry.sentences import pluralise
 
 
-class Status(NamedTuple):
+class StatusLabel(NamedTuple):
     """The word that says how the run is."""
 
     name: str
@@ -27,43 +27,43 @@ class Status(NamedTuple):
     """What was asked for and not answered, or why the run ended."""
 
 
-def status(source: Source) -> Status:
+def run_status(source: RunSource) -> StatusLabel:
     """How the run is, from its events; never from what was merely asked for."""
     state = source.state
     if not source.live:
         moment = {"paused": "of a pause", "failed": "of a failed run"}.get(state.status, "")
         following = "following" if source.following and state.status not in ENDED else ""
-        beside = source.rival.note if source.rival else ""
-        return Status("REPLAY", "curve", " ".join(filter(None, (following, moment, beside))))
+        beside = source.ghost_run.comparison_label if source.ghost_run else ""
+        return StatusLabel("REPLAY", "curve", " ".join(filter(None, (following, moment, beside))))
     note = _note(source)
     if source.playback is not None:
-        ahead = f"+{source.present.seq - state.seq} events"
-        return Status("PAST", "warning", f"{ahead} {note or source.present.status}")
+        ahead = f"+{source.live_state.seq - state.seq} events"
+        return StatusLabel("PAST", "warning", f"{ahead} {note or source.live_state.status}")
     match state.status:
         case "failed":
-            return Status("FAILED", "error", state.reason or "")
+            return StatusLabel("FAILED", "error", state.reason or "")
         case "done" | "stopped" as ended:
-            return Status(ended.upper(), "bright", state.reason or "")
+            return StatusLabel(ended.upper(), "bright", state.reason or "")
     if not source.alive:
-        return Status("FAILED", "error", "the engine ended without a word")
+        return StatusLabel("FAILED", "error", "the engine ended without a word")
     match state.status:
         case "paused" if state.cause:
-            return Status("HELD", "error", note)
+            return StatusLabel("HELD", "error", note)
         case "paused":
-            return Status("PAUSED", "warning", note)
+            return StatusLabel("PAUSED", "warning", note)
         case "starting":
-            return Status("STARTING", "bright", note)
+            return StatusLabel("STARTING", "bright", note)
         case _:
-            return Status("RUNNING", "info", note)
+            return StatusLabel("RUNNING", "info", note)
 
 
-def _note(source: Source) -> str:
+def _note(source: RunSource) -> str:
     """What was asked for and not answered, or why nothing can be."""
-    if source.attached and source.present.started is None:
+    if source.attached and source.live_state.started is None:
         return "reading the recording…"
     if source.requests is None:
         return ""
-    return "read-only" if source.requests.barred else source.requests.text
+    return "read-only" if source.requests.disabled_reason else source.requests.text
 
 
 class Header(Panel):
@@ -73,46 +73,48 @@ class Header(Panel):
     Header { height: 1; padding: 0 1; }
     """
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """The state, and what only the source knows."""
-        return self.state.seq, status(self.view.source)
+        return self.state.seq, run_status(self.view.source)
 
-    def draw(self, size: Size) -> list[Line]:
+    def draw_lines(self, size: Size) -> list[Line]:
         """One line: the identity to the left, status and progress to the right."""
         width = size.width
         right = self._right(width)
         left = self.line()
         started = self.state.started
         if started is None:
-            left.add("Esper Sanctum", "title")
+            left.append("Esper Sanctum", "title")
         else:
             room = width - right.width - 2
-            lanes = " ".join(plain(lane) for lane in dict.fromkeys(started.lanes))
-            left.add(shorten(plain(started.task), max(room, 0)), "title")
-            for text in (plain(started.policy), counted(len(started.lanes), "env"), f"on {lanes}"):
+            lanes = " ".join(strip_control(lane) for lane in dict.fromkeys(started.lanes))
+            left.append(ellipsise(strip_control(started.task), max(room, 0)), "title")
+            for text in (strip_control(started.policy), pluralise(len(started.lanes), "env"), f"on {lanes}"):
                 if left.width + 2 + len(text) <= room:
-                    left.add("  " if width >= 100 else " ").add(text, "dim")
-        return [left.to(width - right.width).join(right)]
+                    left.append("  " if width >= 100 else " ").append(text, "dim")
+        return [left.pad_to(width - right.width).extend(right)]
 
     def _right(self, width: int) -> Line:
         wide = width >= 100
         line = self.line()
-        name, role, note = status(self.view.source)
-        line.add(f"{STATUSES[name].glyph} {name}", role)
+        name, role, note = run_status(self.view.source)
+        line.append(f"{STATUS_SYMBOLS[name].glyph} {name}", role)
         if note:
-            line.add(f" {shorten(plain(note), width // 3)}", "bright")
+            line.append(f" {ellipsise(strip_control(note), width // 3)}", "bright")
         started, state = self.state.started, self.state
         if started is None:
             return line
         done = state.steps_done / state.steps_total if state.steps_total else 0.0
-        line.add("  round " if wide else "  ", "dim").add(str(state.round), "bright").add(f"/{started.rounds} ", "dim")
-        line.gauge(done, (14 if wide else 8) if width < 160 else 28)
-        line.add("  step " if wide else "  ", "dim").add(f"{state.step:>{len(str(started.steps))}}", "bright")
-        line.add(f"/{started.steps}", "dim")
+        line.append("  round " if wide else "  ", "dim").append(str(state.round), "bright").append(
+            f"/{started.rounds} ", "dim"
+        )
+        line.append_bar(done, (14 if wide else 8) if width < 160 else 28)
+        line.append("  step " if wide else "  ", "dim").append(f"{state.step:>{len(str(started.steps))}}", "bright")
+        line.append(f"/{started.steps}", "dim")
         rate = state.steps_per_second
-        line.add("  env-steps " if width >= 160 else "  ", "dim").cell(brief(rate)).add("/s", "dim")
+        line.append("  env-steps " if width >= 160 else "  ", "dim").append_cell(compact_cell(rate)).append("/s", "dim")
         if state.status not in ENDED:
-            line.add(f"  {span(state.seconds_left)}").add(" left" if wide else "", "dim")
+            line.append(f"  {span(state.seconds_left)}").append(" left" if wide else "", "dim")
         return line
 
 
@@ -125,11 +127,11 @@ class Tabs(Panel):
 
     def __init__(self, view: ViewState, here: str | None) -> None:
         super().__init__(view)
-        self._here = here
+        self._open_screen = here
         """Name of the open screen; None on one without a tab."""
         self._places: list[tuple[range, str]] = []
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """Always the same."""
         return None
 
@@ -137,20 +139,20 @@ class Tabs(Panel):
         """What the tabs take."""
         return self._tabs(wide=viewport.width >= 110).width
 
-    def draw(self, size: Size) -> list[Line]:  # noqa: ARG002 (it is as wide as it wants to be)
+    def draw_lines(self, size: Size) -> list[Line]:  # noqa: ARG002 (it is as wide as it wants to be)
         """One line."""
         return [self._tabs(wide=self.app.size.width >= 110)]
 
     def _tabs(self, *, wide: bool) -> Line:
         line = self.line()
         self._places = []
-        for name, place in PLACES.items():
-            start, open_ = line.width, name == self._here
-            line.add(place.key, "key" if open_ else "dim")
+        for name, place in SCREEN_INFO.items():
+            start, open_ = line.width, name == self._open_screen
+            line.append(place.key, "key" if open_ else "dim")
             if wide or open_:
-                line.add(f" {name}", "bright" if open_ else "dim")
+                line.append(f" {name}", "bright" if open_ else "dim")
             self._places.append((range(start, line.width), name))
-            line.add("  " if wide else " ")
+            line.append("  " if wide else " ")
         return line
 
     async def on_click(self, event: Click) -> None:

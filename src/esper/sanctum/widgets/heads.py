@@ -9,42 +9,42 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Size
 
-from esper.sanctum.symbols import brief, head_label, number
-from esper.sanctum.widgets.chart import AXIS, Chart, Label, attach, width_of
+from esper.sanctum.symbols import compact_cell, head_label, number_cell
+from esper.sanctum.widgets.chart import Y_AXIS_COLUMNS, Chart, Label, labels_width, place_labels
 from esper.sanctum.widgets.panel import Line, Panel, Row
 from esper.telemetry.events import RunStarted
 from esper.telemetry.state import HeadState
-from esper.text_plot import UNSOUND, decades, extent_of_rounds, logarithmic, span_of, sparkline
+from esper.text_plot import NON_FINITE_CHAR, finite_range, log10_clipped, log_axis, round_axis_length, sparkline
 
 
-def no_update(started: RunStarted) -> str:
+def no_update_message(started: RunStarted) -> str:
     """What is said where there is none."""
     return "no update of the policy yet" if started.policy == "ppo" else "this policy learns nothing"
 
 
-class Heads(Panel):
+class HeadList(Panel):
     """A line per head: gradient norm, its course over the updates, entropy as a bar and a number."""
 
     METRICS = ("heads", "update")
 
-    HEADING = "heads ─ |g|, entropy"
+    PANEL_TITLE = "heads ─ |g|, entropy"
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """Changes with every update of the policy."""
         return self.state.started is None, (self.state.update.seq if self.state.update else 0)
 
-    def wanted_height(self) -> int:
+    def preferred_height(self) -> int:
         """One line a head."""
         return max(len(self.state.heads), 1)
 
-    def draw(self, size: Size) -> list[Line]:
+    def draw_lines(self, size: Size) -> list[Line]:
         """All heads on one line where there is only one; else a table."""
         if not self.state.heads:
-            self.note = None
+            self.panel_subtitle = None
             if self.state.started is None:
                 return []
-            return [self.line().add(f" {no_update(self.state.started)}", "dim")]
-        self.note = self._summary()
+            return [self.line().append(f" {no_update_message(self.state.started)}", "dim")]
+        self.panel_subtitle = self._summary()
         if size.height == 1 and len(self.state.heads) > 1:
             return [self._compact(size.width)]
         return [self._row(name, head, size.width) for name, head in self.state.heads.items()]
@@ -52,23 +52,23 @@ class Heads(Panel):
     def _row(self, name: str, head: HeadState, width: int) -> Line:
         room = max(width - 25, 6)
         graph, gauge = room * 3 // 5, room - room * 3 // 5
-        line = self.line().add(" ").fit(head_label(name), 10, "dim")
-        line.cell(number(head.grad_norm[-1], 2, 3)).add(" ")
+        line = self.line().append(" ").append_fitted(head_label(name), 10, "dim")
+        line.append_cell(number_cell(head.grad_norm[-1], 2, 3)).append(" ")
         recent = head.grad_norm[-graph:]
-        extent = span_of(recent)
-        line.add(sparkline(recent, 0.0, extent[1] if extent else 1.0).ljust(graph), "spark").add(" ")
+        extent = finite_range(recent)
+        line.append(sparkline(recent, 0.0, extent[1] if extent else 1.0).ljust(graph), "spark").append(" ")
         entropy = head.entropy[-1]
-        line.gauge(entropy, gauge, "spark").add(" ")
-        return line.cell(number(entropy, 2, 2))
+        line.append_bar(entropy, gauge, "spark").append(" ")
+        return line.append_cell(number_cell(entropy, 2, 2))
 
     def _compact(self, width: int) -> Line:
-        cells = [(head_label(name, short=True), brief(head.grad_norm[-1], 2, tight=True))
+        cells = [(head_label(name, short=True), compact_cell(head.grad_norm[-1], 2, tight=True))
                  for name, head in self.state.heads.items()]  # fmt: skip
         taken = len(" heads") + sum(len(name) + 1 + len(cell.text) for name, cell in cells)
-        line = self.line().add(" heads", "head")
+        line = self.line().append(" heads", "head")
         gap = "  " if taken + 2 * len(cells) <= width else " "
         for name, cell in cells:
-            line.add(gap).add(name, "dim").add(" ").cell(cell)
+            line.append(gap).append(name, "dim").append(" ").append_cell(cell)
         return line
 
     def _summary(self) -> str | None:
@@ -77,7 +77,7 @@ class Heads(Panel):
         if update is None:
             return None
         values = (update.kl, update.clip_fraction, update.explained_variance)
-        return "KL {}  clip {}  EV {}".format(*(brief(value, 2).text for value in values))
+        return "KL {}  clip {}  EV {}".format(*(compact_cell(value, 2).text for value in values))
 
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -86,16 +86,16 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 class HeadPanel(Panel):
     """A panel about the course of the heads' gradient norms."""
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """Changes with every update of the policy."""
         return self.state.started is None, (self.state.update.seq if self.state.update else 0)
 
-    def draw(self, size: Size) -> list[Line] | list[Row]:
+    def draw_lines(self, size: Size) -> list[Line] | list[Row]:
         """Nothing before the run has started; a word before the first update."""
         if self.state.started is None:
             return []
         if not self.state.heads:
-            return [self.line().add(f" {no_update(self.state.started)}", "dim")]
+            return [self.line().append(f" {no_update_message(self.state.started)}", "dim")]
         return self.draw_heads(size, {name: head.course.values for name, head in self.state.heads.items()})
 
     def draw_heads(self, size: Size, courses: dict[str, list[float | None]]) -> list[Line] | list[Row]:
@@ -107,7 +107,7 @@ class HeadPanel(Panel):
         """Length of the axis of rounds, in points."""
         assert self.state.started is not None
         course = next(iter(self.state.heads.values())).course
-        return extent_of_rounds(len(course.values), -(-self.state.started.rounds // course.every))
+        return round_axis_length(len(course.values), -(-self.state.started.rounds // course.every))
 
     @property
     def every(self) -> int:
@@ -115,22 +115,22 @@ class HeadPanel(Panel):
         return next(iter(self.state.heads.values())).course.every
 
 
-class HeadNorms(HeadPanel):
+class HeadNormChart(HeadPanel):
     """A curve a head, over decades."""
 
     METRICS = ("heads",)
 
-    HEADING = "gradient norm by head ─ by round"
+    PANEL_TITLE = "gradient norm by head ─ by round"
 
     def draw_heads(self, size: Size, courses: dict[str, list[float | None]]) -> list[Line] | list[Row]:
         """The chart, each curve named at its end."""
-        axis = decades([value for course in courses.values() for value in course])
+        axis = log_axis([value for course in courses.values() for value in course])
         curves = [
-            (logarithmic(course, 10.0**axis.low), f"series{number % 8}")
+            (log10_clipped(course, 10.0**axis.low), f"series{number % 8}")
             for number, course in enumerate(courses.values())
         ]
         chart = Chart(
-            values=curves[0][0], role=curves[0][1], others=curves[1:], extent=self.extent, each=self.every,
+            values=curves[0][0], role=curves[0][1], extra_curves=curves[1:], x_length=self.extent, stride=self.every,
             low=axis.low, high=axis.high, ticks=axis.ticks,
         )  # fmt: skip
         labels = []
@@ -138,23 +138,23 @@ class HeadNorms(HeadPanel):
             last = next((value for value in reversed(values) if value is not None and math.isfinite(value)), None)
             if last is not None:
                 labels.append(Label(chart.row(last, size.height), head_label(name, short=True), role))
-        room = width_of(labels, size.height - 1)
+        room = labels_width(labels, size.height - 1)
         lines = chart.lines(self.view.palette, size.width - room, size.height)
-        attach(lines[:-1], labels, size.width - room)
+        place_labels(lines[:-1], labels, size.width - room)
         return lines
 
 
-class HeadShares(HeadPanel):
+class HeadFractionChart(HeadPanel):
     """The heads' shares of the gradient's norm, one upon the other."""
 
     METRICS = ("heads",)
 
-    HEADING = "who steers the update ─ share of |g|"
+    PANEL_TITLE = "who steers the update ─ share of |g|"
 
     def draw_heads(self, size: Size, courses: dict[str, list[float | None]]) -> list[Line] | list[Row]:
         """A band a head, and beside it its name and last share."""
         height = size.height - 1
-        points = [shares(point) for point in zip(*courses.values(), strict=True)]
+        points = [fractions(point) for point in zip(*courses.values(), strict=True)]
         last = next((point for point in reversed(points) if point), None)
         labels: list[Label] = []
         base = 0.0
@@ -162,22 +162,22 @@ class HeadShares(HeadPanel):
             row = height - 1 - int(min(base + share / 2, 0.999) * height)
             labels.append(Label(row, f"{head_label(name, short=True):<5} {share:>4.0%}", f"series{index % 8}"))
             base += share
-        room = width_of(labels, height)
-        width = size.width - AXIS - 2 - room
+        room = labels_width(labels, height)
+        width = size.width - Y_AXIS_COLUMNS - 2 - room
         if width < 8 or height < 2:
             return []
         extent = self.extent
         columns = [_at(points, round(x / max(width - 1, 1) * (extent - 1))) for x in range(width)]
         axis = Chart(
-            values=[], extent=extent, each=self.every, low=0.0, high=1.0, filled=True,
+            values=[], x_length=extent, stride=self.every, low=0.0, high=1.0, exact_axis=True,
             ticks=[(0.0, "0"), (0.5, "50"), (1.0, "100%")],
         ).lines(self.view.palette, size.width - room, size.height)  # fmt: skip
         margins = [self.line() for _ in range(height)]
-        attach(margins, labels[::-1], 0)  # of two on one row, that of the upper band above
+        place_labels(margins, labels[::-1], 0)  # of two on one row, that of the upper band above
         rows: list[Row] = []
         for y in range(height):
             bands = self._row(columns, height, height - 1 - y)
-            rows.append([*axis[y].row(AXIS + 2), *bands, *margins[y].row(room)])
+            rows.append([*axis[y].row(Y_AXIS_COLUMNS + 2), *bands, *margins[y].row(room)])
         return [*rows, axis[-1].row(size.width)]
 
     def _row(self, columns: Sequence[Sequence[float] | None], height: int, row: int) -> Row:
@@ -188,7 +188,7 @@ class HeadShares(HeadPanel):
             if column is None:
                 segments.append(Segment(" ", palette["normal"]))
             elif not column:
-                segments.append(Segment(UNSOUND if row == 0 else " ", palette["bad" if row == 0 else "normal"]))
+                segments.append(Segment(NON_FINITE_CHAR if row == 0 else " ", palette["bad" if row == 0 else "normal"]))
             else:
                 segments.append(self._cell(column, row * 8, height * 8))
         return list(Segment.simplify(segments))
@@ -208,7 +208,7 @@ class HeadShares(HeadPanel):
         return Segment(_EIGHTHS[filled], Style(color=colour[0], bgcolor=colour[1] if filled < 8 else None))
 
 
-def shares(point: Sequence[float | None]) -> list[float] | None:
+def fractions(point: Sequence[float | None]) -> list[float] | None:
     """Each head's part of the sum; empty where that is not finite, None where there is nothing to share."""
     total = sum(value or 0.0 for value in point)
     if not math.isfinite(total):

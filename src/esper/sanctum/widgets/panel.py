@@ -16,7 +16,7 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-from esper.sanctum.explanations import EXPLANATIONS
+from esper.sanctum.explanations import METRIC_HELP
 from esper.sanctum.symbols import Cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import ViewState
@@ -31,7 +31,7 @@ _REVERSED = frozenset({"bad", "error", "outlier"})
 """Roles in which a space is not the same as in all others."""
 
 
-class Pieces:
+class StyledText:
     """Texts one after another, each in its role; what they look like is not said yet."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Pieces:
         self._roles: list[str] = []
         self.width = 0
 
-    def add(self, text: str, role: str = "normal") -> Self:
+    def append(self, text: str, role: str = "normal") -> Self:
         """Append a text in the style of a role."""
         if not text:
             return self
@@ -52,45 +52,45 @@ class Pieces:
             self._roles.append(role)
         return self
 
-    def cell(self, cell: Cell, role: str | None = None) -> Self:
+    def append_cell(self, cell: Cell, role: str | None = None) -> Self:
         """Append a formatted value; a given role replaces the ordinary one, never that of a missing or bad value."""
         chosen = role if role is not None and cell.role == "normal" else cell.role
         if chosen != "bad":
-            return self.add(cell.text, chosen)
+            return self.append(cell.text, chosen)
         text = cell.text.strip()  # reversed, so only the word
         before = len(cell.text) - len(cell.text.lstrip())
-        return self.add(" " * before).add(text, "bad").add(" " * (len(cell.text) - before - len(text)))
+        return self.append(" " * before).append(text, "bad").append(" " * (len(cell.text) - before - len(text)))
 
-    def to(self, column: int) -> Self:
+    def pad_to(self, column: int) -> Self:
         """Pad with spaces up to a column."""
-        return self.add(" " * (column - self.width))
+        return self.append(" " * (column - self.width))
 
-    def fit(self, text: str, width: int, role: str = "normal") -> Self:
+    def append_fitted(self, text: str, width: int, role: str = "normal") -> Self:
         """Append a text cut or padded to exactly `width` columns."""
-        return self.add(set_cell_size(text, max(width, 0)), role)
+        return self.append(set_cell_size(text, max(width, 0)), role)
 
-    def join(self, other: Pieces) -> Self:
+    def extend(self, other: StyledText) -> Self:
         """Append the pieces of another."""
         self._texts += other._texts
         self._roles += other._roles
         self.width += other.width
         return self
 
-    def gauge(self, share: float | None, width: int, role: str = "curve") -> Self:
+    def append_bar(self, share: float | None, width: int, role: str = "curve") -> Self:
         """Append a share of 1 as a line over a fainter one; blank where it was not measured."""
         if share is None or not math.isfinite(share):
-            return self.add(" " * max(width, 0))
+            return self.append(" " * max(width, 0))
         halves = round(min(max(share, 0.0), 1.0) * width * 2)
         done = "━" * (halves // 2) + ("╸" if halves % 2 else "")
-        return self.add(done, role).add("─" * (width - len(done)), "faint")
+        return self.append(done, role).append("─" * (width - len(done)), "faint")
 
 
-class Line(Pieces):
+class Line(StyledText):
     """One line of a panel in the making, in the colours of a theme; `here` says that the cursor is on it."""
 
     def __init__(self, palette: Palette, *, here: bool = False) -> None:
         super().__init__()
-        self._styles = palette.here if here else palette.styles
+        self._styles = palette.selected_styles if here else palette.styles
 
     def row(self, width: int) -> Row:
         """The line, cut or padded to `width`."""
@@ -125,7 +125,7 @@ class Panel(Widget):
     DEFAULT_CSS = """
     Panel { height: auto; }
     """
-    HEADING: ClassVar[str] = ""
+    PANEL_TITLE: ClassVar[str] = ""
     """Title in the border."""
     METRICS: ClassVar[tuple[str, ...]] = ()
     """What it shows, by the names of `telemetry.explanations`."""
@@ -133,13 +133,13 @@ class Panel(Widget):
     def __init__(self, view: ViewState, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.view = view
-        self.heading: str | None = self.HEADING or None
+        self.panel_title: str | None = self.PANEL_TITLE or None
         """What stands in the border above."""
-        self.note: str | None = None
+        self.panel_subtitle: str | None = None
         """What stands in the border below; where there is none, to the right of the heading."""
         self._written: Hashable = None
         if self.METRICS:
-            self.tooltip = "\n".join(f"{name}: {EXPLANATIONS[name].what}" for name in self.METRICS)
+            self.tooltip = "\n".join(f"{name}: {METRIC_HELP[name].what}" for name in self.METRICS)
         self._lines: list[Row] = []
         self._painted: dict[int, Strip] = {}
         """Rows of the widget, borders and all, that are as they were painted last."""
@@ -153,32 +153,32 @@ class Panel(Widget):
         """What is true now."""
         return self.view.source.state
 
-    def draw(self, size: Size) -> list[Line] | list[Row]:
+    def draw_lines(self, size: Size) -> list[Line] | list[Row]:
         """The lines, from the top; those that do not fit are not shown."""
         raise NotImplementedError
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """What `draw` depends on besides size and theme; while it stays the same, nothing is drawn."""
         return self.state.seq
 
-    def wanted_height(self) -> int:
+    def preferred_height(self) -> int:
         """Lines that the content would like to have, where the height is left to it."""
         raise NotImplementedError
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002 (Textual's signature)
         """Textual asks this where the style says `height: auto`."""
-        self._lines_wanted = self.wanted_height()
+        self._lines_wanted = self.preferred_height()
         return self._lines_wanted
 
     def update(self) -> None:
         """Draw again if anything changed; repaint the lines that differ."""
         if not self.size:
             return
-        drawn = (self.size, self.view.palette.name, self.view.state_version, self.key())
+        drawn = (self.size, self.view.palette.name, self.view.state_version, self.cache_key())
         if drawn == self._drawn:
             return
         self._drawn = drawn
-        if self.styles.is_auto_height and self.wanted_height() != self._lines_wanted:
+        if self.styles.is_auto_height and self.preferred_height() != self._lines_wanted:
             self.refresh(layout=True)
         before, self._lines = self._lines, self._draw()
         self._write_border()
@@ -198,18 +198,18 @@ class Panel(Widget):
 
     def _draw(self) -> list[Row]:
         width, height = self.size
-        lines = self.draw(self.size)[:height]
+        lines = self.draw_lines(self.size)[:height]
         rows = [line.row(width) if isinstance(line, Line) else line for line in lines]
         return rows + [self.line().row(width)] * (height - len(rows))
 
     def _write_border(self) -> None:
         """Write heading and note into the border, where they differ from what is there: that paints all of it."""
         top, bottom = (bool(edge[0]) for edge in (self.styles.border_top, self.styles.border_bottom))
-        written = self.heading, self.note, top, bottom, self.outer_size.width
+        written = self.panel_title, self.panel_subtitle, top, bottom, self.outer_size.width
         if written == self._written:
             return
         self._written = written
-        heading, note = Content(self.heading or ""), Content(self.note or "")
+        heading, note = Content(self.panel_title or ""), Content(self.panel_subtitle or "")
         if top and not bottom:  # no corners either, which would set the heading off
             heading = Content(" ").append(heading).append(" ") if heading else heading
             room = self.outer_size.width - 2 - heading.cell_length
@@ -217,7 +217,7 @@ class Panel(Widget):
                 rule = Content.styled("─" * (room - note.cell_length - 2), "$rule")
                 heading = heading.append(rule).append(" ").append(note).append(" ")
         else:  # half a figure would read as another
-            note = Content(_whole_items(self.note or "", self.outer_size.width - 2 * _CORNER))
+            note = Content(_whole_items(self.panel_subtitle or "", self.outer_size.width - 2 * _CORNER))
         self.border_title, self.border_subtitle = heading or None, note or None
 
     def line(self) -> Line:

@@ -9,17 +9,17 @@ from rich.cells import set_cell_size
 from textual.binding import BindingType
 from textual.geometry import Size
 
-from esper.formatting import plain
-from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.requests import hold_of
-from esper.sanctum.symbols import SEVERITIES, STATUSES, shorten, wrapped
+from esper.formatting import strip_control
+from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.requests import pause_cause
+from esper.sanctum.symbols import SEVERITIES, STATUS_SYMBOLS, ellipsise, wrap_cells
 from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.panel import Line, Panel
-from esper.telemetry.sentences import place_of
-from esper.telemetry.state import Anomaly, key_of
+from esper.telemetry.sentences import anomaly_subject
+from esper.telemetry.state import Anomaly, anomaly_key
 
 
-def destination(anomaly: Anomaly) -> GoToMoment:
+def anomaly_target(anomaly: Anomaly) -> GoToMoment:
     """Where to look at an anomaly."""
     found, over = anomaly.found, anomaly.ended is not None
     if found.env is not None:
@@ -33,53 +33,53 @@ class AnomalyStrip(Panel, can_focus=True):
     """What goes on, as much as fits, and the count of the rest; then what of this round is over. Enter goes there."""
 
     METRICS = ("anomalies",)
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.STRIP)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.ANOMALIES)]
 
     DEFAULT_CSS = """
     AnomalyStrip { height: 1; width: 1fr; padding: 0 1; }
     """
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """The state, what only the clock tells, and the focus."""
         stale = self.view.stale
         return self.state.seq, stale and stale.text, self.has_focus
 
-    def draw(self, size: Size) -> list[Line]:
+    def draw_lines(self, size: Size) -> list[Line]:
         """One line."""
-        line = self.line().add("▸" if self.has_focus else "", "key")
+        line = self.line().append("▸" if self.has_focus else "", "key")
         active = [anomaly.found for anomaly in self.state.active_anomalies()]
         if self.view.stale is not None:
             active.insert(0, self.view.stale)
         if not active:
-            line.add(f"{SEVERITIES['info'].glyph} no anomalies", "dim" if self.state.started else "faint")
-            self._add_over(line, size.width)
+            line.append(f"{SEVERITIES['info'].glyph} no anomalies", "dim" if self.state.started else "faint")
+            self._append_ended(line, size.width)
             return [line] if self.state.started else [self.line()]
         worst = "error" if any(found.severity == "error" for found in active) else "warning"
-        line.add(f"{SEVERITIES[worst].glyph} {len(active)}", worst)
+        line.append(f"{SEVERITIES[worst].glyph} {len(active)}", worst)
         for shown, found in enumerate(active):
             gap, rest = ("  " if shown == 0 else " · "), len(active) - shown - 1
             room = size.width - line.width - len(gap) - (len(f"  +{rest} more") if rest else 0)
-            known = self.state.anomalies.get(key_of(found))
-            text = plain(found.text) + (f" ×{known.count}" if known and known.count > 1 else "")
+            known = self.state.anomalies.get(anomaly_key(found))
+            text = strip_control(found.text) + (f" ×{known.count}" if known and known.count > 1 else "")
             if shown and len(text) > room:
-                line.add(f"  +{rest + 1} more", "dim")
+                line.append(f"  +{rest + 1} more", "dim")
                 return [line]
-            line.add(gap, "faint").add(shorten(text, room), "bright")
-        self._add_over(line, size.width)
+            line.append(gap, "faint").append(ellipsise(text, room), "bright")
+        self._append_ended(line, size.width)
         return [line]
 
-    def _add_over(self, line: Line, width: int) -> None:
+    def _append_ended(self, line: Line, width: int) -> None:
         """What of this round is over, where it still fits."""
         for anomaly in reversed(self.state.anomalies.values()):
-            text = f"  over: {plain(place_of(anomaly.found))}, {plain(anomaly.found.rule)}"
+            text = f"  over: {strip_control(anomaly_subject(anomaly.found))}, {strip_control(anomaly.found.rule)}"
             if anomaly.ended is not None and anomaly.last_round == self.state.round and line.width + len(text) <= width:
-                line.add(text, "dim")
+                line.append(text, "dim")
 
     def action_visit(self) -> None:
         """Go to the worst."""
         active = self.state.active_anomalies()
         if active:
-            self.post_message(destination(active[0]))
+            self.post_message(anomaly_target(active[0]))
 
     def on_click(self) -> None:
         """As Enter."""
@@ -98,12 +98,12 @@ _MOST_LINES = 6
 """Of a reason: some libraries write whole pages."""
 
 
-class Held(Panel):
+class PauseCausePanel(Panel):
     """Below the first lines of every screen, while a fault holds the run."""
 
     DEFAULT_CSS = """
-    Held { height: auto; padding: 0 1; display: none; }
-    Held.-held { display: block; }
+    PauseCausePanel { height: auto; padding: 0 1; display: none; }
+    PauseCausePanel.-held { display: block; }
     """
 
     def update(self) -> None:
@@ -111,26 +111,28 @@ class Held(Panel):
         self.set_class(self.state.cause is not None, "-held")
         super().update()
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """Of the state, only this."""
         return self.state.cause, self.state.reason
 
-    def wanted_height(self) -> int:
+    def preferred_height(self) -> int:
         """As many lines as the text takes."""
         return len(self._texts(self.app.size.width - 2))
 
-    def draw(self, size: Size) -> list[Line]:
+    def draw_lines(self, size: Size) -> list[Line]:
         """The reason in the colour of an error, then what leads on."""
-        return [self.line().add(text, role) for text, role in self._texts(size.width)]
+        return [self.line().append(text, role) for text, role in self._texts(size.width)]
 
     def _texts(self, width: int) -> list[tuple[str, str]]:
         """Lines and their roles."""
         cause = self.state.cause
         if cause is None:
             return []
-        held = STATUSES["HELD"]
-        reason = wrapped(f"{held.glyph} {plain(self.state.reason or '')}", width)
+        held = STATUS_SYMBOLS["HELD"]
+        reason = wrap_cells(f"{held.glyph} {strip_control(self.state.reason or '')}", width)
         if len(reason) > _MOST_LINES:
-            reason[_MOST_LINES - 1 :] = [shorten(" ".join(reason[_MOST_LINES - 1 :]), width)]
-        way = [f"  {text}" for text in wrapped(hold_of(cause).way, width - 2)] if self.view.source.live else []
+            reason[_MOST_LINES - 1 :] = [ellipsise(" ".join(reason[_MOST_LINES - 1 :]), width)]
+        way = (
+            [f"  {text}" for text in wrap_cells(pause_cause(cause).advice, width - 2)] if self.view.source.live else []
+        )
         return [*((set_cell_size(text, width), "error") for text in reason), *((text, "bright") for text in way)]

@@ -13,27 +13,27 @@ from esper.formatting import clock
 from esper.history.playback import Playback
 from esper.history.timeline import ANOMALIES, Mark
 from esper.recording.segments import ReadError
-from esper.sanctum.bindings import Category, bindings
-from esper.sanctum.symbols import SIGNS
+from esper.sanctum.bindings import KeyCategory, bindings
+from esper.sanctum.symbols import MARK_SYMBOLS
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
 
-HEAD = "●"
-HEAT = "▁▂▃▄▅▆▇█"
+PLAYHEAD_GLYPH = "●"
+HEAT_GLYPHS = "▁▂▃▄▅▆▇█"
 """How many of the anomalies fall into a cell, against the cell with most."""
 
 
-class Scrubber(Panel, can_focus=True):
+class Timeline(Panel, can_focus=True):
     """A line of signs, and where there is room one of anomalies above it; nothing in the present of a live run.
 
     It is dragged with the mouse.
     """
 
     DEFAULT_CSS = """
-    Scrubber { height: 1; padding: 0 1; }
-    Scrubber.-heat { height: 2; }
+    Timeline { height: 1; padding: 0 1; }
+    Timeline.-heat { height: 2; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Category.SCRUBBER)]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.TIMELINE)]
 
     def __init__(self, view: ViewState) -> None:
         super().__init__(view)
@@ -53,31 +53,31 @@ class Scrubber(Panel, can_focus=True):
         self.set_class(warm, "-heat")
         super().update()
 
-    def key(self) -> Hashable:
+    def cache_key(self) -> Hashable:
         """The play head, what is marked, and whether it has the focus."""
         playback = self.view.source.playback
         if playback is None:
             return None
         history = playback.history
         place = (playback.position, playback.playing, playback.speed)
-        return (*place, history.length, history.loaded, len(history.marks), self.has_focus)
+        return (*place, history.length, history.is_fully_read, len(history.marks), self.has_focus)
 
-    def draw(self, size: Size) -> list[Line]:
+    def draw_lines(self, size: Size) -> list[Line]:
         """Play or hold, speed, the line, the time."""
         playback = self.view.source.playback
         if playback is None:
             return []
-        line = self.line().add("▶ " if playback.playing else "❚❚", "curve")
+        line = self.line().append("▶ " if playback.playing else "❚❚", "curve")
         speed = "max" if playback.speed == float("inf") else f"{playback.speed:g}×"
-        line.add(f" {speed}".ljust(7))
-        reading = "" if playback.history.loaded else "…"
+        line.append(f" {speed}".ljust(7))
+        reading = "" if playback.history.is_fully_read else "…"
         times = f"  {clock(playback.elapsed)} of {clock(playback.duration)}{reading}"
         room = max(size.width - line.width - len(times), 1)
         self._track = range(line.width, line.width + room)
         signs, heat = self._spread(playback, room)
         lines = [self._draw_heat(heat)] if size.height > 1 else []
         self._draw_track(line, playback, signs)
-        return [*lines, line.add(times, "dim")]
+        return [*lines, line.append(times, "dim")]
 
     def _spread(self, playback: Playback, room: int) -> tuple[Sequence[Mark | None], Sequence[int]]:
         """For each cell of the line, what it shows, and how many anomalies fall into it."""
@@ -89,29 +89,29 @@ class Scrubber(Panel, can_focus=True):
             for mark in history.marks:
                 cell = _cell(mark.elapsed, history.duration, room)
                 shown = signs[cell]
-                if shown is None or mark.sign < shown.sign:
+                if shown is None or mark.kind < shown.kind:
                     signs[cell] = mark
-                heat[cell] += mark.sign in ANOMALIES
+                heat[cell] += mark.kind in ANOMALIES
             self._cells = (key, signs, heat)
         return self._cells[1], self._cells[2]
 
     def _draw_heat(self, heat: Sequence[int]) -> Line:
         line, most = self.line(), max(heat, default=0)
-        line.add("anomalies".ljust(self._track.start), "dim")
+        line.append("anomalies".ljust(self._track.start), "dim")
         for count in heat:
-            line.add(HEAT[(len(HEAT) - 1) * count // most] if count else " ", "warning")
+            line.append(HEAT_GLYPHS[(len(HEAT_GLYPHS) - 1) * count // most] if count else " ", "warning")
         return line
 
     def _draw_track(self, line: Line, playback: Playback, signs: Sequence[Mark | None]) -> None:
         at = _cell(playback.elapsed, playback.duration, len(signs))
         for column, mark in enumerate(signs):
             if column == at:
-                line.add(HEAD, "key" if self.has_focus else "bright")
+                line.append(PLAYHEAD_GLYPH, "key" if self.has_focus else "bright")
             elif mark is not None:
-                symbol, role = SIGNS[mark.sign]
-                line.add(symbol.glyph, role)
+                symbol, role = MARK_SYMBOLS[mark.kind]
+                line.append(symbol.glyph, role)
             else:
-                line.add(*("━", "curve") if column < at else ("─", "faint"))
+                line.append(*("━", "curve") if column < at else ("─", "faint"))
 
     # The mouse
 
