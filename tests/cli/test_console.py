@@ -57,7 +57,7 @@ def test_round_line_has_accuracy_update_and_pace() -> None:
     [line] = [line for line in printed([*RUN]) if "round 2/2: " in line]
 
     assert f"accuracy {median:.1%} ({least:.1%} to {greatest:.1%}), return +0.600, KL 0.0120, entropy 0.90" in line
-    assert line.endswith("20 env-steps/s, 0 s left")
+    assert line.endswith("20 env-steps/s, 0s left")
 
 
 def test_round_without_update_has_a_line() -> None:
@@ -153,7 +153,7 @@ def test_console_prints_a_summary() -> None:
 
     assert lines[0] == "run digits_impaired-20261121-015300: done"
     assert lines[1] == "ppo on digits_impaired, 4 envs, seed 0"
-    assert lines[2] == "10 of 10 steps, at round 2 of 2; 1 s, the last steps at 20 env-steps/s"
+    assert lines[2] == "10 of 10 steps, at round 2 of 2; 1s, the last steps at 20 env-steps/s"
     assert "last checkpoint at round 2 step 5: checkpoints/00002-005" in lines
     assert lines[-3:] == [
         "anomalies: 2; the last of each kind and place:",

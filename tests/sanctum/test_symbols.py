@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.formatting import clock, span, strip_control
+from esper.formatting import format_clock, format_duration, strip_control
 from esper.sanctum.symbols import compact_cell, ellipsise, number_cell, percent_cell, scale_cell
 
 
@@ -66,10 +66,10 @@ def test_brief_omits_trailing_zeros() -> None:
 
 
 def test_duration_formats_seconds_to_days() -> None:
-    assert [span(value) for value in (None, 38.2, 116, 840, 7500, 273600)] == [
+    assert [format_duration(value) for value in (None, 38.2, 116, 840, 7500, 273600)] == [
         "–", "38s", "1m56s", "14m", "2h05m", "3d04h",
     ]  # fmt: skip
-    assert clock(4360) == "01:12:40"
+    assert format_clock(4360) == "01:12:40"
 
 
 def test_control_characters_in_text_are_replaced() -> None:

@@ -12,7 +12,7 @@ from datetime import datetime
 from queue import SimpleQueue
 from typing import TextIO
 
-from esper.formatting import NOT_MEASURED, duration
+from esper.formatting import NOT_MEASURED, format_duration
 from esper.telemetry import events as ev
 from esper.telemetry.sentences import describe_event, to_ascii
 from esper.telemetry.state import MAX_ANOMALIES, Keyframe, Record, RunState, anomaly_key
@@ -154,7 +154,7 @@ def format_summary(state: RunState, status: str | None = None) -> str:
         f"run {started.run}: {status or state.status}{reason}",
         f"{started.policy} on {started.task}, {len(started.lanes)} envs, seed {started.seed}",
         f"{state.steps_done} of {state.steps_total} steps, at round {state.round} of {started.rounds}; "
-        f"{duration(state.time - state.start_time)}, the last steps at {_number(state.steps_per_second, '.0f')} "
+        f"{format_duration(state.time - state.start_time)}, the last steps at {_number(state.steps_per_second, '.0f')} "
         "env-steps/s",
     ]
     if state.accuracy:
@@ -186,7 +186,7 @@ def format_round(state: RunState, number: int) -> str:
 
 
 def _format_rate(state: RunState) -> str:
-    return f"{_number(state.steps_per_second, '.0f')} env-steps/s, {duration(state.seconds_left)} left"
+    return f"{_number(state.steps_per_second, '.0f')} env-steps/s, {format_duration(state.seconds_left)} left"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from textual.message import Message
 
-from esper.formatting import span
+from esper.formatting import format_duration
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import compact_cell
 from esper.sanctum.theme import Palette
@@ -48,7 +48,7 @@ class FrameStats:
         elif now - self._interval_start[0] >= UPDATE_INTERVAL_S:
             start, first, spent = self._interval_start
             rate, cost = (seq - first) / (now - start), (cpu - spent) / self._frames * 1000
-            age = span(self.age) if self.age >= 1 else f"{self.age:.1f}s"
+            age = format_duration(self.age) if self.age >= 1 else f"{self.age:.1f}s"
             self.text = (
                 f"data {age} old  {compact_cell(max(rate, 0.0)).text} events/s  {compact_cell(cost, 2).text} ms/frame"
             )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from esper.cli.commands.show import format_config_value, load_summary
 from esper.cli.options import EXIT_OK, Parser, add_run_argument
 from esper.config import ConfigError
-from esper.formatting import NOT_MEASURED, align_columns, duration, format_number
+from esper.formatting import NOT_MEASURED, align_columns, format_duration, format_number
 from esper.history.summary import RoundSummary, RunSummary, config_diff, config_value
 from esper.tasks import with_recorded_settings
 from esper.telemetry.codec import encode_json
@@ -28,7 +28,7 @@ _ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("rounds finished", lambda run: f"{len(run.finished)} of {run.rounds}"),
     ("env-steps", lambda run: f"{run.env_steps:,}"),
     ("env-steps/s", lambda run: format_number(run.env_steps_per_second, ",.0f")),
-    ("recorded", lambda run: duration(run.duration)),
+    ("recorded", lambda run: format_duration(run.duration)),
     ("best accuracy", lambda run: format_number(run.best.accuracy if run.best else None, ".1%")),
     ("last round: accuracy", lambda run: _from_last_round(run, lambda last: format_number(last.accuracy[1], ".1%"))),
     ("last round: return", lambda run: _from_last_round(run, lambda last: format_number(last.episode_return, "+.3f"))),

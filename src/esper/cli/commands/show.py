@@ -12,7 +12,7 @@ import msgspec
 
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.config import Config, ConfigError
-from esper.formatting import NOT_MEASURED, align_columns, duration, format_number
+from esper.formatting import NOT_MEASURED, align_columns, format_duration, format_number
 from esper.history.history import open_history
 from esper.history.summary import RunSummary, config_diff, summarise
 from esper.recording.runs import resolve_run
@@ -51,7 +51,7 @@ def _facts(summary: RunSummary) -> Iterator[tuple[str, str]]:
     yield "began", f"{datetime.fromtimestamp(summary.started):%Y-%m-%d %H:%M:%S}"
     pace = format_number(summary.env_steps_per_second, ",.0f")
     total = summary.rounds * summary.steps
-    yield "length", f"{duration(summary.duration)} recorded, {len(summary.finished)} of {summary.rounds} rounds"
+    yield "length", f"{format_duration(summary.duration)} recorded, {len(summary.finished)} of {summary.rounds} rounds"
     yield "", f"{summary.steps_done:,} of {total:,} steps: {summary.env_steps:,} env-steps, {pace} a second"
     yield from _learning(summary)
     yield from _growth(summary)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from esper.config import Config
-from esper.formatting import span, strip_control
+from esper.formatting import format_duration, strip_control
 from esper.history.address import ViewAddress
 from esper.history.export import EXCERPT_MARGIN_S, write_excerpt
 from esper.history.history import open_history
@@ -153,7 +153,7 @@ class SharingActions:
             self._app.notify(f"The minutes around this cannot be cut out: {error}", severity="error", markup=False)
         else:
             command = f"esper-sanctum replay {shlex.quote(str(path))}"
-            message = f"Written, {span(EXCERPT_MARGIN_S)} before and after. To open it: {command}"
+            message = f"Written, {format_duration(EXCERPT_MARGIN_S)} before and after. To open it: {command}"
             self._app.notify(message, timeout=TOAST_SECONDS, markup=False)
 
 

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from esper.formatting import strip_control, time_of_day
+from esper.formatting import format_time_of_day, strip_control
 from esper.health.root_cause import ChainEntry, find_root_cause
 from esper.sanctum.symbols import SEVERITIES, compact_cell
 from esper.sanctum.theme import Palette
@@ -95,8 +95,8 @@ def _entry(palette: Palette, anomaly: Anomaly) -> Text:
     text.append(SEVERITIES[found.severity].glyph, _style(palette, found.severity if going else "dim"))
     text.append(f" {strip_control(found.text)}", _style(palette, "bright" if going else "dim"))
     limit = "" if found.threshold is None else f", limit {_exact(found.threshold)}"
-    since = f"\n  {found.rule}: {_exact(found.value)}{limit}; since {time_of_day(found.time)}"
-    ended = "" if anomaly.ended is None else f", over at {time_of_day(anomaly.ended)}"
+    since = f"\n  {found.rule}: {_exact(found.value)}{limit}; since {format_time_of_day(found.time)}"
+    ended = "" if anomaly.ended is None else f", over at {format_time_of_day(anomaly.ended)}"
     times = f", {anomaly.count} times" if anomaly.count > 1 else ""
     return text.append(f"{since}{ended}{times}", _style(palette, "dim"))
 

@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from esper.control import RequestKind
-from esper.formatting import strip_control, time_of_day
+from esper.formatting import format_time_of_day, strip_control
 from esper.history.address import MOMENT_FORMATS, MomentError, parse_moment
 from esper.history.history import History
 from esper.sanctum.requests import pause_cause
@@ -103,7 +103,7 @@ class CheckpointPicker(ModalScreen[str | None]):
                 table.add_row(
                     Text(str(saved.round), justify="right"),
                     Text(str(saved.step), justify="right"),
-                    Text(time_of_day(saved.written or saved.time)),
+                    Text(format_time_of_day(saved.written or saved.time)),
                     Text(percent_cell(saved.accuracy).text),
                     Text(number_cell(saved.bytes / 2**20, 4, 2).text),
                     Text(ellipsise(strip_control(saved.origin), 12)),

@@ -12,7 +12,7 @@ from textual.events import Click
 from textual.geometry import Size
 from textual.widgets import Input
 
-from esper.formatting import strip_control, time_of_day
+from esper.formatting import format_time_of_day, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import SEVERITIES, ellipsise
@@ -135,7 +135,7 @@ class LogList(Panel, can_focus=True):
 
     def _line(self, entry: LogLine, width: int, *, here: bool) -> Line:
         line = Line(self.view.palette, here=here).append("▸" if here else " ", "key")
-        line.append(f"{time_of_day(entry.time)} ", "dim")
+        line.append(f"{format_time_of_day(entry.time)} ", "dim")
         line.append(SEVERITIES[entry.severity].glyph if entry.severity != "info" else " ", entry.severity).append(" ")
         return line.append(
             ellipsise(strip_control(entry.text), width - line.width), "normal" if entry.severity == "info" else "bright"

@@ -12,7 +12,7 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.geometry import Size
 
-from esper.formatting import strip_control, time_of_day
+from esper.formatting import format_time_of_day, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import FilterError
 from esper.sanctum.screens.base import RunScreen
@@ -224,7 +224,7 @@ class LogPreview(Panel):
         for row, text in enumerate(_wrapped(entry.text, width, hanging)):
             line = self.line()
             if row == 0:
-                line.append(f" {time_of_day(entry.time)} ", "dim")
+                line.append(f" {format_time_of_day(entry.time)} ", "dim")
                 if entry.severity != "info":
                     line.append(SEVERITIES[entry.severity].glyph, entry.severity)
             lines.append(line.append(text[line.width :], role))

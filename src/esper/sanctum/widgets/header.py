@@ -8,7 +8,7 @@ from typing import NamedTuple
 from textual.events import Click
 from textual.geometry import Size
 
-from esper.formatting import span, strip_control
+from esper.formatting import format_duration, strip_control
 from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.source import ENDED, RunSource
 from esper.sanctum.symbols import STATUS_SYMBOLS, compact_cell, ellipsise
@@ -114,7 +114,7 @@ class Header(Panel):
         rate = state.steps_per_second
         line.append("  env-steps " if width >= 160 else "  ", "dim").append_cell(compact_cell(rate)).append("/s", "dim")
         if state.status not in ENDED:
-            line.append(f"  {span(state.seconds_left)}").append(" left" if wide else "", "dim")
+            line.append(f"  {format_duration(state.seconds_left)}").append(" left" if wide else "", "dim")
         return line
 
 

@@ -9,7 +9,7 @@ from textual.binding import BindingType
 from textual.events import MouseDown, MouseMove, MouseUp
 from textual.geometry import Size
 
-from esper.formatting import clock
+from esper.formatting import format_clock
 from esper.history.playback import Playback
 from esper.history.timeline import ANOMALIES, Mark
 from esper.recording.segments import ReadError
@@ -71,7 +71,7 @@ class Timeline(Panel, can_focus=True):
         speed = "max" if playback.speed == float("inf") else f"{playback.speed:g}×"
         line.append(f" {speed}".ljust(7))
         reading = "" if playback.history.is_fully_read else "…"
-        times = f"  {clock(playback.elapsed)} of {clock(playback.duration)}{reading}"
+        times = f"  {format_clock(playback.elapsed)} of {format_clock(playback.duration)}{reading}"
         room = max(size.width - line.width - len(times), 1)
         self._track = range(line.width, line.width + room)
         signs, heat = self._spread(playback, room)
