@@ -22,7 +22,7 @@ from esper.checkpoint.manifest import MANIFEST_FILE
 from esper.control import RequestKind
 from esper.engine import checkpointer, run
 from esper.envs.env import Env
-from esper.growth.slot import StageTransition
+from esper.growth.lifecycle import StageTransition
 from esper.lanes.errors import FaultError
 from esper.policy.actions import Action
 from esper.ppo.learner import PPOLearner

@@ -17,7 +17,7 @@ from esper.checkpoint.manifest import STATE_FILE
 from esper.control import RequestKind
 from esper.engine import checkpointer, run
 from esper.envs.env import Env
-from esper.growth.slot import StageTransition
+from esper.growth.lifecycle import StageTransition
 from esper.lanes.errors import RunFailedError
 from esper.policy.actions import Action
 from esper.recording.recorder import RecordingError

@@ -15,7 +15,7 @@ from esper.control import RequestKind
 from esper.envs.env import Env, EpochResult
 from esper.envs.env_state import env_state_tensors
 from esper.envs.governor import COLLAPSE_STEPS, Breakdown, LastGoodState, find_collapse, find_non_finite
-from esper.growth.slot import StageTransition
+from esper.growth.lifecycle import StageTransition
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus
 from esper.ppo.advantages import gae

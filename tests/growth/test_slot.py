@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from esper.domain import Stage
 from esper.growth.blend import ALPHA_TARGETS, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend, Curve
 from esper.growth.blueprints import BLUEPRINTS
-from esper.growth.lifecycle import LEGAL_TRANSITIONS, GateConfig, IllegalTransitionError
-from esper.growth.slot import Slot, StageTransition
+from esper.growth.lifecycle import LEGAL_TRANSITIONS, GateConfig, IllegalTransitionError, StageTransition
+from esper.growth.slot import Slot
 from tests.growth.hosts import generator, grow, network, pictures
 
 

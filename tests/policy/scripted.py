@@ -10,7 +10,7 @@ import torch
 from esper.config import Config, CounterfactualName
 from esper.domain import HEADS, Stage
 from esper.envs.env import Env
-from esper.growth.slot import StageTransition
+from esper.growth.lifecycle import StageTransition
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus
 from esper.tasks import get_task

@@ -11,8 +11,7 @@ from esper.config import Config
 from esper.domain import Op
 from esper.envs.env import Env
 from esper.envs.governor import COLLAPSE_STEPS, Breakdown, LastGoodState, find_collapse, find_non_finite
-from esper.growth.lifecycle import GateResult
-from esper.growth.slot import StageTransition
+from esper.growth.lifecycle import GateResult, StageTransition
 from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus

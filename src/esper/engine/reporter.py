@@ -17,8 +17,8 @@ from esper.checkpoint.files import Checkpoint
 from esper.domain import HEADS, VERSION, Op, Stage, StepNumber
 from esper.engine.episode import Episode, StepOutcome
 from esper.envs.env import Env, EpochResult
-from esper.growth.lifecycle import GateResult
-from esper.growth.slot import Slot, StageTransition
+from esper.growth.lifecycle import GateResult, StageTransition
+from esper.growth.slot import Slot
 from esper.lanes.device_stats import DeviceStats
 from esper.lanes.lane import Lane
 from esper.policy.actions import HEADS_BY_OP, Decision, describe_action

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from esper.engine.episode import Episode, StepOutcome, revalidate
 from esper.envs.stopwatch import PhaseTimer
-from esper.growth.slot import StageTransition
+from esper.growth.lifecycle import StageTransition
 from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.policy.actions import Decision
 from esper.policy.agent import Agent

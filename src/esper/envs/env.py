@@ -24,9 +24,8 @@ from esper.envs.optimizer import FusedSGD
 from esper.envs.precision import LossScaler, autocast, resolve_amp
 from esper.envs.stopwatch import PhaseTimer
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
-from esper.growth.lifecycle import GateConfig
+from esper.growth.lifecycle import GateConfig, StageTransition
 from esper.growth.network import GrowingNetwork
-from esper.growth.slot import StageTransition
 from esper.policy.actions import ALPHA_CURVES, Action
 from esper.seeding import make_generator as seeded
 from esper.tasks.task import Splits, Task

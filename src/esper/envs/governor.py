@@ -11,8 +11,7 @@ from torch import Tensor
 from esper.domain import Stage
 from esper.envs.env import Env, EpochResult
 from esper.envs.env_state import copy_tensors_, env_state_tensors
-from esper.growth.lifecycle import LEGAL_TRANSITIONS
-from esper.growth.slot import StageTransition
+from esper.growth.lifecycle import LEGAL_TRANSITIONS, StageTransition
 from esper.policy.agent import EnvStatus
 
 TRAINED_MARGIN = 0.3

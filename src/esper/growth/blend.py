@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +84,27 @@ class AlphaSchedule:
     def tick(self) -> None:
         """Advance by one epoch; a finished ramp does not change."""
         self.epochs_started = min(self.epochs_started + 1, self.steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the ramp as JSON-compatible values."""
+        return {
+            "start": self.start,
+            "target": self.target,
+            "steps": self.steps,
+            "done": self.epochs_started,
+            "curve": self.curve.value,
+        }
+
+    @classmethod
+    def from_state_dict(cls, state: Mapping[str, Any]) -> Self:
+        """Return the ramp whose `state_dict` is `state`."""
+        return cls(
+            start=state["start"],
+            target=state["target"],
+            steps=state["steps"],
+            curve=Curve(state["curve"]),
+            epochs_started=state["done"],
+        )
 
 
 class Blend(enum.Enum):

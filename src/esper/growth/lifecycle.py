@@ -1,4 +1,4 @@
-"""The legal transitions between stages, and the gates that guard them."""
+"""Lifecycle of a seed: the legal transitions between stages, and the gates that guard them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,18 @@ LEGAL_TRANSITIONS: Mapping[Stage, frozenset[Stage]] = MappingProxyType(
     }
 )
 """Legal next stages of each stage."""
+
+
+@dataclass(frozen=True)
+class StageTransition:
+    """A change of a slot's stage."""
+
+    slot: str
+    before: Stage
+    after: Stage
+    blueprint: str | None
+    reason: str
+    """The operation, the gate or the timer that caused it."""
 
 
 class IllegalTransitionError(RuntimeError):

@@ -5,7 +5,6 @@ The slot computes alpha, but its forward pass does not read it: the caller passe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +19,7 @@ from esper.growth.lifecycle import (
     GateConfig,
     GateResult,
     IllegalTransitionError,
+    StageTransition,
     gate_g1,
     gate_g2,
     gate_g3,
@@ -30,18 +30,6 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 _VELOCITY_EMA_DECAY = 0.7
 """Weight of the previous value in the exponential moving average of the contribution's change."""
-
-
-@dataclass(frozen=True)
-class StageTransition:
-    """A change of a slot's stage."""
-
-    slot: str
-    before: Stage
-    after: Stage
-    blueprint: str | None
-    reason: str
-    """The operation, the gate or the timer that caused it."""
 
 
 class Slot(nn.Module):
@@ -366,7 +354,7 @@ class Slot(nn.Module):
             "epochs_in_stage": self.epochs_in_stage,
             "blueprint": self.blueprint,
             "blend": self.blend.value,
-            "schedule": _schedule_state(schedule) if schedule is not None else None,
+            "schedule": schedule.state_dict() if schedule is not None else None,
             "age": self.age,
             "grad_norm": self.grad_norm,
             "contribution": self.contribution,
@@ -389,7 +377,7 @@ class Slot(nn.Module):
             self.blueprint = blueprint
             self.seed = self._place_module(build_seed(blueprint, self.channels))
             self._set_blend(kind)
-        self.schedule = _load_schedule(state["schedule"]) if state["schedule"] else None
+        self.schedule = AlphaSchedule.from_state_dict(state["schedule"]) if state["schedule"] else None
         self.stage = Stage[state["stage"].upper()]
         self.epochs_in_stage = state["epochs_in_stage"]
         self.age = state["age"]
@@ -398,23 +386,3 @@ class Slot(nn.Module):
         self.contribution_se = state["contribution_se"]
         self.contribution_velocity = state["contribution_velocity"]
         self._cull_reason = state["cull_reason"]
-
-
-def _schedule_state(schedule: AlphaSchedule) -> dict[str, Any]:
-    return {
-        "start": schedule.start,
-        "target": schedule.target,
-        "steps": schedule.steps,
-        "done": schedule.epochs_started,
-        "curve": schedule.curve.value,
-    }
-
-
-def _load_schedule(state: dict[str, Any]) -> AlphaSchedule:
-    return AlphaSchedule(
-        start=state["start"],
-        target=state["target"],
-        steps=state["steps"],
-        curve=Curve(state["curve"]),
-        epochs_started=state["done"],
-    )

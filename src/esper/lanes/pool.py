@@ -10,7 +10,7 @@ from typing import IO
 from esper.config import Config, ConfigError
 from esper.envs.env import Env, EpochResult, max_result_width
 from esper.envs.precision import make_scaler_factory
-from esper.growth.slot import StageTransition
+from esper.growth.lifecycle import StageTransition
 from esper.lanes.devices import lane_for_env
 from esper.lanes.errors import FaultError
 from esper.lanes.lane import DeviceResults, HostResults, Lane, PendingResults, open_lanes
