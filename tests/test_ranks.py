@@ -68,7 +68,7 @@ def test_first_rank_result_or_error_reaches_all() -> None:
 def test_ended_rank_is_reported_in_one_sentence() -> None:
     meeting = Meeting(2)
     meeting.leave()
-    with pytest.raises(RankLostError, match=r"^rank 1 has lost another of the 2 ranks: .*see what it said$"):
+    with pytest.raises(RankLostError, match=r"^rank 1 has lost another of the 2 ranks: .*see its output$"):
         meeting.rank(1).all_gather_object(None)
 
 

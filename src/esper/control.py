@@ -1,7 +1,8 @@
-"""Pause, resume, checkpoint, stop: what keys and signals ask for, and the engine honours between steps.
+"""Requests to a running trainer: pause, resume, step, checkpoint, restore, stop.
 
-The engine answers with an event (Paused, Resumed, CheckpointSaved, RunEnded); nobody should believe that a request was
-honoured before that event has come.
+Keys, signals and viewers put requests in a queue, and the engine handles them between two steps. It confirms each with
+an event (`Paused`, `Resumed`, `CheckpointSaved`, `RunEnded`). A request has taken effect only once that event has
+arrived.
 """
 
 from __future__ import annotations
@@ -12,38 +13,39 @@ from enum import Enum
 
 
 class RequestKind(Enum):
-    """What can be asked of a running engine."""
+    """Kinds of requests to a running engine."""
 
     PAUSE = "pause"
     RESUME = "resume"
     STEP = "step"
-    """While paused: one step, then hold again."""
+    """While paused: run one step, then pause again."""
     CHECKPOINT = "checkpoint"
     RESTORE = "restore"
-    """Go back to a checkpoint, and go on from there."""
+    """Restore a checkpoint and continue from it."""
     STOP = "stop"
-    """End the run, with a checkpoint."""
+    """Save a checkpoint and end the run."""
     ABANDON = "abandon"
-    """End the run at once, without one."""
+    """End the run at once, without a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request: what, and who asked (keyboard, signal)."""
+    """A request and its origin."""
 
     kind: RequestKind
     origin: str
+    """Sender of the request, e.g. `keyboard` or `signal`."""
     path: str | None = None
-    """RESTORE: the directory of the checkpoint."""
+    """Checkpoint directory of a RESTORE request."""
 
 
 class RequestQueue:
-    """The engine's inbox. Any thread may ask; the engine's thread takes."""
+    """Queue of requests to the engine. Any thread may put requests; only the engine thread gets them."""
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self.stop_requested = False
-        """Whether the end of the run was ever asked for."""
+        """True once a STOP or ABANDON request has been put."""
 
     def put(self, kind: RequestKind, origin: str, path: str | None = None) -> None:
         """Queue a request."""
@@ -51,7 +53,7 @@ class RequestQueue:
         self._inbox.put(Request(kind, origin, path))
 
     def get(self, timeout: float = 0.0) -> Request | None:
-        """Take the oldest request; wait at most `timeout` seconds for one. None when there is none."""
+        """Return the oldest request, or None if none arrives within `timeout` seconds."""
         try:
             return self._inbox.get(block=timeout > 0, timeout=timeout or None)
         except queue.Empty:

@@ -1,10 +1,10 @@
-"""The ranks of a run: processes, on one machine or several, that share one population and one policy.
+"""Collectives between the ranks of a run: processes, on one node or several, that share one population and one policy.
 
-Each rank owns a contiguous share of the envs. Everything that they tell each other goes through one collective, the sum
-of a tensor over all of them: summed with the zeros of the others, a rank's own part arrives as it is. A rank alone has
-nobody to ask, and every method then gives back what it was given.
+Each rank owns a contiguous range of the envs. All communication uses one collective, the sum of a tensor over all
+ranks: to gather values, each rank contributes its own part and zeros for the rest. With a single rank there is no
+communication, and every collective returns its input.
 
-Shapes: E envs, of one rank or of all.
+Shapes: E envs, of one rank or of all ranks.
 """
 
 from __future__ import annotations
@@ -21,61 +21,62 @@ from torch import Tensor
 from esper.process import RankInfo
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
-"""How long a rank waits for another that is there, but does not answer. One that has ended is missed at once."""
+"""Time that a rank waits for a rank that does not answer. A rank that has exited is detected at once."""
 
 T = TypeVar("T")
 AllReduce = Callable[[Tensor], None]
-"""Sums a tensor over the ranks, in place."""
+"""Function that sums a tensor over the ranks, in info."""
 
 
 class RankLostError(Exception):
-    """Another rank has ended, or does not answer. One sentence for people."""
+    """Another rank has exited or does not answer. The message is one sentence for the user."""
 
 
 class RankGroup:
-    """What a rank does together with the others. All ranks must call the same methods in the same order.
+    """Collectives of the ranks. All ranks must call the same methods in the same order.
 
     Args:
-        rank: of this process.
-        world_size: number of ranks.
-        add: the collective that all else is made of; it raises RuntimeError when another rank is lost.
+        rank: Rank of this process.
+        world_size: Number of ranks.
+        all_reduce: In-place sum over the ranks, on which every other collective is built. Raises RuntimeError if
+            another rank is lost.
     """
 
-    def __init__(self, rank: int, world_size: int, add: AllReduce) -> None:
+    def __init__(self, rank: int, world_size: int, all_reduce: AllReduce) -> None:
         self.rank = rank
         self.world_size = world_size
-        self._add = add
+        self._all_reduce = all_reduce
 
     @property
     def is_single(self) -> bool:
-        """Whether there is only this one."""
+        """True if the run has one rank only."""
         return self.world_size == 1
 
     def env_range(self, envs: int) -> range:
-        """Which of all the envs are this rank's."""
+        """Return the indices of this rank's envs among all `envs`."""
         return range(envs * self.rank // self.world_size, envs * (self.rank + 1) // self.world_size)
 
     def all_reduce_(self, values: Tensor) -> Tensor:
-        """Sum over the ranks, in place; the same bits on all of them.
+        """Sum a tensor over the ranks, in info. The result is bit-identical on all ranks.
 
         Raises:
-            RankLostError: another rank has ended, or does not answer.
+            RankLostError: Another rank has exited or does not answer.
         """
         if not self.is_single:
             try:
-                self._add(values)
+                self._all_reduce(values)
             except RuntimeError as error:
                 raise RankLostError(
                     f"rank {self.rank} has lost another of the {self.world_size} ranks: it has ended, or has not "
-                    f"answered for {COLLECTIVE_TIMEOUT}; see what it said"
+                    f"answered for {COLLECTIVE_TIMEOUT}; see its output"
                 ) from error
         return values
 
     def all_gather_rows(self, rows_E: Tensor) -> Tensor:
-        """Rows of this rank's envs → rows of all envs, in their order; any further dimensions.
+        """Gather the rows [E, …] of the envs of every rank; return the rows of all envs, in order.
 
         Raises:
-            RankLostError: as `sum`.
+            RankLostError: Another rank has exited or does not answer.
         """
         if self.is_single:
             return rows_E
@@ -88,28 +89,35 @@ class RankGroup:
         return self.all_reduce_(whole_E).view(rows_E.dtype)
 
     def local_rows(self, whole_E: Tensor) -> Tensor:
-        """Rows of all envs → a view of those of this rank's."""
+        """Return a view of the rows of this rank's envs among the rows [E, …] of all envs."""
         if self.is_single:
             return whole_E
         owned = self.env_range(len(whole_E))
         return whole_E[owned.start : owned.stop]
 
     def local_indices(self, chosen: Tensor, envs: int) -> Tensor:
-        """Numbers of some of all `envs`, in any order → places, among this rank's, of those that are."""
+        """Select the indices that belong to this rank, and return them relative to its first env. Order is kept.
+
+        Args:
+            chosen: int64, indices of some envs among all `envs`.
+            envs: Number of envs of all ranks.
+        """
         if self.is_single:
             return chosen
         owned = self.env_range(envs)
         return chosen[(chosen >= owned.start) & (chosen < owned.stop)] - owned.start
 
     def all_gather_object(self, item: T) -> list[T]:
-        """What every rank gives, by rank.
+        """Gather one object from every rank; return them ordered by rank.
 
         Raises:
-            RankLostError: as `sum`.
+            RankLostError: Another rank has exited or does not answer.
         """
         if self.is_single:
             return [item]
-        content = pickle.dumps(item)  # between processes of one run; nothing that comes from a file is unpickled
+        content = pickle.dumps(
+            item
+        )  # safe: only ranks of one run exchange it; no file is ever unpickled
         sizes = torch.zeros(self.world_size, dtype=torch.int64)
         sizes[self.rank] = len(content)
         lengths = self.all_reduce_(sizes).tolist()
@@ -119,10 +127,10 @@ class RankGroup:
         return [pickle.loads(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True)]
 
     def run_on_rank0(self, work: Callable[[], T]) -> T:
-        """Have rank 0 do something; every rank gets what it returns, or raises what it raises.
+        """Call a function on rank 0. Every rank returns its result, or raises its exception.
 
         Raises:
-            RankLostError: as `sum`.
+            RankLostError: Another rank has exited or does not answer.
         """
         if self.is_single:
             return work()
@@ -135,7 +143,7 @@ class RankGroup:
         result, failure = self.all_gather_object(outcome)[0]
         if failure is not None:
             raise failure
-        return result  # pyright: ignore[reportReturnType] (what rank 0's work returned)
+        return result  # pyright: ignore[reportReturnType] (the result of `work` on rank 0)
 
 
 def _all_reduce(values: Tensor) -> None:
@@ -143,28 +151,32 @@ def _all_reduce(values: Tensor) -> None:
 
 
 def _no_op(_: Tensor) -> None:
-    """Nothing to add."""
+    """Sum over a single rank."""
 
 
 SINGLE_RANK = RankGroup(0, 1, _no_op)
 
 
-def init_ranks(place: RankInfo, lanes: Sequence[str]) -> RankGroup:
-    """Meet the other ranks; tensors on the CPU go through gloo, those on a GPU through nccl.
+def init_ranks(info: RankInfo, lanes: Sequence[str]) -> RankGroup:
+    """Connect to the other ranks. CPU tensors are reduced by gloo, GPU tensors by NCCL.
+
+    Args:
+        info: Rank of this process.
+        lanes: Devices of the run.
 
     Raises:
-        RankLostError: they do not all come.
+        RankLostError: Not all ranks have connected in time.
     """
-    if place.world_size == 1:
+    if info.world_size == 1:
         return SINGLE_RANK
     backend = "cpu:gloo,cuda:nccl" if any("cuda" in lane for lane in lanes) else "gloo"
     try:
         dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
     except RuntimeError as error:
         raise RankLostError(
-            f"rank {place.rank} cannot meet the other {place.world_size - 1}: {str(error).splitlines()[0]}"
+            f"rank {info.rank} cannot connect to the other {info.world_size - 1}: {str(error).splitlines()[0]}"
         ) from error
-    return RankGroup(place.rank, place.world_size, _all_reduce)
+    return RankGroup(info.rank, info.world_size, _all_reduce)
 
 
 def destroy_ranks() -> None:
