@@ -26,7 +26,7 @@ from queue import SimpleQueue
 import msgspec
 import psutil
 
-from esper.config import resolve_config
+from esper.config_files import resolve_config
 from esper.control import RequestQueue
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from esper.config import resolve_config
+from esper.config_files import resolve_config
 from esper.control import RequestKind, RequestQueue
 from esper.engine.run import Run
 from esper.history.history import open_history

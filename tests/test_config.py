@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
-from esper.config import Config, ConfigError, PPOConfig, RewardConfig, TrainingConfig, resolve_config
-from esper.config_toml import to_toml
+from esper.config import Config, ConfigError, PPOConfig, RewardConfig, TrainingConfig
+from esper.config_files import resolve_config, to_toml
 from esper.tasks import with_task_settings
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))

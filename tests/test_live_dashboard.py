@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from esper.checkpoint.files import read_checkpoint
-from esper.config import resolve_config
+from esper.config_files import resolve_config
 from esper.control import RequestKind
 from esper.engine.thread import EngineThread
 from esper.envs.env import Env

@@ -7,20 +7,18 @@ and `config_fields` reads them. Devices are checked by the engine and task names
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from esper.config_fields import list_fields
-from esper.formatting import suggest
-
 
 class ConfigError(ValueError):
-    """A request that cannot be carried out as it stands; its text is one sentence for the person who made it."""
+    """A configuration that is not valid. The message is one sentence for the user."""
+
+
+class TaskError(ValueError):
+    """An unknown task name, or a missing or damaged data set. The message is one sentence for the user."""
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
@@ -285,117 +283,5 @@ class Config(_Section, frozen=True, kw_only=True):
 
     @property
     def envs_per_host(self) -> int:
-        """How many envs train the same host in a round: one, unless somebody learns from their differences."""
+        """Number of envs per round that share a host. Only PPO uses the differences between them; else 1."""
         return self.ppo.envs_per_host if self.policy == "ppo" else 1
-
-
-def read_config_file(file: Path | None) -> dict[str, Any]:
-    """What a TOML file says, where there is one; its keys are known. Raises ConfigError."""
-    table = _read(file) if file else {}
-    _check_keys(table, Config, f"{file}")
-    return table
-
-
-def resolve_config(
-    file: Path | None,
-    options: Mapping[str, Any],
-    base: Mapping[str, Any] | None = None,
-    table: Mapping[str, Any] | None = None,
-) -> Config:
-    """The configuration of a run from a TOML file, where there is one, and the options given on the command line.
-
-    Args:
-        file: `--config`.
-        options: given options by field name, e.g. `envs`, or `ppo.learning_rate` for a key of a table.
-        base: in place of the defaults, by key: the configuration of the checkpoint that the run goes on from.
-        table: what the file says, where that was read before: a pipe says it once.
-
-    Raises:
-        ConfigError: the file cannot be read, or a key is unknown, or a value is refused.
-    """
-    table = read_config_file(file) if table is None else table
-    given = {name.replace("_", "-"): value for name, value in options.items()}
-    values = _merged(base or {}, table)
-    for key, value in given.items():
-        table_name, _, name = key.rpartition(".")
-        if table_name:
-            values[table_name] = {**values.get(table_name, {}), name: value}
-        else:
-            values[key] = value
-    try:
-        return msgspec.convert(values, Config, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(_format_validation_error(str(error), values, given, file)) from None
-
-
-def _merged(base: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
-    """The base with what the file says in its place; a table of it replaces only the keys that it has."""
-    merged = {**base, **table}
-    for key, value in table.items():
-        before = base.get(key)
-        if isinstance(value, dict) and isinstance(before, dict):
-            merged[key] = {**before, **value}
-    return merged
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"cannot read --config {file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {file} is not TOML: {error}") from None
-
-
-def _check_keys(table: Mapping[str, Any], section: type[msgspec.Struct], where: str) -> None:
-    """msgspec names an unknown key; this names the nearest valid one as well."""
-    fields = {field.encode_name: field.type for field in msgspec.structs.fields(section)}
-    for key, value in table.items():
-        if key not in fields:
-            raise ConfigError(f"unknown key {key!r} in {where}: {suggest(key, fields)}")
-        kind = fields[key]
-        is_table = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-        if isinstance(value, dict) and not is_table:
-            tables = [name for name, kind in fields.items() if isinstance(kind, type)]
-            raise ConfigError(f"unknown table {key!r} in {where}: {suggest(key, tables)}")
-        if is_table:
-            if not isinstance(value, dict):
-                raise ConfigError(f"{key!r} in {where} must be a table, [{key}]")
-            _check_keys(value, kind, f"[{key}] of {where}")
-
-
-_TYPE_NAMES = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "array": "a list",
-    "object": "a table",
-    "bool": "true or false",
-}
-"""Of msgspec's terms, for people."""
-
-
-def _format_validation_error(
-    message: str, values: Mapping[str, Any], given: Mapping[str, Any], file: Path | None
-) -> str:
-    """Turn msgspec's `Expected `int` >= 1 - at `$.envs`` into a sentence that names the option and its value."""
-    complaint, _, path = message.replace(" | null`", "`").partition(" - at `$.")
-    key = path.rstrip("`").split("[")[0]
-    value: Any = values
-    for part in key.split("."):
-        value = value[part]
-    source = f"{key} = {value!r} in {file}"
-    if key in given:
-        source = f"--{key} {value!r}"
-        complaint = complaint.removesuffix(", got `str`")  # whatever stands on a command line is one
-    choices = next((field.choices for field in list_fields(Config) if field.key == key), None)
-    if choices:
-        complaint = suggest(str(value), choices)
-    for term, words in _TYPE_NAMES.items():
-        complaint = complaint.replace(f"`{term}`", words)
-    complaint = complaint.replace("Expected ", "it must be ").replace("got ", "not ").replace("`", "")
-    return f"{source} is not valid: {complaint}"
-
-
-class TaskError(ValueError):
-    """An unknown task name, or a missing or damaged data set. The message is one sentence for the user."""

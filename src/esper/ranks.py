@@ -115,9 +115,7 @@ class RankGroup:
         """
         if self.is_single:
             return [item]
-        content = pickle.dumps(
-            item
-        )  # safe: only ranks of one run exchange it; no file is ever unpickled
+        content = pickle.dumps(item)  # safe: only ranks of one run exchange it; no file is ever unpickled
         sizes = torch.zeros(self.world_size, dtype=torch.int64)
         sizes[self.rank] = len(content)
         lengths = self.all_reduce_(sizes).tolist()

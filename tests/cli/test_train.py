@@ -18,7 +18,7 @@ from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
 from esper.cli.commands.train import _run_dashboard
 from esper.cli.dashboard import DisplayOptions
-from esper.config import resolve_config
+from esper.config_files import resolve_config
 from esper.control import Request, RequestKind
 from esper.engine.thread import EngineThread
 from esper.telemetry import events as ev

@@ -12,7 +12,7 @@ import pytest
 
 from esper.attach.server import AttachServer
 from esper.attach.session import AttachedRun
-from esper.config import resolve_config
+from esper.config_files import resolve_config
 from esper.control import RequestKind, RequestQueue
 from esper.engine.thread import EngineThread
 from esper.health.detector import AnomalyDetector

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
-from esper.config import resolve_config
-from esper.config_toml import to_toml
+from esper.config_files import resolve_config, to_toml
 from esper.tasks import with_task_settings
 
 

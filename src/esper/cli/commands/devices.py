@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
-from esper.config import resolve_config
+from esper.config_files import resolve_config
 from esper.tasks import check_task_name
 from esper.telemetry.sentences import format_lanes
 

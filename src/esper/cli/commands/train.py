@@ -36,7 +36,8 @@ from esper.cli.dashboard import (
 )
 from esper.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_run_options, given_options, print_usage_error
 from esper.cli.streams import CLOSED_ERRNOS, FROZEN_AFTER_S, discard_broken_output, is_frozen
-from esper.config import Config, ConfigError, read_config_file, resolve_config
+from esper.config import Config, ConfigError
+from esper.config_files import read_config_file, resolve_config
 from esper.control import RequestKind
 from esper.domain import VERSION
 from esper.process import RankInfo

@@ -1,0 +1,164 @@
+"""Reads a configuration from a TOML file and the command line, and writes one as TOML."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from esper.config import Config, ConfigError
+from esper.config_fields import list_fields, table_description
+from esper.formatting import suggest
+
+
+def read_config_file(file: Path | None) -> dict[str, Any]:
+    """Return the content of a TOML file, or an empty table without a file.
+
+    Raises:
+        ConfigError: The file cannot be read, is not TOML, or has an unknown key.
+    """
+    table = _read(file) if file else {}
+    _check_keys(table, Config, f"{file}")
+    return table
+
+
+def resolve_config(
+    file: Path | None,
+    options: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
+    table: Mapping[str, Any] | None = None,
+) -> Config:
+    """Return the configuration of a run. The command line overrides the file, and the file overrides the defaults.
+
+    Args:
+        file: TOML file given with `--config`, or None.
+        options: Options given on the command line, keyed by field name: `envs`, or `ppo.learning_rate` for a key of a
+            table.
+        base: Values that replace the defaults: the configuration of the checkpoint from which the run resumes.
+        table: Content of the file, if the caller has read it already, because a pipe can be read only once.
+
+    Raises:
+        ConfigError: The file cannot be read, a key is unknown, or a value is not valid.
+    """
+    table = read_config_file(file) if table is None else table
+    given = {name.replace("_", "-"): value for name, value in options.items()}
+    values = _merged(base or {}, table)
+    for key, value in given.items():
+        table_name, _, name = key.rpartition(".")
+        if table_name:
+            values[table_name] = {**values.get(table_name, {}), name: value}
+        else:
+            values[key] = value
+    try:
+        return msgspec.convert(values, Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_format_validation_error(str(error), values, given, file)) from None
+
+
+def _merged(base: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the base, overridden by the values of the file; a table overrides only the keys that it contains."""
+    merged = {**base, **table}
+    for key, value in table.items():
+        before = base.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            merged[key] = {**before, **value}
+    return merged
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise ConfigError(f"cannot read --config {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {file} is not TOML: {error}") from None
+
+
+def _check_keys(table: Mapping[str, Any], section: type[msgspec.Struct], where: str) -> None:
+    """Refuse unknown keys. Unlike msgspec, suggest the nearest valid one."""
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(section)}
+    for key, value in table.items():
+        if key not in fields:
+            raise ConfigError(f"unknown key {key!r} in {where}: {suggest(key, fields)}")
+        kind = fields[key]
+        is_table = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+        if isinstance(value, dict) and not is_table:
+            tables = [name for name, kind in fields.items() if isinstance(kind, type)]
+            raise ConfigError(f"unknown table {key!r} in {where}: {suggest(key, tables)}")
+        if is_table:
+            if not isinstance(value, dict):
+                raise ConfigError(f"{key!r} in {where} must be a table, [{key}]")
+            _check_keys(value, kind, f"[{key}] of {where}")
+
+
+_TYPE_NAMES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "array": "a list",
+    "object": "a table",
+    "bool": "true or false",
+}
+"""Plain words for the type names in msgspec's messages."""
+
+
+def _format_validation_error(
+    message: str, values: Mapping[str, Any], given: Mapping[str, Any], file: Path | None
+) -> str:
+    """Convert a message of msgspec (`Expected int >= 1 - at $.envs`) to a sentence with the option and its value."""
+    complaint, _, path = message.replace(" | null`", "`").partition(" - at `$.")
+    key = path.rstrip("`").split("[")[0]
+    value: Any = values
+    for part in key.split("."):
+        value = value[part]
+    source = f"{key} = {value!r} in {file}"
+    if key in given:
+        source = f"--{key} {value!r}"
+        complaint = complaint.removesuffix(", got `str`")  # every command-line value is a string
+    choices = next((field.choices for field in list_fields(Config) if field.key == key), None)
+    if choices:
+        complaint = suggest(str(value), choices)
+    for term, words in _TYPE_NAMES.items():
+        complaint = complaint.replace(f"`{term}`", words)
+    complaint = complaint.replace("Expected ", "it must be ").replace("got ", "not ").replace("`", "")
+    return f"{source} is not valid: {complaint}"
+
+
+def to_toml(config: Config) -> str:
+    """Return TOML that `resolve` reads back as the same configuration, with a comment for each key.
+
+    Keys without a value, which TOML cannot express, are left out.
+    """
+    return "".join(_toml_lines(config))
+
+
+def _toml_lines(config: Config) -> Iterator[str]:
+    builtins, table = msgspec.to_builtins(config), ""
+    for field in list_fields(Config):
+        if field.table != table:
+            table = field.table
+            yield f"\n{_comment(table_description(Config, table))}[{table}]\n"
+        value = (builtins[table] if table else builtins)[field.name]
+        if value is not None:
+            yield _comment(field.details)
+            yield f"{field.name} = {_toml_value(value)}\n"
+
+
+def _comment(text: str) -> str:
+    return textwrap.fill(text, 100, initial_indent="# ", subsequent_indent="# ") + "\n"
+
+
+def _toml_value(value: str | float | Sequence[str]) -> str:
+    match value:
+        case str():
+            # A string of JSON is one of TOML, but for DEL, which TOML wants escaped.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list() | tuple():
+            return f"[{', '.join(map(_toml_value, value))}]"
+        case _:
+            return repr(value)
