@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import enum
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 VERSION = "0.1.0"
 """Version of the package, re-exported as `esper.__version__`."""
 
 
-class Stage(enum.IntEnum):
+class Stage(IntEnum):
     """Stage of a slot, in the order of a successful seed, then the stages of a removed one. Numbers are on disk."""
 
     DORMANT = 0
@@ -73,3 +72,43 @@ class Op(IntEnum):
 
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
 """Factors of an action, in the order in which they are chosen."""
+
+
+class PauseCause(StrEnum):
+    """Reason for which the engine holds a run without a request of a user. Values are on disk, in `Paused.cause`."""
+
+    FAULT = "fault"
+    """A step failed partway; the start of its round is saved."""
+    UNSAVED = "unsaved"
+    """A step failed partway, and the start of its round could not be saved."""
+    RECORDING = "recording"
+    """Events cannot be written. The run resumes by itself as soon as they can."""
+    CHECKPOINT = "checkpoint"
+    """The final checkpoint of the run could not be written."""
+
+
+class Rule(StrEnum):
+    """Anomaly rule. Values are on disk, in `AnomalyFound.rule`."""
+
+    NON_FINITE_LOSS = "non-finite loss"
+    NON_FINITE_ACCURACY = "non-finite accuracy"
+    NON_FINITE_GRADIENT = "non-finite gradient"
+    EXPLODING_GRADIENT = "exploding gradient"
+    REPEATED_SKIPS = "repeated skips"
+    STALLED_ENV = "stalled env"
+    GOVERNOR_ROLLBACK = "governor rollback"
+    NON_FINITE_HEAD = "non-finite head"
+    NON_FINITE_UPDATE = "non-finite update"
+    KL_SPIKE = "KL spike"
+    DEAD_HEAD = "dead head"
+    ENTROPY_COLLAPSE = "entropy collapse"
+    MEMORY_NEARLY_FULL = "memory nearly full"
+    MEMORY_GROWS = "memory grows"
+    LOSS_SCALES_DIVERGE = "loss scales diverge"
+    LOSS_SCALE_BELOW_1 = "loss scale below 1"
+    STRAGGLING_LANE = "straggling lane"
+    STALE_TELEMETRY = "stale telemetry"
+
+
+TERMINAL_STATUSES = ("done", "stopped", "failed")
+"""Values of `RunState.status` after which a run records no further events."""

@@ -12,6 +12,7 @@ import torch
 from esper.checkpoint.files import Checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.control import Request, RequestKind, RequestQueue
+from esper.domain import PauseCause
 from esper.engine import reporter
 from esper.engine.checkpointer import Checkpointer
 from esper.engine.training_state import TrainingState
@@ -77,7 +78,7 @@ class RunController:
                     self._tell_request(request, ignored=INCONSISTENT_STATE)
 
     def _tell_failed(self, fault: FaultError, unsaved: str | None) -> None:
-        reason, cause = (f"{fault}; {unsaved}", "unsaved") if unsaved else (str(fault), "fault")
+        reason, cause = (f"{fault}; {unsaved}", PauseCause.UNSAVED) if unsaved else (str(fault), PauseCause.FAULT)
         self._tell_paused("engine", reason, cause)
 
     def _save_stash(self, origin: str) -> None:
@@ -92,7 +93,9 @@ class RunController:
         """Why the run cannot go on being recorded, if it cannot. One of several ranks goes on until memory is full."""
         failure = self._hub.failure if self._training.ranks.is_single else None
         if failure is not None:
-            self._tell_paused("engine", f"{failure}; the run goes on when it can be recorded again", "recording")
+            self._tell_paused(
+                "engine", f"{failure}; the run goes on when it can be recorded again", PauseCause.RECORDING
+            )
         return failure
 
     # Requests
@@ -148,9 +151,10 @@ class RunController:
             ev.ControlRequested(kind=request.kind.value, origin=request.origin, path=request.path, ignored=ignored)
         )
 
-    def _tell_paused(self, origin: str, reason: str | None = None, cause: str | None = None) -> None:
+    def _tell_paused(self, origin: str, reason: str | None = None, cause: PauseCause | None = None) -> None:
         at = self._training.step_number
-        self._hub.emit_global(ev.Paused(round=at.round, step=at.step, origin=origin, reason=reason, cause=cause))
+        held = cause.value if cause else None
+        self._hub.emit_global(ev.Paused(round=at.round, step=at.step, origin=origin, reason=reason, cause=held))
         self._hub.flush()
 
     def _tell_resumed(self, origin: str, checkpoint: str | None = None) -> None:
@@ -206,7 +210,9 @@ class RunController:
         except CheckpointError as error:
             if origin in UNATTENDED_ORIGINS or not self._attended:
                 raise RunFailedError(str(error)) from None
-            self._tell_paused("engine", f"{error}; make room and try again, or leave without one", "checkpoint")
+            self._tell_paused(
+                "engine", f"{error}; make room and try again, or leave without one", PauseCause.CHECKPOINT
+            )
             return False
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TypeAlias
 
+from esper.domain import Rule
 from esper.health.rule_context import RuleContext
 from esper.health.rules import RULES_BY_EVENT
 from esper.telemetry import events as ev
@@ -86,5 +87,5 @@ def _scope_of_env(env: int) -> str:
 
 def _scope_of(found: ev.AnomalyFound, vitals: RunHealth) -> str:
     if found.env is not None:
-        return f"governor {found.env}" if found.rule == "governor rollback" else _scope_of_env(found.env)
+        return f"governor {found.env}" if found.rule == Rule.GOVERNOR_ROLLBACK else _scope_of_env(found.env)
     return found.where if found.where in vitals.lanes else "policy"

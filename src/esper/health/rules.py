@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
+from esper.domain import Rule
 from esper.health.rule_context import RuleContext
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import MemoryHealth, memory_of, non_finite_update
@@ -62,7 +63,7 @@ def check_stale(cadence: float | None, age: float) -> ev.AnomalyFound | None:
     if age <= limit:
         return None
     return ev.AnomalyFound(
-        rule="stale telemetry",
+        rule=Rule.STALE_TELEMETRY,
         severity="warning",
         where="engine",
         value=age,
@@ -71,12 +72,20 @@ def check_stale(cadence: float | None, age: float) -> ev.AnomalyFound | None:
     )
 
 
+_NON_FINITE_RULES = {
+    "loss": Rule.NON_FINITE_LOSS,
+    "accuracy": Rule.NON_FINITE_ACCURACY,
+    "gradient": Rule.NON_FINITE_GRADIENT,
+}
+"""Keyed by a word in the name of the quantity."""
+
+
 def _env_not_finite(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.AnomalyFound]:
     if not evidence.not_finite:
         return ()
     return [
         ev.AnomalyFound(
-            rule=f"non-finite {next(kind for kind in ('loss', 'accuracy', 'gradient') if kind in what)}",
+            rule=next(rule for word, rule in _NON_FINITE_RULES.items() if word in what),
             severity="error",
             where=f"env {event.env}",
             env=event.env,
@@ -87,7 +96,7 @@ def _env_not_finite(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.
     ]
 
 
-def _warning(event: ev.EnvStepped, rule: str, value: float, threshold: float, text: str) -> ev.AnomalyFound:
+def _warning(event: ev.EnvStepped, rule: Rule, value: float, threshold: float, text: str) -> ev.AnomalyFound:
     """Of an env, which `text` does not name."""
     return ev.AnomalyFound(
         rule=rule,
@@ -135,7 +144,7 @@ def _exploding_owner(event: ev.EnvStepped, evidence: RuleContext, owner: int, no
         return ()
     text = f"the gradient of {name} is {norm:.3g} at round {event.round} step {event.step}, "
     text += f"more than {EXPLODING_FACTOR:.0f} times its median"
-    return (_warning(event, "exploding gradient", norm, limit, text),)
+    return (_warning(event, Rule.EXPLODING_GRADIENT, norm, limit, text),)
 
 
 def _repeated_skips(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.AnomalyFound]:
@@ -146,7 +155,7 @@ def _repeated_skips(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.
         return ()
     lost = sum(vital.lost for vital in recent)
     text = f"overflows cost it {lost} batches in {MAX_CONSECUTIVE_SKIPS} steps in a row"
-    return (_warning(event, "repeated skips", lost, MAX_CONSECUTIVE_SKIPS, text),)
+    return (_warning(event, Rule.REPEATED_SKIPS, lost, MAX_CONSECUTIVE_SKIPS, text),)
 
 
 def _stalled(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.AnomalyFound]:
@@ -159,12 +168,12 @@ def _stalled(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.Anomaly
     if len(course) <= STALLED_STEPS or max(course[-STALLED_STEPS:]) > max(course[:-STALLED_STEPS]):
         return ()
     text = f"no better for {STALLED_STEPS} steps at {event.accuracy:.1%}, the median of the others is {middle:.1%}"
-    return (_warning(event, "stalled env", event.accuracy, middle - STALLED_MIN_GAP, text),)
+    return (_warning(event, Rule.STALLED_ENV, event.accuracy, middle - STALLED_MIN_GAP, text),)
 
 
 def _rolled_back(event: ev.GovernorRolledBack, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     yield ev.AnomalyFound(
-        rule="governor rollback",
+        rule=Rule.GOVERNOR_ROLLBACK,
         severity="error",
         where=f"env {event.env}",
         env=event.env,
@@ -178,7 +187,7 @@ def _update_not_finite(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.A
     for what, value in non_finite_update(event):
         head = what.partition(" of head ")[2]
         yield ev.AnomalyFound(
-            rule="non-finite head" if head else "non-finite update",
+            rule=Rule.NON_FINITE_HEAD if head else Rule.NON_FINITE_UPDATE,
             severity="error",
             where=f"head {head}" if head else what.removeprefix("the "),
             value=value,
@@ -189,7 +198,7 @@ def _update_not_finite(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.A
 def _kl_spike(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     if not event.kl <= KL_SPIKE:  # a NaN is one, too
         yield ev.AnomalyFound(
-            rule="KL spike",
+            rule=Rule.KL_SPIKE,
             severity="warning" if math.isfinite(event.kl) else "error",
             where="policy",
             value=event.kl,
@@ -204,7 +213,7 @@ def _head_gradient(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.Anoma
         if not forced and (head.grad_norm is None or head.grad_norm < DEAD_GRAD_NORM):
             reached = "no gradient" if head.grad_norm is None else f"a gradient of only {head.grad_norm:.1e}"
             yield ev.AnomalyFound(
-                rule="dead head",
+                rule=Rule.DEAD_HEAD,
                 severity="warning",
                 where=f"head {name}",
                 value=head.grad_norm or 0.0,
@@ -217,7 +226,7 @@ def _head_entropy(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.Anomal
     for name, head in event.heads.items():
         if head.entropy is not None and not head.entropy >= ENTROPY_FLOOR:
             yield ev.AnomalyFound(
-                rule="entropy collapse",
+                rule=Rule.ENTROPY_COLLAPSE,
                 severity="warning",
                 where=f"head {name}",
                 value=head.entropy,
@@ -249,7 +258,7 @@ def _memory_nearly_full(event: ev.DeviceSampled, evidence: RuleContext) -> Itera
     if event.used is not None and event.total and event.used / event.total > MAX_MEMORY_FRACTION:
         share = event.used / event.total
         yield ev.AnomalyFound(
-            rule="memory nearly full",
+            rule=Rule.MEMORY_NEARLY_FULL,
             severity="warning",
             where=event.device,
             value=share,
@@ -264,7 +273,7 @@ def _memory_grows(event: ev.DeviceSampled, evidence: RuleContext) -> Iterator[ev
     if grows is not None and course.total and evidence.vitals.is_memory_reporter(event.device):
         full = predict_full_round(course)
         yield ev.AnomalyFound(
-            rule="memory grows",
+            rule=Rule.MEMORY_GROWS,
             severity="warning",
             where=event.device,
             value=grows * MEMORY_GROWTH_ROUNDS / course.total,
@@ -281,7 +290,7 @@ def _scales_diverge(event: ev.DeviceSampled, _: RuleContext) -> Iterator[ev.Anom
     spread = event.scale_max / event.scale_min if event.scale_min else math.inf
     if spread > MAX_SCALE_RATIO:
         yield ev.AnomalyFound(
-            rule="loss scales diverge",
+            rule=Rule.LOSS_SCALES_DIVERGE,
             severity="warning",
             where=event.device,
             value=spread,
@@ -294,7 +303,7 @@ def _scales_diverge(event: ev.DeviceSampled, _: RuleContext) -> Iterator[ev.Anom
 def _scale_too_small(event: ev.DeviceSampled, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     if event.scale_min is not None and not event.scale_min >= MIN_LOSS_SCALE:
         yield ev.AnomalyFound(
-            rule="loss scale below 1",
+            rule=Rule.LOSS_SCALE_BELOW_1,
             severity="warning",
             where=event.device,
             value=event.scale_min,
@@ -312,7 +321,7 @@ def _straggling_lane(event: ev.DeviceSampled, evidence: RuleContext) -> Iterator
     usual = median([load for load in loads if load is not None] or [0.0])
     if usual > 0 and mine > STRAGGLER_RATIO * usual:
         yield ev.AnomalyFound(
-            rule="straggling lane",
+            rule=Rule.STRAGGLING_LANE,
             severity="warning",
             where=event.device,
             value=mine / usual,

@@ -8,6 +8,7 @@ from stat import S_ISREG
 
 import msgspec
 
+from esper.domain import TERMINAL_STATUSES
 from esper.history.history import open_history
 from esper.recording.merged_ranks import rank_directories
 from esper.recording.run_lock import LOCK_FILE, is_live
@@ -16,7 +17,6 @@ from esper.telemetry.state import RunState
 
 LIVE_WINDOW_S = 60.0
 """Seconds after the last write for which a run without a lock counts as live."""
-ENDED = ("done", "stopped", "failed")
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,7 +80,7 @@ def display_status(status: str, *, live: bool) -> str:
         status: that of its RunState.
         live: whether a process writes to it.
     """
-    if status in ENDED:
+    if status in TERMINAL_STATUSES:
         return status
     if not live:
         return "crashed"

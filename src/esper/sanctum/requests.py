@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from esper.attach.client import RemoteRequestQueue
 from esper.control import RequestKind
+from esper.domain import PauseCause
 from esper.telemetry import events as ev
 from esper.telemetry.state import Record
 
@@ -152,22 +153,22 @@ class PauseCauseInfo(NamedTuple):
 
 
 PAUSE_CAUSES: dict[str, PauseCauseInfo] = {
-    "fault": PauseCauseInfo(
+    PauseCause.FAULT: PauseCauseInfo(
         "A step has failed, or run out of memory. The beginning of its round is saved.",
         "The step is half done: r goes back to a checkpoint, q ends the run.",
         frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP, RequestKind.CHECKPOINT}),
     ),
-    "unsaved": PauseCauseInfo(
+    PauseCause.UNSAVED: PauseCauseInfo(
         "A step has failed, or run out of memory, and the beginning of its round cannot be saved.",
         "Make room: c tries again. r goes back to an older checkpoint; q tries again, or leaves without one.",
         frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP}),
     ),
-    "recording": PauseCauseInfo(
+    PauseCause.RECORDING: PauseCauseInfo(
         "Events cannot be written: the disk is full, or the run's directory is gone. They wait in memory.",
         "Once that is mended, the run goes on by itself; q ends it.",
         frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP}),
     ),
-    "checkpoint": PauseCauseInfo(
+    PauseCause.CHECKPOINT: PauseCauseInfo(
         "The checkpoint that was to end the run cannot be written.",
         "q tries again, or leaves without one; p goes on.",
         frozenset(),

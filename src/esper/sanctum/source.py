@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from esper.attach.session import AttachedRun
+from esper.domain import TERMINAL_STATUSES
 from esper.history.divergence import GhostRun
 from esper.history.history import open_history
 from esper.history.playback import Playback
@@ -17,8 +18,6 @@ from esper.telemetry.state import Keyframe, Record, RunState
 
 READ_BUDGET_S = 0.08
 """Seconds of a tick that go into reading on, while a recording is not read to its end."""
-ENDED = frozenset({"done", "stopped", "failed"})
-"""Values of `RunState.status` after which nothing more comes."""
 
 
 class RunSource(Protocol):
@@ -98,7 +97,7 @@ class RunSource(Protocol):
 
 def run_has_ended(source: RunSource) -> bool:
     """Whether nothing more will come from an engine."""
-    return source.live_state.status in ENDED or not source.alive
+    return source.live_state.status in TERMINAL_STATUSES or not source.alive
 
 
 class RunHandle(Protocol):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from esper.cli.dashboard import DisplayOptions, add_screen_options, show_dashboard
 from esper.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_telemetry_dir_option, print_warnings
 from esper.config import ConfigError
+from esper.domain import TERMINAL_STATUSES
 
 if TYPE_CHECKING:
     from esper.attach.session import AttachedRun
@@ -79,13 +80,13 @@ def show_live_run(directory: Path, *, look: DisplayOptions, read_only: bool) -> 
         ConfigError: there is no terminal, or no such theme.
     """
     from esper.attach.session import AttachedRun
-    from esper.sanctum.source import ENDED, AttachSource
+    from esper.sanctum.source import AttachSource
 
     session = AttachedRun(directory, read_only=read_only)
     source = AttachSource(session)
     code = show_dashboard(source, look)
     session.close()
-    if code or (source.alive and source.live_state.status not in ENDED):
+    if code or (source.alive and source.live_state.status not in TERMINAL_STATUSES):
         print(f"{directory.name} goes on: esper-sanctum attach {directory} comes back to it")
         return code
     return _print_outcome(session, source.live_state)

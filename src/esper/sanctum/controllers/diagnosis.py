@@ -9,12 +9,13 @@ from itertools import takewhile
 from statistics import median
 from typing import Protocol
 
+from esper.domain import TERMINAL_STATUSES
 from esper.formatting import strip_control
 from esper.health.rules import check_stale
 from esper.sanctum.controllers import AppServices
 from esper.sanctum.screens.choices import anomaly_list, root_cause_list
 from esper.sanctum.screens.help import MetricHelpScreen
-from esper.sanctum.source import ENDED, RunSource
+from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import ellipsise
 from esper.sanctum.view import GoToMoment, ViewState
 from esper.sanctum.widgets.panel import Panel
@@ -154,7 +155,7 @@ class Alerts:
             self._state, self._last_seq = state, state.seq
         lines = list(takewhile(lambda line: line.seq > self._last_seq, reversed(state.log)))
         self._last_seq = state.seq
-        lost = source.live and not source.alive and state.status not in ENDED
+        lost = source.live and not source.alive and state.status not in TERMINAL_STATUSES
         texts = ["the engine ended without a word"] if lost and not self._engine_lost else []
         self._engine_lost = lost
         texts += [stale.text] if stale is not None else []

@@ -11,6 +11,7 @@ from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.geometry import Size
 
+from esper.domain import Rule
 from esper.formatting import strip_control
 from esper.health.rules import MEMORY_GROWTH_ROUNDS, predict_full_round
 from esper.sanctum.bindings import KeyCategory, bindings
@@ -61,7 +62,7 @@ class LaneUtilisation(Panel):
         """A heading and a line for each lane."""
         if not self.state.devices:
             return [self.line().append(" no sample of the lanes yet", "dim")] if self.state.started else []
-        slow = {a.found.where for a in self.state.active_anomalies() if a.found.rule == "straggling lane"}
+        slow = {a.found.where for a in self.state.active_anomalies() if a.found.rule == Rule.STRAGGLING_LANE}
         room = min(max(size.width - 50, 8), MAX_STEPS)
         lines = [
             self.line()

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from textual.events import Click
 from textual.geometry import Size
 
+from esper.domain import TERMINAL_STATUSES
 from esper.formatting import format_duration, strip_control
 from esper.sanctum.bindings import SCREEN_INFO
-from esper.sanctum.source import ENDED, RunSource
+from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import STATUS_SYMBOLS, compact_cell, ellipsise
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
@@ -32,7 +33,7 @@ def run_status(source: RunSource) -> StatusLabel:
     state = source.state
     if not source.live:
         moment = {"paused": "of a pause", "failed": "of a failed run"}.get(state.status, "")
-        following = "following" if source.following and state.status not in ENDED else ""
+        following = "following" if source.following and state.status not in TERMINAL_STATUSES else ""
         beside = source.ghost_run.comparison_label if source.ghost_run else ""
         return StatusLabel("REPLAY", "curve", " ".join(filter(None, (following, moment, beside))))
     note = _note(source)
@@ -113,7 +114,7 @@ class Header(Panel):
         line.append(f"/{started.steps}", "dim")
         rate = state.steps_per_second
         line.append("  env-steps " if width >= 160 else "  ", "dim").append_cell(compact_cell(rate)).append("/s", "dim")
-        if state.status not in ENDED:
+        if state.status not in TERMINAL_STATUSES:
             line.append(f"  {format_duration(state.seconds_left)}").append(" left" if wide else "", "dim")
         return line
 

@@ -9,6 +9,7 @@ from rich.cells import set_cell_size
 from textual.binding import BindingType
 from textual.geometry import Size
 
+from esper.domain import Rule
 from esper.formatting import strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.requests import pause_cause
@@ -25,7 +26,7 @@ def anomaly_target(anomaly: Anomaly) -> GoToMoment:
     if found.env is not None:
         return GoToMoment(found.seq, env=found.env, over=over)
     lane = ":" in found.where
-    scales = found.rule in {"loss scales diverge", "loss scale below 1"}
+    scales = found.rule in {Rule.LOSS_SCALES_DIVERGE, Rule.LOSS_SCALE_BELOW_1}
     return GoToMoment(found.seq, screen="numerics" if scales else "devices" if lane else "policy", over=over)
 
 
