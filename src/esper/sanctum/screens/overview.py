@@ -13,6 +13,7 @@ from textual.containers import Vertical
 from textual.geometry import Size
 
 from esper.formatting import format_time_of_day, strip_control
+from esper.health.rules import MAX_MEMORY_FRACTION
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import FilterError
 from esper.sanctum.screens.base import RunScreen
@@ -101,8 +102,6 @@ class OverviewScreen(RunScreen):
         self.query_one(FilterBox).set_message(f"{table.num_matching} of {total}" if table.filter else "")
 
 
-MAX_MEMORY_FRACTION = 0.9
-"""Share of the memory from which on it is marked."""
 _WIDE = 52
 
 
