@@ -11,11 +11,11 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 from operator import attrgetter
-from typing import TypeVar
 
 import msgspec
 
 from esper.telemetry import events as ev
+from esper.telemetry.series import append_bounded
 
 MAX_STEPS = 60
 """Steps of an env, and samples of a lane, that are looked back on."""
@@ -25,15 +25,6 @@ MAX_MEMORY_POINTS = 120
 """Most points of the memory's course."""
 MAX_ROUNDS = 24
 """Rounds whose greatest memory is kept."""
-
-T = TypeVar("T")
-
-
-def keep(ring: list[T], value: T, limit: int) -> None:
-    """Append to a ring that keeps its last `limit` values."""
-    ring.append(value)
-    if len(ring) > limit:
-        del ring[0]
 
 
 class EnvStepStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -71,18 +62,15 @@ class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Take a step in. `norms` are the gradient norms of its slots."""
         self.steps += 1
         if event.loss_scale is not None and (not self.scales or self.scales[-1][1] != event.loss_scale):
-            keep(self.scales, (self.steps, event.loss_scale), MAX_SCALE_CHANGES)
+            append_bounded(self.scales, (self.steps, event.loss_scale), MAX_SCALE_CHANGES)
         if event.lost:
             self.lost += event.lost
-            keep(self.skips, (self.steps, event.lost), MAX_SCALE_CHANGES)
+            append_bounded(self.skips, (self.steps, event.lost), MAX_SCALE_CHANGES)
         vital = EnvStepStats(
             event.seq, event.round, event.step, event.loss, event.accuracy, event.grad_norm,
             norms, event.loss_scale, event.lost,
         )  # fmt: skip
-        recent = self.recent
-        recent.append(vital)
-        if len(recent) > MAX_STEPS:
-            del recent[0]
+        append_bounded(self.recent, vital, MAX_STEPS)
 
     @property
     def episode(self) -> list[EnvStepStats]:
@@ -163,11 +151,12 @@ class LaneHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def fold(self, event: ev.DeviceSampled) -> None:
         """Take a sample in."""
-        keep(self.busy, event.busy, MAX_STEPS)
-        keep(self.loads, event.busy / event.active if event.busy is not None and event.active else None, MAX_STEPS)
-        keep(self.utilisation, event.utilisation, MAX_STEPS)
-        keep(self.temperature, event.temperature, MAX_STEPS)
-        keep(self.power, event.power, MAX_STEPS)
+        append_bounded(self.busy, event.busy, MAX_STEPS)
+        load = event.busy / event.active if event.busy is not None and event.active else None
+        append_bounded(self.loads, load, MAX_STEPS)
+        append_bounded(self.utilisation, event.utilisation, MAX_STEPS)
+        append_bounded(self.temperature, event.temperature, MAX_STEPS)
+        append_bounded(self.power, event.power, MAX_STEPS)
 
     def mean_load(self, steps: int) -> float | None:
         """Mean busy share per env over the last `steps` steps; None while fewer were measured."""
@@ -216,7 +205,7 @@ class MemoryHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         if self.rounds and self.rounds[-1][0] == round_:
             self.rounds[-1] = (round_, max(self.rounds[-1][1], now))
         else:
-            keep(self.rounds, (round_, now), MAX_ROUNDS)
+            append_bounded(self.rounds, (round_, now), MAX_ROUNDS)
 
     def growth_per_round(self, rounds: int) -> float | None:
         """Bytes a round by which it grew over the last `rounds` whole rounds, if it grew in each; else None."""

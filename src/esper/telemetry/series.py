@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
+from typing import TypeVar
 
 import msgspec
 
@@ -11,6 +12,15 @@ from esper.telemetry import events as ev
 
 MAX_POINTS = 240
 """Most points of a course."""
+
+T = TypeVar("T")
+
+
+def append_bounded(values: list[T], value: T, limit: int) -> None:
+    """Append a value, and drop the oldest one if the list then has more than `limit` values."""
+    values.append(value)
+    if len(values) > limit:
+        del values[0]
 
 
 class DownsampledSeries(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -7,7 +7,7 @@ function of the state and the event: no clock, no randomness, no files. Memory i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar, final
+from typing import Any, TypeAlias, final
 
 import msgspec
 
@@ -15,7 +15,14 @@ from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json, make_decoder
 from esper.telemetry.health_stats import RunHealth
 from esper.telemetry.sentences import UNLOGGED_EVENTS, describe_event
-from esper.telemetry.series import BlueprintStats, DownsampledSeries, StepTrace, last_contribution, min_median_max
+from esper.telemetry.series import (
+    BlueprintStats,
+    DownsampledSeries,
+    StepTrace,
+    append_bounded,
+    last_contribution,
+    min_median_max,
+)
 
 SERIES_POINTS = 240
 """Points kept of each curve."""
@@ -35,15 +42,6 @@ UPDATE_SERIES = (
     "grad_norm",
 )
 """Fields of PolicyUpdated whose courses are kept."""
-
-T = TypeVar("T")
-
-
-def append_bounded(ring: list[T], value: T, limit: int = SERIES_POINTS) -> None:
-    """Append to a ring that keeps its last `limit` values."""
-    ring.append(value)
-    if len(ring) > limit:
-        del ring[0]
 
 
 class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -249,7 +247,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env = self.envs[event.env]
         env.revision = event.seq
         env.refusals.pop(event.slot, None)
-        append_bounded(env.moves, event)
+        append_bounded(env.moves, event, SERIES_POINTS)
         slots = self.started.slots if self.started else []
         if event.blueprint is not None and event.slot in slots:  # a damaged line may name another
             self._note_blueprint(env, event.after, event.blueprint, slots.index(event.slot))
@@ -280,8 +278,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.vitals.fold_update(event)
         for name, reading in event.heads.items():
             head = self.heads.setdefault(name, HeadState())
-            append_bounded(head.grad_norm, reading.grad_norm)
-            append_bounded(head.entropy, reading.entropy)
+            append_bounded(head.grad_norm, reading.grad_norm, SERIES_POINTS)
+            append_bounded(head.entropy, reading.entropy, SERIES_POINTS)
             head.course.append(reading.grad_norm)
         for name in UPDATE_SERIES:
             self.learning.setdefault(name, DownsampledSeries()).append(getattr(event, name))
@@ -292,8 +290,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def _phase_timed(self, event: ev.PhaseTimed) -> None:
         self.round, self.step, self.timing = event.round, event.step, event
-        append_bounded(self.walls, event.wall)
-        append_bounded(self.worked, self.working)
+        append_bounded(self.walls, event.wall, SERIES_POINTS)
+        append_bounded(self.worked, self.working, SERIES_POINTS)
         self.working = 0
         for name, seconds in event.phases.items():
             self.phases[name] = self.phases.get(name, 0.0) + seconds
@@ -326,7 +324,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _episode_ended(self, event: ev.EpisodeEnded) -> None:
         env = self.envs[event.env]
         env.revision = event.seq
-        append_bounded(env.returns, event.episode_return)
+        append_bounded(env.returns, event.episode_return, SERIES_POINTS)
         for reading in env.stepped.slots if env.stepped else ():
             if reading.blueprint is not None:
                 self.blueprints.setdefault(reading.blueprint, BlueprintStats()).add_final_contribution(
@@ -334,10 +332,10 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
                 )
         self.finals.append(event.accuracy)
         if len(self.finals) == len(self.envs):
-            append_bounded(self.accuracy, min_median_max(self.finals))
+            append_bounded(self.accuracy, min_median_max(self.finals), SERIES_POINTS)
 
     def _checkpoint_saved(self, event: ev.CheckpointSaved) -> None:
-        append_bounded(self.checkpoints, event)
+        append_bounded(self.checkpoints, event, SERIES_POINTS)
 
     def _paused(self, event: ev.Paused) -> None:
         self.status, self.reason, self.cause = "paused", event.reason, event.cause
