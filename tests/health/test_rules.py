@@ -6,9 +6,20 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
+from esper.domain import Rule
 from esper.health import rules
 from esper.health.detector import AnomalyDetector, AnomalyEvent
-from esper.health.rules import DEAD_GRAD_NORM, ENTROPY_FLOOR, KL_SPIKE, check_stale, predict_full_round
+from esper.health.rules import (
+    DEAD_GRAD_NORM,
+    ENTROPY_FLOOR,
+    KL_SPIKE,
+    RULES_BY_EVENT,
+    SCOPE_BY_RULE,
+    EventRules,
+    Scope,
+    check_stale,
+    predict_full_round,
+)
 from esper.telemetry import events as ev
 from esper.telemetry import health_stats
 from esper.telemetry.health_stats import MemoryHealth
@@ -59,6 +70,7 @@ def test_rules_find_their_anomaly(event: ev.AnyEvent, rule: str, severity: str, 
     assert isinstance(found, ev.AnomalyFound)
 
     assert (found.rule, found.severity, found.where) == (rule, severity, where)
+    assert found.rule in RULES_BY_EVENT[type(event)].rules
     assert found.text
     assert found.env == getattr(event, "env", None)
 
@@ -169,6 +181,22 @@ def test_anomaly_begins_once_and_ends_on_recovery(rule: str) -> None:
     assert inspector.check(breaks[-1]) == []  # it goes on, which is no news
     said = [finding for event in mends for finding in inspector.check(event)]
     assert [(type(one), one.rule) for one in said] == [(ev.AnomalyEnded, rule)]
+
+
+def test_every_rule_has_the_scope_of_one_event_type() -> None:
+    scopes = [entry.scope for entry in RULES_BY_EVENT.values()]
+    assert sorted(scopes, key=str) == sorted(Scope, key=str)  # a shared scope would end the other event's anomalies
+    assert set(SCOPE_BY_RULE) == set(Rule) - {Rule.STALE_TELEMETRY}
+    assert sum(len(entry.rules) for entry in RULES_BY_EVENT.values()) == len(SCOPE_BY_RULE)
+
+
+def test_rule_on_a_new_event_type_keeps_policy_anomalies(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = EventRules(Scope.LANE, frozenset(), (lambda event, context: (),))
+    monkeypatch.setitem(RULES_BY_EVENT, ev.PhaseTimed, slow)
+    detector = AnomalyDetector()
+    assert detector.check(policy_updated(kl=0.2, heads={}))
+    assert detector.check(ev.PhaseTimed(round=1, step=1, wall=1.0, phases={})) == []
+    assert detector.check(policy_updated(kl=0.2, heads={})) == []  # still the same anomaly
 
 
 def test_gradient_below_the_clip_is_no_anomaly() -> None:

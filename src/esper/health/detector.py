@@ -1,91 +1,98 @@
-"""Runs the rules on each event; reports where an anomaly begins and ends."""
+"""Anomaly detector: evaluates the rules on each event and reports where an anomaly begins and ends."""
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TypeAlias
 
-from esper.domain import Rule
 from esper.health.rule_context import RuleContext
-from esper.health.rules import RULES_BY_EVENT
+from esper.health.rules import RULES_BY_EVENT, SCOPE_BY_RULE, Scope
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import RunHealth
 from esper.telemetry.state import RunState, anomaly_key
 
 AnomalyEvent: TypeAlias = ev.AnomalyFound | ev.AnomalyEnded
 
+_Subject: TypeAlias = tuple[Scope, int | str | None]
+"""Scope of a rule, and the env index or lane name that it checks; None for the policy."""
+
 
 class AnomalyDetector:
-    """Told every event of a run, one after the other."""
+    """Evaluates the anomaly rules on every event of a run, in order."""
 
     def __init__(self) -> None:
-        self._evidence = RuleContext(RunHealth())
-        self._active: dict[str, dict[str, ev.AnomalyFound]] = {}
-        """By the scope of a rule, then by rule and place."""
+        self._context = RuleContext(RunHealth())
+        self._active: dict[_Subject, dict[str, ev.AnomalyFound]] = {}
+        """Active anomalies by `anomaly_key`, for each subject."""
 
     def resume(self, state: RunState) -> None:
-        """Start again from a state of the run, which the inspector then owns."""
-        self._evidence = RuleContext(state.vitals)
+        """Continue from a state of the run. The detector takes ownership of the state."""
+        self._context = RuleContext(state.vitals)
         self._active = {}
         for anomaly in state.active_anomalies():
             found = anomaly.found
-            self._active.setdefault(_scope_of(found, state.vitals), {})[anomaly_key(found)] = found
+            scope = SCOPE_BY_RULE.get(found.rule)
+            if scope is not None:  # no rule of this version can end an anomaly that another version has found
+                self._active.setdefault((scope, _found_subject(scope, found)), {})[anomaly_key(found)] = found
 
     def fold_remote(self, event: ev.AnyEvent) -> None:
-        """Take in an event at which another inspector looks: that of the rank which it befell."""
+        """Process an event that the detector of another rank checks."""
         self._update_context(event)
 
     def check(self, event: ev.AnyEvent) -> list[AnomalyEvent]:
-        """The anomalies that begin or end with an event."""
-        scope = self._update_context(event)
+        """Process an event, and return the anomalies that begin or end with it."""
+        self._update_context(event)
         rules = RULES_BY_EVENT.get(type(event))
-        if not rules:
+        if rules is None:
             return []
-        evidence = self._evidence
-        broken = [found for rule in rules for found in rule(event, evidence)]
-        known = self._active.get(scope, {})
+        context = self._context
+        broken = [found for check in rules.checks for found in check(event, context)]
+        subject = (rules.scope, _event_subject(event))
+        known = self._active.get(subject, {})
         if not broken and not known:
             return []
         now: dict[str, ev.AnomalyFound] = {}
         for found in broken:
             now.setdefault(anomaly_key(found), found)
-        self._active[scope] = now
+        self._active[subject] = now
         begun = [found for key, found in now.items() if key not in known]
-        # In an order that a resumed run has as well: it does not know in which they were found.
+        # Sorted, because a resumed run does not know the order in which the anomalies were found.
         ended = [
             ev.AnomalyEnded(rule=known[key].rule, where=known[key].where, env=known[key].env)
             for key in sorted(known.keys() - now.keys())
         ]
         return [*begun, *ended]
 
-    def _update_context(self, event: ev.AnyEvent) -> str:
-        """Take an event in. Returns its scope: an anomaly there that it does not show again has ended."""
+    def _update_context(self, event: ev.AnyEvent) -> None:
         match event:
             case ev.EnvStepped():
-                scope = _scope_of_env(event.env)
-                if self._evidence.fold_step(event):
-                    # A fresh host: what was wrong with the last one is over, and RunState knows.
-                    self._active.pop(scope, None)
-                    self._active.pop(f"governor {event.env}", None)
-                return scope
-            case ev.GovernorRolledBack():
-                return f"governor {event.env}"
+                if self._context.fold_step(event):
+                    # The host is new. RunState ends the anomalies of the previous one by itself.
+                    self._active.pop((Scope.ENV, event.env), None)
+                    self._active.pop((Scope.GOVERNOR, event.env), None)
             case ev.DeviceSampled():
-                self._evidence.fold_sample(event)
-                return event.device
+                self._context.fold_sample(event)
             case ev.RunStarted():
-                self._evidence.vitals.fold_start(event)
-                return "run"
+                self._context.vitals.fold_start(event)
             case _:
-                return "policy"
+                pass
 
 
-@cache
-def _scope_of_env(env: int) -> str:
-    return f"env {env}"
+def _event_subject(event: ev.AnyEvent) -> int | str | None:
+    match event:
+        case ev.EnvStepped() | ev.GovernorRolledBack():
+            return event.env
+        case ev.DeviceSampled():
+            return event.device
+        case _:
+            return None
 
 
-def _scope_of(found: ev.AnomalyFound, vitals: RunHealth) -> str:
-    if found.env is not None:
-        return f"governor {found.env}" if found.rule == Rule.GOVERNOR_ROLLBACK else _scope_of_env(found.env)
-    return found.where if found.where in vitals.lanes else "policy"
+def _found_subject(scope: Scope, found: ev.AnomalyFound) -> int | str | None:
+    """Return what `_event_subject` returned for the event in which the anomaly was found."""
+    match scope:
+        case Scope.ENV | Scope.GOVERNOR:
+            return found.env
+        case Scope.LANE:
+            return found.where
+        case Scope.POLICY:
+            return None

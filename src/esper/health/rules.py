@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from esper.domain import Rule
 from esper.health.rule_context import RuleContext
@@ -63,7 +64,7 @@ def check_stale(cadence: float | None, age: float) -> ev.AnomalyFound | None:
     if age <= limit:
         return None
     return ev.AnomalyFound(
-        rule=Rule.STALE_TELEMETRY,
+        rule=Rule.STALE_TELEMETRY.value,
         severity="warning",
         where="engine",
         value=age,
@@ -85,7 +86,7 @@ def _env_not_finite(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.
         return ()
     return [
         ev.AnomalyFound(
-            rule=next(rule for word, rule in _NON_FINITE_RULES.items() if word in what),
+            rule=next(rule.value for word, rule in _NON_FINITE_RULES.items() if word in what),
             severity="error",
             where=f"env {event.env}",
             env=event.env,
@@ -99,7 +100,7 @@ def _env_not_finite(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.
 def _warning(event: ev.EnvStepped, rule: Rule, value: float, threshold: float, text: str) -> ev.AnomalyFound:
     """Of an env, which `text` does not name."""
     return ev.AnomalyFound(
-        rule=rule,
+        rule=rule.value,
         severity="warning",
         where=f"env {event.env}",
         env=event.env,
@@ -173,7 +174,7 @@ def _stalled(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.Anomaly
 
 def _rolled_back(event: ev.GovernorRolledBack, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     yield ev.AnomalyFound(
-        rule=Rule.GOVERNOR_ROLLBACK,
+        rule=Rule.GOVERNOR_ROLLBACK.value,
         severity="error",
         where=f"env {event.env}",
         env=event.env,
@@ -187,7 +188,7 @@ def _update_not_finite(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.A
     for what, value in non_finite_update(event):
         head = what.partition(" of head ")[2]
         yield ev.AnomalyFound(
-            rule=Rule.NON_FINITE_HEAD if head else Rule.NON_FINITE_UPDATE,
+            rule=(Rule.NON_FINITE_HEAD if head else Rule.NON_FINITE_UPDATE).value,
             severity="error",
             where=f"head {head}" if head else what.removeprefix("the "),
             value=value,
@@ -198,7 +199,7 @@ def _update_not_finite(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.A
 def _kl_spike(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     if not event.kl <= KL_SPIKE:  # a NaN is one, too
         yield ev.AnomalyFound(
-            rule=Rule.KL_SPIKE,
+            rule=Rule.KL_SPIKE.value,
             severity="warning" if math.isfinite(event.kl) else "error",
             where="policy",
             value=event.kl,
@@ -213,7 +214,7 @@ def _head_gradient(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.Anoma
         if not forced and (head.grad_norm is None or head.grad_norm < DEAD_GRAD_NORM):
             reached = "no gradient" if head.grad_norm is None else f"a gradient of only {head.grad_norm:.1e}"
             yield ev.AnomalyFound(
-                rule=Rule.DEAD_HEAD,
+                rule=Rule.DEAD_HEAD.value,
                 severity="warning",
                 where=f"head {name}",
                 value=head.grad_norm or 0.0,
@@ -226,7 +227,7 @@ def _head_entropy(event: ev.PolicyUpdated, _: RuleContext) -> Iterator[ev.Anomal
     for name, head in event.heads.items():
         if head.entropy is not None and not head.entropy >= ENTROPY_FLOOR:
             yield ev.AnomalyFound(
-                rule=Rule.ENTROPY_COLLAPSE,
+                rule=Rule.ENTROPY_COLLAPSE.value,
                 severity="warning",
                 where=f"head {name}",
                 value=head.entropy,
@@ -258,7 +259,7 @@ def _memory_nearly_full(event: ev.DeviceSampled, evidence: RuleContext) -> Itera
     if event.used is not None and event.total and event.used / event.total > MAX_MEMORY_FRACTION:
         share = event.used / event.total
         yield ev.AnomalyFound(
-            rule=Rule.MEMORY_NEARLY_FULL,
+            rule=Rule.MEMORY_NEARLY_FULL.value,
             severity="warning",
             where=event.device,
             value=share,
@@ -273,7 +274,7 @@ def _memory_grows(event: ev.DeviceSampled, evidence: RuleContext) -> Iterator[ev
     if grows is not None and course.total and evidence.vitals.is_memory_reporter(event.device):
         full = predict_full_round(course)
         yield ev.AnomalyFound(
-            rule=Rule.MEMORY_GROWS,
+            rule=Rule.MEMORY_GROWS.value,
             severity="warning",
             where=event.device,
             value=grows * MEMORY_GROWTH_ROUNDS / course.total,
@@ -290,7 +291,7 @@ def _scales_diverge(event: ev.DeviceSampled, _: RuleContext) -> Iterator[ev.Anom
     spread = event.scale_max / event.scale_min if event.scale_min else math.inf
     if spread > MAX_SCALE_RATIO:
         yield ev.AnomalyFound(
-            rule=Rule.LOSS_SCALES_DIVERGE,
+            rule=Rule.LOSS_SCALES_DIVERGE.value,
             severity="warning",
             where=event.device,
             value=spread,
@@ -303,7 +304,7 @@ def _scales_diverge(event: ev.DeviceSampled, _: RuleContext) -> Iterator[ev.Anom
 def _scale_too_small(event: ev.DeviceSampled, _: RuleContext) -> Iterator[ev.AnomalyFound]:
     if event.scale_min is not None and not event.scale_min >= MIN_LOSS_SCALE:
         yield ev.AnomalyFound(
-            rule=Rule.LOSS_SCALE_BELOW_1,
+            rule=Rule.LOSS_SCALE_BELOW_1.value,
             severity="warning",
             where=event.device,
             value=event.scale_min,
@@ -321,7 +322,7 @@ def _straggling_lane(event: ev.DeviceSampled, evidence: RuleContext) -> Iterator
     usual = median([load for load in loads if load is not None] or [0.0])
     if usual > 0 and mine > STRAGGLER_RATIO * usual:
         yield ev.AnomalyFound(
-            rule=Rule.STRAGGLING_LANE,
+            rule=Rule.STRAGGLING_LANE.value,
             severity="warning",
             where=event.device,
             value=mine / usual,
@@ -338,9 +339,53 @@ def _word(value: float) -> str:
     return "NaN" if math.isnan(value) else "infinite"
 
 
-RULES_BY_EVENT: dict[type[ev.Event], tuple[Callable[[Any, RuleContext], Iterable[ev.AnomalyFound]], ...]] = {
-    ev.EnvStepped: (_env_not_finite, _exploding_norm, _repeated_skips, _stalled),
-    ev.GovernorRolledBack: (_rolled_back,),
-    ev.PolicyUpdated: (_update_not_finite, _kl_spike, _head_gradient, _head_entropy),
-    ev.DeviceSampled: (_memory_nearly_full, _memory_grows, _scales_diverge, _scale_too_small, _straggling_lane),
+class Scope(Enum):
+    """Kind of object that a rule checks. Each scope belongs to one event type, which starts and ends its anomalies."""
+
+    ENV = "env"
+    """One env, at each of its steps."""
+    GOVERNOR = "governor"
+    """Rollbacks of one env."""
+    LANE = "lane"
+    """One lane, at each sample of its device."""
+    POLICY = "policy"
+    """The policy, at each update."""
+
+
+class EventRules(NamedTuple):
+    """Rules of one event type."""
+
+    scope: Scope
+    rules: frozenset[Rule]
+    """Rules of the anomalies that `checks` return."""
+    checks: tuple[Callable[[Any, RuleContext], Iterable[ev.AnomalyFound]], ...]
+
+
+RULES_BY_EVENT: dict[type[ev.Event], EventRules] = {
+    ev.EnvStepped: EventRules(
+        Scope.ENV,
+        frozenset({*_NON_FINITE_RULES.values(), Rule.EXPLODING_GRADIENT, Rule.REPEATED_SKIPS, Rule.STALLED_ENV}),
+        (_env_not_finite, _exploding_norm, _repeated_skips, _stalled),
+    ),
+    ev.GovernorRolledBack: EventRules(Scope.GOVERNOR, frozenset({Rule.GOVERNOR_ROLLBACK}), (_rolled_back,)),
+    ev.PolicyUpdated: EventRules(
+        Scope.POLICY,
+        frozenset({Rule.NON_FINITE_HEAD, Rule.NON_FINITE_UPDATE, Rule.KL_SPIKE, Rule.DEAD_HEAD, Rule.ENTROPY_COLLAPSE}),
+        (_update_not_finite, _kl_spike, _head_gradient, _head_entropy),
+    ),
+    ev.DeviceSampled: EventRules(
+        Scope.LANE,
+        frozenset(
+            {
+                Rule.MEMORY_NEARLY_FULL,
+                Rule.MEMORY_GROWS,
+                Rule.LOSS_SCALES_DIVERGE,
+                Rule.LOSS_SCALE_BELOW_1,
+                Rule.STRAGGLING_LANE,
+            }
+        ),
+        (_memory_nearly_full, _memory_grows, _scales_diverge, _scale_too_small, _straggling_lane),
+    ),
 }
+SCOPE_BY_RULE: dict[str, Scope] = {rule: entry.scope for entry in RULES_BY_EVENT.values() for rule in entry.rules}
+"""Scope of every rule except `STALE_TELEMETRY`, which the dashboard checks without an event."""
