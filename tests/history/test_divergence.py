@@ -43,7 +43,7 @@ def test_divergence_names_the_first_changed_event(tmp_path_factory: pytest.TempP
 
     found = comparison.divergence
     assert found is not None
-    assert (found.position, found.other) == (index + 1, index + 1)
+    assert (found.position, found.other_position) == (index + 1, index + 1)
     assert comparison.num_equal == COMPUTED_AT.index(index)
     where = RUN[index]
     assert isinstance(where, tuple(DETERMINISTIC_EVENTS))
@@ -138,7 +138,7 @@ def test_excerpt_is_compared_from_its_first_complete_step(tmp_path: Path) -> Non
     assert comparison.search()
 
     assert comparison.divergence is not None
-    assert (comparison.divergence.position, comparison.divergence.other) == (last + 1, last + 1 - cut)
+    assert (comparison.divergence.position, comparison.divergence.other_position) == (last + 1, last + 1 - cut)
 
 
 def test_divergence_search_can_be_interrupted_and_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,7 @@ def _counted(what: str, number: int, history: History) -> int:
     if what == "anomaly":
         if mark := history.marks.nth_anomaly(number):
             return mark.position
-        count = history.marks.anomalies
+        count = history.marks.num_anomalies
         known = f"anomaly:1 to anomaly:{count}" if count else "none"
         raise MomentError(f"there is no anomaly:{number} in this recording: it has {known}")
     known, number_at = _NUMBERED[what]

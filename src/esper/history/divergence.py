@@ -42,7 +42,7 @@ class Divergence(NamedTuple):
     """In the history that is watched: after the event that differs."""
     elapsed: float
     """Recorded seconds to it."""
-    other: int
+    other_position: int
     """In the other history, likewise."""
     round: int
     step: int | None

@@ -126,7 +126,7 @@ class History:
 
         While nothing was recorded, between a run and its resumption, recorded time stands still.
         """
-        return time - self._clock.shift_at(index)
+        return time - self._clock.offset_at(index)
 
     def position_at(self, seconds: float) -> int:
         """The last position that is reached within so many recorded seconds."""
@@ -141,7 +141,7 @@ class History:
     @property
     def start_time(self) -> float | None:
         """Wall-clock time of the first event, seconds since the epoch; None while there is none."""
-        return self._clock.shift_at(0) if self.length else None
+        return self._clock.offset_at(0) if self.length else None
 
     @property
     def end_time(self) -> float | None:
@@ -210,7 +210,7 @@ class History:
         kept = self.length
         if self._complete:
             return kept
-        packed = self._segment.packed
+        packed = self._segment.is_finished
         going = True
         while going:
             going = False
@@ -247,7 +247,7 @@ class History:
             time = event.time
             if time < last:
                 shift += time - last
-                self._clock.set_shift(length, shift)
+                self._clock.set_offset(length, shift)
             last = time
             apply(event)
             length += 1
@@ -279,7 +279,7 @@ class History:
             kept = self._rewind(event.seq - 1)
             self._state = self.state_at(kept)
             self._index_here(starts_segment=True)
-        self._clock.set_shift(self.length, event.time - self.duration)
+        self._clock.set_offset(self.length, event.time - self.duration)
         self._resuming = False
         return kept
 

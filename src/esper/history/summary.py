@@ -48,7 +48,7 @@ class BlueprintSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """Number of measured seeds: their contribution is final, as they were culled or their episode has ended."""
 
     @classmethod
-    def of(cls, record: BlueprintStats) -> BlueprintSummary:
+    def from_stats(cls, record: BlueprintStats) -> BlueprintSummary:
         """Return the numbers of a blueprint in a RunState."""
         return cls(
             planted=record.planted,
@@ -129,7 +129,7 @@ def summarise(history: History, now: float) -> RunSummary | None:
         return None
     tally = _SummaryBuilder(envs=len(started.lanes))
     for event in history.events():
-        tally.take(event)
+        tally.add(event)
     directory = history.path if history.path.is_dir() else history.path.parent
     wall = tally.wall
     return RunSummary(
@@ -153,7 +153,7 @@ def summarise(history: History, now: float) -> RunSummary | None:
         env_steps_per_second=tally.env_steps / wall if wall > 0 else None,
         finished=tally.finished,
         best=tally.best,
-        seeds={blueprint: BlueprintSummary.of(record) for blueprint, record in state.blueprints.items()},
+        seeds={blueprint: BlueprintSummary.from_stats(record) for blueprint, record in state.blueprints.items()},
         anomalies=dict(tally.anomalies.most_common()),
         skipped=dict(tally.skipped),
         rollbacks=tally.rollbacks,
@@ -180,7 +180,7 @@ class _SummaryBuilder:
         self.last_checkpoint: str | None = None
         self.wall = 0.0
 
-    def take(self, event: ev.AnyEvent) -> None:
+    def add(self, event: ev.AnyEvent) -> None:
         """Count an event."""
         match event:
             case ev.EnvStepped():

@@ -120,7 +120,7 @@ class Marks:
         return None
 
     @property
-    def anomalies(self) -> int:
+    def num_anomalies(self) -> int:
         """How many there are."""
         return sum(sign in ANOMALIES for sign in self._signs)
 
@@ -160,7 +160,7 @@ class RecordedClock:
         """Wall-clock time less recorded time, now."""
         return self._shifts[-1][1]
 
-    def set_shift(self, position: int, shift: float) -> None:
+    def set_offset(self, position: int, shift: float) -> None:
         """From this position on, it is another."""
         self._shifts.append((position, shift))
 
@@ -169,7 +169,7 @@ class RecordedClock:
         while len(self._shifts) > 1 and self._shifts[-1][0] >= position:
             self._shifts.pop()
 
-    def shift_at(self, index: int) -> float:
+    def offset_at(self, index: int) -> float:
         """Wall-clock time less recorded time at event number `index`, from 0."""
         return self._shifts[bisect_right(self._shifts, index, key=itemgetter(0)) - 1][1]
 

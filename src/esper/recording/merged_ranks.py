@@ -72,7 +72,7 @@ class _MergeCursor(NamedTuple):
 class MergedRecording:
     """All ranks' recordings of a run, with the face of a Segment. An offset counts the bytes read of all of them."""
 
-    packed = False
+    is_finished = False
     """More may always be appended: another segment, if not another line."""
 
     def __init__(self, run: Path) -> None:
@@ -196,7 +196,7 @@ class MergedRecording:
 
     def _finished(self, directory: Path) -> bool:
         paths = list_segments(directory)
-        return bool(paths) and self._segment(paths[-1]).packed
+        return bool(paths) and self._segment(paths[-1]).is_finished
 
     def _segment(self, path: Path) -> Segment:
         return self._segments.setdefault(path, Segment(path))

@@ -43,7 +43,7 @@ def list_runs(telemetry_dir: Path) -> list[Path]:
     runs: list[tuple[float, Path]] = []
     for path in telemetry_dir.iterdir():
         with suppress(PermissionError):
-            if path.is_dir() and (when := last_written(path)) is not None:
+            if path.is_dir() and (when := last_write_time(path)) is not None:
                 runs.append((when, path))
     return [path for _, path in sorted(runs, reverse=True)]
 
@@ -77,7 +77,7 @@ def shortest_name(path: Path, telemetry_dir: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def last_written(run: Path) -> float | None:
+def last_write_time(run: Path) -> float | None:
     """When a run's events, or its manifest, last changed; None for a directory that is no run."""
     times: list[float] = []
     segments = list_segments(run)

@@ -84,7 +84,7 @@ class Segment:
         return [packed_path(self.path)] if self.is_truncated or self.is_corrupt else []
 
     @property
-    def packed(self) -> bool:
+    def is_finished(self) -> bool:
         """Finished and packed: nothing will be appended."""
         return not self.path.exists() and packed_path(self.path).exists()
 

@@ -12,7 +12,7 @@ from esper.cli.options import EXIT_OK, Parser, print_warnings
 from esper.config import Config, ConfigError
 from esper.formatting import NOT_MEASURED, align_columns, format_age, format_bytes, format_number
 from esper.history.run_info import RunInfo, read_run_info
-from esper.recording.runs import last_written, list_runs
+from esper.recording.runs import last_write_time, list_runs
 
 _HEADINGS = ("run", "state", "task", "policy", "round", "best", "size", "written")
 _RIGHT = (4, 5, 6, 7)
@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     if not directory.is_dir() and directory != Path(Config().telemetry_dir):
         raise ConfigError(f"there is no directory {directory}")
     now = time.time()
-    found = [read_run_info(path, last_written(path) or 0.0, now) for path in list_runs(directory)]
+    found = [read_run_info(path, last_write_time(path) or 0.0, now) for path in list_runs(directory)]
     if chosen.json:
         print(msgspec.json.encode(found).decode())
     elif found:
