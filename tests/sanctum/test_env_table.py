@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import Input, Static
 
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.screens.env_detail import EnvDetail
+from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.widgets.env_map import METRICS, EnvMap, compute_standings
 from esper.sanctum.widgets.env_table import EnvTable, FilterBox
 from esper.telemetry import events as ev
@@ -314,7 +314,7 @@ async def test_env_map_arrows_select_and_enter_opens() -> None:
         assert row >= columns
         assert seen[3:] == [2 + 2 * row, 1 + 2 * row, 2 * row, row, 0, 0]
         await pilot.press("right", "enter")
-        assert isinstance(app.screen, EnvDetail)
+        assert isinstance(app.screen, EnvDetailScreen)
         await pilot.press("escape", "w")
         assert cursor(app) == "01"
 

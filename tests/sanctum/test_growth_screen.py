@@ -2,7 +2,7 @@
 
 import pytest
 
-from esper.sanctum.screens.env_detail import EnvDetail
+from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.growth import STAGE_BY_LETTER, BlueprintTable, GrowthChart
 from esper.telemetry import events as ev
 from tests.factory import env_stepped, run_started, stamp
@@ -61,7 +61,7 @@ async def test_growth_chart_scrolls_to_every_env(size: tuple[int, int]) -> None:
         assert seen == {f"{env:02d}" for env in range(64)}
         await pilot.press("home", "pagedown", "enter")
         await settle(pilot)
-        assert isinstance(app.screen, EnvDetail)
+        assert isinstance(app.screen, EnvDetailScreen)
         assert app.view.selected_env > 5
 
 

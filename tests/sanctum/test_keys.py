@@ -11,8 +11,8 @@ from esper.control import RequestKind
 from esper.history.timeline import MarkKind
 from esper.sanctum.bindings import KEYS, Availability, KeyCategory
 from esper.sanctum.screens.dialogs import CheckpointPicker, QuitDialog
-from esper.sanctum.screens.env_detail import EnvDetail
-from esper.sanctum.screens.help import Help
+from esper.sanctum.screens.env_detail import EnvDetailScreen
+from esper.sanctum.screens.help import HelpScreen
 from esper.sanctum.screens.overview import OverviewScreen
 from esper.sanctum.symbols import MARK_SYMBOLS, SEVERITIES, STAGES
 from esper.sanctum.widgets.env_map import EnvMap
@@ -323,7 +323,7 @@ async def test_enter_opens_env_and_escape_returns() -> None:
         await settle(pilot)
         await pilot.press("j", "enter")
         await settle(pilot)
-        assert isinstance(app.screen, EnvDetail)
+        assert isinstance(app.screen, EnvDetailScreen)
         assert "env 01 on cpu:1" in screen_text(app)
         await pilot.press("j")
         assert "env 02 on cpu:0" in screen_text(app)
@@ -344,7 +344,7 @@ async def test_mouse_selects_and_opens_envs_and_presses_keys() -> None:
         assert kinds(session) == [RequestKind.PAUSE]
         await pilot.double_click(EnvTable, offset=(10, 6))
         await pilot.pause()
-        assert isinstance(app.screen, EnvDetail)
+        assert isinstance(app.screen, EnvDetailScreen)
         assert app.view.selected_env == 4
 
 
@@ -354,7 +354,7 @@ async def test_help_lists_every_key_and_symbol() -> None:
         await settle(pilot)
         await pilot.press("question_mark", "question_mark")
         await pilot.pause()
-        assert isinstance(app.screen, Help)
+        assert isinstance(app.screen, HelpScreen)
         assert "The run" in screen_text(app)
         text = " ".join(app.screen.page().plain.split())
         for key in KEYS:

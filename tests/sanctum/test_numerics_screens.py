@@ -10,8 +10,8 @@ from esper.sanctum.app import SanctumApp
 from esper.sanctum.explanations import METRIC_HELP
 from esper.sanctum.screens.choices import MomentList
 from esper.sanctum.screens.devices import LaneUtilisation, MemoryByOwner, MemoryChart, PhaseFractions
-from esper.sanctum.screens.env_detail import EnvDetail
-from esper.sanctum.screens.help import Help, MetricHelpScreen
+from esper.sanctum.screens.env_detail import EnvDetailScreen
+from esper.sanctum.screens.help import HelpScreen, MetricHelpScreen
 from esper.sanctum.screens.log import LogList
 from esper.sanctum.screens.numerics import (
     OSCILLATION_GLYPH,
@@ -109,7 +109,7 @@ async def test_env_numerics_show_its_loss_scaler() -> None:
         await pilot.press("down", "down")
         assert "no loss scaling" in app.screen.query_one(LossScaleChart).text
         await pilot.press("enter")
-        assert isinstance(app.screen, EnvDetail)
+        assert isinstance(app.screen, EnvDetailScreen)
 
 
 async def test_simultaneous_non_finite_values_are_listed_once() -> None:
@@ -264,7 +264,7 @@ async def test_log_can_be_filtered_searched_and_opens_the_env() -> None:
         assert "all is well" not in log.text
         await pilot.press("escape", "slash", "escape")
         await pilot.press("home", "down", "down", "enter")
-        assert isinstance(app.screen, EnvDetail)
+        assert isinstance(app.screen, EnvDetailScreen)
         assert app.view.selected_env == 2
 
 
@@ -292,7 +292,7 @@ async def test_enter_on_anomaly_goes_to_its_target() -> None:
         assert "scale_diverged: 512, limit 4; since 14:13:27" in text
         await pilot.press("down", "enter")
         await settle(pilot)
-        assert isinstance(app.screen, EnvDetail)
+        assert isinstance(app.screen, EnvDetailScreen)
         assert app.view.selected_env == 12
         await pilot.press("escape", "a", "escape")
         assert not isinstance(app.screen, MomentList)
@@ -326,7 +326,7 @@ async def test_root_cause_list_is_in_order_of_time(tmp_path: Path) -> None:
         assert "not finite: gradient of the host" in text
         await pilot.press("enter")
         assert playback.position == 8
-        assert isinstance(app.screen, EnvDetail)
+        assert isinstance(app.screen, EnvDetailScreen)
 
 
 @pytest.mark.parametrize("key", ["1", "2", "3", "4", "5", "6", "enter"])
@@ -336,7 +336,7 @@ async def test_every_panel_has_a_help_text(key: str) -> None:
         await settle(pilot)
         await pilot.press(key)
         await settle(pilot)
-        frame = {"Header", "Tabs", "Held", "Scrubber", "Footer"}
+        frame = {"Header", "Tabs", "PauseCausePanel", "Timeline", "Footer"}
         panels = [panel for panel in app.screen.query(Panel) if type(panel).__name__ not in frame]
         assert panels
         for panel in panels:
@@ -350,9 +350,9 @@ async def test_every_panel_has_a_help_text(key: str) -> None:
                 assert f"{name}\n" in page
                 assert all(METRIC_HELP[name])
         await pilot.press("question_mark")
-        assert isinstance(app.screen, Help)
+        assert isinstance(app.screen, HelpScreen)
         await pilot.press("escape", "f1")
-        assert isinstance(app.screen, Help)
+        assert isinstance(app.screen, HelpScreen)
 
 
 async def test_bell_rings_when_an_anomaly_begins(monkeypatch: pytest.MonkeyPatch) -> None:

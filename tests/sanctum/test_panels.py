@@ -14,7 +14,7 @@ from textual.widget import Widget
 from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.screens.env_detail import (
     EnvAccuracy,
-    EnvDetail,
+    EnvDetailScreen,
     EnvLifecycle,
     EnvRewardChart,
     EnvSlots,
@@ -262,7 +262,7 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
         await settle(pilot)
         await pilot.press("end", "enter")
         await settle(pilot)
-        assert isinstance(app.screen, EnvDetail)
+        assert isinstance(app.screen, EnvDetailScreen)
         assert "env 02 on cpu:0" in str(app.screen.query_one(EnvAccuracy).border_title)
         assert str(app.screen.query_one(EnvAccuracy).border_subtitle) == "best 61.0"
         assert str(app.screen.query_one(EnvRewardChart).border_subtitle) == "return +0.125"

@@ -2,7 +2,7 @@
 
 from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.screens import SCREEN_CLASSES
-from esper.sanctum.screens.env_detail import EnvDetail
+from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.widgets.header import Tabs
 from esper.sanctum.widgets.problems import AnomalyStrip
 from tests.sanctum.driving import live, settle, shown
@@ -40,7 +40,7 @@ async def test_number_key_closes_screens_on_top() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         await pilot.press("enter")
-        assert isinstance(app.screen, EnvDetail)
+        assert isinstance(app.screen, EnvDetailScreen)
         await pilot.press("1")
         assert [screen.name for screen in app.screen_stack] == ["overview"]
 

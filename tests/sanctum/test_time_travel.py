@@ -10,7 +10,7 @@ from esper.control import RequestKind
 from esper.history.history import History
 from esper.history.timeline import MarkKind
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.screens.dialogs import GoTo
+from esper.sanctum.screens.dialogs import GoToDialog
 from esper.sanctum.symbols import MARK_SYMBOLS
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.scrubber import Timeline
@@ -55,7 +55,7 @@ async def test_go_to_accepts_valid_and_refuses_unknown_moments(tmp_path: Path) -
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("g", *"round:9", "enter")
-        assert isinstance(app.screen, GoTo)
+        assert isinstance(app.screen, GoToDialog)
         assert "it has round:1 to round:3" in str(app.screen.query_one("#hint", Static).content)
         app.screen.query_one(Input).value = "step:7"
         await pilot.press("enter")

@@ -28,8 +28,8 @@ from esper.sanctum.controllers.time_travel import PlaybackActions
 from esper.sanctum.driver import BrowserDriver, ResilientDriver
 from esper.sanctum.screens import SCREEN_CLASSES, open_screen
 from esper.sanctum.screens.base import HEIGHT, WIDTH, RunScreen
-from esper.sanctum.screens.env_detail import EnvDetail
-from esper.sanctum.screens.help import Help
+from esper.sanctum.screens.env_detail import EnvDetailScreen
+from esper.sanctum.screens.help import HelpScreen
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import CharsetFilter, detect_charset
 from esper.sanctum.theme import find_theme, load_themes
@@ -232,8 +232,8 @@ class SanctumApp(App[None]):
 
     def action_open_env(self) -> None:
         """Open the env under the cursor."""
-        if self.source.state.envs and not isinstance(self.screen, EnvDetail):
-            self.push_screen(EnvDetail(self.view))
+        if self.source.state.envs and not isinstance(self.screen, EnvDetailScreen):
+            self.push_screen(EnvDetailScreen(self.view))
 
     def action_go(self, name: str) -> None:
         """Open the screen of a number key, and close what lies over it."""
@@ -243,7 +243,7 @@ class SanctumApp(App[None]):
 
     def action_help(self) -> None:
         """The page of keys and symbols."""
-        self.push_screen(Help(self.view, live=self.source.live))
+        self.push_screen(HelpScreen(self.view, live=self.source.live))
 
     def action_next_theme(self) -> None:
         """The next theme by name."""

@@ -17,7 +17,7 @@ from esper.recording.runs import shortest_name
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import ENV_VIEW
 from esper.sanctum.controllers import Notifier
-from esper.sanctum.screens.env_detail import EnvDetail
+from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.source import RunSource
 from esper.sanctum.view import ViewState
 from esper.telemetry.codec import encode_json
@@ -82,7 +82,7 @@ class SharingActions:
             self._app.notify("Nothing is recorded yet.", severity="warning")
             return
         name = shortest_name(self._source.directory, Path(Config().telemetry_dir))
-        env_is_open = any(isinstance(screen, EnvDetail) for screen in self._app.screen_stack)
+        env_is_open = any(isinstance(screen, EnvDetailScreen) for screen in self._app.screen_stack)
         view = ENV_VIEW if env_is_open else self._app.current_mode
         address = str(ViewAddress(name, self._moment(), self._view.selected_env, view))
         self._app.copy_to_clipboard(address)

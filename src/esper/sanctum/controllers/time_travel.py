@@ -8,7 +8,7 @@ from functools import partial
 from esper.history.playback import Playback
 from esper.recording.segments import ReadError
 from esper.sanctum.controllers import AppServices
-from esper.sanctum.screens.dialogs import GoTo
+from esper.sanctum.screens.dialogs import GoToDialog
 from esper.sanctum.source import RunSource
 from esper.sanctum.view import GoToMoment
 
@@ -153,7 +153,7 @@ class PlaybackActions:
     def _choose_moment(self, *, stay: bool) -> None:
         """Open the dialog; if the user cancels and `stay` is true, return to the present."""
         playback = self._require_playback(partial(self._choose_moment, stay=stay))
-        if playback is None or isinstance(self._app.screen, GoTo):
+        if playback is None or isinstance(self._app.screen, GoToDialog):
             return
 
         def go(position: int | None) -> None:
@@ -164,4 +164,4 @@ class PlaybackActions:
                 self._source.return_to_live()
             self._app.refresh_view()
 
-        self._app.push_screen(GoTo(playback.history), go)
+        self._app.push_screen(GoToDialog(playback.history), go)

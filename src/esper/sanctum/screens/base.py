@@ -35,7 +35,7 @@ class RunScreen(Screen[None]):
         """The frame, and the body in it."""
         yield TooSmall()
         yield Header(self.view)
-        with Horizontal(id="signs"):
+        with Horizontal(id="status-bar"):
             yield Tabs(self.view, self.name)
             yield AnomalyStrip(self.view)
         yield PauseCausePanel(self.view)

@@ -120,7 +120,7 @@ class CheckpointPicker(ModalScreen[str | None]):
         self.dismiss(None)
 
 
-class GoTo(ModalScreen[int | None]):
+class GoToDialog(ModalScreen[int | None]):
     """Gives a position, or None to stay. What cannot be meant is refused below the line, which stays open."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]

@@ -32,7 +32,7 @@ from esper.telemetry.state import EnvState
 from esper.text_plot import finite_range, next_nice
 
 
-class EnvDetail(RunScreen):
+class EnvDetailScreen(RunScreen):
     """The env under the cursor: its courses, its slots, its last step, its lifecycle."""
 
     AUTO_FOCUS = ""

@@ -27,7 +27,7 @@ from esper.text_plot import sample_to_width
 class GrowthScreen(RunScreen):
     """The time lines, and the league of blueprints beside or below them."""
 
-    AUTO_FOCUS = "GrowthTimeline"
+    AUTO_FOCUS = "GrowthChart"
     CATEGORIES = (KeyCategory.ROWS, KeyCategory.GROWTH)
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.GROWTH)]
 

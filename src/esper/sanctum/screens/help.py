@@ -64,7 +64,7 @@ _REQUESTS = (
 )
 
 
-class Help(ModalScreen[None]):
+class HelpScreen(ModalScreen[None]):
     """A page to scroll."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,f1", "dismiss_help", "back")]

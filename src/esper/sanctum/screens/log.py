@@ -21,7 +21,7 @@ from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.state import MAX_LOG_LINES, LogLine
 
 
-class Search(Input):
+class SearchBox(Input):
     """A line to type a text into; Escape leaves it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "screen.close_search", "back")]
@@ -36,17 +36,17 @@ class LogScreen(RunScreen):
     def body(self) -> ComposeResult:
         """The lines and the search."""
         yield LogList(self.view)
-        yield Search(placeholder="text to look for; Enter keeps it, Escape drops it")
+        yield SearchBox(placeholder="text to look for; Enter keeps it, Escape drops it")
 
     def action_search(self) -> None:
         """Type a text to look for."""
-        search = self.query_one(Search)
+        search = self.query_one(SearchBox)
         search.display = True
         search.focus()
 
     def action_close_search(self) -> None:
         """Without a search."""
-        self.query_one(Search).value = ""
+        self.query_one(SearchBox).value = ""
         self.on_input_submitted()
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -55,7 +55,7 @@ class LogScreen(RunScreen):
 
     def on_input_submitted(self) -> None:
         """Keep what was typed, and go back to the lines."""
-        search, lines = self.query_one(Search), self.query_one(LogList)
+        search, lines = self.query_one(SearchBox), self.query_one(LogList)
         search.display = False
         lines.search(search.value)  # all filters may have been dropped since it was typed
         lines.focus()

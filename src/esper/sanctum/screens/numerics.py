@@ -33,7 +33,7 @@ from esper.text_plot import Axis, sample_to_width, sparkline
 class NumericsScreen(RunScreen):
     """The envs above; the one under the cursor, the lanes and what was not finite below."""
 
-    AUTO_FOCUS = "Scales"
+    AUTO_FOCUS = "LossScaleTable"
     CATEGORIES = (KeyCategory.ROWS,)
 
     def body(self) -> ComposeResult:
