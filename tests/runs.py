@@ -91,7 +91,7 @@ class LiveRun:
         while True:
             record = self.records.get(timeout=PATIENCE)
             if isinstance(record, Keyframe):
-                self.state = record.open()
+                self.state = record.decode_state()
                 continue
             self.state.apply(record)
             self.heard.append(record)

@@ -40,7 +40,7 @@ def test_session_sends_past_state_then_single_events(tmp_path: Path, lock: RunLo
     wait_until(lambda: session.records.qsize() == 1)
     (past,) = heard(session)
     assert isinstance(past, Keyframe)
-    assert past.open().seq == 40
+    assert past.decode_state().seq == 40
     for event in RUN[40:]:
         recorder.put(event)
     assert recorder.flush()

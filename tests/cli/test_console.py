@@ -108,7 +108,7 @@ def test_terminal_shows_a_progress_bar_and_the_same_lines() -> None:
 
 
 def test_console_continues_from_a_keyframe() -> None:
-    keyframe = Keyframe.of(fold(RUN[:36]))
+    keyframe = Keyframe.from_state(fold(RUN[:36]))
 
     log = printed([keyframe, *RUN[36:]])
 

@@ -111,7 +111,7 @@ def test_narrator_continues_from_a_keyframe() -> None:
     run = example_run()
     lines = told([*run])
 
-    later = told([Keyframe.of(fold(run[:36])), *run[36:]])
+    later = told([Keyframe.from_state(fold(run[:36])), *run[36:]])
 
     assert 1 < len(later) < len(lines)
     assert later == lines[-len(later) :]
@@ -119,7 +119,9 @@ def test_narrator_continues_from_a_keyframe() -> None:
 
 def test_narrator_gives_no_step_before_the_first_round() -> None:
     requested = ev.ControlRequested(kind="stop", origin="signal")
-    assert told([Keyframe.of(RunState()), *stamp([run_started(), requested])])[1:] == ["stop requested (signal)"]
+    assert told([Keyframe.from_state(RunState()), *stamp([run_started(), requested])])[1:] == [
+        "stop requested (signal)"
+    ]
 
 
 @pytest.mark.parametrize("text", ["plain", 'it\'s "so" \\ so', "~ !"])

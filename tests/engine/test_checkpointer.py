@@ -68,7 +68,7 @@ def example(round_number: int = 3) -> Checkpoint:
             "transposed": torch.arange(6.0).view(2, 3).T,
             "channels_last": torch.arange(8.0).view(1, 2, 2, 2).to(memory_format=torch.channels_last),
         },
-        telemetry=encode_json(Keyframe.of(RunState(seq=9))),
+        telemetry=encode_json(Keyframe.from_state(RunState(seq=9))),
     )
 
 

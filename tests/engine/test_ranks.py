@@ -125,7 +125,7 @@ def test_dashboard_and_recording_have_envs_of_all_ranks(ranked: RankedRun) -> No
     run, live = ranked.first.run.directory, ranked.first.state
     history = open_history(run)
     assert history.notices == []
-    assert encode_json(history.state_at(history.length)) == encode_json(Keyframe.of(live).open())
+    assert encode_json(history.state_at(history.length)) == encode_json(Keyframe.from_state(live).decode_state())
     events = list(history.events())
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     assert all(env.stepped is not None for env in live.envs)

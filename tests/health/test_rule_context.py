@@ -170,7 +170,7 @@ def test_resumed_run_finds_the_same_anomalies(run: list[ev.AnyEvent], data: st.D
     for number, (event, expected) in enumerate(zip(stamp(run), meant(run), strict=True)):
         if number in stops:
             inspector = AnomalyDetector()
-            inspector.resume(Keyframe.of(state).open())
+            inspector.resume(Keyframe.from_state(state).decode_state())
         findings = inspector.check(event)
         assert repr(told(findings)) == repr(expected)
         for each in (event, *findings):

@@ -292,7 +292,7 @@ def test_resumed_inspector_finds_the_same_anomalies() -> None:
         for finding in inspector.check(event):
             state.apply(finding)
     other = AnomalyDetector()
-    other.resume(Keyframe.of(state).open())
+    other.resume(Keyframe.from_state(state).decode_state())
     rest = [*course({"accuracy": 0.4}), device_sampled(used=91, total=100), device_sampled(used=10, total=100)]
     rest = [msgspec.structs.replace(event, step=11) if isinstance(event, ev.EnvStepped) else event for event in rest]
     expected = [inspector.check(event) for event in rest]

@@ -518,4 +518,4 @@ def test_events_without_a_run_start_are_read(tmp_path: Path) -> None:
     history = open_history(write_segment(tmp_path, 1, lines(update)))
 
     assert repr(list(history.events())) == repr(update)
-    assert encode_json(Keyframe.of(history.state_at(1))) == encode_json(Keyframe.of(fold(update)))
+    assert encode_json(Keyframe.from_state(history.state_at(1))) == encode_json(Keyframe.from_state(fold(update)))

@@ -23,7 +23,7 @@ def lines(records: Iterable[Record]) -> bytes:
 
 def recording(events: Sequence[AnyEvent], state: RunState | None = None) -> bytes:
     """A segment: the Keyframe of a state, the empty one unless it is given, and the events after it."""
-    return lines([Keyframe.of(state or RunState()), *events])
+    return lines([Keyframe.from_state(state or RunState()), *events])
 
 
 def write_segment(directory: Path, number: int, content: bytes) -> Path:

@@ -46,7 +46,7 @@ def directory_of(run: Path, rank: int) -> Path:
 def record(run: Path, events: Sequence[ev.AnyEvent], ranks: int) -> list[Path]:
     """Every rank's file."""
     run.mkdir()
-    opening = Keyframe.of(RunState())
+    opening = Keyframe.from_state(RunState())
     return [
         write_segment(directory_of(run, rank), 1, lines([opening, *share]))
         for rank, share in enumerate(shares(events, ranks))
@@ -87,13 +87,13 @@ def test_merged_ranks_may_have_different_segments(tmp_path: Path) -> None:
     first, second = shares(RUN, 2)
     cut = len(second) // 2
     record(run, RUN, 2)
-    (run / "rank-1" / "events-00001.jsonl").write_bytes(lines([Keyframe.of(RunState()), *second[:cut]]))
-    write_segment(run / "rank-1", 2, lines([Keyframe.of(fold(RUN[: second[cut - 1].seq])), *second[cut:]]))
+    (run / "rank-1" / "events-00001.jsonl").write_bytes(lines([Keyframe.from_state(RunState()), *second[:cut]]))
+    write_segment(run / "rank-1", 2, lines([Keyframe.from_state(fold(RUN[: second[cut - 1].seq])), *second[cut:]]))
     cut = len(first) // 3
-    (run / "events-00001.jsonl").write_bytes(lines([Keyframe.of(RunState()), *first[:cut]]))
+    (run / "events-00001.jsonl").write_bytes(lines([Keyframe.from_state(RunState()), *first[:cut]]))
     # What rank 0 has heard of the others is in the state as well.
     heard = RUN[: first[cut].seq - 1]
-    write_segment(run, 2, lines([Keyframe.of(fold(heard)), *first[cut:]]))
+    write_segment(run, 2, lines([Keyframe.from_state(fold(heard)), *first[cut:]]))
     assert_same(run, RUN)
 
 
@@ -101,11 +101,11 @@ def goes_back(ranks: int, run: Path) -> list[ev.AnyEvent]:
     """Record a run that went back to its 20th event; the history that is left."""
     kept, undone = RUN[:20], RUN[20:40]
     again = stamp(RUN[30:60], first=21, start=RUN[60].time)
-    back = msgspec.structs.replace(Keyframe.of(fold(kept)), restored=RUN[45].time)
+    back = msgspec.structs.replace(Keyframe.from_state(fold(kept)), restored=RUN[45].time)
     run.mkdir()
     for rank in range(ranks):
         before, after = shares([*kept, *undone], ranks)[rank], shares(again, ranks)[rank]
-        write_segment(directory_of(run, rank), 1, lines([Keyframe.of(RunState()), *before]))
+        write_segment(directory_of(run, rank), 1, lines([Keyframe.from_state(RunState()), *before]))
         write_segment(directory_of(run, rank), 2, lines([back, *after]))
     return [*kept, *again]
 
@@ -118,7 +118,7 @@ def test_merged_history_spans_a_changed_number_of_ranks(tmp_path: Path) -> None:
     run = tmp_path / "run"
     history = goes_back(2, run)
     third = stamp(RUN[60:], first=history[-1].seq + 1, start=RUN[-1].time + 1)
-    back = msgspec.structs.replace(Keyframe.of(fold(history)), restored=RUN[-1].time + 1)
+    back = msgspec.structs.replace(Keyframe.from_state(fold(history)), restored=RUN[-1].time + 1)
     write_segment(run, 3, lines([back, *third]))
     assert_same(run, [*history, *third])
 
@@ -126,9 +126,9 @@ def test_merged_history_spans_a_changed_number_of_ranks(tmp_path: Path) -> None:
 def test_merged_reader_reports_joining_ranks(tmp_path: Path) -> None:
     """What rank 0 records is followed on."""
     run = tmp_path / "run"
-    write_segment(run, 1, lines([Keyframe.of(RunState()), *RUN[:50]]))
+    write_segment(run, 1, lines([Keyframe.from_state(RunState()), *RUN[:50]]))
     history = open_history(run)
-    back = msgspec.structs.replace(Keyframe.of(fold(RUN[:50])), restored=RUN[50].time)
+    back = msgspec.structs.replace(Keyframe.from_state(fold(RUN[:50])), restored=RUN[50].time)
     later = stamp([run_started(), *RUN[50:]], first=51, start=RUN[50].time)
     first, second = shares(later, 2)
     write_segment(run / "rank-1", 1, lines([back, *second]))
@@ -272,6 +272,6 @@ def test_merged_history_is_independent_of_the_split(
     run = tmp_path_factory.mktemp("spread")
     for rank in range(3):
         own = [event for event, owner in zip(RUN, owners, strict=True) if owner == rank or event.seq == 1]
-        write_segment(directory_of(run, rank), 1, lines([Keyframe.of(RunState()), *own]))
+        write_segment(directory_of(run, rank), 1, lines([Keyframe.from_state(RunState()), *own]))
     history = open_history(run)
     assert repr(list(history.events())) == repr(RUN)

@@ -85,10 +85,10 @@ def test_recorder_writes_without_a_flush(recorder: Recorder) -> None:
 
 
 def test_recorder_snapshot_includes_the_last_event(recorder: Recorder) -> None:
-    assert repr(recorder.snapshot().open()) == repr(fold([]))
+    assert repr(recorder.snapshot().decode_state()) == repr(fold([]))
     for start, stop in ((0, 1), (1, 47)):
         put_all(recorder, RUN[start:stop])
-        assert repr(recorder.snapshot().open()) == repr(fold(RUN[:stop]))
+        assert repr(recorder.snapshot().decode_state()) == repr(fold(RUN[:stop]))
 
 
 def test_segments_are_packed_and_start_with_a_keyframe(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,10 +111,10 @@ def test_segments_are_packed_and_start_with_a_keyframe(recorder: Recorder, monke
 def test_restore_starts_a_segment_and_undoes_later_events(recorder: Recorder) -> None:
     anew = stamp(RUN[31:40], first=32, start=RUN[-1].time)
     put_all(recorder, RUN[:60])
-    recorder.put(Keyframe.of(fold(RUN[:31])))
+    recorder.put(Keyframe.from_state(fold(RUN[:31])))
     put_all(recorder, anew)
 
-    assert repr(recorder.snapshot().open()) == repr(fold(RUN[:31] + anew))
+    assert repr(recorder.snapshot().decode_state()) == repr(fold(RUN[:31] + anew))
     recorder.close()
     assert files(recorder.directory) == ["events-00001.jsonl.zst", "events-00002.jsonl.zst"]
     assert repr(read(recorder.directory)) == repr(RUN[:31] + anew)
@@ -123,7 +123,7 @@ def test_restore_starts_a_segment_and_undoes_later_events(recorder: Recorder) ->
 def test_resumed_recorder_continues_after_a_killed_one(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, recording(RUN[:60]) + b'{"type":"EnvSt')
     recorder = Recorder(tmp_path)
-    recorder.put(Keyframe.of(fold(RUN[:31])))
+    recorder.put(Keyframe.from_state(fold(RUN[:31])))
     put_all(recorder, RUN[31:])
     recorder.close()
 
@@ -177,7 +177,7 @@ def test_full_disk_loses_no_events_and_recovers(recorder: Recorder, monkeypatch:
 
     assert not recorder.flush()
     assert recorder.failure == f"cannot record to {recorder.directory}: No space left on device"
-    assert repr(recorder.snapshot().open()) == repr(fold(RUN[:90]))
+    assert repr(recorder.snapshot().decode_state()) == repr(fold(RUN[:90]))
     if files(recorder.directory):
         held = open_history(recorder.directory)  # what is there is valid
         assert repr(list(held.events())) == repr(RUN[: held.length])
@@ -236,7 +236,7 @@ def test_unfinishable_segment_is_reported_and_replaced(
         recorder.close()
         assert recorder.failure == text
         return
-    recorder.put(Keyframe.of(fold(RUN[:50])))
+    recorder.put(Keyframe.from_state(fold(RUN[:50])))
     assert recorder.flush()
     assert len(closed) == 1
     assert recorder.notices.pop() == text

@@ -21,7 +21,7 @@ def fold(records: list[Record]) -> RunState:
     state = RunState()
     for record in records:
         if isinstance(record, Keyframe):
-            state = record.open()
+            state = record.decode_state()
         else:
             state.apply(record)
     return state
@@ -60,7 +60,7 @@ def test_tail_yields_every_record_once_in_order(tmp_path: Path) -> None:
 def test_tail_starts_at_the_last_segment(tmp_path: Path) -> None:
     segment_path(tmp_path, 1).write_bytes(b"this is not looked at\n")
     early = fold(list(RUN[:30]))
-    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(early), *RUN[30:40]))
+    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(early), *RUN[30:40]))
     tail = RecordingFollower(tmp_path)
     heard = list(tail.poll())
     assert kinds(heard) == ["Keyframe", *kinds(list(RUN[30:40]))]
@@ -70,28 +70,28 @@ def test_tail_starts_at_the_last_segment(tmp_path: Path) -> None:
 
 def test_tail_continues_into_a_new_segment(tmp_path: Path) -> None:
     first = segment_path(tmp_path, 1)
-    first.write_bytes(lines(Keyframe.of(RunState()), *RUN[:20]))
+    first.write_bytes(lines(Keyframe.from_state(RunState()), *RUN[:20]))
     tail = RecordingFollower(tmp_path)
     assert len(list(tail.poll())) == 21
     with first.open("ab") as file:
         file.write(lines(*RUN[20:25]))
-    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(fold(list(RUN[:25]))), *RUN[25:30]))
+    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(fold(list(RUN[:25]))), *RUN[25:30]))
     compress_segment(first)
     assert lines(*tail.poll()) == lines(*RUN[20:30])
 
 
 def test_tail_yields_the_restored_state(tmp_path: Path) -> None:
     first = segment_path(tmp_path, 1)
-    first.write_bytes(lines(Keyframe.of(RunState()), *RUN[:20]))
+    first.write_bytes(lines(Keyframe.from_state(RunState()), *RUN[:20]))
     tail = RecordingFollower(tmp_path)
     heard = list(tail.poll())
-    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(fold(list(RUN[:10]))), *RUN[10:12]))
+    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(fold(list(RUN[:10]))), *RUN[10:12]))
     heard += tail.poll()
     assert folded(heard) == folded(list(RUN[:12]))
 
 
 def test_tail_waits_for_the_rest_of_a_line(tmp_path: Path) -> None:
-    content = lines(Keyframe.of(RunState()), *RUN[:9])
+    content = lines(Keyframe.from_state(RunState()), *RUN[:9])
     file = segment_path(tmp_path, 1)
     for cut in (0, 10, len(content) - 5):
         file.write_bytes(content[:cut])
@@ -104,11 +104,13 @@ def test_tail_waits_for_the_rest_of_a_line(tmp_path: Path) -> None:
 
 def test_tail_reports_unreadable_lines(tmp_path: Path) -> None:
     unknown = b'{"type":"Sneezed","seq":3,"time":1.0}\n' * 2
-    content = lines(Keyframe.of(RunState()), *RUN[:5]) + unknown + b"rubbish\n" + lines(*RUN[5:7]) + b'{"type":"RunE'
+    content = (
+        lines(Keyframe.from_state(RunState()), *RUN[:5]) + unknown + b"rubbish\n" + lines(*RUN[5:7]) + b'{"type":"RunE'
+    )
     segment_path(tmp_path, 1).write_bytes(content)
     tail = RecordingFollower(tmp_path)
     assert len(list(tail.poll())) == 8
-    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(fold(list(RUN[:7]))), *RUN[7:9]))
+    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(fold(list(RUN[:7]))), *RUN[7:9]))
     assert len(list(tail.poll())) == 2
     skipped, damaged, torn = tail.notices
     assert skipped == "events of the unknown type Sneezed were skipped; a newer version wrote them"
@@ -117,19 +119,19 @@ def test_tail_reports_unreadable_lines(tmp_path: Path) -> None:
 
 
 def test_tail_reports_a_deleted_file_and_reads_the_next(tmp_path: Path) -> None:
-    segment_path(tmp_path, 1).write_bytes(lines(Keyframe.of(RunState()), *RUN[:5]))
+    segment_path(tmp_path, 1).write_bytes(lines(Keyframe.from_state(RunState()), *RUN[:5]))
     tail = RecordingFollower(tmp_path)
     records = list(tail.poll())
     segment_path(tmp_path, 1).unlink()
     assert list(tail.poll()) == []
-    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.of(fold(list(RUN[:9]))), *RUN[9:12]))
+    segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(fold(list(RUN[:9]))), *RUN[9:12]))
     records += tail.poll()
     assert folded(records) == folded(list(RUN[:12]))
     assert tail.notices == [f"{segment_path(tmp_path, 1)} has vanished: what was not read of it is lost"]
 
 
 def test_tail_summarises_much_damage(tmp_path: Path) -> None:
-    segment_path(tmp_path, 1).write_bytes(lines(Keyframe.of(RunState())) + b"rubbish\n" * 1000)
+    segment_path(tmp_path, 1).write_bytes(lines(Keyframe.from_state(RunState())) + b"rubbish\n" * 1000)
     tail = RecordingFollower(tmp_path)
     list(tail.poll())
     assert len(tail.notices) == MAX_DAMAGE_NOTICES + 1
@@ -153,7 +155,7 @@ def test_tail_merges_ranks_into_one_stream(tmp_path: Path) -> None:
     other.mkdir()
     started, rest = RUN[0], RUN[1:60]
     assert isinstance(started, ev.RunStarted)
-    opening = Keyframe.of(RunState())
+    opening = Keyframe.from_state(RunState())
     shares = [[event for event in rest if event.seq % 2 == part] for part in (1, 0)]
     segment_path(tmp_path, 1).write_bytes(lines(opening, started, *shares[0][:10]))
     segment_path(other, 1).write_bytes(lines(opening, started, *shares[1][:10]))

@@ -88,7 +88,7 @@ def test_alerts_report_a_silent_engine_once() -> None:
 def test_alerts_skip_events_before_the_start() -> None:
     """A keyframe starts a late viewer or follows a restore: its anomalies are not new."""
     ear = Ear(BROKEN)
-    ear.session.say(Keyframe.of(fold(stamp([*START, BROKEN, BROKEN]))))
+    ear.session.say(Keyframe.from_state(fold(stamp([*START, BROKEN, BROKEN]))))
     assert ear.hear() is None
     assert not ear.begun
     ear.seq += 1

@@ -367,7 +367,7 @@ async def test_panels_redraw_after_restore() -> None:
         app.source.state.envs[0].stepped = msgspec.structs.replace(
             changed, accuracy=0.99
         )  # the same position in another history
-        session.say(Keyframe.of(app.source.state))
+        session.say(Keyframe.from_state(app.source.state))
         await settle(pilot)
         after = app.screen.query_one(EnvTable).text
     assert row(before, 0)[1] != "99.0"

@@ -43,7 +43,7 @@ def test_live_source_keyframe_replaces_the_state() -> None:
         early.apply(event)
     for event in run:
         late.apply(event)
-    source = LiveSource(FakeSession([*run, Keyframe.of(early)]))
+    source = LiveSource(FakeSession([*run, Keyframe.from_state(early)]))
     source.tick(0.2)
     assert source.state.seq == 20
     assert source.state == early

@@ -80,18 +80,18 @@ def test_keyframe_round_trip_keeps_the_state() -> None:
     state.walls.append(math.nan)
     state.envs[0].returns.append(-math.inf)
 
-    line = encode_json(Keyframe.of(state))
+    line = encode_json(Keyframe.from_state(state))
 
     keyframe = DECODER.decode(line)
     assert isinstance(keyframe, Keyframe)
     assert (keyframe.seq, keyframe.time) == (state.seq, state.time)
-    assert repr(keyframe.open()) == repr(state)
+    assert repr(keyframe.decode_state()) == repr(state)
 
 
 def test_keyframe_opens_to_an_independent_state() -> None:
-    keyframe = Keyframe.of(fold(example_run()))
+    keyframe = Keyframe.from_state(fold(example_run()))
 
-    keyframe.open().envs[0].accuracy.append(1.0)
+    keyframe.decode_state().envs[0].accuracy.append(1.0)
 
-    assert repr(keyframe.open()) == repr(fold(example_run()))
-    assert isinstance(keyframe.open(), RunState)
+    assert repr(keyframe.decode_state()) == repr(fold(example_run()))
+    assert isinstance(keyframe.decode_state(), RunState)

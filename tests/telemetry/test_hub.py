@@ -35,7 +35,7 @@ class Memory:
         return self.failure is None
 
     def snapshot(self) -> Keyframe:
-        return Keyframe.of(RunState())
+        return Keyframe.from_state(RunState())
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_hub_continues_numbering_after_restore(hub: EventHub, memory: Memory) ->
     heard = hub.subscribe()
     for _ in range(9):
         hub.emit(run_started())
-    keyframe = Keyframe.of(RunState(seq=4, time=1.0))
+    keyframe = Keyframe.from_state(RunState(seq=4, time=1.0))
     hub.rewind(keyframe)
     hub.emit(ev.RoundStarted(round=1))
 
@@ -141,7 +141,7 @@ def test_hub_continues_numbering_after_restore(hub: EventHub, memory: Memory) ->
     restored = memory.records[-2]
     assert isinstance(restored, Keyframe)
     assert restored.restored > 0
-    assert restored.open() == keyframe.open()
+    assert restored.decode_state() == keyframe.decode_state()
 
 
 def test_hub_reports_lost_events_once(hub: EventHub, memory: Memory) -> None:
@@ -181,7 +181,7 @@ def test_hub_snapshot_equals_the_state_of_a_listener(tmp_path: Path) -> None:
         assert not isinstance(record, Keyframe)
         state.apply(record)
 
-    assert repr(hub.snapshot().open()) == repr(state)
+    assert repr(hub.snapshot().decode_state()) == repr(state)
     assert hub.seq == state.seq == 3
     assert hub.flush()
     recorder.close()

@@ -43,7 +43,7 @@ def test_series_continues_after_a_keyframe() -> None:
         whole.apply(event)
     for event in run[:300]:
         first.apply(event)
-    second = Keyframe.of(first).open()
+    second = Keyframe.from_state(first).decode_state()
     for event in run[300:]:
         second.apply(event)
     assert second.learning == whole.learning
@@ -111,7 +111,7 @@ def test_trace_covers_the_current_episode() -> None:
     assert (one.step, one.stages, one.contributions) == (1, "dbe", [None, 0.04, None])
     assert (one.loss_scale, one.skipped, one.parts, one.probability) == (512.0, {"host": 2}, first.reward_parts, 0.25)
     assert two.skipped == {}
-    assert Keyframe.of(state).open().envs == state.envs
+    assert Keyframe.from_state(state).decode_state().envs == state.envs
     for event in stamp([ev.RoundStarted(round=2)], first=100):
         state.apply(event)
     assert state.envs[0].trace == []

@@ -74,8 +74,8 @@ class AttachedRun:
         state = RunState()
         for record in self._tail.poll():
             if isinstance(record, Keyframe):
-                state = record.open()
+                state = record.decode_state()
             else:
                 state.apply(record)
         if state.seq:
-            self.records.put(Keyframe.of(state))
+            self.records.put(Keyframe.from_state(state))

@@ -67,7 +67,7 @@ class RunPrinter:
     def _handle(self, record: Record) -> Iterator[tuple[float, str, str]]:
         """Fold a record in; the lines that it gives rise to."""
         if isinstance(record, Keyframe):
-            self._state = record.open()
+            self._state = record.decode_state()
             self._finished = None
             return
         state = self._state

@@ -202,7 +202,7 @@ def _capture(training: TrainingState) -> _TrainerState:
 def _load(training: TrainingState, saved: Checkpoint) -> Keyframe:
     """Set the state of this rank from a checkpoint. Return the telemetry state of that time."""
     keyframe = make_decoder(Keyframe).decode(saved.telemetry)
-    keyframe.open()
+    keyframe.decode_state()
     _install(training, _TrainerState(saved.round, saved.step, _local_state(saved.state, training.ranks), saved.tensors))
     return keyframe
 

@@ -72,7 +72,7 @@ class AnomalyDetector:
             case ev.DeviceSampled():
                 self._context.fold_sample(event)
             case ev.RunStarted():
-                self._context.vitals.fold_start(event)
+                self._context.health.fold_start(event)
             case _:
                 pass
 

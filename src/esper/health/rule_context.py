@@ -90,7 +90,7 @@ class RuleContext:
 
     def __init__(self, vitals: RunHealth) -> None:
         """`vitals` are those of the run so far; they are kept up to date here."""
-        self.vitals = vitals
+        self.health = vitals
         self.episodes: dict[int, EpisodeExtremes] = {}
         """By env."""
         self.not_finite: list[tuple[str, float]] = []
@@ -104,18 +104,18 @@ class RuleContext:
 
     def fold_step(self, event: ev.EnvStepped) -> bool:
         """Take a step of an env in. Returns whether an episode began with it."""
-        self.not_finite = self.vitals.fold_step(event)
-        return self._follow(event.env, self.vitals.envs[event.env].recent[-1])
+        self.not_finite = self.health.fold_step(event)
+        return self._follow(event.env, self.health.envs[event.env].recent[-1])
 
     def fold_sample(self, event: ev.DeviceSampled) -> None:
         """Take a sample of a device in."""
-        self.vitals.fold_sample(event)
+        self.health.fold_sample(event)
         self._loads.pop(event.device, None)
 
     def lane_load(self, lane: str, steps: int) -> float | None:
         """As `LaneVitals.load`, of a lane that was sampled; it is always asked for over as many steps."""
         if lane not in self._loads:
-            self._loads[lane] = self.vitals.lanes[lane].mean_load(steps)
+            self._loads[lane] = self.health.lanes[lane].mean_load(steps)
         return self._loads[lane]
 
     def _follow(self, number: int, vital: EnvStepStats) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from esper.domain import Rule
 from esper.health.rule_context import RuleContext
 from esper.telemetry import events as ev
-from esper.telemetry.health_stats import MemoryHealth, memory_of, non_finite_update
+from esper.telemetry.health_stats import MemoryHealth, memory_name, non_finite_update
 
 DEAD_GRAD_NORM = 1e-8
 """A head that learns less than this in an update does not learn."""
@@ -133,11 +133,11 @@ def _exploding_norm(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.
 
 def _exploding_owner(event: ev.EnvStepped, evidence: RuleContext, owner: int, norm: float) -> Iterable[ev.AnomalyFound]:
     """`owner`: 0 is the host, the others are the slots."""
-    before = evidence.vitals.envs[event.env].episode[:-1]
+    before = evidence.health.envs[event.env].episode[:-1]
     name, earlier = "the host", [vital.grad_norm for vital in before]
     if owner:
         slot = event.slots[owner - 1]
-        name = evidence.vitals.describe_seed(event, owner - 1)
+        name = evidence.health.describe_seed(event, owner - 1)
         # Only of this seed: the norms of the one before it in the slot say nothing of it.
         earlier = [vital.slots[owner - 1] for vital in before[-slot.age :] if slot.age]
     limit = explosion_limit(earlier, norm)
@@ -151,7 +151,7 @@ def _exploding_owner(event: ev.EnvStepped, evidence: RuleContext, owner: int, no
 def _repeated_skips(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.AnomalyFound]:
     if not event.lost:
         return ()
-    recent = evidence.vitals.envs[event.env].recent[-MAX_CONSECUTIVE_SKIPS:]
+    recent = evidence.health.envs[event.env].recent[-MAX_CONSECUTIVE_SKIPS:]
     if len(recent) < MAX_CONSECUTIVE_SKIPS or not all(vital.lost for vital in recent):
         return ()
     lost = sum(vital.lost for vital in recent)
@@ -165,7 +165,7 @@ def _stalled(event: ev.EnvStepped, evidence: RuleContext) -> Iterable[ev.Anomaly
     middle = evidence.accuracies.median_of_others(event.env)
     if middle is None or not event.accuracy < middle - STALLED_MIN_GAP:
         return ()
-    course = [vital.accuracy for vital in evidence.vitals.envs[event.env].episode]
+    course = [vital.accuracy for vital in evidence.health.envs[event.env].episode]
     if len(course) <= STALLED_STEPS or max(course[-STALLED_STEPS:]) > max(course[:-STALLED_STEPS]):
         return ()
     text = f"no better for {STALLED_STEPS} steps at {event.accuracy:.1%}, the median of the others is {middle:.1%}"
@@ -254,7 +254,7 @@ def predict_full_round(course: MemoryHealth) -> int | None:
 
 
 def _memory_nearly_full(event: ev.DeviceSampled, evidence: RuleContext) -> Iterator[ev.AnomalyFound]:
-    if not evidence.vitals.is_memory_reporter(event.device):
+    if not evidence.health.is_memory_reporter(event.device):
         return
     if event.used is not None and event.total and event.used / event.total > MAX_MEMORY_FRACTION:
         share = event.used / event.total
@@ -269,9 +269,9 @@ def _memory_nearly_full(event: ev.DeviceSampled, evidence: RuleContext) -> Itera
 
 
 def _memory_grows(event: ev.DeviceSampled, evidence: RuleContext) -> Iterator[ev.AnomalyFound]:
-    course = evidence.vitals.memories[memory_of(event.device)]
+    course = evidence.health.memories[memory_name(event.device)]
     grows = memory_growth(course)
-    if grows is not None and course.total and evidence.vitals.is_memory_reporter(event.device):
+    if grows is not None and course.total and evidence.health.is_memory_reporter(event.device):
         full = predict_full_round(course)
         yield ev.AnomalyFound(
             rule=Rule.MEMORY_GROWS.value,
@@ -318,7 +318,7 @@ def _straggling_lane(event: ev.DeviceSampled, evidence: RuleContext) -> Iterator
     mine = evidence.lane_load(event.device, STRAGGLING_STEPS)
     if mine is None:
         return
-    loads = [evidence.lane_load(lane, STRAGGLING_STEPS) for lane in evidence.vitals.lanes if lane != event.device]
+    loads = [evidence.lane_load(lane, STRAGGLING_STEPS) for lane in evidence.health.lanes if lane != event.device]
     usual = median([load for load in loads if load is not None] or [0.0])
     if usual > 0 and mine > STRAGGLER_RATIO * usual:
         yield ev.AnomalyFound(

@@ -247,7 +247,7 @@ def write_excerpt(history: History, position: int, directory: Path) -> Path:
             zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(file) as packer,
         ):
             for first, last in history.contiguous_ranges(start, stop):
-                packer.write(encode_json(Keyframe.of(history.state_at(first))) + b"\n")
+                packer.write(encode_json(Keyframe.from_state(history.state_at(first))) + b"\n")
                 events = history.events(first, last)
                 while batch := list(islice(events, _BATCH)):
                     packer.write(encode_lines(batch))

@@ -286,7 +286,7 @@ class History:
     def _apply_keyframe(self, end: int, text: bytes, keyframe: Keyframe) -> int:
         """Go on from a Keyframe. Returns the position up to which the history is as it was."""
         try:
-            state = keyframe.open()
+            state = keyframe.decode_state()
         except msgspec.DecodeError as error:
             self._skip(end, UnreadableLine(None, str(error)))
             return self.length

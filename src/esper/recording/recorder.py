@@ -207,12 +207,12 @@ class Recorder:
         else:
             own = [record for record in self._batch if type(record) is not _RemoteEvent]
             if own:
-                segment = self._segment or self._begin_segment(Keyframe.of(self._state))
+                segment = self._segment or self._begin_segment(Keyframe.from_state(self._state))
                 segment.append(encode_lines(own))
         self._state = _fold(self._state, self._batch)
         self._batch = []
         if self._segment is not None and self._segment.size >= MAX_SEGMENT_BYTES:
-            self._begin_segment(Keyframe.of(self._state))
+            self._begin_segment(Keyframe.from_state(self._state))
 
     def _begin_segment(self, keyframe: Keyframe) -> SegmentWriter:
         """Finish the segment, and begin the next with a Keyframe. Raises OSError; then nothing has changed."""
@@ -248,8 +248,8 @@ class Recorder:
             if request.snapshot:
                 # No event can have come since: the one who asks is the one who emits.
                 waiting = [*self._batch, *self._incoming.copy()]
-                request.keyframe = Keyframe.of(
-                    _fold(Keyframe.of(self._state).open(), waiting) if waiting else self._state
+                request.keyframe = Keyframe.from_state(
+                    _fold(Keyframe.from_state(self._state).decode_state(), waiting) if waiting else self._state
                 )
             request.done.set()
 
@@ -311,7 +311,7 @@ def _fold(state: RunState, records: Iterable[Record | _RemoteEvent]) -> RunState
         if type(record) is _RemoteEvent:
             state.apply(record.event)
         elif type(record) is Keyframe:
-            state = record.open()
+            state = record.decode_state()
         else:
             state.apply(record)
     return state

@@ -90,7 +90,7 @@ class RecordingFollower:
     def _apply_keyframe(self, keyframe: Keyframe) -> Iterator[Keyframe]:
         """A Keyframe that says nothing new, as that of a next segment, is kept back."""
         try:
-            self._envs = len(keyframe.open().envs)
+            self._envs = len(keyframe.decode_state().envs)
         except msgspec.DecodeError as error:
             raise ReadError(f"{self._run}: this version cannot read its state: {error}") from error
         if keyframe.seq != self._seq:

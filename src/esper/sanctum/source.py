@@ -179,7 +179,7 @@ class LiveSource:
         for _ in range(count):
             record = records.get_nowait()
             if isinstance(record, Keyframe):
-                self.live_state = record.open()
+                self.live_state = record.decode_state()
             else:
                 self.live_state.apply(record)
             self.requests.mark_answered(record)

@@ -132,7 +132,7 @@ class SeedMoved(Event, frozen=True, kw_only=True, tag=True):
     """Why: the op that asked for it, or the timer or gate that let it through."""
 
 
-class _Gate(Event, frozen=True, kw_only=True):
+class _GateEvent(Event, frozen=True, kw_only=True):
     round: int
     step: int
     env: int
@@ -143,11 +143,11 @@ class _Gate(Event, frozen=True, kw_only=True):
     """All conditions of the gate, those that hold too."""
 
 
-class GateRefused(_Gate, frozen=True, kw_only=True, tag=True):
+class GateRefused(_GateEvent, frozen=True, kw_only=True, tag=True):
     """A gate began to hold a seed back, or holds it back for another reason than before."""
 
 
-class GateOpened(_Gate, frozen=True, kw_only=True, tag=True):
+class GateOpened(_GateEvent, frozen=True, kw_only=True, tag=True):
     """A gate that held a seed back does so no more, and the seed has yet to move on."""
 
 

@@ -226,7 +226,7 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     envs: dict[int, EnvHealth] = msgspec.field(default_factory=dict)
     lanes: dict[str, LaneHealth] = msgspec.field(default_factory=dict)
     memories: dict[str, MemoryHealth] = msgspec.field(default_factory=dict)
-    """By `memory_of`."""
+    """Keyed by `memory_name`."""
     bad: dict[str, NonFiniteCount] = msgspec.field(default_factory=dict)
     """What was ever not finite, by place and quantity."""
 
@@ -271,7 +271,7 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
             lane = self.lanes[event.device] = LaneHealth()
         lane.fold(event)
         if self.is_memory_reporter(event.device):
-            memory = memory_of(event.device)
+            memory = memory_name(event.device)
             course = self.memories.get(memory)
             if course is None:
                 course = self.memories[memory] = MemoryHealth()
@@ -279,8 +279,8 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def is_memory_reporter(self, device: str) -> bool:
         """Whether it is the lane whose samples stand for its memory: the first of those that share it."""
-        memory = memory_of(device)
-        return device == next((lane for lane in self.lanes if memory_of(lane) == memory), device)
+        memory = memory_name(device)
+        return device == next((lane for lane in self.lanes if memory_name(lane) == memory), device)
 
     def _non_finite(self, event: ev.EnvStepped) -> list[tuple[str, float]]:
         """What is not finite in a step: the quantity, as people name it, and the value."""
@@ -310,7 +310,7 @@ def bytes_held(event: ev.DeviceSampled) -> int | None:
 
 
 @lru_cache
-def memory_of(device: str) -> str:
+def memory_name(device: str) -> str:
     """Name of the memory of a lane: `1/cpu` for lane `1/cpu:3`; a GPU has one of its own."""
     name, _, _ = device.rpartition(":")
     return name if name.rpartition("/")[2] == "cpu" else device

@@ -97,7 +97,7 @@ class EventHub:
     def rewind(self, keyframe: Keyframe) -> None:
         """Go back to the state of a checkpoint: listeners get it, and the next event follows its number."""
         self.seq = keyframe.seq
-        self._detector.resume(keyframe.open())
+        self._detector.resume(keyframe.decode_state())
         self._give(replace(keyframe, restored=self._clock()))
 
     def flush(self) -> bool:

@@ -82,7 +82,7 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Optimizer steps skipped, by owner."""
 
     @classmethod
-    def of(cls, event: ev.EnvStepped) -> StepTrace:
+    def from_event(cls, event: ev.EnvStepped) -> StepTrace:
         """The trace that a step leaves."""
         stages = ""
         contributions: list[float | None] = []

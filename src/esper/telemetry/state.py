@@ -231,7 +231,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env.episode_return += event.reward
         env.accuracy.append(event.accuracy)
         env.rewards.append(event.reward)
-        env.trace.append(StepTrace.of(event))
+        env.trace.append(StepTrace.from_event(event))
         if len(env.accuracy) > SERIES_POINTS:
             for ring in (env.accuracy, env.rewards, env.trace):
                 del ring[:-SERIES_POINTS]
@@ -383,11 +383,11 @@ class Keyframe(ev.Event, frozen=True, kw_only=True, tag=True):
     """The JSON of the RunState; `open` it only where it is needed."""
 
     @classmethod
-    def of(cls, state: RunState) -> Keyframe:
+    def from_state(cls, state: RunState) -> Keyframe:
         """Freeze a state."""
         return cls(seq=state.seq, time=state.time, state=msgspec.Raw(encode_json(state)))
 
-    def open(self) -> RunState:
+    def decode_state(self) -> RunState:
         """A fresh RunState that the caller owns."""
         return _STATE.decode(self.state)
 

@@ -142,7 +142,7 @@ def _print_replay(playback: Playback, rival: GhostRun | None, *, narrate: bool) 
 
     print_warnings(playback.history.notices)
     if narrate:
-        here = Keyframe.of(playback.state)
+        here = Keyframe.from_state(playback.state)
         Narrator(sys.stdout).run(itertools.chain([here], playback.history.events(playback.position)))
     else:
         print(format_summary(playback.state, _run_status(playback)))

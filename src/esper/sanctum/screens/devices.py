@@ -20,7 +20,7 @@ from esper.sanctum.symbols import Cell, compact_cell, number_cell, percent_cell
 from esper.sanctum.widgets.chart import Chart, Label, labels_width, place_labels
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.events import DeviceSampled
-from esper.telemetry.health_stats import MAX_STEPS, MemoryHealth, memory_of
+from esper.telemetry.health_stats import MAX_STEPS, MemoryHealth, memory_name
 from esper.text_plot import next_nice, sparkline
 
 
@@ -190,7 +190,7 @@ class MemoryChart(Panel):
 
     def _present(self, name: str) -> dict[str, float | None]:
         """By what the curves are called, what the lane says that tells of this memory."""
-        told = next(sample for sample in self.state.devices.values() if memory_of(sample.device) == name)
+        told = next(sample for sample in self.state.devices.values() if memory_name(sample.device) == name)
         sizes = (told.allocated, told.reserved, told.used)
         return dict(zip(_words(name), map(_gib, sizes), strict=True))
 
@@ -244,7 +244,7 @@ class MemoryByOwner(Panel):
         sharing: defaultdict[str, list[DeviceSampled]] = defaultdict(list)
         for sample in self.state.devices.values():
             if sample.owners:
-                sharing[memory_of(sample.device)].append(sample)
+                sharing[memory_name(sample.device)].append(sample)
         rows: list[tuple[str, dict[str, int], int | None]] = []
         for memory, lanes in sharing.items():
             rest = _rest(lanes)

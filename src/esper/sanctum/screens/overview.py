@@ -24,7 +24,7 @@ from esper.sanctum.widgets.env_table import EnvTable, FilterBox
 from esper.sanctum.widgets.heads import HeadList
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.events import DeviceSampled
-from esper.telemetry.health_stats import memory_of
+from esper.telemetry.health_stats import memory_name
 from esper.telemetry.state import LogLine
 
 
@@ -140,7 +140,7 @@ class DeviceList(Panel):
 
     def _memories(self) -> dict[str, DeviceSampled]:
         """The last sample of each memory there is."""
-        return {memory_of(name): sample for name, sample in self.state.devices.items()}
+        return {memory_name(name): sample for name, sample in self.state.devices.items()}
 
     def _busy(self, name: str, sample: DeviceSampled, names: int, width: int) -> Line:
         line = (
@@ -177,7 +177,7 @@ class DeviceList(Panel):
 
 
 def _is_cpu(name: str) -> bool:
-    return memory_of(name) != name
+    return memory_name(name) != name
 
 
 def _gib(size: int | None, *, wide: bool) -> Cell:
