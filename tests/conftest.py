@@ -1,5 +1,5 @@
-"""What every test runs under: one intra-op thread, as in a lane, masks that are checked, properties that repeat and are
-not timed, and for programs the environment that users have.
+"""Settings of all tests: one intra-op thread, as in a lane; validated masks; repeatable, untimed properties; and, for
+programs that tests start, the environment of a user.
 """
 
 import os
@@ -11,16 +11,16 @@ from hypothesis import HealthCheck, settings
 
 from esper.policy import masks
 
-for name in ("PYTHONUNBUFFERED", "COLUMNS", "LINES"):  # users do not have them; pytest -n sets the size of a terminal
+for name in ("PYTHONUNBUFFERED", "COLUMNS", "LINES"):  # absent for users; pytest -n sets the terminal size
     os.environ.pop(name, None)
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
-    if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup: then programs that tests start would ignore it too
+    if signal.getsignal(number) is signal.SIG_IGN:  # under nohup: programs started by tests would inherit it
         signal.signal(number, handler)
-# They read and write files and train, beside other tests and on machines that others use too: their time says nothing.
+# Properties read and write files and train, on machines that run other work: their duration means nothing.
 settings.register_profile(
     "search", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-# What fails for one fails for all, and again: new examples are looked for with --hypothesis-profile=search.
+# The examples are the same in every run; search for new ones with --hypothesis-profile=search.
 settings.register_profile("repeatable", settings.get_profile("search"), derandomize=True)
 settings.load_profile("repeatable")
 

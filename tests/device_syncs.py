@@ -1,4 +1,4 @@
-"""What the host reads from tensors while it should read nothing."""
+"""Detects reads of tensors by the host. On a GPU, each would wait for the device."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 READS = ("item", "cpu", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__")
-"""By which Python takes numbers from a tensor; on a GPU each waits for the device."""
+"""Tensor methods that copy numbers to Python; on a GPU each waits for the device."""
 
 
 class _Scalars(TorchDispatchMode):
-    """Notes the scalars that operators take from tensors by themselves."""
+    """Records the scalars that operators read from tensors implicitly."""
 
     def __init__(self, found: list[str]) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class _Scalars(TorchDispatchMode):
 
 @contextmanager
 def device_syncs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What the host reads from tensors, by the name of the call."""
+    """Yield a list of the calls by which the host reads tensors inside the context."""
     found: list[str] = []
 
     def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:

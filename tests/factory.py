@@ -1,4 +1,4 @@
-"""A small run made of events, as an engine would emit them: for tests of whatever reads a run."""
+"""A small run as a sequence of events, for tests of the code that reads runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLUEPRINTS = ["conv_small", "conv_light", "norm"]
 
 
 def example_run(envs: int = 4, rounds: int = 2, steps: int = 5) -> list[ev.AnyEvent]:
-    """A whole run, numbered and dated, the same every time: a gate refuses, a gradient is NaN, a head is dead."""
+    """Return the events of a whole run with a refused gate, a NaN gradient and a dead head. Always the same."""
     draw = random.Random(0)
     run: list[ev.AnyEvent] = [run_started(envs, rounds, steps)]
     for round_ in range(1, rounds + 1):
@@ -39,12 +39,12 @@ def example_run(envs: int = 4, rounds: int = 2, steps: int = 5) -> list[ev.AnyEv
 
 
 def stamp(run: Iterable[ev.AnyEvent], first: int = 1, start: float = START) -> list[ev.AnyEvent]:
-    """Number and date events as the hub does, a hundredth of a second apart."""
+    """Number and timestamp events like the hub, 0.01 s apart."""
     return [msgspec.structs.replace(event, seq=first + i, time=start + i / 100) for i, event in enumerate(run)]
 
 
 def run_started(envs: int = 4, rounds: int = 2, steps: int = 5) -> ev.RunStarted:
-    """The first event of a run on two CPU lanes."""
+    """Return the first event of a run on two CPU lanes."""
     return ev.RunStarted(
         run="digits_impaired-20261121-015300",
         task="digits_impaired",
@@ -61,7 +61,7 @@ def run_started(envs: int = 4, rounds: int = 2, steps: int = 5) -> ev.RunStarted
 
 
 def env_stepped(env: int = 0, round: int = 1, step: int = 1, **changes: object) -> ev.EnvStepped:
-    """An ordinary step of one env, with one blending seed, but for the fields given."""
+    """Return an ordinary step of one env with one blending seed; arguments override fields."""
     event = ev.EnvStepped(
         round=round,
         step=step,
@@ -90,7 +90,7 @@ def env_stepped(env: int = 0, round: int = 1, step: int = 1, **changes: object) 
 
 
 def policy_updated(round: int = 1, **changes: object) -> ev.PolicyUpdated:
-    """An ordinary update but for the fields given: `alpha_curve` had no choice, and `tempo` got no gradient."""
+    """Return an ordinary update; arguments override fields. `alpha_curve` had no choice, `tempo` no gradient."""
     heads = {name: ev.HeadReading(grad_norm=0.1 + i / 50, entropy=0.9) for i, name in enumerate(HEADS)}
     heads["tempo"] = ev.HeadReading(entropy=0.8)
     heads["alpha_curve"] = ev.HeadReading()
@@ -113,7 +113,7 @@ def policy_updated(round: int = 1, **changes: object) -> ev.PolicyUpdated:
 
 
 def device_sampled(device: str = "cpu:0", **changes: object) -> ev.DeviceSampled:
-    """A CPU lane that keeps well within its memory, but for the fields given."""
+    """Return a sample of a CPU lane with plenty of free memory; arguments override fields."""
     event = ev.DeviceSampled(device=device, envs=2, active=2, busy=0.8, allocated=2**29, used=2**32, total=2**34)
     return msgspec.structs.replace(event, **changes)
 

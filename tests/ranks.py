@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: they meet at a barrier and add what each has brought."""
+"""Ranks as threads of one process. Their all-reduce waits at a barrier and sums the tensors of all threads."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from esper.ranks import RankGroup
 T = TypeVar("T")
 
 
-class Meeting:
-    """Where so many ranks meet. A rank that ends breaks the barrier, as a closed connection would."""
+class ThreadRanks:
+    """Connects ranks in threads. A rank that ends breaks the barrier, like a closed connection."""
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
         self._barrier = threading.Barrier(world_size, timeout=300)
-        self._brought: list[Tensor] = [torch.empty(0)] * world_size
+        self._tensors: list[Tensor] = [torch.empty(0)] * world_size
 
     def rank(self, rank: int) -> RankGroup:
-        def add(values: Tensor) -> None:
-            self._brought[rank] = values.clone()
+        def all_reduce(values: Tensor) -> None:
+            self._tensors[rank] = values.clone()
             self._barrier.wait()
-            values.copy_(torch.stack(self._brought).sum(0, dtype=values.dtype))
+            values.copy_(torch.stack(self._tensors).sum(0, dtype=values.dtype))
             self._barrier.wait()
 
-        return RankGroup(rank, self.world_size, add)
+        return RankGroup(rank, self.world_size, all_reduce)
 
     def leave(self) -> None:
-        """A rank ends."""
+        """End a rank: the other ranks raise RankLostError."""
         self._barrier.abort()
 
 
 def together(world_size: int, work: Callable[[RankGroup], T]) -> list[T]:
-    """What `work` returns on every rank. An exception on one is lost to the others as a rank is, and raised here."""
-    meeting = Meeting(world_size)
+    """Return the results of `work` on every rank. If a rank raises, the others lose it, and this raises."""
+    ranks = ThreadRanks(world_size)
 
-    def on(rank: int) -> T:
+    def run(rank: int) -> T:
         try:
-            return work(meeting.rank(rank))
+            return work(ranks.rank(rank))
         except BaseException:
-            meeting.leave()
+            ranks.leave()
             raise
 
     with ThreadPoolExecutor(world_size) as threads:
-        return [future.result() for future in [threads.submit(on, rank) for rank in range(world_size)]]
+        return [future.result() for future in [threads.submit(run, rank) for rank in range(world_size)]]

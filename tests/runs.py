@@ -1,4 +1,4 @@
-"""Small real runs, and what of them must not depend on when, where or how often they were interrupted."""
+"""Small real runs, and the events of a run that must not depend on interruptions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from esper.telemetry.state import Keyframe, Record, RunState
 
 E = TypeVar("E", bound=ev.Event)
 
-PATIENCE = 300.0
-"""Seconds after which a run that says nothing is given up."""
+RECORD_TIMEOUT_S = 300.0
+"""Seconds without a record after which a test fails."""
 
-OF_THE_MOMENT = (
+CIRCUMSTANTIAL_EVENTS = (
     ev.RunStarted,
     ev.DeviceSampled,
     ev.PhaseTimed,
@@ -34,7 +34,7 @@ OF_THE_MOMENT = (
     ev.Logged,
     ev.RunEnded,
 )
-"""Events that say when, where and at whose wish: not what was computed."""
+"""Events about time, place and requests rather than about results of the computation."""
 
 
 def tiny(telemetry_dir: Path, **options: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def tiny(telemetry_dir: Path, **options: Any) -> dict[str, Any]:
 
 
 class LiveRun:
-    """A run in a thread of its own, with its records folded as they come."""
+    """A run in a separate thread; its records are folded into a state as they arrive."""
 
     def __init__(
         self, telemetry_dir: Path, *, resume: Path | None = None, attended: bool = False, **options: Any
@@ -61,10 +61,10 @@ class LiveRun:
         config = resolve_config(None, tiny(telemetry_dir, **options))
         self.run = Run(config, self.control, self.records, resume, attended=attended)
         self.state = RunState()
-        self.heard: list[ev.AnyEvent] = []
-        """Every event folded so far, those that were undone too."""
+        self.events: list[ev.AnyEvent] = []
+        """All events folded so far, including those that a restore discarded."""
         self.failure: str | None = None
-        """Why the run has failed, as its caller is told."""
+        """Message of the error with which the run failed."""
         self._thread = threading.Thread(target=self._train, daemon=True)
 
     def _train(self) -> None:
@@ -78,7 +78,7 @@ class LiveRun:
         return self
 
     def start_paused(self, steps: int = 1) -> LiveRun:
-        """Start, and hold after so many steps."""
+        """Start the run, and pause it after this number of steps."""
         self.control.put(RequestKind.PAUSE, "test")
         self.start().wait_for(ev.Paused)
         for _ in range(steps - 1):
@@ -87,28 +87,28 @@ class LiveRun:
         return self
 
     def wait_for(self, kind: type[E]) -> E:
-        """Fold records until one of this kind has come."""
+        """Fold records until an event of this type arrives, and return it."""
         while True:
-            record = self.records.get(timeout=PATIENCE)
+            record = self.records.get(timeout=RECORD_TIMEOUT_S)
             if isinstance(record, Keyframe):
                 self.state = record.decode_state()
                 continue
             self.state.apply(record)
-            self.heard.append(record)
+            self.events.append(record)
             if isinstance(record, kind):
                 return record
 
     def finish(self) -> RunState:
-        """Wait for the end."""
+        """Wait until the run has ended, and return its final state."""
         if self.state.status not in ("done", "stopped", "failed"):
             self.wait_for(ev.RunEnded)
-        self._thread.join(timeout=PATIENCE)
+        self._thread.join(timeout=RECORD_TIMEOUT_S)
         assert not self._thread.is_alive()
         return self.state
 
 
 def stopped_run(telemetry_dir: Path) -> Path:
-    """The directory of a run that was stopped after two steps, and has one checkpoint."""
+    """Return the directory of a run that was stopped after two steps and has one checkpoint."""
     live = LiveRun(telemetry_dir).start_paused(2)
     live.control.put(RequestKind.STOP, "test")
     live.finish()
@@ -116,26 +116,26 @@ def stopped_run(telemetry_dir: Path) -> Path:
 
 
 def computed(events: Iterable[ev.AnyEvent]) -> list[ev.AnyEvent]:
-    """What a run computed, event by event, without numbers and dates."""
+    """Return the events with the results of a run, without sequence numbers and timestamps."""
     return [
         msgspec.structs.replace(event, seq=0, time=0.0)
         for event in events
-        if not isinstance(event, OF_THE_MOMENT) and not _about_a_lane(event)
+        if not isinstance(event, CIRCUMSTANTIAL_EVENTS) and not _is_about_a_lane(event)
     ]
 
 
-def _about_a_lane(event: ev.AnyEvent) -> bool:
-    """An anomaly of memory, of speed, or among the envs that happen to share a lane."""
+def _is_about_a_lane(event: ev.AnyEvent) -> bool:
+    """True for anomalies of a lane, which depend on the machine and the number of lanes."""
     return isinstance(event, ev.AnomalyFound | ev.AnomalyEnded) and event.where.startswith("cpu:")
 
 
 def recorded(run: Path) -> list[ev.AnyEvent]:
-    """The one history of a recorded run."""
+    """Return all events of a recorded run."""
     history = open_history(run)
     return list(history.events(0, history.length))
 
 
 def only_run(cwd: Path) -> Path:
-    """The directory of the run that the program recorded there."""
+    """Return the directory of the only run recorded below a working directory."""
     (directory,) = (cwd / "telemetry").iterdir()
     return directory

@@ -1,4 +1,4 @@
-"""The program as a person meets it: a process of its own, on pipes or in a terminal."""
+"""The program as a user starts it: a separate process, on pipes or in a terminal."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from typing import Any
 import pytest
 
 PROGRAM = (sys.executable, "-m", "esper")
-PATIENCE = 300.0
-"""Seconds after which a process that says nothing is given up: far more than anything takes on a busy machine."""
+TIMEOUT_S = 300.0
+"""Timeout in seconds, far longer than any step of a test takes on a busy machine."""
 SLOW_STEPS = ("--task", "synthetic", "--envs", "16", "--devices", "cpu:0")
-"""Seconds each: long enough that a signal comes in the middle of one."""
+"""Options of a run whose steps take seconds, so that a signal arrives during one."""
 ENTER_SCREEN = b"\x1b[?1049h"
 LEAVE_SCREEN = b"\x1b[?1049l"
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the program to its end, on pipes and without input."""
+    """Run the program on pipes, without input, until it exits."""
     return subprocess.run(
         [*PROGRAM, *arguments],
         cwd=cwd,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
         check=False,
     )
 
 
 @contextmanager
 def started(*arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    """The program on pipes; it is killed if it has not ended by then."""
+    """Start the program on pipes; kill it on leaving the context if it is still running."""
     with subprocess.Popen(
         [*PROGRAM, *arguments],
         cwd=cwd,
@@ -59,8 +59,8 @@ def started(*arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def insist(process: subprocess.Popen[Any], number: signal.Signals) -> int:
-    """Send a signal until it is obeyed. One is not enough if the second must come after the first was seen."""
-    deadline = time.monotonic() + PATIENCE
+    """Send a signal repeatedly until the process ends: a second signal counts only after the first was handled."""
+    deadline = time.monotonic() + TIMEOUT_S
     while process.poll() is None:
         if time.monotonic() > deadline:
             process.kill()
@@ -71,17 +71,17 @@ def insist(process: subprocess.Popen[Any], number: signal.Signals) -> int:
 
 
 _ADOPT = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-"""Makes the terminal the controlling one of this process, and becomes another program."""
+"""Program that makes the terminal its controlling terminal and then executes another program."""
 
 
 class Terminal:
-    """The program in a terminal of 120 × 40.
+    """The program in a terminal of 120 × 40 cells.
 
     Args:
-        arguments: of the program.
-        cwd: where it runs.
-        python: options of the interpreter.
-        controlling: whether the terminal sends signals to the program, as a shell's does; a HUP when it is closed.
+        arguments: Arguments of the program.
+        cwd: Working directory.
+        python: Options of the interpreter.
+        controlling: True if the terminal is the controlling one, like a shell's: closing it sends SIGHUP.
     """
 
     def __init__(self, *arguments: str, cwd: Path, python: Sequence[str] = (), controlling: bool = False) -> None:
@@ -118,8 +118,8 @@ class Terminal:
             self.output += os.read(self._master, 1 << 16)
 
     def wait_for(self, text: str) -> None:
-        """Read until this has been drawn, after what was waited for before."""
-        wanted, deadline = text.encode(), time.monotonic() + PATIENCE
+        """Read until this text has been drawn after the text of the previous wait."""
+        wanted, deadline = text.encode(), time.monotonic() + TIMEOUT_S
         seen = len(self.output)
         while wanted not in self.output[max(seen - len(wanted), 0) :]:
             if time.monotonic() > deadline or self.process.poll() is not None:
@@ -130,8 +130,8 @@ class Terminal:
         os.write(self._master, keys.encode())
 
     def leave(self) -> int:
-        """Read until the program has ended; its exit code."""
-        deadline = time.monotonic() + PATIENCE
+        """Read until the program has ended, and return its exit code."""
+        deadline = time.monotonic() + TIMEOUT_S
         while self.process.poll() is None:
             if time.monotonic() > deadline:
                 pytest.fail(f"the program does not end; last: {self.output[-2000:]!r}")
@@ -141,34 +141,34 @@ class Terminal:
         return self.process.returncode
 
     def freeze(self) -> None:
-        """Read nothing any more; returns once it has taken all that it can."""
-        deadline = time.monotonic() + PATIENCE
+        """Stop reading; return once the terminal's buffer is full."""
+        deadline = time.monotonic() + TIMEOUT_S
         while select.select([], [self._slave], [], 0.5)[1]:  # while it is written to, it says no
             assert time.monotonic() < deadline
             assert self.process.poll() is None
             time.sleep(0.1)
 
     def close(self) -> int:
-        """Close it under the program, and wait for that to end; its exit code."""
+        """Close the terminal, wait for the program to end, and return its exit code."""
         os.close(self._master)
         self._closed = True
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT_S)
 
     def assert_restored(self) -> None:
-        """The screen was given back, the cursor is shown, and what is typed is echoed again."""
+        """Assert that the normal screen, the cursor and echo are restored."""
         assert self.output.rfind(LEAVE_SCREEN) > self.output.rfind(ENTER_SCREEN) >= 0
         assert self.output.rfind(b"\x1b[?25h") > self.output.rfind(b"\x1b[?25l")
         assert termios.tcgetattr(self._slave) == self.settings
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
-    """On stdout and stderr, since this was asked before."""
+    """Return stdout and stderr captured since the last call."""
     output = capsys.readouterr()
     return output.out, output.err
 
 
 def assert_refused(code: int, output: str, errors: str, named: str) -> None:
-    """A request was wrong, and one sentence says so and names it."""
+    """Assert exit code 2 and one sentence on stderr that names the mistake."""
     assert code == 2
     assert output == ""
     assert errors.startswith("esper-sanctum: ")

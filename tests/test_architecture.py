@@ -1,4 +1,4 @@
-"""The house stays a house: who may import whom, and how large anything may grow."""
+"""Architecture: allowed imports, and limits on the size of files and functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def name(path: Path) -> str:
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
-    """Name and length of every function of a file, decorators and docstring included."""
+    """Yield the name and the length of every function of a file, including decorators and docstring."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
@@ -32,7 +32,7 @@ def functions(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def test_imports_obey_the_layer_contracts() -> None:
-    """The contracts in pyproject.toml."""
+    """Run import-linter on the contracts in pyproject.toml."""
     linter = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"]
     done = subprocess.run([*linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -52,7 +52,7 @@ def test_functions_have_at_most_60_lines() -> None:
 
 
 def modules(*packages: str) -> list[str]:
-    """Dotted names of all modules of some packages."""
+    """Return the dotted names of all modules of some packages."""
     found = [path.relative_to(ROOT / "src").with_suffix("") for path in SOURCES]
     dotted = [".".join(path.parts).removesuffix(".__init__") for path in found]
     return [module for module in dotted if any(f"{module}.".startswith(f"esper.{package}.") for package in packages)]
@@ -70,7 +70,7 @@ def modules(*packages: str) -> list[str]:
     ],
 )
 def test_fast_commands_import_no_slow_library(packages: tuple[str, ...], forbidden: set[str]) -> None:
-    """In a fresh interpreter, where the contracts cannot see what other libraries import."""
+    """Import in a fresh interpreter, because the contracts do not see imports made by other libraries."""
     chosen = modules(*packages)
     assert len(chosen) >= len(packages)
     script = f"import sys, {', '.join(chosen)}; print(*{forbidden} & set(sys.modules))"
@@ -79,7 +79,7 @@ def test_fast_commands_import_no_slow_library(packages: tuple[str, ...], forbidd
 
 
 def test_commands_and_screens_are_imported_on_demand() -> None:
-    """The first frame of a replay waits for what it shows, and for nothing else."""
+    """The first frame of a replay waits only for the modules it needs."""
     waiting = {f"esper.cli.commands.{target.split(':')[0]}" for target in COMMANDS.values()}
     waiting |= {f"esper.sanctum.screens.{place}" for place in SCREEN_INFO}
     script = f"import sys, esper.cli.main, esper.sanctum.app; print(*{waiting} & set(sys.modules))"

@@ -1,4 +1,4 @@
-"""The configuration as TOML: what `config` prints means the same when it is read back."""
+"""The configuration as TOML: the output of `config` reads back as the same configuration."""
 
 from __future__ import annotations
 

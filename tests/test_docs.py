@@ -65,7 +65,7 @@ def test_links_of_a_page_resolve(name: str) -> None:
 
 
 def anchors(page: str) -> set[str]:
-    """Fragments by which GitHub links to the headings of a page."""
+    """Return the fragments with which GitHub links to the headings of a page."""
     headings = re.findall(r"(?m)^#+ (.+)$", re.sub(r"(?ms)^```.*?^```", "", page))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

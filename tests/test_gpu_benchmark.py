@@ -1,4 +1,4 @@
-"""The candidates of `benchmarks/gpu.py` against the product's loop: what is faster must compute the same thing."""
+"""The candidates of `benchmarks/gpu.py` compute the same results as the product's loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCHES = 4
 def envs_of(
     blueprint: str | None, device: str, dtype: torch.dtype, name: str = "digits_impaired"
 ) -> Iterator[list[Env]]:
-    """Envs of one topology that differ in weights, order and scale; some of them are clipped, and some are not."""
+    """Return envs of one topology that differ in weights, data order and loss scale; some gradients are clipped."""
     whole = get_task(name)
     task = replace(whole, samples_per_epoch=BATCHES * whole.batch_size)
     loaded = task.load(None)
@@ -55,13 +55,13 @@ def weights(env: Env) -> dict[str, Tensor]:
     ],
 )
 def test_batched_envs_match_single_envs(task: str, blueprint: str | None) -> None:
-    """Clipping, momentum and running statistics are each env's own, in float64."""
+    """Clipping, momentum and running statistics are separate for each env; compared in float64."""
     exact = (blueprint, "cpu:0", torch.float64, task)
     with envs_of(*exact) as alone, envs_of(*exact) as together:
         batched = Batched(together)
         norms_MOE = torch.cat([batched.train(step) for step in range(2)])
         clips = torch.tensor([owner.clip for owner in alone[0].active_optimizers()]).unsqueeze(1)
-        assert 0 < (norms_MOE > clips).sum() < norms_MOE.numel()  # or it would show less
+        assert 0 < (norms_MOE > clips).sum() < norms_MOE.numel()  # so that the comparison covers it
         for index, env in enumerate(alone):
             rows = [env.train_epoch(0, step) for step in range(2)]
             owners = norms_MOE.shape[1]

@@ -1,4 +1,4 @@
-"""The dashboard over a real engine: what the keys ask for is what the engine does."""
+"""The dashboard over a real engine: keys pause, checkpoint, resume, restore and quit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_keys_pause_checkpoint_and_resume_a_real_engine(tmp_path: Path) ->
         await pilot.press("c")
         await until(pilot, lambda: len(source.state.checkpoints) == 1)
         assert source.state.steps_done == held
-        assert source.state.seq == events + 2  # the request, the checkpoint and nothing else came in the pause
+        assert source.state.seq == events + 2  # during the pause, only the request and the checkpoint were recorded
         saved = source.state.checkpoints[0]
         checkpoint = read_checkpoint(Path(saved.path))
         assert checkpoint.round * 4 + checkpoint.step == held

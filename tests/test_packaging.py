@@ -1,4 +1,4 @@
-"""What is shipped: the wheel has all that the program needs, and runs where nothing else is."""
+"""Packaging: the wheel contains all files that the program needs, and runs in a clean environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TIMEOUT = 600
-"""Seconds: where nothing is cached, torch is downloaded."""
+"""Timeout in seconds; includes the download of torch without a cache."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,11 +37,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that holds the wheel and what it requires, in the versions tested."""
+    """Return the interpreter of a fresh environment with the wheel and its dependencies in the tested versions."""
     environment = tmp_path_factory.mktemp("installed") / "venv"
     uv("venv", "--python", "3.11", environment)
     interpreter = environment / "bin" / "python"
-    # uv reads the versions to keep to from the pyproject.toml of its working directory.
+    # uv reads the version constraints from the pyproject.toml in its working directory.
     uv("pip", "install", "--python", interpreter, wheel)
     return interpreter
 

@@ -1,4 +1,4 @@
-"""What ranks say to each other arrives whole, in order, and on all of them alike."""
+"""Collectives deliver values complete, in order, and identical on all ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from esper.control import RequestKind, RequestQueue
 from esper.engine.run_control import RankedRequestQueue
 from esper.process import RankInfo
 from esper.ranks import SINGLE_RANK, RankGroup, RankLostError
-from tests.ranks import Meeting, together
+from tests.ranks import ThreadRanks, together
 
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.bool]
 
@@ -47,7 +47,7 @@ def test_gather_finds_drawn_members_on_their_ranks() -> None:
     assert places == [[0, 1], [2, 1]]  # envs 0 and 1, and 2 to 4
 
 
-def test_collect_returns_objects_by_rank() -> None:
+def test_all_gather_object_returns_objects_by_rank() -> None:
     for found in together(3, lambda each: each.all_gather_object({"rank": each.rank, "text": "x" * each.rank})):
         assert found == [{"rank": rank, "text": "x" * rank} for rank in range(3)]
 
@@ -66,7 +66,7 @@ def test_first_rank_result_or_error_reaches_all() -> None:
 
 
 def test_ended_rank_is_reported_in_one_sentence() -> None:
-    meeting = Meeting(2)
+    meeting = ThreadRanks(2)
     meeting.leave()
     with pytest.raises(RankLostError, match=r"^rank 1 has lost another of the 2 ranks: .*see its output$"):
         meeting.rank(1).all_gather_object(None)
@@ -99,10 +99,10 @@ def test_requests_reach_all_ranks_in_one_order() -> None:
     assert together(2, take) == [expected, expected]
 
 
-def test_place_comes_from_torchrun_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_info_comes_from_torchrun_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     monkeypatch.setenv("RANK", "3")
-    assert RankInfo.from_environment() == RankInfo()  # a variable that others set as well does not make a rank of us
+    assert RankInfo.from_environment() == RankInfo()  # a variable that other programs set too is not enough
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
     for name, value in zip(names, "341212", strict=True):
         monkeypatch.setenv(name, value)

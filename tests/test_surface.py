@@ -1,7 +1,7 @@
-"""The public surface, word for word: what people type, what files say. A change here is a change for somebody.
+"""The public surface, word for word: commands, options, configuration keys, event fields, stored values.
 
-A name that goes, or that means something else, breaks scripts, TOML files, checkpoints or recordings: `SCHEMA` in
-`telemetry/events.py` and `FORMAT` in `engine/manifest.py` count such changes.
+Removing a name or changing its meaning breaks scripts, TOML files, checkpoints or recordings. `SCHEMA` in
+`telemetry/events.py` and `CHECKPOINT_FORMAT` in `checkpoint/manifest.py` count such changes.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ VALUES = {
 
 
 def options_of(command: str | None, capsys: pytest.CaptureFixture[str], flag: str = "--help") -> str:
-    """The options that the help of a command lists."""
+    """Return the options that the help of a command lists."""
     with pytest.raises(SystemExit) as stopped:
         main([command, flag] if command else [flag])
     assert stopped.value.code == 0
@@ -136,7 +136,7 @@ def test_surface_commands_and_options_are_unchanged(capsys: pytest.CaptureFixtur
 
 
 def keys(section: msgspec.Struct) -> dict[str, str]:
-    """By table of the TOML file, the unnamed one first."""
+    """Return the keys of each table of the TOML file, the top-level one first."""
     values = msgspec.to_builtins(section)
     tables = {key: words(value) for key, value in values.items() if isinstance(value, dict)}
     return {"": words(key for key in values if key not in tables), **tables}
@@ -163,7 +163,7 @@ def test_surface_configuration_choices_are_unchanged() -> None:
 
 
 def test_surface_events_and_fields_are_unchanged() -> None:
-    """`seq` and `time`, which all of them have, left out."""
+    """The fields `seq` and `time`, common to all events, are left out."""
     assert (ev.SCHEMA_VERSION, CHECKPOINT_FORMAT) == (1, 5)
     assert {kind.__name__: fields(kind) for kind in get_args(ev.AnyEvent)} == EVENTS
     assert {
@@ -175,7 +175,7 @@ def test_surface_events_and_fields_are_unchanged() -> None:
 
 
 def test_surface_stored_values_are_unchanged() -> None:
-    """Order counts: it is that of a policy's outputs."""
+    """The order matters: it is the order of a policy's outputs."""
     assert {
         "ops": words(op.label for op in Op),
         "heads": words(HEADS),

@@ -25,9 +25,9 @@ from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
 from tests.runs import computed, only_run, recorded
 from tests.terminals import (
-    PATIENCE,
     PROGRAM,
     SLOW_STEPS,
+    TIMEOUT_S,
     assert_refused,
     insist,
     printed,
@@ -112,7 +112,7 @@ def test_first_signal_finishes_the_step_and_checkpoints(number: signal.Signals, 
         assert process.stdout is not None
         assert "INFO    run " in process.stdout.readline()
         process.send_signal(number)
-        output, errors = process.communicate(timeout=PATIENCE)
+        output, errors = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, errors) == (0, "")
     *_, saved, ended = recorded(only_run(tmp_path))
     assert isinstance(saved, ev.CheckpointSaved)
@@ -130,7 +130,7 @@ def test_signal_sent_twice_at_once_counts_once(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=PATIENCE)
+        _, errors = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, errors) == (0, "")
     assert isinstance(recorded(only_run(tmp_path))[-1], ev.RunEnded)
 
@@ -163,7 +163,7 @@ def test_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT_S) == 0
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def test_lost_terminal_checkpoints_and_stops(tmp_path: Path) -> None:
     while b"round 1/1000" not in output:
         output += os.read(master, 4096)
     os.close(master)
-    _, errors = process.communicate(timeout=PATIENCE)
+    _, errors = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, errors) == (0, b"")
     ended = recorded(only_run(tmp_path))[-1]
     assert isinstance(ended, ev.RunEnded)
@@ -197,7 +197,7 @@ def test_broken_pipe_checkpoints_and_stops(tmp_path: Path) -> None:
         assert "INFO    run " in process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT_S) == 0
     ended = recorded(only_run(tmp_path))[-1]
     assert isinstance(ended, ev.RunEnded)
     assert ended.outcome == "stopped"

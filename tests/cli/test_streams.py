@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.terminals import PATIENCE, PROGRAM
+from tests.terminals import PROGRAM, TIMEOUT_S
 
 PRINTING = (("schema",), ("--help",))
 FULL = Path("/dev/full")
@@ -20,7 +20,7 @@ def test_broken_pipe_is_not_an_error(command: tuple[str, ...]) -> None:
     os.close(reader)
     with os.fdopen(writer, "wb") as unread:
         done = subprocess.run(
-            [*PROGRAM, *command], check=False, stdout=unread, stderr=subprocess.PIPE, timeout=PATIENCE
+            [*PROGRAM, *command], check=False, stdout=unread, stderr=subprocess.PIPE, timeout=TIMEOUT_S
         )
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -29,7 +29,7 @@ def test_broken_pipe_is_not_an_error(command: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("command", PRINTING)
 def test_full_disk_is_reported_in_one_sentence(command: tuple[str, ...]) -> None:
     with FULL.open("wb") as full:
-        done = subprocess.run([*PROGRAM, *command], check=False, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE)
+        done = subprocess.run([*PROGRAM, *command], check=False, stdout=full, stderr=subprocess.PIPE, timeout=TIMEOUT_S)
     assert done.returncode == 1
     assert done.stderr == b"esper-sanctum: no more can be written: No space left on device\n"
 
@@ -37,5 +37,5 @@ def test_full_disk_is_reported_in_one_sentence(command: tuple[str, ...]) -> None
 @pytest.mark.parametrize("command", [("config",), ("show", "none")])
 def test_closed_streams_are_not_an_error(command: tuple[str, ...], tmp_path: Path) -> None:
     program = ["sh", "-c", '"$@" >&- 2>&-', "sh", *PROGRAM, *command]
-    done = subprocess.run(program, check=False, cwd=tmp_path, timeout=PATIENCE)
+    done = subprocess.run(program, check=False, cwd=tmp_path, timeout=TIMEOUT_S)
     assert done.returncode == (0 if command == ("config",) else 2)

@@ -25,7 +25,7 @@ from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording
 from tests.runs import LiveRun, only_run, recorded, tiny
-from tests.terminals import ENTER_SCREEN, PATIENCE, SLOW_STEPS, Terminal, assert_refused
+from tests.terminals import ENTER_SCREEN, SLOW_STEPS, TIMEOUT_S, Terminal, assert_refused
 
 # In a terminal
 
@@ -166,7 +166,7 @@ def test_signal_is_handled_while_terminal_is_frozen(dashboard: bool, tmp_path: P
         terminal.wait_for("RUNNING" if dashboard else "round 1/")
         terminal.freeze()
         terminal.process.send_signal(signal.SIGTERM)
-        assert terminal.process.wait(PATIENCE) == 0
+        assert terminal.process.wait(TIMEOUT_S) == 0
     saved, ended = recorded(only_run(tmp_path))[-2:]
     assert isinstance(saved, ev.CheckpointSaved)
     assert isinstance(ended, ev.RunEnded)

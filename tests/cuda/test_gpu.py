@@ -1,4 +1,4 @@
-"""What only a GPU can show: that the host waits for it once in a step, and that its memory does not grow."""
+"""Tests that need a GPU: one synchronisation per step, constant memory, equality with the CPU."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def hidden_synchronisation_is_an_error() -> Iterator[None]:
 
 @pytest.mark.parametrize("counterfactual", ["ablation", "shapley"])
 @pytest.mark.parametrize(("amp", "scaler"), [("off", "env"), ("bf16", "env"), ("fp16", "env"), ("fp16", "device")])
-def test_the_host_waits_once_in_a_step(amp: str, scaler: str, counterfactual: str) -> None:
-    """With seeds in every stage, one being planted among them; the one wait, for an event, is none of the hidden."""
+def test_step_synchronises_the_host_once(amp: str, scaler: str, counterfactual: str) -> None:
+    """Seeds are in every stage, and one is being germinated. The one explicit wait, for an event, is not counted."""
     with population(envs=4, lanes=GPU, amp=amp, scaler=scaler, counterfactual=counterfactual, steps=10) as pool:
         play(pool, 0, 8)
         pool.reset(1)
@@ -43,7 +43,7 @@ def test_the_host_waits_once_in_a_step(amp: str, scaler: str, counterfactual: st
             pool.tick()
 
 
-def test_memory_is_flat_from_the_second_round_on() -> None:
+def test_memory_is_constant_from_the_second_round() -> None:
     with population(envs=4, lanes=GPU) as pool:
         held: list[tuple[int, int]] = []
         for round_index in range(4):
@@ -53,21 +53,21 @@ def test_memory_is_flat_from_the_second_round_on() -> None:
         assert held[1:] == [held[1]] * 3
 
 
-def test_an_env_of_a_gpu_does_what_one_of_a_cpu_does() -> None:
-    """One epoch from the same start, without TF32: the orders of additions differ, and nothing else."""
+def test_env_on_gpu_matches_env_on_cpu() -> None:
+    """One epoch from the same start, without TF32: only the order of additions differs."""
     with population(envs=2, amp="off") as cpu, population(envs=2, lanes=GPU, amp="off") as gpu:
         (wanted, _), (found, _) = play(cpu, 0, 1), play(gpu, 0, 1)
         assert found[0].train_loss == pytest.approx(wanted[0].train_loss, rel=1e-3)
         assert found[0].grad_norm == pytest.approx(wanted[0].grad_norm, rel=1e-2)
 
 
-def test_an_env_does_not_depend_on_its_neighbours_on_a_gpu() -> None:
+def test_env_on_gpu_does_not_depend_on_other_envs() -> None:
     with population(envs=1, lanes=GPU) as alone, population(envs=4, lanes=GPU) as crowd:
         (wanted,), (found, *_) = play(alone, 0, 6), play(crowd, 0, 6)
         assert [step.train_loss for step in found] == pytest.approx([step.train_loss for step in wanted], rel=1e-2)
 
 
-def test_phases_of_a_gpu_sum_to_no_more_than_the_time_that_passed() -> None:
+def test_gpu_phases_sum_to_at_most_the_elapsed_time() -> None:
     with population(envs=4, lanes=GPU) as pool:
         play(pool, 0, 3)
         seconds = pool.lanes[0].stopwatch.pop_seconds()
@@ -76,7 +76,7 @@ def test_phases_of_a_gpu_sum_to_no_more_than_the_time_that_passed() -> None:
         assert seconds["train"] > 0
 
 
-def test_a_policy_moves_between_devices_by_a_checkpoint(tmp_path: Path) -> None:
+def test_checkpoint_moves_a_policy_between_devices(tmp_path: Path) -> None:
     options = {"envs": 2, "steps": 3, "policy": "ppo"}
     first = LiveRun(tmp_path, rounds=1, policy_device="cuda:0", **options)
     assert first.start().finish().status == "done"

@@ -1,4 +1,4 @@
-"""A population over two devices: two GPUs where there are two, two CPU lanes everywhere."""
+"""A population on two devices: two GPUs if present, and two CPU lanes on every machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TWO_GPUS = pytest.param(
 
 
 def tensors(env: Env) -> Iterator[tuple[str, Tensor]]:
-    """Everything that an env computes with, by name."""
+    """Return all tensors of an env, keyed by name."""
     yield from env.network.named_parameters()
     yield from env.network.named_buffers()
     for owner, optimizer in {"host": env.host_optimizer, **env.slot_optimizers}.items():
@@ -42,28 +42,28 @@ def tensors(env: Env) -> Iterator[tuple[str, Tensor]]:
 
 
 def assert_at_home(live: LiveRun, devices: tuple[str, str], amp: str) -> None:
-    """Every env is on the device it was dealt to, with all that it has, its seeds too."""
+    """Assert that all tensors of every env, including its seeds, are on the env's device."""
     for env in live.run.pool.envs:
         home = torch_device(devices[env.index % 2])
         found = dict(tensors(env))
         assert {name: tensor.device for name, tensor in found.items() if tensor.device != home} == {}
-        assert len(env.slot_optimizers) == 3  # a seed in every slot, or it would show less
+        assert len(env.slot_optimizers) == 3  # a seed in every slot, so that seeds are covered
         assert any(momentum.any() for optimizer in env.slot_optimizers.values() for momentum in optimizer.momenta)
         assert ("loss scale" in found) == (amp == "fp16")
 
 
 def assert_worked(live: LiveRun, devices: tuple[str, str], steps: int) -> None:
-    """Both devices had envs, and trained them."""
-    started = next(event for event in live.heard if isinstance(event, ev.RunStarted))
+    """Assert that both devices had envs and trained them."""
+    started = next(event for event in live.events if isinstance(event, ev.RunStarted))
     assert started.lanes == [devices[env % 2] for env in range(ENVS)]
-    samples = [event for event in live.heard if isinstance(event, ev.DeviceSampled)]
+    samples = [event for event in live.events if isinstance(event, ev.DeviceSampled)]
     assert [sample.device for sample in samples] == [*devices] * steps
     for sample in samples:
         assert sample.envs == ENVS // 2
         assert sample.busy is not None
         assert sample.busy > 0
         assert sample.allocated
-    stepped = [event for event in live.heard if isinstance(event, ev.EnvStepped)]
+    stepped = [event for event in live.events if isinstance(event, ev.EnvStepped)]
     assert [event.env for event in stepped] == [*range(ENVS)] * steps
     assert all(0 < event.grad_norm < float("inf") for event in stepped)
     for env in live.run.pool.envs:
@@ -74,7 +74,7 @@ def assert_worked(live: LiveRun, devices: tuple[str, str], steps: int) -> None:
 @pytest.mark.parametrize("amp", ["off", "fp16"])
 @pytest.mark.parametrize("devices", [TWO_CPU_LANES, TWO_GPUS])
 def test_two_devices_share_a_run(devices: tuple[str, str], amp: str, tmp_path: Path) -> None:
-    """To the middle of an episode; then, from the checkpoint, to its end with every env on the other device."""
+    """Train half an episode; then resume from the checkpoint with every env on the other device."""
     options = {"envs": ENVS, "steps": STEPS, "rounds": 1, "policy": "full", "amp": amp}
     first = LiveRun(tmp_path, devices=devices, **options).start_paused(PAUSED)
     first.control.put(RequestKind.STOP, "test")

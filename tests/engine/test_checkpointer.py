@@ -358,7 +358,7 @@ def test_checkpoint_is_named_after_its_step(tmp_path: Path) -> None:
     live.control.put(RequestKind.CHECKPOINT, "test")
     live.control.put(RequestKind.RESUME, "test")
     live.finish()
-    saved = [event for event in live.heard if isinstance(event, ev.CheckpointSaved)]
+    saved = [event for event in live.events if isinstance(event, ev.CheckpointSaved)]
     names = ["round-00001-step-0002", "round-00001-step-0004", "round-00002-step-0004"]
     assert [Path(event.path).name for event in saved] == names
     assert [(event.round, event.step) for event in saved] == [(1, 2), (1, 4), (2, 4)]

@@ -12,7 +12,7 @@ FLOAT = 4
 
 
 def owners(live: LiveRun) -> list[tuple[str, dict[str, int]]]:
-    return [(event.device, event.owners) for event in live.heard if isinstance(event, ev.DeviceSampled)]
+    return [(event.device, event.owners) for event in live.events if isinstance(event, ev.DeviceSampled)]
 
 
 def test_memory_owners_are_reported_on_their_lane(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_seed_memory_counts_until_the_round_ends(tmp_path: Path) -> None:
     live.start().finish()
     (env,) = live.run.pool.envs
     told = [each for _, each in owners(live)]
-    for event in live.heard:
+    for event in live.events:
         if isinstance(event, ev.EnvStepped):
             grown = sum(slot.parameters for slot in event.slots)
             trained = sum(slot.parameters for slot in event.slots if slot.grad_norm is not None)

@@ -29,7 +29,7 @@ from esper.ranks import RankLostError
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Keyframe
-from tests.ranks import Meeting
+from tests.ranks import ThreadRanks
 from tests.runs import LiveRun, computed, only_run, recorded
 
 ENVS, RANKS = 5, 2
@@ -43,7 +43,7 @@ class RankedRun:
     """A run of two ranks in this process. Ask and listen at rank 0."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, telemetry_dir: Path, resume: Path | None = None) -> None:
-        self.meeting = Meeting(RANKS)
+        self.meeting = ThreadRanks(RANKS)
         self._here = threading.local()
         monkeypatch.setattr(run_module, "init_ranks", lambda place, _: self.meeting.rank(place.rank))
         monkeypatch.setattr(RankInfo, "from_environment", lambda: self._here.place)
@@ -178,7 +178,7 @@ def test_run_resumes_with_another_number_of_ranks(
     run = first.first.run.directory
     with monkeypatch.context() as by_itself:
         by_itself.setattr(RankInfo, "from_environment", RankInfo)
-        by_itself.setattr(run_module, "init_ranks", lambda *_: Meeting(1).rank(0))
+        by_itself.setattr(run_module, "init_ranks", lambda *_: ThreadRanks(1).rank(0))
         second = LiveRun(tmp_path, resume=list_checkpoints(run)[-1], envs=ENVS).start_paused(3)
         second.control.put(RequestKind.STOP, "test")
         assert second.finish().status == "stopped"

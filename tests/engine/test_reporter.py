@@ -36,7 +36,7 @@ class Watched(NamedTuple):
     readings: dict[int, list[Reading]]
 
     def stepped(self, env: int) -> list[ev.EnvStepped]:
-        return [event for event in self.live.heard if isinstance(event, ev.EnvStepped) and event.env == env]
+        return [event for event in self.live.events if isinstance(event, ev.EnvStepped) and event.env == env]
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_step_event_names_the_decision(watched: Watched) -> None:
 def test_step_event_has_legal_op_and_choice_probabilities(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, policy="ppo", envs=2, rounds=1, steps=6)
     live.start().finish()
-    steps = [event for event in live.heard if isinstance(event, ev.EnvStepped)]
+    steps = [event for event in live.events if isinstance(event, ev.EnvStepped)]
     assert {frozenset(event.op_probabilities) for event in steps} >= {frozenset({"wait", "germinate"})}
     for event in steps:
         assert sum(event.op_probabilities.values()) == pytest.approx(1, abs=1e-3)
@@ -146,7 +146,7 @@ def test_run_state_has_the_last_step(watched: Watched) -> None:
 
 
 def test_reward_parts_sum_to_the_reward(watched: Watched) -> None:
-    ended = {event.env: event for event in watched.live.heard if isinstance(event, ev.EpisodeEnded)}
+    ended = {event.env: event for event in watched.live.events if isinstance(event, ev.EpisodeEnded)}
     for env in range(ENVS):
         events = watched.stepped(env)
         assert all(event.reward == sum(event.reward_parts.values()) for event in events)
@@ -164,7 +164,7 @@ def test_transitions_agree_with_slot_readings(watched: Watched) -> None:
     stages = {(env, slot): "dormant" for env in range(ENVS) for slot in ("early", "mid", "late")}
     shown: list[ev.EnvStepped] = []
     moved = 0
-    for event in watched.live.heard:
+    for event in watched.live.events:
         if isinstance(event, ev.SeedMoved):
             moved += 1
             assert stages[event.env, event.slot] == event.before
@@ -223,7 +223,7 @@ def test_contribution_is_the_loss_without_the_seed(watched: Watched) -> None:
 
 
 def test_cpu_lane_reports_process_and_machine_memory(watched: Watched) -> None:
-    sampled = [event for event in watched.live.heard if isinstance(event, ev.DeviceSampled)]
+    sampled = [event for event in watched.live.events if isinstance(event, ev.DeviceSampled)]
     assert {event.device for event in sampled} == {"cpu:0"}
     assert len(sampled) == STEPS
     total, resident = psutil.virtual_memory().total, psutil.Process().memory_info().rss
@@ -241,7 +241,7 @@ def test_cpu_lane_reports_process_and_machine_memory(watched: Watched) -> None:
 
 
 def test_phases_of_a_step_sum_to_its_time(watched: Watched) -> None:
-    timed = [event for event in watched.live.heard if isinstance(event, ev.PhaseTimed)]
+    timed = [event for event in watched.live.events if isinstance(event, ev.PhaseTimed)]
     assert [(event.round, event.step) for event in timed] == [(1, step) for step in range(1, STEPS + 1)]
     for event in timed:
         assert {"act", "train", "validate", "reward", "other"} <= event.phases.keys()
@@ -262,7 +262,7 @@ def test_gate_refusal_is_reported_as_long_as_it_lasts(tmp_path: Path) -> None:
         live.wait_for(ev.Paused)
     live.control.put(RequestKind.ABANDON, "test")
     live.finish()
-    gates = [event for event in live.heard if isinstance(event, ev.GateRefused | ev.GateOpened)]
+    gates = [event for event in live.events if isinstance(event, ev.GateRefused | ev.GateOpened)]
     assert {event.gate for event in gates if isinstance(event, ev.GateRefused)} >= {"G2", "G3"}
     opened = [event for event in gates if isinstance(event, ev.GateOpened)]
     assert "G2" in {event.gate for event in opened}
@@ -283,4 +283,4 @@ def test_lanes_are_compared_only_with_separate_envs(
     two = {"devices": ("cpu:0", "cpu:1"), "policy": "static", "rounds": 1, "steps": 1}
     live = LiveRun(tmp_path, **(two | options))
     live.start().finish()
-    assert {event.active for event in live.heard if isinstance(event, ev.DeviceSampled)} == active
+    assert {event.active for event in live.events if isinstance(event, ev.DeviceSampled)} == active

@@ -266,7 +266,7 @@ def test_failed_recording_holds_the_run_without_loss(tmp_path: Path, monkeypatch
     full.clear()
     assert live.wait_for(ev.Resumed).origin == "engine"
     assert live.finish().status == "done"
-    told = [(event.seq, type(event)) for event in live.heard]
+    told = [(event.seq, type(event)) for event in live.events]
     assert [(event.seq, type(event)) for event in recorded(live.run.directory)] == told
 
 
@@ -292,8 +292,8 @@ def test_deleted_run_directory_holds_the_run(back: bool, tmp_path: Path, monkeyp
     assert (live.state.status, live.state.cause) == ("running", None)
     live.control.put(RequestKind.STOP, "test")
     assert live.finish().status == "stopped"
-    assert any(isinstance(event, ev.Logged) and "has vanished" in event.text for event in live.heard)
-    told, kept = ([(event.seq, type(event)) for event in events] for events in (live.heard, recorded(directory)))
+    assert any(isinstance(event, ev.Logged) and "has vanished" in event.text for event in live.events)
+    told, kept = ([(event.seq, type(event)) for event in events] for events in (live.events, recorded(directory)))
     assert len(kept) == len(told) if back else 0 < len(kept) < len(told)
     assert kept == told[-len(kept) :]
     assert find_checkpoint(directory).exists()

@@ -50,35 +50,35 @@ def end(live: LiveRun) -> None:
 
 
 def test_paused_run_makes_no_steps(paused: LiveRun) -> None:
-    before = len(paused.heard)
+    before = len(paused.events)
     for _ in range(3):  # each is answered, so the engine has looked at its requests that often
         ask(paused, RequestKind.CHECKPOINT)
         paused.wait_for(ev.CheckpointSaved)
-    assert steps(paused.heard[before:]) == []
+    assert steps(paused.events[before:]) == []
     assert (paused.run.trainer.state.round, paused.run.trainer.state.step) == (0, 2)
     assert (paused.state.status, paused.state.round, paused.state.step) == ("paused", 1, 2)
     end(paused)
 
 
 def test_single_step_steps_every_env_once(paused: LiveRun) -> None:
-    before = len(paused.heard)
+    before = len(paused.events)
     ask(paused, RequestKind.STEP)
     held = paused.wait_for(ev.Paused)
     ask(paused, RequestKind.CHECKPOINT)
     paused.wait_for(ev.CheckpointSaved)
-    assert steps(paused.heard[before:]) == [(1, 3, 0), (1, 3, 1), (1, 3, 2)]
+    assert steps(paused.events[before:]) == [(1, 3, 0), (1, 3, 1), (1, 3, 2)]
     assert (held.round, held.step, held.origin) == (1, 3, "test")
     assert paused.state.status == "paused"
     end(paused)
 
 
 def test_two_step_requests_at_once_are_two_steps(paused: LiveRun) -> None:
-    before = len(paused.heard)
+    before = len(paused.events)
     ask(paused, RequestKind.STEP)
     ask(paused, RequestKind.STEP)
     paused.wait_for(ev.Paused)
     assert paused.wait_for(ev.Paused).step == 4
-    assert len(steps(paused.heard[before:])) == 2 * 3
+    assert len(steps(paused.events[before:])) == 2 * 3
     end(paused)
 
 
@@ -87,7 +87,7 @@ def test_resumed_run_reaches_its_end(paused: LiveRun) -> None:
     resumed = paused.wait_for(ev.Resumed)
     assert (resumed.round, resumed.step, resumed.checkpoint) == (1, 2, None)
     assert paused.finish().status == "done"
-    assert steps(paused.heard) == [(r, s, e) for r in (1, 2, 3) for s in (1, 2, 3, 4) for e in range(3)]
+    assert steps(paused.events) == [(r, s, e) for r in (1, 2, 3) for s in (1, 2, 3, 4) for e in range(3)]
 
 
 def test_resume_right_after_a_single_step_is_not_lost(paused: LiveRun) -> None:
@@ -103,9 +103,9 @@ def test_redundant_pause_and_resume_are_ignored(tmp_path: Path) -> None:
     ask(live, RequestKind.PAUSE)
     ask(live, RequestKind.RESUME)
     assert live.finish().status == "done"
-    held = [type(event) for event in live.heard if isinstance(event, ev.Paused | ev.Resumed)]
+    held = [type(event) for event in live.events if isinstance(event, ev.Paused | ev.Resumed)]
     assert held == [ev.Paused, ev.Resumed]
-    requests = [event for event in live.heard if isinstance(event, ev.ControlRequested)]
+    requests = [event for event in live.events if isinstance(event, ev.ControlRequested)]
     assert [(request.kind, request.ignored) for request in requests] == [
         ("resume", "the run is not paused"),
         ("pause", None),
@@ -123,7 +123,7 @@ def test_request_event_has_origin_and_precedes_its_effect(tmp_path: Path) -> Non
     live.wait_for(ev.Resumed)
     live.control.put(RequestKind.STOP, "signal")
     live.finish()
-    told = [event for event in live.heard if isinstance(event, ev.ControlRequested)]
+    told = [event for event in live.events if isinstance(event, ev.ControlRequested)]
     assert [(event.kind, event.origin, event.path) for event in told] == [
         ("pause", "test", None),
         ("checkpoint", "attach ann@box 7", None),
@@ -131,7 +131,7 @@ def test_request_event_has_origin_and_precedes_its_effect(tmp_path: Path) -> Non
         ("restore", "attach bob@box 8", saved.path),
         ("stop", "signal", None),
     ]
-    after = [type(live.heard[live.heard.index(event) + 1]) for event in told]
+    after = [type(live.events[live.events.index(event) + 1]) for event in told]
     assert after == [ev.Paused, ev.CheckpointSaved, ev.EnvStepped, ev.CheckpointSaved, ev.CheckpointSaved]
 
 
@@ -141,7 +141,7 @@ def test_restore_emits_the_original_checkpoint_details(
     live = LiveRun(tmp_path, checkpoint_every=0).start_paused()
     live.control.put(RequestKind.CHECKPOINT, "test")
     saved = live.wait_for(ev.CheckpointSaved)
-    last = [event for event in live.heard if isinstance(event, ev.EnvStepped)][-len(live.run.pool.envs) :]
+    last = [event for event in live.events if isinstance(event, ev.EnvStepped)][-len(live.run.pool.envs) :]
     assert saved.accuracy == pytest.approx(median(event.accuracy for event in last), rel=1e-4)
     live.control.put(RequestKind.STEP, "test")
     live.control.put(RequestKind.RESTORE, "test", saved.path)
@@ -175,7 +175,7 @@ def test_checkpoint_of_a_paused_run_can_be_resumed(paused: LiveRun, tmp_path: Pa
 def test_stop_writes_a_checkpoint_and_ends_the_run(paused: LiveRun) -> None:
     ask(paused, RequestKind.STOP)
     assert paused.finish().status == "stopped"
-    saved, ended = paused.heard[-2:]
+    saved, ended = paused.events[-2:]
     assert isinstance(saved, ev.CheckpointSaved)
     assert isinstance(ended, ev.RunEnded)
     assert (saved.origin, ended.outcome, ended.reason) == ("test", "stopped", None)
@@ -186,7 +186,7 @@ def test_abandon_writes_no_checkpoint(paused: LiveRun) -> None:
     ask(paused, RequestKind.ABANDON)
     assert paused.finish().status == "stopped"
     assert list_checkpoints(paused.run.directory) == []
-    assert not any(isinstance(event, ev.CheckpointSaved) for event in paused.heard)
+    assert not any(isinstance(event, ev.CheckpointSaved) for event in paused.events)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_checkpoints_are_written_on_schedule_and_at_the_end(
 ) -> None:
     live = LiveRun(tmp_path, checkpoint_every=every, steps=1)
     live.start().finish()
-    saved = [(event.origin, event.round) for event in live.heard if isinstance(event, ev.CheckpointSaved)]
+    saved = [(event.origin, event.round) for event in live.events if isinstance(event, ev.CheckpointSaved)]
     assert saved == rounds
 
 
@@ -219,9 +219,9 @@ def test_scheduled_checkpoint_on_full_disk_is_reported(tmp_path: Path, monkeypat
     monkeypatch.setattr(checkpointer, "write_checkpoint", full_in_the_first_round)
     live = LiveRun(tmp_path, steps=1)
     assert live.start().finish().status == "done"
-    told = [event.text for event in live.heard if isinstance(event, ev.Logged)]
+    told = [event.text for event in live.events if isinstance(event, ev.Logged)]
     assert told == [f"the checkpoint cannot be written to {live.run.directory}: No space left on device"]
-    assert [event.round for event in live.heard if isinstance(event, ev.CheckpointSaved)] == [2, 3]
+    assert [event.round for event in live.events if isinstance(event, ev.CheckpointSaved)] == [2, 3]
 
 
 def test_checkpoint_is_written_despite_undeletable_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,8 +231,8 @@ def test_checkpoint_is_written_despite_undeletable_older_one(tmp_path: Path, mon
     monkeypatch.setattr(checkpointer, "prune_checkpoints", refused)
     live = LiveRun(tmp_path, steps=1, rounds=2)
     assert live.start().finish().status == "done"
-    assert [event.round for event in live.heard if isinstance(event, ev.CheckpointSaved)] == [1, 2]
-    told = [event.text for event in live.heard if isinstance(event, ev.Logged)]
+    assert [event.round for event in live.events if isinstance(event, ev.CheckpointSaved)] == [1, 2]
+    told = [event.text for event in live.events if isinstance(event, ev.Logged)]
     assert told == [f"older checkpoints cannot be removed from {live.run.directory}: Permission denied"] * 2
 
 
@@ -304,4 +304,4 @@ def test_fault_in_a_lane_ends_the_run_with_its_reason(
     assert (state.round, state.step) == (1, 2)
     (segment,) = list_segments(live.run.directory)
     assert packed_path(segment).exists()  # the recorder has ended, and ended well
-    assert recorded(live.run.directory)[-1] == live.heard[-1]
+    assert recorded(live.run.directory)[-1] == live.events[-1]

@@ -148,14 +148,14 @@ def test_policy_learns_from_breakdown_and_other_envs(tmp_path: Path, monkeypatch
     live = LiveRun(tmp_path, rounds=2, steps=5, envs=3)
     live.start().finish()
 
-    (back,) = [event for event in live.heard if isinstance(event, ev.GovernorRolledBack)]
+    (back,) = [event for event in live.events if isinstance(event, ev.GovernorRolledBack)]
     assert math.isnan(back.value)
-    fatal = next(e for e in live.heard if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, AT + 1))
+    fatal = next(e for e in live.events if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, AT + 1))
     assert fatal.reward_parts["penalty"] == -back.penalty == -1.0
     assert fatal.reward == pytest.approx(sum(fatal.reward_parts.values()))
     agent = live.run.trainer.state.agent
     assert all(bool(value.isfinite().all()) for value in agent.state_tensors().values() if value.is_floating_point())
-    second = [e for e in live.heard if isinstance(e, ev.EnvStepped) and e.round == 2 and e.env == ILL]
+    second = [e for e in live.events if isinstance(e, ev.EnvStepped) and e.round == 2 and e.env == ILL]
     assert len(second) == 5  # it takes part again
     assert all(math.isfinite(event.loss) for event in second)
 
@@ -165,7 +165,7 @@ def test_breakdown_in_first_step_restores_the_start(tmp_path: Path, monkeypatch:
     poison(monkeypatch)
     live = LiveRun(tmp_path, **{**OPTIONS, "policy": "static"})
     state = live.start().finish()
-    (ended,) = [e for e in live.heard if isinstance(e, ev.EpisodeEnded) and e.env == ILL]
+    (ended,) = [e for e in live.events if isinstance(e, ev.EpisodeEnded) and e.env == ILL]
     assert ended.accuracy == ended.best_accuracy
     assert state.status == "done"
 
@@ -184,10 +184,10 @@ def test_rollback_restores_the_state_before_the_trouble(tmp_path: Path, monkeypa
     ail(monkeypatch, 2, 3, 4)
     whole = LiveRun(tmp_path / "whole", **OPTIONS)
     whole.start().finish()
-    (back,) = [event for event in whole.heard if isinstance(event, ev.GovernorRolledBack)]
+    (back,) = [event for event in whole.events if isinstance(event, ev.GovernorRolledBack)]
     assert (back.env, back.step, back.reason) == (ILL, 4, "it is ill")
-    (ended,) = [event for event in whole.heard if isinstance(event, ev.EpisodeEnded) and event.env == ILL]
-    good = next(e for e in whole.heard if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, 1))
+    (ended,) = [event for event in whole.events if isinstance(event, ev.EpisodeEnded) and event.env == ILL]
+    good = next(e for e in whole.events if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, 1))
     assert ended.accuracy == good.accuracy
 
     first = LiveRun(tmp_path / "parts", **OPTIONS).start_paused(3)
@@ -286,7 +286,7 @@ def test_rollback_leaves_a_usable_loss_scale(
     live = LiveRun(tmp_path, **options)
     live.start().finish()
 
-    steps = [e for e in live.heard if isinstance(e, ev.EnvStepped) and e.env == ILL]
+    steps = [e for e in live.events if isinstance(e, ev.EnvStepped) and e.env == ILL]
     fallen = steps[AT]
     assert fallen.loss_scale is not None
     assert fallen.loss_scale < 2**10
@@ -306,12 +306,12 @@ def test_rollback_reports_measurements_of_removed_seeds(tmp_path: Path, monkeypa
     live = LiveRun(tmp_path, **{**OPTIONS, "policy": "full"})
     live.start().finish()
 
-    (back,) = [event for event in live.heard if isinstance(event, ev.GovernorRolledBack)]
-    step = next(e for e in live.heard if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, back.step))
+    (back,) = [event for event in live.events if isinstance(event, ev.GovernorRolledBack)]
+    step = next(e for e in live.events if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, back.step))
     ill_slots = [slot for slot in step.slots if slot.grad_norm is not None]
     assert [math.isnan(slot.grad_norm or 0.0) for slot in ill_slots] == [True]
     assert ill_slots[0].blueprint is None
-    assert any(e.rule == "non-finite gradient" for e in live.heard if isinstance(e, ev.AnomalyFound))
+    assert any(e.rule == "non-finite gradient" for e in live.events if isinstance(e, ev.AnomalyFound))
 
 
 def test_episode_end_after_rollback_describes_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,10 +321,10 @@ def test_episode_end_after_rollback_describes_the_rest(tmp_path: Path, monkeypat
     live = LiveRun(tmp_path, **{**OPTIONS, "policy": "full", "steps": 7})
     live.start().finish()
 
-    (back,) = [event for event in live.heard if isinstance(event, ev.GovernorRolledBack)]
+    (back,) = [event for event in live.events if isinstance(event, ev.GovernorRolledBack)]
     assert back.culled
-    (ended,) = [event for event in live.heard if isinstance(event, ev.EpisodeEnded) and event.env == ILL]
-    before = next(e for e in live.heard if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, 6))
+    (ended,) = [event for event in live.events if isinstance(event, ev.EpisodeEnded) and event.env == ILL]
+    before = next(e for e in live.events if isinstance(e, ev.EnvStepped) and (e.env, e.step) == (ILL, 6))
     assert ended.accuracy != before.accuracy
     env = live.run.pool.envs[ILL]
     assert ended.accuracy == pytest.approx(float(env.validate(last=False)[1]), rel=1e-4)
@@ -335,7 +335,7 @@ def test_reported_parameters_match_the_reported_slots(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, **{**OPTIONS, "steps": 25})
     live.start().finish()
     host = live.run.pool.envs[0].network.host_parameter_count
-    for event in live.heard:
+    for event in live.events:
         if isinstance(event, ev.EnvStepped):
             grown = sum(slot.parameters for slot in event.slots)
             assert event.parameter_ratio == pytest.approx((host + grown) / host, rel=1e-4)

@@ -17,7 +17,7 @@ from esper.telemetry import events as ev
 from esper.telemetry.hub import EventHub, RankedEventHub
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import SLOTS, device_sampled, env_stepped, run_started
-from tests.ranks import Meeting, together
+from tests.ranks import ThreadRanks, together
 
 
 class Memory:
@@ -84,7 +84,7 @@ def test_hub_of_a_rank_inspects_its_own_envs_and_lanes() -> None:
 
 
 def test_hub_emits_the_report_of_a_lost_rank() -> None:
-    meeting, memory = Meeting(2), HearingMemory()
+    meeting, memory = ThreadRanks(2), HearingMemory()
     hub = RankedEventHub(memory, AnomalyDetector(), meeting.rank(0))
     hub.emit(env_stepped(env=0, step=1))
     meeting.leave()

@@ -26,13 +26,13 @@ from esper.telemetry.codec import encode_json
 from tests.factory import example_run
 from tests.recording.recordings import recording
 from tests.runs import only_run, recorded
-from tests.terminals import PATIENCE, Terminal, run, started
+from tests.terminals import TIMEOUT_S, Terminal, run, started
 
 LONG = ("--envs", "2", "--steps", "4", "--rounds", "100000", "--checkpoint-every", "0")
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -111,7 +111,7 @@ def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_pat
     recorder.put(events[-1])
     recorder.close()
     lock.release()
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(TIMEOUT_S) == 0
     output = printed.read_text()
     started = events[0]
     assert isinstance(started, ev.RunStarted)
@@ -140,7 +140,7 @@ def test_attach_reports_a_killed_run(tmp_path: Path) -> None:
             wait_until(heard)
         trainer.kill()
         trainer.communicate()
-        _, errors = watching.communicate(timeout=PATIENCE)
+        _, errors = watching.communicate(timeout=TIMEOUT_S)
         assert errors == "esper-sanctum: the process that trained telemetry/live ended without a word\n"
         assert watching.returncode == 1
 
@@ -189,7 +189,7 @@ def test_detach_interrupted_during_startup_ends_the_run(number: signal.Signals, 
         starting.send_signal(number)
         time.sleep(0.5)
         child.resume()
-        assert starting.wait(PATIENCE) == 128 + number
+        assert starting.wait(TIMEOUT_S) == 128 + number
         assert not child.is_running()
 
 

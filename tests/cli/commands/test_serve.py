@@ -19,7 +19,7 @@ from esper.cli.main import main
 from esper.recording.run_lock import RunLock
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
-from tests.terminals import PATIENCE, started
+from tests.terminals import TIMEOUT_S, started
 
 aiohttp = pytest.importorskip("aiohttp", reason="the extra serve is not installed")
 
@@ -46,7 +46,7 @@ async def visitor(port: int, text: str) -> AsyncIterator[Any]:
         aiohttp.ClientSession() as session,
         session.ws_connect(f"http://127.0.0.1:{port}/ws?width=120&height=40") as terminal,
     ):
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_S):
             while text.encode() not in drawn:
                 message = await terminal.receive()
                 assert message.type is aiohttp.WSMsgType.BINARY, drawn
@@ -87,7 +87,7 @@ async def test_serve_replays_a_run_until_ctrl_c(tmp_path: Path) -> None:
         await visit(port, "REPLAY")
 
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT_S) == 0
         assert process.communicate() == ("", "")
 
 
@@ -106,7 +106,7 @@ async def test_serve_last_is_resolved_at_each_visit(tmp_path: Path) -> None:
         waiting = asyncio.create_task(visit(port, "what never comes"))  # nobody is waited for
         await asyncio.sleep(1.0)
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(process.wait, PATIENCE) == 0
+        assert await asyncio.to_thread(process.wait, TIMEOUT_S) == 0
         with pytest.raises(AssertionError):
             await waiting
 
@@ -115,7 +115,7 @@ async def test_serve_last_is_resolved_at_each_visit(tmp_path: Path) -> None:
 async def test_serve_reports_a_killed_dashboard_to_the_page(tmp_path: Path) -> None:
     write_segment(tmp_path / "over", 1, recording(example_run()))
     with served(tmp_path) as (process, port, _):
-        async with visitor(port, "REPLAY") as terminal, asyncio.timeout(PATIENCE):
+        async with visitor(port, "REPLAY") as terminal, asyncio.timeout(TIMEOUT_S):
             for dashboard in psutil.Process(process.pid).children(recursive=True):
                 dashboard.kill()
             while (await terminal.receive()).type is aiohttp.WSMsgType.BINARY:
@@ -133,7 +133,7 @@ async def test_killed_server_leaves_no_dashboard_process(tmp_path: Path) -> None
             assert dashboards
 
             process.kill()
-            _, alive = await asyncio.to_thread(psutil.wait_procs, dashboards, PATIENCE)
+            _, alive = await asyncio.to_thread(psutil.wait_procs, dashboards, TIMEOUT_S)
             assert alive == []
 
 
