@@ -20,9 +20,9 @@ import msgspec
 
 from esper.history.keyframe_index import IndexEntry, KeyframeIndex, compress_state
 from esper.history.timeline import Marks, RecordedClock
-from esper.recording.decoder import Notices, UnreadableLine
-from esper.recording.merged_ranks import MergedRecording, Source, rank_directories, scan_source
-from esper.recording.segments import ReadError, Segment, list_segments, packed_path, plain_path, segment_path
+from esper.recording.decoder import DecodedSegment, Notices, RecordSource, UnreadableLine
+from esper.recording.merged_ranks import MergedRecording, rank_directories
+from esper.recording.segments import ReadError, list_segments, packed_path, plain_path, segment_path
 from esper.telemetry import events as ev
 from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
 from esper.telemetry.state import Keyframe, RunState
@@ -63,7 +63,7 @@ class History:
         """Positions at which a round is about to start: before its RoundStarted."""
         self.marks = Marks()
         """What is looked for, and whoever watches has set a bookmark at."""
-        self._segment: Source = Segment(plain_path(path))
+        self._segment: RecordSource = DecodedSegment(plain_path(path))
         """The last that was begun."""
         self._offset = 0
         """Bytes of it that were read."""
@@ -168,7 +168,7 @@ class History:
         count = min(stop, self._index.end_of(index, self.length)) - entry.position
         if count <= 0:
             return
-        for _, _, found in scan_source(entry.segment, entry.offset, entry.envs):
+        for _, _, found in entry.segment.scan(entry.offset, entry.envs):
             if isinstance(found, list):
                 yield from found[:count]
                 count -= len(found)
@@ -200,7 +200,11 @@ class History:
             torn = self._segment.path
             self._notices.replace(("torn", torn), f"{torn} ends in the middle of a line: that event is lost")
         ranks = not self.length and self.path.is_dir() and rank_directories(self.path)
-        self._segment, self._offset, self._complete = MergedRecording(self.path) if ranks else Segment(path), 0, False
+        self._segment, self._offset, self._complete = (
+            MergedRecording(self.path) if ranks else DecodedSegment(path),
+            0,
+            False,
+        )
         self._resuming = True
         self._notices.begin_file()
         self._index_here(starts_segment=True)
@@ -214,7 +218,7 @@ class History:
         going = True
         while going:
             going = False
-            for end, text, found in scan_source(self._segment, self._offset, len(self._state.envs)):
+            for end, text, found in self._segment.scan(self._offset, len(self._state.envs)):
                 if isinstance(found, UnreadableLine):
                     self._skip(end, found)
                     self._offset = end

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 import zstandard
 
-from esper.recording.merged_ranks import Source
+from esper.recording.decoder import RecordSource
 from esper.telemetry.state import RunState
 
 INDEX_INTERVAL = 4_096
@@ -70,7 +70,7 @@ class IndexEntry(NamedTuple):
     seq: int
     elapsed: float
     """Recorded seconds."""
-    segment: Source
+    segment: RecordSource
     offset: int
     """Bytes of the segment before the position."""
     envs: int

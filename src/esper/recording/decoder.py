@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
 
 import msgspec
 
@@ -46,27 +46,72 @@ ScannedLines: TypeAlias = tuple[int, bytes, list[ev.AnyEvent] | Keyframe | Unrea
 """Offset of the byte after some lines, their text, and what they say: events, one a line, or what one line says."""
 
 
-def scan(segment: Segment, offset: int, envs: int) -> Iterator[ScannedLines]:
-    """The whole lines of a segment from a byte on, many at a time where all is well with them.
+class RecordSource(Protocol):
+    """Readable recording: one segment, or the recordings of all ranks merged into one stream."""
 
-    `envs` is how many envs the run has there; an event of another env is damage, as the fold would have no place for
-    it. The same lines give the same records wherever the scan begins. Raises ReadError when the file cannot be read.
-    """
-    for end, text in segment.line_blocks(offset):
-        events = _decode_batch(text, envs)
-        if events is not None:
-            yield end, text, events
-            continue
-        at = end - len(text)
-        for line in text.split(b"\n")[:-1]:
-            at += len(line) + 1
-            record = _read_line(line, envs)
-            if isinstance(record, (Keyframe, UnreadableLine)):
-                yield at, line, record
-            else:
-                if isinstance(record, ev.RunStarted):
-                    envs = len(record.lanes)
-                yield at, line, [record]
+    path: Path
+    """Plain path of the file; for merged recordings, that of the first segment of rank 0."""
+
+    @property
+    def is_finished(self) -> bool:
+        """True if nothing will be appended any more."""
+        ...
+
+    @property
+    def is_corrupt(self) -> bool:
+        """True if a part of a packed file could not be unpacked."""
+        ...
+
+    @property
+    def damaged_paths(self) -> list[Path]:
+        """Packed files that could not be unpacked completely."""
+        ...
+
+    def scan(self, offset: int, envs: int) -> Iterator[ScannedLines]:
+        """Decode the complete lines from an offset on.
+
+        Args:
+            offset: Bytes before the first line to decode, as returned by an earlier scan.
+            envs: Number of envs of the run at that offset; 0 if not known yet. An event of another env is damage,
+                because RunState could not apply it.
+
+        Raises:
+            ReadError: A file cannot be read.
+        """
+        ...
+
+    def remainder(self, offset: int) -> bytes:
+        """Return the start of the text after an offset; empty at the end."""
+        ...
+
+    def describe_line(self, offset: int) -> str:
+        """Return path and number of the line that ends at an offset, for messages."""
+        ...
+
+
+class DecodedSegment(Segment):
+    """Segment whose lines are decoded into records."""
+
+    def scan(self, offset: int, envs: int) -> Iterator[ScannedLines]:
+        """Decode the complete lines from an offset on, as many at a time as are intact: see `RecordSource.scan`.
+
+        The same lines give the same records, whatever offset the scan starts from.
+        """
+        for end, text in self.line_blocks(offset):
+            events = _decode_batch(text, envs)
+            if events is not None:
+                yield end, text, events
+                continue
+            line_end = end - len(text)
+            for line in text.split(b"\n")[:-1]:
+                line_end += len(line) + 1
+                record = _read_line(line, envs)
+                if isinstance(record, (Keyframe, UnreadableLine)):
+                    yield line_end, line, record
+                else:
+                    if isinstance(record, ev.RunStarted):
+                        envs = len(record.lanes)
+                    yield line_end, line, [record]
 
 
 def _decode_batch(text: bytes, envs: int) -> list[ev.AnyEvent] | None:

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heapreplace
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from esper.recording.decoder import ScannedLines, UnreadableLine, check_env_index, scan
+from esper.recording.decoder import DecodedSegment, ScannedLines, UnreadableLine, check_env_index
 from esper.recording.run_lock import writer_has_exited
-from esper.recording.segments import READ_CHUNK_BYTES, ReadError, Segment, list_segments, segment_path
+from esper.recording.segments import READ_CHUNK_BYTES, ReadError, list_segments, segment_path
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record
 
@@ -78,7 +78,7 @@ class MergedRecording:
     def __init__(self, run: Path) -> None:
         self.path = segment_path(run, 1)
         self._run = run
-        self._segments: dict[Path, Segment] = {}
+        self._segments: dict[Path, DecodedSegment] = {}
         self._places = [_MergeCursor(0, {}, 0.0, 0)]
         self._end = self._places[0]
 
@@ -104,7 +104,7 @@ class MergedRecording:
         return str(self._run)
 
     def scan(self, offset: int, envs: int) -> Iterator[ScannedLines]:
-        """The whole lines of all ranks from an offset on, as `scan` gives those of a segment, one at a time."""
+        """Decode the complete lines of all ranks from an offset on, one at a time: see `RecordSource.scan`."""
         for end, item in self._merge(self._place_before(offset)):
             record = item.record
             if end <= offset:
@@ -162,7 +162,7 @@ class MergedRecording:
         paths = [later for later in list_segments(directory) if later >= path]
         for path in paths:
             segment, offset = self._segment(path), start
-            for end, text, record in _split_lines(scan(segment, start, envs)):
+            for end, text, record in _split_lines(segment.scan(start, envs)):
                 size, offset = size + end - offset, end
                 keyframe = isinstance(record, Keyframe)
                 if isinstance(record, Keyframe):
@@ -198,8 +198,8 @@ class MergedRecording:
         paths = list_segments(directory)
         return bool(paths) and self._segment(paths[-1]).is_finished
 
-    def _segment(self, path: Path) -> Segment:
-        return self._segments.setdefault(path, Segment(path))
+    def _segment(self, path: Path) -> DecodedSegment:
+        return self._segments.setdefault(path, DecodedSegment(path))
 
     def _keep(self, place: _MergeCursor) -> None:
         if place.offset > self._places[-1].offset:
@@ -223,12 +223,3 @@ def _split_lines(pieces: Iterator[ScannedLines]) -> Iterator[tuple[int, bytes, R
             for line, event in zip(text.split(b"\n"), found, strict=False):
                 at += len(line) + 1
                 yield at, line, event
-
-
-Source: TypeAlias = Segment | MergedRecording
-"""What a history is read from."""
-
-
-def scan_source(source: Source, offset: int, envs: int) -> Iterator[ScannedLines]:
-    """The whole lines of a source from an offset on: see `scan`."""
-    return source.scan(offset, envs) if isinstance(source, MergedRecording) else scan(source, offset, envs)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from esper.recording.decoder import RECORD_TYPES, UnreadableLine
-from esper.recording.merged_ranks import MergedRecording, Source, rank_directories, scan_source
-from esper.recording.segments import ReadError, Segment, list_segments
+from esper.recording.decoder import RECORD_TYPES, DecodedSegment, RecordSource, UnreadableLine
+from esper.recording.merged_ranks import MergedRecording, rank_directories
+from esper.recording.segments import ReadError, list_segments
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record
 
@@ -31,7 +31,7 @@ class RecordingFollower:
         self.notices: list[str] = []
         """What could not be read, or was skipped: sentences for people."""
         self._run = run
-        self._source: Source | None = None
+        self._source: RecordSource | None = None
         self._offset = 0
         """Bytes of it that were read."""
         self._envs = 0
@@ -54,26 +54,26 @@ class RecordingFollower:
         if not paths:
             return
         if self._source is None:
-            self._source = MergedRecording(self._run) if ranks else Segment(paths[-1])
-        gone = isinstance(self._source, Segment) and self._source.path not in paths
+            self._source = MergedRecording(self._run) if ranks else DecodedSegment(paths[-1])
+        gone = isinstance(self._source, DecodedSegment) and self._source.path not in paths
         if not gone:
             yield from self._read_on(self._source)
-        if isinstance(self._source, Segment):
+        if isinstance(self._source, DecodedSegment):
             for path in [later for later in paths if later > self._source.path]:
                 if gone:
                     self.notices.append(f"{self._source.path} has vanished: what was not read of it is lost")
                     gone = False
                 elif self._source.remainder(self._offset):
                     self.notices.append(f"{self._source.path} ends in the middle of a line: that event is lost")
-                self._source, self._offset = Segment(path), 0
+                self._source, self._offset = DecodedSegment(path), 0
                 yield from self._read_on(self._source)
 
-    def _read_on(self, source: Source) -> Iterator[Record]:
+    def _read_on(self, source: RecordSource) -> Iterator[Record]:
         """Read a source to its end."""
         going = True
         while going:
             going = False
-            for end, _, found in scan_source(source, self._offset, self._envs):
+            for end, _, found in source.scan(self._offset, self._envs):
                 self._offset = end
                 if isinstance(found, Keyframe):
                     yield from self._apply_keyframe(found)
@@ -97,7 +97,7 @@ class RecordingFollower:
             self._seq = keyframe.seq
             yield keyframe
 
-    def _skip(self, source: Source, end: int, bad: UnreadableLine) -> None:
+    def _skip(self, source: RecordSource, end: int, bad: UnreadableLine) -> None:
         if bad.type_name is None or bad.type_name in RECORD_TYPES:
             self._damaged += 1
             if self._damaged <= MAX_DAMAGE_NOTICES:
