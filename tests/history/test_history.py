@@ -363,7 +363,7 @@ def test_resumed_run_reads_as_one_history(tmp_path: Path, torn: bytes) -> None:
     assert [type(whole[position - 1]) for position in history.steps] == [ev.PhaseTimed] * 10
     assert [type(whole[position]) for position in history.rounds] == [ev.RoundStarted] * 2
     assert [note.split("/")[-1] for note in history.notices] == (
-        ["events-00001.jsonl ends in the middle of a line: that event is lost"] if torn else []
+        ["events-00001.jsonl ends in the middle of a line; that event is lost"] if torn else []
     )
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from esper.recording.decoder import MAX_DAMAGE_NOTICES
 from esper.recording.recorder import Recorder
 from esper.recording.segments import ReadError, compress_segment, segment_path
-from esper.recording.tail import MAX_DAMAGE_NOTICES, RecordingFollower
+from esper.recording.tail import RecordingFollower
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Keyframe, Record, RunState
@@ -115,7 +116,7 @@ def test_tail_reports_unreadable_lines(tmp_path: Path) -> None:
     skipped, damaged, torn = tail.notices
     assert skipped == "events of the unknown type Sneezed were skipped; a newer version wrote them"
     assert damaged.startswith(f"{segment_path(tmp_path, 1)}, line 9 is damaged and was skipped: ")
-    assert torn == f"{segment_path(tmp_path, 1)} ends in the middle of a line: that event is lost"
+    assert torn == f"{segment_path(tmp_path, 1)} ends in the middle of a line; that event is lost"
 
 
 def test_tail_reports_a_deleted_file_and_reads_the_next(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from esper.history.keyframe_index import IndexEntry, KeyframeIndex, compress_state
 from esper.history.timeline import Marks, RecordedClock
-from esper.recording.decoder import DecodedSegment, Notices, RecordSource, UnreadableLine
+from esper.recording.decoder import DecodedSegment, Notices, RecordSource, UnreadableLine, partial_line_message
 from esper.recording.merged_ranks import MergedRecording, rank_directories
 from esper.recording.segments import ReadError, list_segments, packed_path, plain_path, segment_path
 from esper.telemetry import events as ev
@@ -198,7 +198,7 @@ class History:
         """Go on with another file."""
         if self._offset and self._segment.remainder(self._offset):
             torn = self._segment.path
-            self._notices.replace(("torn", torn), f"{torn} ends in the middle of a line: that event is lost")
+            self._notices.replace(("torn", torn), partial_line_message(torn))
         ranks = not self.length and self.path.is_dir() and rank_directories(self.path)
         self._segment, self._offset, self._complete = (
             MergedRecording(self.path) if ranks else DecodedSegment(path),

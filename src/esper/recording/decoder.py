@@ -185,7 +185,22 @@ def _claimed_kind(text: bytes) -> str | None:
 MAX_DAMAGE_NOTICES = 20
 """Damaged lines told one by one."""
 MAX_UNREADABLE_LINES = 50
-"""Unreadable lines after which a type is another version's, or, at its beginning, a file no recording."""
+"""Number of unreadable lines after which a type counts as another version's, or the file as no recording."""
+
+
+def partial_line_message(path: Path) -> str:
+    """Return the notice for a file whose last line has no end."""
+    return f"{path} ends in the middle of a line; that event is lost"
+
+
+def damaged_line_message(location: str, reason: str) -> str:
+    """Return the notice for a damaged line, given its path and number."""
+    return f"{location} is damaged and was skipped: {reason}"
+
+
+def unknown_type_message(type_name: str) -> str:
+    """Return the notice for events of a type that this version does not know."""
+    return f"events of the unknown type {type_name} were skipped; a newer version wrote them"
 
 
 class Notices:
@@ -256,9 +271,7 @@ class Notices:
             ReadError: this is no recording, or that of another version.
         """
         if bad.type_name is not None and bad.type_name not in RECORD_TYPES:
-            self._told[bad.type_name] = (
-                f"events of the unknown type {bad.type_name} were skipped; a newer version wrote them"
-            )
+            self._told[bad.type_name] = unknown_type_message(bad.type_name)
             self._seen.add(bad.type_name)
             return
         if bad.type_name is not None and bad.type_name not in self._seen:
@@ -270,7 +283,7 @@ class Notices:
                 raise ReadError(first)
         self._damaged += 1
         if self._damaged <= MAX_DAMAGE_NOTICES:
-            self._told[at] = f"{where()} is damaged and was skipped: {bad.reason}"
+            self._told[at] = damaged_line_message(where(), bad.reason)
         if self._damaged >= MAX_UNREADABLE_LINES and not self._seen:
             raise self._not_a_recording()
 

@@ -10,14 +10,20 @@ from pathlib import Path
 
 import msgspec
 
-from esper.recording.decoder import RECORD_TYPES, DecodedSegment, RecordSource, UnreadableLine
+from esper.recording.decoder import (
+    MAX_DAMAGE_NOTICES,
+    RECORD_TYPES,
+    DecodedSegment,
+    RecordSource,
+    UnreadableLine,
+    damaged_line_message,
+    partial_line_message,
+    unknown_type_message,
+)
 from esper.recording.merged_ranks import MergedRecording, rank_directories
 from esper.recording.segments import ReadError, list_segments
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record
-
-MAX_DAMAGE_NOTICES = 20
-"""Damaged lines told one by one; what comes after them is not looked for in the file."""
 
 
 class RecordingFollower:
@@ -64,7 +70,7 @@ class RecordingFollower:
                     self.notices.append(f"{self._source.path} has vanished: what was not read of it is lost")
                     gone = False
                 elif self._source.remainder(self._offset):
-                    self.notices.append(f"{self._source.path} ends in the middle of a line: that event is lost")
+                    self.notices.append(partial_line_message(self._source.path))
                 self._source, self._offset = DecodedSegment(path), 0
                 yield from self._read_on(self._source)
 
@@ -101,9 +107,9 @@ class RecordingFollower:
         if bad.type_name is None or bad.type_name in RECORD_TYPES:
             self._damaged += 1
             if self._damaged <= MAX_DAMAGE_NOTICES:
-                self.notices.append(f"{source.describe_line(end)} is damaged and was skipped: {bad.reason}")
+                self.notices.append(damaged_line_message(source.describe_line(end), bad.reason))
             elif self._damaged == MAX_DAMAGE_NOTICES + 1:
                 self.notices.append("more lines are damaged and are skipped: replay tells of them")
         elif bad.type_name not in self._strange:
             self._strange.add(bad.type_name)
-            self.notices.append(f"events of the unknown type {bad.type_name} were skipped; a newer version wrote them")
+            self.notices.append(unknown_type_message(bad.type_name))
