@@ -81,10 +81,10 @@ def test_axis_labels_agree_on_leading_zero() -> None:
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(21, 30))
-def test_labels_keep_order_and_rows(wanted: list[int], rows: int) -> None:
-    wanted = sorted(wanted)
-    placed = spread_rows(wanted, rows)
+def test_labels_keep_order_and_rows(preferred: list[int], rows: int) -> None:
+    preferred = sorted(preferred)
+    placed = spread_rows(preferred, rows)
     assert all(before < after for before, after in pairwise(placed))
     assert 0 <= placed[0] <= placed[-1] < rows
-    if len(set(wanted)) == len(wanted):
-        assert placed == wanted
+    if len(set(preferred)) == len(preferred):
+        assert placed == preferred

@@ -37,8 +37,8 @@ def cursor(app: SanctumApp) -> str:
     return next(line[1:3] for line in app.screen.query_one(EnvTable).text.splitlines() if line.startswith("▸"))
 
 
-def said(app: SanctumApp) -> str:
-    return str(app.screen.query_one("#said", Static).render())
+def filter_message(app: SanctumApp) -> str:
+    return str(app.screen.query_one("#message", Static).render())
 
 
 async def test_sort_key_cycles_columns_and_keeps_selected_env() -> None:
@@ -96,10 +96,10 @@ async def test_filter_is_evaluated_again_each_step() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("slash", *"acc<0.4", "enter")
-        assert said(app) == "2 of 6"
+        assert filter_message(app) == "2 of 6"
         session.say(*stamp([env_stepped(2, accuracy=0.9)], first=100))
         await settle(pilot)
-        assert said(app) == "1 of 6"
+        assert filter_message(app) == "1 of 6"
 
 
 async def test_env_map_keeps_focus_when_filter_is_cancelled() -> None:
@@ -126,7 +126,7 @@ async def test_filter_applies_while_it_is_typed() -> None:
         await settle(pilot)
         await pilot.press("slash", *"acc<0.4")
         assert rows(app) == [0, 2]
-        assert said(app) == "2 of 6"
+        assert filter_message(app) == "2 of 6"
         await pilot.press("enter")
         assert isinstance(app.focused, EnvTable)
         assert "of 2 of 6" in str(app.focused.border_subtitle)
@@ -144,14 +144,14 @@ async def test_invalid_filter_is_refused_and_keeps_rows() -> None:
         await settle(pilot)
         await pilot.press("slash", *"acc<0.3x", "enter")
         assert isinstance(app.focused, Input)
-        assert "'0.3x' is none" in said(app)
+        assert "'0.3x' is none" in filter_message(app)
         assert rows(app) == [2]  # the last valid filter still applies
         await pilot.press("escape")
         assert len(rows(app)) == 6
         assert isinstance(app.focused, EnvTable)
         await pilot.press("slash", *"anomaly", "enter")
         assert rows(app) == []
-        assert "none of 6" in str(app.screen.query_one(EnvTable).border_subtitle)
+        assert "0 of 6" in str(app.screen.query_one(EnvTable).border_subtitle)
         await pilot.press("slash", "x", "escape")
         assert app.screen.query_one(EnvTable).filter == "anomaly"
 
@@ -263,20 +263,20 @@ def states(*accuracies: float | None) -> list[EnvState]:
 
 def test_env_map_ranks_from_worst_and_marks_outliers() -> None:
     accuracy = METRICS[0]
-    found = compute_standings(states(0.7, 0.71, 0.1, 0.72, None, 0.9, math.nan, 0.7), accuracy)
-    assert [one.rank for one in found] == [1, 3, 0, 4, None, 5, 0, 1]
-    assert [one.outlier for one in found] == [False, False, True, False, False, False, True, False]
-    assert found[4].role == "absent"
-    assert compute_standings(states(0.5, 0.5, 0.5, 0.4), accuracy)[3].outlier
-    assert not any(one.outlier for one in compute_standings(states(0.5, 0.5), accuracy))
-    assert not any(one.outlier for one in compute_standings(states(0.4, 0.5, 0.6), accuracy))
+    standings = compute_standings(states(0.7, 0.71, 0.1, 0.72, None, 0.9, math.nan, 0.7), accuracy)
+    assert [standing.rank for standing in standings] == [1, 3, 0, 4, None, 5, 0, 1]
+    assert [standing.is_outlier for standing in standings] == [False, False, True, False, False, False, True, False]
+    assert standings[4].role == "absent"
+    assert compute_standings(states(0.5, 0.5, 0.5, 0.4), accuracy)[3].is_outlier
+    assert not any(standing.is_outlier for standing in compute_standings(states(0.5, 0.5), accuracy))
+    assert not any(standing.is_outlier for standing in compute_standings(states(0.4, 0.5, 0.6), accuracy))
 
 
 def test_env_map_treats_high_as_bad_for_losses() -> None:
     loss = next(metric for metric in METRICS if metric.name == "loss")
     envs = [EnvState(env=i, lane="", stepped=env_stepped(i, loss=value)) for i, value in enumerate((1.0, 1.1, 9.0))]
-    assert [one.rank for one in compute_standings(envs, loss)] == [2, 1, 0]
-    assert compute_standings(envs, loss)[2].outlier
+    assert [standing.rank for standing in compute_standings(envs, loss)] == [2, 1, 0]
+    assert compute_standings(envs, loss)[2].is_outlier
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])

@@ -94,7 +94,7 @@ class GrowthChart(EnvRowsPanel):
     def _row(
         self, env: EnvState, started: RunStarted, lane: int, name: int, severity: str | None, *, here: bool
     ) -> Line:
-        line = Line(self.view.palette, here=here).append("▸" if here else " ", "key")
+        line = Line(self.view.palette, selected=here).append("▸" if here else " ", "key")
         line.append(f"{env.env:02d}".rjust(3 if len(self.state.envs) > 100 else 2), "bright" if here else "dim")
         line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(6)
         for slot in range(len(started.slots)):

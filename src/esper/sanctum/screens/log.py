@@ -134,7 +134,7 @@ class LogList(Panel, can_focus=True):
         return [self._line(entry, size.width, here=top + i == at) for i, entry in enumerate(self._seen)]
 
     def _line(self, entry: LogLine, width: int, *, here: bool) -> Line:
-        line = Line(self.view.palette, here=here).append("▸" if here else " ", "key")
+        line = Line(self.view.palette, selected=here).append("▸" if here else " ", "key")
         line.append(f"{format_time_of_day(entry.time)} ", "dim")
         line.append(SEVERITIES[entry.severity].glyph if entry.severity != "info" else " ", entry.severity).append(" ")
         return line.append(

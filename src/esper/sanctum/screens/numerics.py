@@ -251,7 +251,7 @@ class LossScaleTable(EnvRowsPanel):
         return line
 
     def _row(self, env: EnvState, started: RunStarted, layout: _Layout, severity: str | None, *, here: bool) -> Line:
-        line = Line(self.view.palette, here=here).append("▸" if here else " ", "key")
+        line = Line(self.view.palette, selected=here).append("▸" if here else " ", "key")
         line.append(f"{env.env:02d}", "bright" if here else "dim")
         line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(5)
         step, vitals = env.stepped, self.state.vitals.envs.get(env.env)

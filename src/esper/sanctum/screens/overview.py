@@ -90,9 +90,9 @@ class OverviewScreen(RunScreen):
 
     def _filter(self, text: str) -> None:
         try:
-            self.query_one(EnvTable).show_only(text)
+            self.query_one(EnvTable).set_filter(text)
         except FilterError as error:
-            self.query_one(FilterBox).set_message(str(error), wrong=True)
+            self.query_one(FilterBox).set_message(str(error), invalid=True)
         else:
             self._say_count()
 

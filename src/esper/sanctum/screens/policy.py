@@ -113,7 +113,7 @@ class UpdateCharts(Panel):
         course = self.state.learning[name]
         values = course.values
         label, least = UPDATE_METRICS[name]
-        axis = linear_axis(values, height - 2, least=least)
+        axis = linear_axis(values, height - 2, include=least)
         title = self.line().append(f"  {label} ", "dim").append_cell(compact_cell(course.last), "bright")
         chart = Chart(
             values=values,

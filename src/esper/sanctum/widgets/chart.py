@@ -1,4 +1,4 @@
-"""A chart with its axes, as lines of a panel."""
+"""Chart with axes, drawn as lines of a panel, and labels beside its curves."""
 
 from __future__ import annotations
 
@@ -13,40 +13,51 @@ from esper.sanctum.widgets.panel import Line
 from esper.text_plot import Axis, align_ticks, band_by_column, draw_curve, overlay
 
 Y_AXIS_COLUMNS = 5
-"""Columns that the labels of the y axis take."""
+"""Width of the labels of the y axis, columns."""
+MIN_PLOT_COLUMNS = 8
+"""Minimum width of a plot; a narrower one is not drawn."""
+MIN_PLOT_ROWS = 2
+"""Minimum height of a plot; a lower one is not drawn."""
 _MIN_TICK_COLUMNS = 10
-_STEPS = (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000)
-"""Between the labels of the x axis: columns at least, and values."""
+"""Minimum distance of two labels of the x axis, columns."""
+_X_TICK_STEPS = (1, 2, 5, 10, 20, 25, 50, 100, 200, 500, 1000, 2000, 5000)
+"""Possible differences between two labels of the x axis."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One curve or several, with an optional band around the first."""
+    """One or more curves, with an optional band around the first."""
 
     values: Sequence[float | None]
+    """Values of the first curve; a gap at None."""
     x_length: int
     """Number of values that fill the x axis."""
     low: float
+    """Value at the bottom of the y axis."""
     high: float
+    """Value at the top of the y axis, or below it if `exact_axis` is False."""
     ticks: Sequence[tuple[float, str]]
-    """Values of the y axis, with their labels."""
+    """Labelled values of the y axis, with their labels."""
     first: int = 1
-    """What the first value is called on the x axis."""
+    """Label of the first value on the x axis."""
     stride: int = 1
-    """What lies between two values on the x axis."""
+    """Difference between the labels of two consecutive values on the x axis."""
     role: str = "curve"
-    """Of the style of the curve."""
+    """Role of the first curve."""
     extra_curves: Sequence[tuple[Sequence[float | None], str]] = ()
-    """Further curves, each with its role; where two meet, the earlier one has the colour."""
+    """Further curves with their roles. A cell that several curves cross has the role of the first of them."""
     band: tuple[Sequence[float], Sequence[float]] | None = None
-    """Least and greatest values around the curve."""
+    """Lower and upper bounds of the band; None for no band."""
     exact_axis: bool = False
-    """Something else is drawn beside the axis, from its foot to its top: it ends at `high`."""
+    """If True, the y axis ends at `high`, because the caller draws something else over the whole height of the plot.
+
+    If False, the axis may end above it, so that the ticks are evenly spaced.
+    """
 
     def lines(self, palette: Palette, width: int, height: int) -> list[Line]:
-        """The chart: `height` lines of `width` columns, the last one the x axis."""
+        """Draw the chart: `height` lines of `width` columns; the last line is the x axis. Empty if it does not fit."""
         plot_width, plot_height = width - Y_AXIS_COLUMNS - 2, height - 1
-        if plot_width < 8 or plot_height < 2:
+        if plot_width < MIN_PLOT_COLUMNS or plot_height < MIN_PLOT_ROWS:
             return []
         curves = [(self.values, self.role), *self.extra_curves]
         axis = self._axis(plot_height)
@@ -60,16 +71,15 @@ class Chart:
         for y, row in enumerate(overlay(layers)):
             line = Line(palette)
             line.append(labels.get(y, "").rjust(Y_AXIS_COLUMNS), "dim").append(" ┤" if y in labels else " │", "faint")
-            _paint(line, row, roles, band[y])
+            _append_plot_row(line, row, roles, band[y])
             lines.append(line)
         return [*lines, self._x_axis(palette, plot_width)]
 
     def row(self, value: float, height: int) -> int:
-        """Which of `lines(…, height)` a value of the y axis falls on."""
+        """Return the index of the line on which a value of the y axis is drawn if the chart has `height` lines."""
         return _row(self._axis(height - 1), value, height - 1)
 
     def _axis(self, rows: int) -> Axis:
-        """The y axis of so many rows."""
         axis = Axis(self.low, self.high, self.ticks)
         return axis if self.exact_axis else align_ticks(axis, rows)
 
@@ -77,91 +87,96 @@ class Chart:
         rows = [[False] * width for _ in range(height)]
         if self.band is not None:
             axis = self._axis(height)
-            for x, spread in enumerate(band_by_column(*self.band, self.x_length, width)):
-                if spread is not None:
-                    for y in range(_row(axis, spread[1], height), _row(axis, spread[0], height) + 1):
+            for x, bounds in enumerate(band_by_column(*self.band, self.x_length, width)):
+                if bounds is not None:
+                    for y in range(_row(axis, bounds[1], height), _row(axis, bounds[0], height) + 1):
                         rows[y][x] = True
         return rows
 
     def _x_axis(self, palette: Palette, width: int) -> Line:
-        """Labels below the plot: the first value, round numbers about every ten columns, the last value."""
+        """Draw the labels below the plot: first and last value, and round numbers between them."""
         line = Line(palette)
+        plot_start = Y_AXIS_COLUMNS + 2
         span = self.x_length * self.stride
-        step = next((size for size in _STEPS if size * width >= _MIN_TICK_COLUMNS * span), span)
+        step = next((size for size in _X_TICK_STEPS if size * width >= _MIN_TICK_COLUMNS * span), span)
         last = self.first + (self.x_length - 1) * self.stride
         between = (value for value in range(self.first + 1, last) if value % step == 0)
         ticks = [self.first, *(value for value in between if 2 * min(value - self.first, last - value) >= step), last]
         for value in ticks:
             label = str(value)
-            at = (
-                Y_AXIS_COLUMNS
-                + 2
-                + round((value - self.first) / max(last - self.first, 1) * (width - 1))
-                - len(label) // 2
-            )
-            column = min(at, Y_AXIS_COLUMNS + 2 + width - len(label))
-            room = width + Y_AXIS_COLUMNS + 2 if value == last else width + Y_AXIS_COLUMNS - 1 - len(str(last))
-            if column > line.width and column + len(label) <= room:
+            centre = plot_start + round((value - self.first) / max(last - self.first, 1) * (width - 1))
+            column = min(centre - len(label) // 2, plot_start + width - len(label))
+            end = plot_start + width if value == last else plot_start + width - 3 - len(str(last))
+            if column > line.width and column + len(label) <= end:
                 line.pad_to(column).append(label, "dim")
         return line
 
 
-def _row(axis: Axis, value: float, rows: int) -> int:
-    """Which of so many rows a value falls on, counted from the top."""
-    share = (min(max(value, axis.low), axis.high) - axis.low) / (axis.high - axis.low)
-    return rows - 1 - round(share * (rows * 4 - 1)) // 4
-
-
-def _paint(line: Line, row: list[tuple[str, int]], roles: Sequence[str], band: list[bool]) -> None:
-    """Append one row of the plot: the curves, and the band where there is none."""
-    cells = [
-        (roles[owner], character) if owner >= 0 else ("band", "░") if shade else ("normal", " ")
-        for (character, owner), shade in zip(row, band, strict=True)
-    ]
-    for role, run in groupby(cells, key=itemgetter(0)):
-        line.append("".join([character for _, character in run]), role)
-
-
 class Label(NamedTuple):
-    """A text that wants to stand on a row."""
+    """Text beside a chart."""
 
     row: int
+    """Preferred row."""
     text: str
     role: str
 
 
 def labels_width(labels: Sequence[Label], rows: int) -> int:
-    """Columns that the labels take beside `rows` rows, with a space before each."""
+    """Return the columns that labels need beside `rows` rows, including a space before each label."""
     columns = -(-len(labels) // max(rows, 1))
     return columns * (max((len(label.text) for label in labels), default=0) + 1)
 
 
 def place_labels(lines: Sequence[Line], labels: Sequence[Label], column: int) -> None:
-    """Write each label at the end of its row, or near it where others stand there; in their order, from `column` on."""
+    """Append labels to lines, each on its preferred row, or on a row nearby if that one is occupied.
+
+    Labels keep their order, and start after `column`. A line gets several only if there are fewer lines than labels.
+    """
     if not lines or not labels:
         return
-    each = -(-len(labels) // len(lines))
+    per_line = -(-len(labels) // len(lines))
     ordered = sorted(labels, key=lambda label: label.row)
-    groups = [ordered[first : first + each] for first in range(0, len(ordered), each)]
+    groups = [ordered[first : first + per_line] for first in range(0, len(ordered), per_line)]
     width = max(len(label.text) for label in labels) + 1
     for row, group in zip(spread_rows([group[0].row for group in groups], len(lines)), groups, strict=True):
-        for place, label in enumerate(group):
-            lines[row].pad_to(column + place * width + 1).append(label.text, label.role)
+        for index, label in enumerate(group):
+            lines[row].pad_to(column + index * width + 1).append(label.text, label.role)
 
 
-def spread_rows(wanted: Sequence[int], rows: int) -> list[int]:
-    """A row of its own for each of the rising rows wanted, as near as the order allows; there are enough of them."""
-    # First row and height of each block of those that touch; it lies around the middle of what they want.
+def spread_rows(preferred: Sequence[int], rows: int) -> list[int]:
+    """Assign a different row to each preferred row, as close to it as the order allows.
+
+    Args:
+        preferred: Preferred rows, in ascending order.
+        rows: Number of rows, at least `len(preferred)`.
+    """
+    # Start and height of each block of adjacent rows. A block is centred on the mean of its preferred positions.
     blocks: list[tuple[float, int]] = []
-    for row in wanted:
+    for row in preferred:
         start, count = float(row), 1
         while blocks and sum(blocks[-1]) > start:
-            above, more = blocks.pop()
-            start = (above * more + (start - more) * count) / (more + count)
-            count += more
+            start_above, count_above = blocks.pop()
+            start = (start_above * count_above + (start - count_above) * count) / (count_above + count)
+            count += count_above
             start = min(max(start, 0.0), float(rows - count))
         blocks.append((start, count))
-    placed = [round(start) + place for start, count in blocks for place in range(count)]
-    for index, row in enumerate(placed):  # rounding may have let two blocks touch
-        placed[index] = max(row, placed[index - 1] + 1) if index else row
-    return [min(row, rows - len(placed) + index) for index, row in enumerate(placed)]
+    assigned = [round(start) + offset for start, count in blocks for offset in range(count)]
+    for index, row in enumerate(assigned):  # rounding may have made two blocks overlap
+        assigned[index] = max(row, assigned[index - 1] + 1) if index else row
+    return [min(row, rows - len(assigned) + index) for index, row in enumerate(assigned)]
+
+
+def _row(axis: Axis, value: float, rows: int) -> int:
+    """Return the row of a value in a plot of this many rows, counted from the top."""
+    fraction = (min(max(value, axis.low), axis.high) - axis.low) / (axis.high - axis.low)
+    return rows - 1 - round(fraction * (rows * 4 - 1)) // 4
+
+
+def _append_plot_row(line: Line, cells: list[tuple[str, int]], roles: Sequence[str], band: list[bool]) -> None:
+    """Append one row of the plot. A cell without a dot of a curve shows the band."""
+    styled = [
+        (roles[curve], character) if curve >= 0 else ("band", "░") if in_band else ("normal", " ")
+        for (character, curve), in_band in zip(cells, band, strict=True)
+    ]
+    for role, group in groupby(styled, key=itemgetter(0)):
+        line.append("".join([character for _, character in group]), role)

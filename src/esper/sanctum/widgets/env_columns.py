@@ -1,4 +1,4 @@
-"""The columns of the env table: widths, values, cells."""
+"""Columns of the env table: widths, sort values and cells."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from statistics import median, median_high, median_low
 
+from esper.domain import Stage
 from esper.formatting import strip_control
 from esper.history.timeline import MarkKind
 from esper.sanctum.env_filter import NUMERIC_FIELDS
@@ -19,93 +20,112 @@ from esper.telemetry.events import RunStarted, SlotReading
 from esper.telemetry.state import SERIES_POINTS, EnvState
 from esper.text_plot import sample_to_width, sparkline
 
-_LAYOUTS = ((10, 6, 2), (10, 0, 2), (10, 0, 1), (6, 0, 1), (0, 0, 2), (0, 0, 1))
-"""Columns for a blueprint's name, for the bar of alpha, and between columns, from roomy to tight."""
-PIN_GLYPH = "•"
-_LEAST_SPARK, _MOST_SPARK = 4, 26
-_STAGES_BY_PRIORITY = (
-    "fossilized",
-    "probationary",
-    "blending",
-    "training",
-    "germinated",
-    "culled",
-    "embargoed",
-    "dormant",
+STAGES_BY_PRIORITY = tuple(
+    stage.label
+    for stage in (
+        Stage.FOSSILIZED,
+        Stage.PROBATIONARY,
+        Stage.BLENDING,
+        Stage.TRAINING,
+        Stage.GERMINATED,
+        Stage.CULLED,
+        Stage.EMBARGOED,
+        Stage.DORMANT,
+    )
 )
-_MOVING = frozenset({"training", "blending", "probationary"})
+"""Labels of the stages, the most advanced first: order of the counts in a summary row, and of a sort by slot."""
+PIN_GLYPH = "•"
+"""Marks an env that is pinned to the top."""
+INACTIVE_LABEL = f"{MARK_SYMBOLS[MarkKind.ROLLBACK][0].glyph} out"
+"""Shown in place of the reward of an inactive env."""
+AGGREGATES: dict[str, Callable[[list[float]], float]] = {"med": median, "min": min, "max": max}
+"""Functions of the summary rows below the envs, the most important first. Keyed by row label."""
+_LAYOUTS = ((10, 6, 2), (10, 0, 2), (10, 0, 1), (6, 0, 1), (0, 0, 2), (0, 0, 1))
+"""Widths of a blueprint's name, of the bar of alpha, and of the gap between columns; widest layout first."""
+_MIN_SPARKLINE_COLS, _MAX_SPARKLINE_COLS = 4, 26
+_UNDECIDED_STAGES = frozenset(stage.label for stage in (Stage.TRAINING, Stage.BLENDING, Stage.PROBATIONARY))
+"""Stages of seeds that can still be fossilized or culled; their text is not dimmed."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Widths in columns."""
+    """Widths of the parts of the table, in columns of the terminal."""
 
     digits: int
-    spark: int
+    """Width of the env index."""
+    sparkline: int
+    """Width of the accuracy sparkline; 0 if it does not fit."""
     blueprint: int
-    gauge: int
+    """Width of a blueprint's name; 0 if it does not fit."""
+    alpha_bar: int
+    """Width of the bar of alpha; 0 if it does not fit."""
     gap: int
-    device: int
-    """0 where there is no room for it."""
+    """Space between columns."""
+    lane: int
+    """Width of the lane's name; 0 if it does not fit."""
 
     @property
     def slot(self) -> int:
-        """Width of a slot's cell: stage, blueprint, bar, alpha."""
+        """Width of a slot's cell: stage, blueprint, bar of alpha, alpha."""
         name = self.blueprint + 1 if self.blueprint else 0
-        gauge = self.gauge + 1 if self.gauge else 0
-        return 2 + name + gauge + self.alpha
+        bar = self.alpha_bar + 1 if self.alpha_bar else 0
+        return 2 + name + bar + self.alpha
 
     @property
     def alpha(self) -> int:
-        """Width of alpha: two decimals where there is room, else one."""
+        """Width of alpha: 4 for two decimals if they fit, else 3 for one."""
         return 4 if self.blueprint >= 10 else 3
 
 
 def choose_layout(width: int, started: RunStarted) -> Layout:
-    """The roomiest layout that `width` columns hold."""
+    """Return the widest layout that fits into `width` columns."""
     digits = max(len(str(len(started.lanes) - 1)), 2)
-    device = max(max(map(len, started.lanes), default=0), 3)
-    for blueprint, gauge, gap in _LAYOUTS:
-        layout = Layout(digits, 0, blueprint, gauge, gap, device)
-        spare = width - _needed(layout, len(started.slots))
-        if spare >= _LEAST_SPARK:
-            return Layout(digits, min(spare, _MOST_SPARK), blueprint, gauge, gap, device)
-    layout = Layout(digits, 0, 0, 0, 1, 0)
-    return Layout(digits, max(min(width - _needed(layout, len(started.slots)), _MOST_SPARK), 0), 0, 0, 1, 0)
+    lane = max(max(map(len, started.lanes), default=0), 3)
+    for blueprint, alpha_bar, gap in _LAYOUTS:
+        layout = Layout(digits, 0, blueprint, alpha_bar, gap, lane)
+        spare = width - _width_without_sparkline(layout, len(started.slots))
+        if spare >= _MIN_SPARKLINE_COLS:
+            return Layout(digits, min(spare, _MAX_SPARKLINE_COLS), blueprint, alpha_bar, gap, lane)
+    spare = width - _width_without_sparkline(Layout(digits, 0, 0, 0, 1, 0), len(started.slots))
+    return Layout(digits, max(min(spare, _MAX_SPARKLINE_COLS), 0), 0, 0, 1, 0)
 
 
-def _needed(layout: Layout, slots: int) -> int:
-    """Width without the sparkline."""
+def _width_without_sparkline(layout: Layout, slots: int) -> int:
     fixed = 1 + layout.digits + 1 + 5 + 6 + 6 + 5
-    between = 5 + slots + (layout.device > 0)
-    return fixed + slots * layout.slot + layout.device + between * layout.gap
+    num_gaps = 5 + slots + (layout.lane > 0)
+    return fixed + slots * layout.slot + layout.lane + num_gaps * layout.gap
 
 
 def sortable_columns(slots: Sequence[str]) -> list[str]:
-    """What the table can be ordered by."""
+    """Return the names of the columns by which the table can be sorted, from left to right."""
     return ["env", "acc", "reward", *slots, "|g|", "scale", "lane"]
 
 
 def header_row(
-    palette: Palette, layout: Layout, slots: Sequence[str], by: str, arrow: str
+    palette: Palette, layout: Layout, slots: Sequence[str], sort_column: str, arrow: str
 ) -> tuple[Line, list[tuple[range, str]]]:
-    """Names and units of the columns, and which columns of the screen are whose; an arrow at the one they go by."""
-    widths = [2 + layout.digits, 5 + layout.gap + layout.spark, 6, *(layout.slot for _ in slots), 6, 5]
+    """Draw names and units of the columns, and an arrow at the sort column.
+
+    Returns:
+        The line, and for each column its range of terminal columns and its name.
+    """
+    widths = [2 + layout.digits, 5 + layout.gap + layout.sparkline, 6, *(layout.slot for _ in slots), 6, 5]
     labels = ["env".rjust(1 + layout.digits), "acc %", "reward", *map(strip_control, slots), "  |g|", "scale"]
-    if layout.device:
-        widths.append(layout.device)
+    if layout.lane:
+        widths.append(layout.lane)
         labels.append("lane")
-    line, spans = Line(palette), []
+    line = Line(palette)
+    ranges: list[tuple[range, str]] = []
     for name, label, width in zip(sortable_columns(slots), labels, widths, strict=False):
         start, gap = line.width, 0 if name == "env" else layout.gap
-        text = label + arrow if name == by else label
-        line.append_fitted(text, width + gap, "key" if name == by else "head")
-        spans.append((range(start, line.width), name))
-    return line, spans
+        text = label + arrow if name == sort_column else label
+        line.append_fitted(text, width + gap, "key" if name == sort_column else "head")
+        ranges.append((range(start, line.width), name))
+    return line, ranges
 
 
 def sort_value(column: str, started: RunStarted) -> Callable[[EnvState], float | None]:
-    """What the envs are ordered by under a column: a slot counts by its stage, then by its alpha."""
+    """Return the sort key of a column. A slot is sorted by its stage, then by its alpha."""
     lanes = list(dict.fromkeys(started.lanes))
     known: dict[str, Callable[[EnvState], float | None]] = {
         "env": NUMERIC_FIELDS["env"],
@@ -118,15 +138,11 @@ def sort_value(column: str, started: RunStarted) -> Callable[[EnvState], float |
     if column in known:
         return known[column]
     slot = started.slots.index(column)
-    return lambda env: _grown(env.stepped.slots[slot]) if env.stepped else None
+    return lambda env: _slot_sort_value(env.stepped.slots[slot]) if env.stepped else None
 
 
-def _grown(reading: SlotReading) -> float:
-    return _STAGES_BY_PRIORITY[::-1].index(reading.stage) + (reading.alpha or 0.0) / 2
-
-
-INACTIVE_LABEL = f"{MARK_SYMBOLS[MarkKind.ROLLBACK][0].glyph} out"
-"""In place of the reward of an env that sits out the round."""
+def _slot_sort_value(reading: SlotReading) -> float:
+    return STAGES_BY_PRIORITY[::-1].index(reading.stage) + (reading.alpha or 0.0) / 2
 
 
 def draw_row(
@@ -136,18 +152,28 @@ def draw_row(
     env: EnvState,
     *,
     severity: str | None,
-    here: bool,
+    selected: bool,
     pinned: bool,
 ) -> Line:
-    """One env. `severity` is that of its worst anomaly, `here` says that the cursor is on it."""
+    """Draw the row of an env.
+
+    Args:
+        palette: Styles of the theme.
+        layout: Widths of the columns.
+        started: Start event of the run.
+        env: The env.
+        severity: Severity of its worst active anomaly; None if it has none.
+        selected: True if the cursor is on this row.
+        pinned: True if the env is pinned to the top.
+    """
     gap = " " * layout.gap
     step = env.stepped
-    line = Line(palette, here=here).append("▸" if here else PIN_GLYPH if pinned else " ", "key")
-    line.append(f"{env.env:02d}".rjust(layout.digits), "key" if pinned else "bright" if here else "dim")
+    line = Line(palette, selected=selected).append("▸" if selected else PIN_GLYPH if pinned else " ", "key")
+    line.append(f"{env.env:02d}".rjust(layout.digits), "key" if pinned else "bright" if selected else "dim")
     line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal")
-    line.append_cell(percent_cell(step.accuracy if step else None), "bright" if here else None).append(gap)
-    spread = sample_to_width(env.accuracy, min(started.steps, SERIES_POINTS), layout.spark)
-    line.append(sparkline(spread, 0.0, 1.0), "spark").append(gap)
+    line.append_cell(percent_cell(step.accuracy if step else None), "bright" if selected else None).append(gap)
+    samples = sample_to_width(env.accuracy, min(started.steps, SERIES_POINTS), layout.sparkline)
+    line.append(sparkline(samples, 0.0, 1.0), "spark").append(gap)
     reward = number_cell(step.reward if step else None, 2, 3, signed=True, fixed=True)
     if env.rolled_back:
         line.append(INACTIVE_LABEL.rjust(len(reward.text)), "error").append(gap)
@@ -162,81 +188,86 @@ def draw_row(
         line.append(gap)
     line.append_cell(number_cell(step.grad_norm if step else None, 3, 2), "dim").append(gap)
     line.append_cell(scale_cell(step.loss_scale if step else None), "dim")
-    return line.append(gap).append_fitted(strip_control(env.lane), layout.device, "dim") if layout.device else line
+    return line.append(gap).append_fitted(strip_control(env.lane), layout.lane, "dim") if layout.lane else line
 
 
 @lru_cache(1024)
 def slot_cell(layout: Layout, stage: str, blueprint: str | None, alpha: float | None) -> StyledText:
-    """Stage, blueprint, bar of alpha, alpha; an empty slot has none of the last three. Kept: only to be joined."""
-    pieces = StyledText().append(STAGES[stage].glyph, stage)
+    """Draw stage, blueprint, bar of alpha and alpha; for an empty slot the stage only.
+
+    The result is cached: callers may append it to a line, but not append to it.
+    """
+    text = StyledText().append(STAGES[stage].glyph, stage)
     if blueprint is not None:
-        role = "normal" if stage in _MOVING else "dim"
-        pieces.append(" ")
+        role = "normal" if stage in _UNDECIDED_STAGES else "dim"
+        text.append(" ")
         if layout.blueprint:
-            pieces.append_fitted(strip_control(blueprint), layout.blueprint, role).append(" ")
-        if layout.gauge:
-            pieces.append_bar(alpha, layout.gauge, stage).append(" ")
-        pieces.append_cell(number_cell(alpha, 1, layout.alpha - 2, fixed=True), role)
-    return pieces.pad_to(layout.slot)
-
-
-AGGREGATES: dict[str, Callable[[list[float]], float]] = {"med": median, "min": min, "max": max}
-"""Rows below the envs, the most wanted first."""
+            text.append_fitted(strip_control(blueprint), layout.blueprint, role).append(" ")
+        if layout.alpha_bar:
+            text.append_bar(alpha, layout.alpha_bar, stage).append(" ")
+        text.append_cell(number_cell(alpha, 1, layout.alpha - 2, fixed=True), role)
+    return text.pad_to(layout.slot)
 
 
 def aggregate_rows(
     palette: Palette, layout: Layout, started: RunStarted, envs: Sequence[EnvState], names: Iterable[str]
 ) -> list[Line]:
-    """By names in SUMMARIES: rows of the median, least or greatest over the envs of each number.
+    """Draw summary rows: median, minimum or maximum over the envs of each number, ignoring non-finite values.
 
-    That of the medians also says how many are at each stage.
+    The row of medians also shows how many envs have a slot in each stage.
+
+    Args:
+        palette: Styles of the theme.
+        layout: Widths of the columns.
+        started: Start event of the run.
+        envs: The envs of the table.
+        names: Keys of `AGGREGATES`, one per row.
     """
     steps = [env.stepped for env in envs if env.stepped is not None]
-    numbers = (
+    columns = (
         _finite([step.accuracy for step in steps]),
         _finite([step.reward for step in steps]),
         _finite([step.grad_norm for step in steps]),
         _finite([step.loss_scale for step in steps]),
     )
     stages = [Counter([step.slots[index].stage for step in steps]) for index in range(len(started.slots))]
-    return [_summary(palette, layout, name, numbers, stages) for name in names]
+    return [_draw_aggregate(palette, layout, name, columns, stages) for name in names]
 
 
 def median_scale(scales: Sequence[float]) -> float:
-    """The median of loss scales, between two of them the power of two whose exponent is half-way."""
+    """Return the median loss scale. For an even number of scales it is the geometric mean of the middle two."""
     return math.sqrt(median_low(scales) * median_high(scales))
 
 
 def _finite(values: Iterable[float | None]) -> list[float]:
-    """The rows show the others."""
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
-def _summary(
-    palette: Palette, layout: Layout, name: str, numbers: Iterable[list[float]], stages: Iterable[Counter[str]]
+def _draw_aggregate(
+    palette: Palette, layout: Layout, name: str, columns: Iterable[list[float]], stages: Iterable[Counter[str]]
 ) -> Line:
     gap = " " * layout.gap
-    *measured, scales = numbers
+    *measured, scales = columns
     accuracy, reward, grad_norm = (AGGREGATES[name](values) if values else None for values in measured)
-    summary = median_scale if name == "med" else AGGREGATES[name]
-    scale = summary(scales) if scales else None
+    aggregate_scales = median_scale if name == "med" else AGGREGATES[name]
+    scale = aggregate_scales(scales) if scales else None
     line = Line(palette).append_fitted(name.rjust(1 + layout.digits), 2 + layout.digits, "head")
     role = "bright" if name == "med" else "dim"
     line.append_cell(percent_cell(accuracy), role).append(gap)
-    line.append(" " * layout.spark).append(gap)
+    line.append(" " * layout.sparkline).append(gap)
     line.append_cell(number_cell(reward, 2, 3, signed=True, fixed=True), role).append(gap)
     for counts in stages:
         end = line.width + layout.slot
         if name == "med":
-            _count_stages(line, counts, end)
+            _append_stage_counts(line, counts, end)
         line.pad_to(end + layout.gap)
     line.append_cell(number_cell(grad_norm, 3, 2), "dim").append(gap)
     return line.append_cell(scale_cell(scale), "dim")
 
 
-def _count_stages(line: Line, counts: Counter[str], end: int) -> None:
-    """As many as fit; for those that do not a sign, which may stand in the gap behind."""
-    texts = [(stage, f"{counts[stage]}{STAGES[stage].glyph}") for stage in _STAGES_BY_PRIORITY if counts[stage]]
+def _append_stage_counts(line: Line, counts: Counter[str], end: int) -> None:
+    """Append the counts that fit before column `end`, and an ellipsis for the rest, which may be in the next gap."""
+    texts = [(stage, f"{counts[stage]}{STAGES[stage].glyph}") for stage in STAGES_BY_PRIORITY if counts[stage]]
     for index, (stage, text) in enumerate(texts):
         gap = " " * bool(index)
         if line.width + len(gap) + len(text) > end:

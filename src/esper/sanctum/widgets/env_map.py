@@ -1,4 +1,4 @@
-"""The weather map: a cell per env, so that the one that is unlike its siblings is seen among hundreds."""
+"""Env heat map: one cell per env, coloured by a metric, so that an outlier stands out among hundreds."""
 
 from __future__ import annotations
 
@@ -15,45 +15,37 @@ from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import NUMERIC_FIELDS, worst_severity_by_env
 from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, compact_cell
 from esper.sanctum.view import ViewState
+from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import EnvState
 
 OUTLIER_SIGMAS = 3.5
-"""Robust standard deviations from the median from which on an env is an outlier."""
-OUTLIER = "!"
-"""Behind an env that lies far on the worse side of its siblings."""
-_MOST_SLOTS = 6
-"""With more slots than these a cell has the glyph of the furthest stage alone."""
-_FURTHEST = (
-    "dormant",
-    "embargoed",
-    "culled",
-    "germinated",
-    "training",
-    "blending",
-    "probationary",
-    "fossilized",
-)
-_ROBUST = 1.4826
-"""Median deviations to a standard deviation, of a normal distribution."""
+"""An env that is worse than the median by more robust standard deviations than this is an outlier."""
+OUTLIER_GLYPH = "!"
+"""Marks an outlier."""
+_MAX_STAGE_GLYPHS = 6
+"""Maximum number of slots of which a cell shows every stage; with more slots it shows the most advanced stage only."""
+_MAD_TO_SIGMA = 1.4826
+"""Standard deviation of a normal distribution, in median absolute deviations."""
 
 
 class Metric(NamedTuple):
-    """What the colours rank."""
+    """Metric by which the cells can be coloured."""
 
     name: str
     value: Callable[[EnvState], float | None]
+    """Value of an env; None if not measured."""
     low_is_bad: bool
-    show: Callable[[float | None], Cell] = compact_cell
+    format: Callable[[float | None], Cell] = compact_cell
 
 
-def _per_cent(share: float | None) -> Cell:
-    return compact_cell(None if share is None else share * 100)
+def _percent_cell(fraction: float | None) -> Cell:
+    return compact_cell(None if fraction is None else fraction * 100)
 
 
 METRICS = (
-    Metric("accuracy %", NUMERIC_FIELDS["acc"], True, _per_cent),
+    Metric("accuracy %", NUMERIC_FIELDS["acc"], True, _percent_cell),
     Metric("reward", NUMERIC_FIELDS["reward"], True),
     Metric("return", NUMERIC_FIELDS["return"], True),
     Metric("loss", NUMERIC_FIELDS["loss"], False),
@@ -64,54 +56,55 @@ METRICS = (
 
 
 class EnvStanding(NamedTuple):
-    """How an env stands among its siblings."""
+    """Rank of an env among all envs by a metric."""
 
     rank: int | None
-    """From 0, the worst; None where it was not measured."""
-    of: int
-    """Envs that were."""
-    outlier: bool
-    """It lies far off, on the worse side, or is not a number."""
+    """Number of envs that are worse; None if the metric was not measured."""
+    num_finite: int
+    """Number of envs with a finite value of the metric."""
+    is_outlier: bool
+    """True if the value is far worse than the median, or not finite."""
 
     @property
     def role(self) -> str:
-        """Style of its cell."""
-        if self.outlier:
+        """Role of the env's cell."""
+        if self.is_outlier:
             return "outlier"
         if self.rank is None:
             return "absent"
-        return f"rank{min(5 * self.rank // max(self.of, 1), 4)}"
+        return f"rank{min(5 * self.rank // max(self.num_finite, 1), 4)}"
 
 
 def compute_standings(envs: Sequence[EnvState], metric: Metric) -> list[EnvStanding]:
-    """Every env ranked by a metric, from the worst, and whether it is an outlier among the rest."""
+    """Rank the envs by a metric, the worst first, and detect outliers.
+
+    An outlier is worse than the median by more than `OUTLIER_SIGMAS` standard deviations, which are estimated from the
+    median absolute deviation. Equal values have the same rank; a non-finite value has rank 0.
+    """
     values = [metric.value(env) for env in envs]
     finite = [value for value in values if value is not None and math.isfinite(value)]
     middle = median(finite) if finite else 0.0
-    spread = _ROBUST * median(abs(value - middle) for value in finite) if finite else 0.0
-    order = sorted(finite, reverse=not metric.low_is_bad)
-    places = {value: rank for rank, value in reversed(list(enumerate(order)))}
-    found = []
+    sigma = _MAD_TO_SIGMA * median(abs(value - middle) for value in finite) if finite else 0.0
+    worst_first = sorted(finite, reverse=not metric.low_is_bad)
+    ranks = {value: rank for rank, value in reversed(list(enumerate(worst_first)))}
+    standings: list[EnvStanding] = []
     for value in values:
         if value is None:
-            found.append(EnvStanding(None, len(finite), outlier=False))
+            standings.append(EnvStanding(None, len(finite), is_outlier=False))
         elif not math.isfinite(value):
-            found.append(EnvStanding(0, len(finite), outlier=True))
+            standings.append(EnvStanding(0, len(finite), is_outlier=True))
         else:
-            off = middle - value if metric.low_is_bad else value - middle
-            # Of siblings that are all alike but one, the one is an outlier, however near: there is no spread to ask.
-            found.append(
-                EnvStanding(
-                    places[value], len(finite), outlier=off > OUTLIER_SIGMAS * spread and off > 1e-9 * abs(middle)
-                )
-            )
-    return found
+            deficit = middle - value if metric.low_is_bad else value - middle
+            # If all envs but one are equal, sigma is 0; the one is then an outlier however small its deficit is.
+            is_outlier = deficit > OUTLIER_SIGMAS * sigma and deficit > 1e-9 * abs(middle)
+            standings.append(EnvStanding(ranks[value], len(finite), is_outlier=is_outlier))
+    return standings
 
 
 class EnvMap(Panel, can_focus=True):
-    """Cells in rows: number, a glyph for each slot's stage, a mark; the value below, where there is room.
+    """Grid of cells: env index, one glyph per slot's stage, a mark for outliers and anomalies.
 
-    The colour is the rank in the chosen metric.
+    The colour of a cell is the env's rank in the selected metric. The values are shown below the cells if they fit.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.MAP)]
@@ -119,111 +112,118 @@ class EnvMap(Panel, can_focus=True):
 
     def __init__(self, view: ViewState) -> None:
         super().__init__(view)
-        self._metric = 0
-        self._columns = 1
-        self._cell = 1
-        self._height = 1
+        self._metric_index = 0
+        self._num_columns = 1
+        """Cells per row."""
+        self._cell_width = 1
+        self._row_height = 1
+        """Lines per row of cells: 1, or 3 with values and an empty line."""
         self._top = 0
+        """First visible row of cells."""
 
     def cache_key(self) -> Hashable:
-        """The state, the cursor and the metric."""
-        return self.state.seq, self.view.selected_env, self._metric
+        """Return the event number, the selected env and the metric."""
+        return self.state.seq, self.view.selected_env, self._metric_index
 
     def preferred_height(self) -> int:
-        """As the table, in whose place it stands."""
+        """Return a height similar to that of the env table, which the map replaces."""
         return len(self.state.envs) + 3
 
     def draw_lines(self, size: Size) -> list[Line]:
-        """The cells in sight, and a line about the env under the cursor."""
+        """Draw the visible cells, and a line about the selected env and the colours."""
         started, envs = self.state.started, self.state.envs
         if started is None:
             return []
-        metric = METRICS[self._metric]
-        found = compute_standings(envs, metric)
+        metric = METRICS[self._metric_index]
+        standings = compute_standings(envs, metric)
         digits = max(len(str(len(envs) - 1)), 2)
-        slots = len(started.slots) if len(started.slots) <= _MOST_SLOTS else 1
-        self._cell = digits + slots + 4
-        self._columns = max(size.width // self._cell, 1)
-        rows = -(-len(envs) // self._columns)
+        num_glyphs = len(started.slots) if len(started.slots) <= _MAX_STAGE_GLYPHS else 1
+        self._cell_width = digits + num_glyphs + 4
+        self._num_columns = max(size.width // self._cell_width, 1)
+        rows = -(-len(envs) // self._num_columns)
         room = max(size.height - 2, 1)
-        self._height = 3 if 3 * rows <= room else 1
-        room //= self._height
-        here = self.view.selected_env // self._columns
-        self._top = min(max(self._top, here - room + 1), here, max(rows - room, 0))
-        self.panel_title = f"envs ─ coloured by rank in {metric.name}, {'low' if metric.low_is_bad else 'high'} is bad"
-        self.panel_subtitle = f"{pluralise(sum(weather.outlier for weather in found), 'outlier')} of {len(envs)}"
-        worst = worst_severity_by_env(self.state)
+        self._row_height = 3 if 3 * rows <= room else 1
+        room //= self._row_height
+        selected_row = self.view.selected_env // self._num_columns
+        self._top = min(max(self._top, selected_row - room + 1), selected_row, max(rows - room, 0))
+        self.panel_title = (
+            f"env heat map ─ percentile of {metric.name}, {'low' if metric.low_is_bad else 'high'} is bad"
+        )
+        num_outliers = sum(standing.is_outlier for standing in standings)
+        self.panel_subtitle = f"{pluralise(num_outliers, 'outlier')} of {len(envs)}"
+        severities = worst_severity_by_env(self.state)
         lines: list[Line] = []
         for row in range(self._top, min(self._top + room, rows)):
             line = self.line()
-            for env in envs[row * self._columns : (row + 1) * self._columns]:
-                line.extend(self._draw_cell(env, found[env.env], digits, slots, worst.get(env.env)))
+            for env in envs[row * self._num_columns : (row + 1) * self._num_columns]:
+                line.extend(self._draw_cell(env, standings[env.env], digits, num_glyphs, severities.get(env.env)))
             lines.append(line)
-            if self._height > 1:
-                lines += [self._values(row, metric, digits), self.line()]
+            if self._row_height > 1:
+                lines += [self._draw_values(row, metric, digits), self.line()]
         lines += [self.line()] * (size.height - 1 - len(lines))
-        return [*lines, self._legend(found, metric)]
+        return [*lines, self._draw_legend(standings, metric)]
 
-    def _draw_cell(self, env: EnvState, found: EnvStanding, digits: int, slots: int, severity: str | None) -> Line:
-        at = env.env == self.view.selected_env
-        line = Line(self.view.palette, here=at).append("▸" if at else " ", "key")
-        line.append(f"{env.env:0{digits}d}", found.role).append(" ")
+    def _draw_cell(
+        self, env: EnvState, standing: EnvStanding, digits: int, num_glyphs: int, severity: str | None
+    ) -> Line:
+        selected = env.env == self.view.selected_env
+        line = Line(self.view.palette, selected=selected).append("▸" if selected else " ", "key")
+        line.append(f"{env.env:0{digits}d}", standing.role).append(" ")
         stages = [slot.stage for slot in env.stepped.slots] if env.stepped else []
-        if slots < len(stages):
-            stages = [max(stages, key=_FURTHEST.index)]
-        line.append("".join(STAGES[stage].glyph for stage in stages).ljust(slots), found.role)
-        if found.outlier:
-            line.append(OUTLIER, "outlier")
+        if num_glyphs < len(stages):
+            stages = [min(stages, key=STAGES_BY_PRIORITY.index)]
+        line.append("".join(STAGES[stage].glyph for stage in stages).ljust(num_glyphs), standing.role)
+        if standing.is_outlier:
+            line.append(OUTLIER_GLYPH, "outlier")
         else:
             line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal")
         return line.append(" ")
 
-    def _values(self, row: int, metric: Metric, digits: int) -> Line:
-        """The numbers below a row of cells."""
+    def _draw_values(self, row: int, metric: Metric, digits: int) -> Line:
+        """Draw the values below a row of cells."""
         line = self.line()
-        for place, env in enumerate(self.state.envs[row * self._columns : (row + 1) * self._columns]):
-            line.pad_to(place * self._cell + digits + 2).append_cell(metric.show(metric.value(env)), "dim")
+        for column, env in enumerate(self.state.envs[row * self._num_columns : (row + 1) * self._num_columns]):
+            line.pad_to(column * self._cell_width + digits + 2).append_cell(metric.format(metric.value(env)), "dim")
         return line
 
-    def _legend(self, found: Sequence[EnvStanding], metric: Metric) -> Line:
-        """About the env under the cursor, and what the colours say."""
+    def _draw_legend(self, standings: Sequence[EnvStanding], metric: Metric) -> Line:
+        """Draw value and rank of the selected env, and the scale of colours."""
         env = self.state.envs[self.view.selected_env]
-        weather = found[env.env]
-        value = metric.show(metric.value(env))
+        standing = standings[env.env]
+        value = metric.format(metric.value(env))
         line = (
             self.line()
             .append(f" env {env.env:02d} ", "dim")
             .append(f"{metric.name} ", "dim")
             .append_cell(value, "bright")
         )
-        if weather.rank is not None:
-            line.append(f"  {weather.rank + 1} of {weather.of} from the worst", "dim")
-        if weather.outlier:
-            line.append(f"  {OUTLIER} far off its siblings", "warning")
+        if standing.rank is not None:
+            line.append(f"  rank {standing.rank + 1} of {standing.num_finite}, 1 is worst", "dim")
+        if standing.is_outlier:
+            line.append(f"  {OUTLIER_GLYPH} outlier", "warning")
         line.pad_to(max(self.size.width - 24, line.width + 2)).append("worst ", "dim")
         for rank in range(5):
             line.append("██", f"rank{rank}")
         return line.append(" best", "dim")
 
-    def action_steer(self, columns: int, rows: int) -> None:
+    def action_move_selection(self, columns: int, rows: int) -> None:
         """Move the cursor over the map."""
-        count = len(self.state.envs)
-        at = self.view.selected_env + columns + rows * self._columns
-        if 0 <= at < count:
-            self.view.selected_env = at
+        env = self.view.selected_env + columns + rows * self._num_columns
+        if 0 <= env < len(self.state.envs):
+            self.view.selected_env = env
         self.update()
 
     def action_metric(self) -> None:
-        """Rank by the next metric."""
-        self._metric = (self._metric + 1) % len(METRICS)
+        """Colour the cells by the next metric."""
+        self._metric_index = (self._metric_index + 1) % len(METRICS)
         self.update()
 
     def on_click(self, event: Click) -> None:
-        """A click selects an env, a double click opens it."""
+        """Select the clicked env; open it on a double click."""
         offset = event.get_content_offset(self)
-        if offset is None or not offset.y < self.size.height - 1 or offset.x >= self._columns * self._cell:
+        if offset is None or not offset.y < self.size.height - 1 or offset.x >= self._num_columns * self._cell_width:
             return
-        env = (self._top + offset.y // self._height) * self._columns + offset.x // self._cell
+        env = (self._top + offset.y // self._row_height) * self._num_columns + offset.x // self._cell_width
         if env < len(self.state.envs):
             self.view.selected_env = env
             self.update()

@@ -1,4 +1,4 @@
-"""Base classes: a panel about one env, a panel with one row per env."""
+"""Base classes of panels: one for a panel about the selected env, one for a panel with one row per env."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from esper.telemetry.state import SERIES_POINTS, EnvState
 
 
 class EnvPanel(Panel):
-    """Base class of a panel about the selected env."""
+    """Base class of a panel about the selected env. Subclasses implement `draw_env`."""
 
     @property
     def env(self) -> EnvState | None:
@@ -34,7 +34,7 @@ class EnvPanel(Panel):
         return ghost.envs[self.view.selected_env]
 
     def cache_key(self) -> Hashable:
-        """The env, its revision, and the revision of its ghost."""
+        """Return the selected env, its revision, and the revision of its ghost; None before the run has started."""
         env, ghost = self.env, self.ghost
         return None if env is None else (env.env, env.revision, ghost and ghost.revision)
 
@@ -47,7 +47,13 @@ class EnvPanel(Panel):
         raise NotImplementedError
 
     def axis(self, values: list[float]) -> tuple[int, int]:
-        """Return the length of the step axis and its first step number. A long episode shows its last steps only."""
+        """Return the length of the step axis and its first step number.
+
+        Of an episode longer than `SERIES_POINTS` steps, only the last steps are shown.
+
+        Args:
+            values: Values on the axis, one per step. Their number is used before the first step event.
+        """
         assert self.state.started is not None
         steps = self.state.started.steps
         done = self.env.stepped.step if self.env and self.env.stepped else len(values)
@@ -62,8 +68,10 @@ class EnvRowsPanel(Panel, can_focus=True):
     def __init__(self, view: ViewState, *, id: str | None = None) -> None:
         super().__init__(view, id=id)
         self._top = 0
+        """Index in `_order` of the first visible env."""
         self._order: Sequence[int] = ()
-        self._shown: Sequence[int] = ()
+        """Envs from top to bottom, visible or not."""
+        self._visible_envs: Sequence[int] = ()
         self._row_cache: dict[int, tuple[Hashable, Row]] = {}
         """Cached rows, each with the values that it depends on. Keyed by env index."""
 
@@ -73,14 +81,14 @@ class EnvRowsPanel(Panel, can_focus=True):
         count = len(order)
         if count and self.view.selected_env not in order:
             self.view.selected_env = order[0]
-        at = order.index(self.view.selected_env) if count else 0
-        self._top = min(max(self._top, at - room + 1), at, max(count - room, 0))
-        self._shown = order[self._top : self._top + room]
-        return self._shown
+        index = order.index(self.view.selected_env) if count else 0
+        self._top = min(max(self._top, index - room + 1), index, max(count - room, 0))
+        self._visible_envs = order[self._top : self._top + room]
+        return self._visible_envs
 
-    def cached_row(self, env: EnvState, width: int, draw: Callable[[], Line], *depends: Hashable) -> Row:
-        """Return the row of an env, drawn again if the env, the width, the theme or `depends` has changed."""
-        key = env.revision, width, self.view.palette.name, self.view.state_version, depends
+    def cached_row(self, env: EnvState, width: int, draw: Callable[[], Line], *inputs: Hashable) -> Row:
+        """Return the row of an env, drawn again if the env, the width, the theme or one of `inputs` has changed."""
+        key = env.revision, width, self.view.palette.name, self.view.state_version, inputs
         cached = self._row_cache.get(env.env)
         if cached is None or cached[0] != key:
             cached = self._row_cache[env.env] = key, draw().row(width)
@@ -89,11 +97,11 @@ class EnvRowsPanel(Panel, can_focus=True):
     def draw_scroll_arrows(self, rows: list[Row], width: int) -> None:
         """Draw an arrow at the right edge of the first and last visible row if further envs lie above or below."""
         if self._top > 0:
-            rows[1] = self._marked(rows[1], "↑", width)
-        if self._top + len(self._shown) < len(self._order):
-            rows[len(self._shown)] = self._marked(rows[len(self._shown)], "↓", width)
+            rows[1] = self._with_arrow(rows[1], "↑", width)
+        if self._top + len(self._visible_envs) < len(self._order):
+            rows[len(self._visible_envs)] = self._with_arrow(rows[len(self._visible_envs)], "↓", width)
 
-    def _marked(self, row: Row, arrow: str, width: int) -> Row:
+    def _with_arrow(self, row: Row, arrow: str, width: int) -> Row:
         return [*Segment.adjust_line_length(row, width - 1), *self.line().append(arrow, "dim").row(1)]
 
     def select(self, env: int) -> None:
@@ -106,33 +114,33 @@ class EnvRowsPanel(Panel, can_focus=True):
         """Move the cursor by rows."""
         order = self._order
         if order:
-            at = order.index(self.view.selected_env) if self.view.selected_env in order else 0
-            self.select(order[min(max(at + rows, 0), len(order) - 1)])
+            index = order.index(self.view.selected_env) if self.view.selected_env in order else 0
+            self.select(order[min(max(index + rows, 0), len(order) - 1)])
 
     def action_page(self, pages: int) -> None:
         """Move the cursor by pages."""
-        self.action_move(pages * max(len(self._shown) - 1, 1))
+        self.action_move(pages * max(len(self._visible_envs) - 1, 1))
 
     def action_first(self) -> None:
-        """Go to the first row."""
+        """Move the cursor to the first row."""
         self.action_move(-len(self.state.envs))
 
     def action_last(self) -> None:
-        """Go to the last row."""
+        """Move the cursor to the last row."""
         self.action_move(len(self.state.envs))
 
     def on_click(self, event: Click) -> None:
         """Select the clicked row; open its env on a double click."""
         offset = event.get_content_offset(self)
-        if offset is not None and 1 <= offset.y <= len(self._shown):
-            self.select(self._shown[offset.y - 1])
+        if offset is not None and 1 <= offset.y <= len(self._visible_envs):
+            self.select(self._visible_envs[offset.y - 1])
             if event.chain == 2:
                 self.app.simulate_key("enter")
 
     def on_mouse_scroll_down(self) -> None:
-        """Move the cursor down."""
+        """Move the cursor three rows down."""
         self.action_move(3)
 
     def on_mouse_scroll_up(self) -> None:
-        """Move the cursor up."""
+        """Move the cursor three rows up."""
         self.action_move(-3)
