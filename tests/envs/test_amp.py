@@ -51,7 +51,7 @@ def test_overflow_skips_a_batch_of_its_own_env_only() -> None:
         with overflowing(hit.envs[1]):
             measured = measurements(hit, WAIT, 0, 0)
         count = batches(hit.envs[1])
-        assert measured[1].skipped == {"host": count}
+        assert measured[1].overflows_by_owner == {"host": count}
         assert measured[1].loss_scale == FIRST_SCALE / 2**count
         assert torch.equal(weights(hit.envs[1]), before)
         assert measured[0] == wanted[0]
@@ -64,7 +64,7 @@ def test_shared_loss_scale_falls_for_all_envs() -> None:
         with overflowing(pool.envs[1]):
             pool.step(WAIT, 0, 0)
         after = measurements(pool, WAIT, 0, 1)
-        assert after[0].skipped == {}
+        assert after[0].overflows_by_owner == {}
         assert after[0].loss_scale == FIRST_SCALE / 2 ** batches(pool.envs[1])
 
 
@@ -76,7 +76,7 @@ def test_worker_envs_share_one_loss_scale() -> None:
         measured = measurements(pool, [*WAIT, *WAIT], 0, 0)
         count = batches(pool.envs[1])
         assert measured[1].loss_scale == measured[3].loss_scale == FIRST_SCALE / 2**count
-        assert measured[3].skipped == {}
+        assert measured[3].overflows_by_owner == {}
         assert (measured[2].loss_scale, measured[2].growth_tracker) == (FIRST_SCALE, 2 * count)
 
 
@@ -92,7 +92,7 @@ def test_seed_overflow_also_skips_its_host() -> None:
         for parameter in seed.parameters():
             parameter.register_hook(lambda grad: grad * float("inf"))
         measured = env.unpack_results(env.train_epoch(0, 0).tolist(), env.validate(last=False).tolist())
-        assert measured.skipped == {"early": batches(env)}
+        assert measured.overflows_by_owner == {"early": batches(env)}
         assert torch.equal(weights(env), before)
 
 

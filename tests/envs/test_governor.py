@@ -42,8 +42,8 @@ def measurement(*, train_loss: float = 1.0, loss: float = 1.0, accuracy: float =
         slot_grad_norms={},
         loss_scale=None,
         growth_tracker=None,
-        lost=0,
-        skipped={},
+        skipped_batches=0,
+        overflows_by_owner={},
         contributions={},
         shapley={},
     )
@@ -67,9 +67,9 @@ def test_governor_finds_immediate_breakdowns(now: EpochResult, says: str | None)
     ("losses", "accuracies", "says"),
     [
         ([2.3, 1.0], [0.1, 0.7], None),
-        ([1.0, 2.3], [0.6, 0.11], "it was trained, and has been guessing"),
+        ([1.0, 2.3], [0.6, 0.11], "it was trained, but its accuracy has been at chance"),
         ([2.2, 2.3], [0.2, 0.10], None),  # it was never trained
-        ([1.0, 9.0], [0.6, 0.3], "its loss has been blown up"),
+        ([1.0, 9.0], [0.6, 0.3], "its loss has exceeded the limit"),
         ([2.4, 9.3, 64.7, 88.3], [0.1, 0.1, 0.1, 0.1], None),  # it never learned anything that could be lost
         ([1.0, 9.0, 1.0], [0.6, 0.3, 0.6], None),
     ],

@@ -99,8 +99,8 @@ def env_stepped(
         parameter_ratio=_round_significant(episode.view.parameter_ratio),
         loss_scale=measured.loss_scale,
         growth_tracker=measured.growth_tracker,
-        skipped=measured.skipped,
-        lost=measured.lost,
+        skipped=measured.overflows_by_owner,
+        lost=measured.skipped_batches,
         slots=[_slot_reading(index, slot, measured) for index, slot in enumerate(slots)],
     )
 

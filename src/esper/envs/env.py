@@ -1,4 +1,4 @@
-"""Env: a host with its slots; applies an action, trains an epoch, validates.
+"""Env: a growing network that applies actions, trains for an epoch, and is validated.
 
 Shapes: B samples of a batch, N samples of a split, K classes.
 """
@@ -11,15 +11,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import (
-    Tensor,
-    _foreach_norm,  # pyright: ignore[reportPrivateImportUsage]  (what torch.nn.utils.get_total_norm is made of)
-    nn,
-)
+from torch import Tensor, nn
 
 from esper.config import Config, CounterfactualName
 from esper.domain import Op, Stage
 from esper.envs.counterfactual import read_effects, validate_variants
+from esper.envs.fused_ops import foreach_norm, l2_norm
 from esper.envs.optimizer import FusedSGD
 from esper.envs.precision import LossScaler, autocast, resolve_amp
 from esper.envs.stopwatch import PhaseTimer
@@ -27,26 +24,30 @@ from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS,
 from esper.growth.lifecycle import GateConfig, StageTransition
 from esper.growth.network import GrowingNetwork
 from esper.policy.actions import ALPHA_CURVES, Action
-from esper.seeding import make_generator as seeded
+from esper.seeding import make_generator
 from esper.tasks.task import Splits, Task
 
 VALIDATION_BATCH_SIZE = 1024
 COOLDOWN_FRACTION = 0.25
-"""Share of an episode, its last, in which the learning rate falls."""
+"""Fraction of an episode, at its end, in which the learning rate falls."""
 FINAL_LR_FRACTION = 0.1
-"""Share of the learning rate that is left in an episode's last step."""
+"""Learning rate of an episode's last step, as a fraction of the full rate."""
 
 
 def max_result_width(slots: int) -> int:
-    """How many numbers `train` and `validate` together leave of an env whose slots are all in use, at most."""
+    """Return the maximum number of values that `train_epoch` and `validate` together return for one env."""
     return (6 + 2 * (1 + slots)) + (2 + 3 * slots)
 
 
 def lr_scale(step: int, steps: int) -> float:
-    """Share of the learning rate that a step of an episode has: all of it, and at the end a linear fall to `LEFT`.
+    """Return the factor of the learning rate in a step: 1, then a linear cooldown to `FINAL_LR_FRACTION`.
 
-    At a constant rate the last epoch is measured with the noise of its last few minibatches in it (constant rate with
+    Without the cooldown, the noise of the last minibatches would be in the final measurement (constant rate with
     cooldown: Hägele et al., 2024).
+
+    Args:
+        step: Index of the step, from 0.
+        steps: Number of steps of an episode.
     """
     fallen = ((step + 1) / steps - (1.0 - COOLDOWN_FRACTION)) / COOLDOWN_FRACTION
     return 1.0 - (1.0 - FINAL_LR_FRACTION) * max(fallen, 0.0)
@@ -54,41 +55,45 @@ def lr_scale(step: int, steps: int) -> float:
 
 @dataclass(kw_only=True)
 class EpochResult:
-    """What one epoch of one env came to. Gradient norms are means over its batches, before clipping."""
+    """Results of one epoch of one env. Gradient norms are means over its batches, before clipping.
+
+    Attributes:
+        weights_finite: True if all weights of the host and of the trained seeds are finite after the last batch.
+        slot_grad_norms: Keyed by index of the slot; only slots that trained.
+        loss_scale: Loss scale at the end of the epoch; None without loss scaling.
+        growth_tracker: Clean batches since the loss scale last changed; None without loss scaling.
+        skipped_batches: Batches without an optimizer step, because a gradient overflowed; 0 without loss scaling.
+        overflows_by_owner: Skipped batches keyed by the owner of the gradient that overflowed ("host" or a slot name).
+        contributions: Contribution to the accuracy (a fraction) and its standard error, keyed by index of the slot;
+            only slots with a blended seed.
+        shapley: Shapley values, keyed by index of the slot; empty if not measured (only at the end of an episode).
+    """
 
     train_loss: float
     train_accuracy: float
     weights_finite: bool
-    """Of the host and of every seed that trains, after the last batch."""
     loss: float
     accuracy: float
     grad_norm: float
     slot_grad_norms: dict[int, float]
-    """By slot: only those that trained."""
     loss_scale: float | None
-    """At the end of the epoch; None without loss scaling."""
     growth_tracker: int | None
-    """Clean batches since that scale last changed."""
-    lost: int
-    """Batches that taught nothing since a gradient of any owner overflowed; with loss scaling only."""
-    skipped: dict[str, int]
-    """Batches that taught nothing since a gradient overflowed, by its owner, host or slot; with loss scaling only."""
+    skipped_batches: int
+    overflows_by_owner: dict[str, int]
     contributions: dict[int, tuple[float, float]]
-    """By slot, for those that are blended: contribution to the accuracy and its standard error."""
     shapley: dict[int, float]
-    """By slot, for the same, where Shapley values were asked for: at the end of an episode."""
 
 
 class Env:
-    """A network that trains, and is grown.
+    """A growing network with its optimizers and its data order.
 
     Args:
-        index: number of the env in the population.
-        task: what it learns.
-        splits: the task's data, on the env's device.
-        slots: names of the slots to use.
-        config: of the run.
-        scaler: of its losses, its own or that of its lane; None unless autocast is to float16.
+        index: Index of the env in the population.
+        task: Task that the network trains on.
+        splits: Data of the task, on the env's device.
+        slots: Names of the slots to use.
+        config: Configuration of the run.
+        scaler: Loss scaler of this env, or of all envs of its lane; None unless autocast uses float16.
     """
 
     def __init__(
@@ -108,33 +113,39 @@ class Env:
         self.seed = config.seed
         self._steps = config.steps
         self._host = index // config.envs_per_host
-        """Number of the host in the population. Envs of one host also see the same data, and plant the same seeds."""
+        """Index of the host in the population. Envs with the same host share its initial weights, the order of their
+        data, and the initial weights of their seeds."""
         self.scaler = scaler
         self._device = splits.train_x.device
         self._dtype = resolve_amp(config.amp, self._device)
         network = GrowingNetwork(
             task.build_host(), slots, GateConfig(require_contribution=config.counterfactual != "off")
         )
-        self.network = network.to(device=self._device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        self.network = network.to(device=self._device).to(memory_format=torch.channels_last)
         self.host_optimizer = self._optimizer(
             self.network.host_parameters(), task.host_learning_rate, self.training.host_clip
         )
         self.slot_optimizers: dict[int, FusedSGD] = {}
         self.epoch_seconds = 1.0
-        """That its last epoch took on a CPU; as long as any other before there was one."""
+        """Duration of the last epoch in seconds, for balancing CPU lanes; 1.0 before the first."""
 
     def reset(self, round_index: int) -> None:
-        """A fresh host with empty slots, in place."""
-        self.network.reset(seeded(self.seed, "host", self._host, round_index))
+        """Initialise the host for a new episode and empty all slots, in place."""
+        self.network.reset(make_generator(self.seed, "host", self._host, round_index))
         for momentum in self.host_optimizer.momenta:
             momentum.zero_()
         self.slot_optimizers.clear()
 
     def apply_action(self, action: Action, round_index: int, step: int) -> list[StageTransition]:
-        """Carry out a decision. The masks keep illegal ones from getting here.
+        """Apply an action, and return the transition that it caused, if any. The policy's masks exclude illegal ones.
+
+        Args:
+            action: Action to apply.
+            round_index: Index of the round, from 0; part of the random seed of a new seed's weights.
+            step: Index of the step, from 0; likewise.
 
         Raises:
-            IllegalTransitionError: the op is not legal in the slot's stage.
+            IllegalTransitionError: The op is illegal in the slot's current state.
         """
         op, slot = Op(action.op), self.network.slots[action.slot]
         curve, speed = ALPHA_CURVES[action.alpha_curve], RAMP_EPOCHS[action.alpha_speed]
@@ -146,7 +157,7 @@ class Env:
                 style.curve,
                 INITIAL_RAMP_EPOCHS[action.tempo],
                 ALPHA_TARGETS[action.alpha_target],
-                seeded(self.seed, "seed", self._host, round_index, step, action.slot),
+                make_generator(self.seed, "seed", self._host, round_index, step, action.slot),
             )
         elif op is Op.ADVANCE:
             move = slot.advance()
@@ -162,26 +173,26 @@ class Env:
         return [move] if move else []
 
     def tick(self) -> list[StageTransition]:
-        """End the epoch for every slot."""
+        """End the epoch in every slot, and return the transitions that need no decision."""
         moves = [move for slot in self.network.slots for move in slot.tick()]
         self.sync_optimizers()
         return moves
 
     def sync_optimizers(self) -> None:
-        """One optimizer for each seed that there is: built when it is planted, dropped when it is removed.
+        """Create an optimizer for each new seed, and drop those of removed seeds.
 
-        A seed whose blend is changed to or from GATE gains or loses parameters; the others keep their momenta.
+        A blend that changes to or from GATE adds or removes parameters; all other parameters keep their momenta.
         """
         for index, slot in enumerate(self.network.slots):
             if slot.seed is None:
                 self.slot_optimizers.pop(index, None)
                 continue
-            before, parameters = self.slot_optimizers.get(index), self.network.slot_parameters(index)
-            if before is None or not before.has_same_parameters(parameters):
-                now = self._optimizer(parameters, self.task.seed_learning_rate, self.training.seed_clip)
-                if before is not None:
-                    now.copy_momenta_from(before)
-                self.slot_optimizers[index] = now
+            current, parameters = self.slot_optimizers.get(index), self.network.slot_parameters(index)
+            if current is None or not current.has_same_parameters(parameters):
+                optimizer = self._optimizer(parameters, self.task.seed_learning_rate, self.training.seed_clip)
+                if current is not None:
+                    optimizer.copy_momenta_from(current)
+                self.slot_optimizers[index] = optimizer
 
     def _optimizer(self, parameters: list[nn.Parameter], learning_rate: float, clip: float) -> FusedSGD:
         task = self.task
@@ -193,105 +204,124 @@ class Env:
             clip=clip,
         )
 
-    def run_epoch(self, round_index: int, step: int, stopwatch: PhaseTimer, *, last: bool) -> list[Tensor]:
-        """Train one epoch, then measure what came of it: what `train` and `validate` return, timed as such."""
+    def run_epoch(self, round_index: int, step: int, timer: PhaseTimer, *, last: bool) -> list[Tensor]:
+        """Train one epoch and validate; return the results of `train_epoch` and `validate`.
+
+        Args:
+            round_index: Index of the round, from 0.
+            step: Index of the step, from 0.
+            timer: Receives the times of the phases "train" and "validate".
+            last: True in the last step of an episode; see `validate`.
+        """
         start = time.perf_counter()
-        with stopwatch("train"):
+        with timer("train"):
             trained = self.train_epoch(round_index, step)
-        with stopwatch("validate"):
+        with timer("validate"):
             validated = self.validate(last=last)
         self.epoch_seconds = time.perf_counter() - start
         return [trained, validated]
 
     def train_epoch(self, round_index: int, step: int) -> Tensor:
-        """Train one epoch of `samples_per_epoch` samples in this env's own order.
+        """Train one epoch of `samples_per_epoch` samples.
 
         Returns:
-            [6 + 2 O] on the device for O owners of parameters, the host and then each slot that trains, in order: mean
-            loss, accuracy, whether all weights are finite, loss scale and its growth tracker (0 without one), number of
-            batches that were skipped, mean gradient norm of each owner over the others, and number of batches that
-            were, for a gradient of this owner.
+            [6 + 2 O] on the device, for O owners of parameters (the host, then each slot that trains): mean loss,
+            accuracy, 1 if all weights are finite, loss scale and its growth tracker (0 without loss scaling), number
+            of skipped batches, mean gradient norm of each owner over the batches that were not skipped, and number of
+            batches in which the owner's gradient overflowed.
         """
         self.network.train()
-        owners = self.active_optimizers()
-        for owner in owners:
-            owner.lr_scale = lr_scale(step, self._steps)
+        optimizers = self.active_optimizers()
+        for optimizer in optimizers:
+            optimizer.lr_scale = lr_scale(step, self._steps)
         x_NCHW, y_N = self.epoch_data(round_index, step)
-        batches = zip(x_NCHW.split(self.task.batch_size), y_N.split(self.task.batch_size), strict=True)
-        logits, norms = zip(*(self.train_batch(owners, x_BCHW, y_B) for x_BCHW, y_B in batches), strict=True)
+        batch_size = self.task.batch_size
+        batches = zip(torch.split(x_NCHW, batch_size), torch.split(y_N, batch_size), strict=True)
+        logits, norms = zip(*(self.train_batch(optimizers, x_BCHW, y_B) for x_BCHW, y_B in batches), strict=True)
         logits_NK = torch.cat(logits).float()
         hits = (logits_NK.argmax(dim=-1) == y_N).float().mean()
         loss = F.cross_entropy(logits_NK, y_N)
         scaler = self.scaler
         scale = torch.stack((scaler.current(), scaler.growth_tracker().float())) if scaler else loss.new_zeros(2)
-        finite = torch.stack(_foreach_norm([p for owner in owners for p in owner.parameters])).isfinite().all()
+        finite = (
+            torch.stack(foreach_norm([p for optimizer in optimizers for p in optimizer.parameters])).isfinite().all()
+        )
         return torch.cat((torch.stack((loss, hits, finite.float())), scale, self._grad_norm_stats(norms)))
 
-    def train_batch(self, owners: Sequence[FusedSGD], x_BCHW: Tensor, y_B: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """One minibatch, for the host and the seeds that train.
+    def train_batch(self, optimizers: Sequence[FusedSGD], x_BCHW: Tensor, y_B: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Train the host and the active seeds on one batch.
+
+        Args:
+            optimizers: Result of `active_optimizers`.
+            x_BCHW: Images.
+            y_B: Their labels.
 
         Returns:
-            logits [B, K], and the norm of each owner's gradient before clipping, scalars on the device.
+            Logits [B, K], and the gradient norm of each optimizer's parameters before clipping, scalars on the device.
         """
         with autocast(self._device, self._dtype):
             logits_BK = self.network(x_BCHW, self.network.alphas())
             loss = F.cross_entropy(logits_BK, y_B)
         try:
-            (self.scaler.scale_loss(loss) if self.scaler else loss).backward()
-            return logits_BK.detach(), self._optimize(owners)
-        finally:  # also where memory ran out on the way
-            for owner in owners:
-                owner.zero_grad()
+            torch.autograd.backward(self.scaler.scale_loss(loss) if self.scaler else loss)
+            return logits_BK.detach(), self._optimize(optimizers)
+        finally:  # also after an out-of-memory error
+            for optimizer in optimizers:
+                optimizer.zero_grad()
 
     def active_optimizers(self) -> list[FusedSGD]:
-        """Who has a gradient in this epoch: the host, then each slot that trains."""
+        """Return the optimizers that step in this epoch: the host's, then that of each slot that trains."""
         return [self.host_optimizer, *(self.slot_optimizers[index] for index in self.trained_slots())]
 
     @property
     def batches_per_epoch(self) -> int:
-        """In an epoch."""
+        """Number of batches in an epoch."""
         samples = min(len(self.splits.train_y), self.task.samples_per_epoch)
         return -(-samples // self.task.batch_size)
 
     def epoch_data(self, round_index: int, step: int) -> tuple[Tensor, Tensor]:
-        """Pictures and labels of one epoch, in an order that belongs to this env's host, the round and the step."""
+        """Return images and labels of one epoch, in an order that depends on the host, the round and the step."""
         splits = self.splits
-        generator = seeded(self.seed, "order", self._host, round_index, step)
-        pinned = self._device.type == "cuda"  # or the copy would hold the host up
+        generator = make_generator(self.seed, "order", self._host, round_index, step)
+        pinned = self._device.type == "cuda"  # a copy from pageable memory would block the host
         order_N = torch.randperm(len(splits.train_y), generator=generator, pin_memory=pinned)
         order_N = order_N[: self.task.samples_per_epoch].to(self._device, non_blocking=True)
-        # In channels_last a picture is a row of memory, and is copied as one.
+        # In channels_last, an image is contiguous in memory and is copied as one block.
         x_NHWC = splits.train_x.permute(0, 2, 3, 1).index_select(0, order_N)
         return x_NHWC.permute(0, 3, 1, 2), splits.train_y[order_N]
 
     @torch.no_grad()
-    def _optimize(self, owners: Sequence[FusedSGD]) -> list[Tensor]:
-        """Clip the gradient of each owner, and step its optimizer; none of them if scaling made one overflow.
+    def _optimize(self, optimizers: Sequence[FusedSGD]) -> list[Tensor]:
+        """Clip the gradients of each optimizer and step it; step none of them if a gradient overflowed.
 
         Returns:
-            The norm of each one's gradient before that, a scalar on the device.
+            Gradient norm of each optimizer's parameters before clipping, scalars on the device.
         """
-        found = [owner.gradients() for owner in owners]
-        every = [value for gradients in found for value in gradients.values]
+        gradients = [optimizer.gradients() for optimizer in optimizers]
+        all_grads = [grad for part in gradients for grad in part.values]
         if self.scaler:
-            self.scaler.unscale_grads_([parameter for owner in owners for parameter in owner.parameters])
-        norms = torch.stack(_foreach_norm(every)).split([len(gradients.values) for gradients in found])
-        norm_O = [torch.linalg.vector_norm(norm) for norm in norms]
+            self.scaler.unscale_grads_([parameter for optimizer in optimizers for parameter in optimizer.parameters])
+        norms = torch.split(torch.stack(foreach_norm(all_grads)), [len(part.values) for part in gradients])
+        norm_O = [l2_norm(norm) for norm in norms]
         overflow = self.scaler.update(torch.stack(norm_O)) if self.scaler else None
-        for owner, gradients, norm in zip(owners, found, norm_O, strict=True):
-            owner.step(gradients, norm, overflow)
+        for optimizer, part, norm in zip(optimizers, gradients, norm_O, strict=True):
+            optimizer.step(part, norm, overflow)
         return norm_O
 
     def _grad_norm_stats(self, norms: Sequence[list[Tensor]]) -> Tensor:
-        """From the norms in each of M batches: how many were skipped; for each owner the mean, and how many overflowed.
+        """Summarise the gradient norms of M batches and O owners.
 
-        Without loss scaling nothing is skipped, and a gradient that is not finite shows in the mean. Each owner's are
-        summed by themselves, so that the host's mean is the same to the bit whoever else there is.
+        Without loss scaling no batch is skipped, and a non-finite gradient makes the mean non-finite. Each owner is
+        summed separately, so that the host's mean does not depend, to the bit, on the number of seeds.
+
+        Args:
+            norms: For each batch, the norm of each owner.
 
         Returns:
-            [1 + 2 O] on the device.
+            [1 + 2 O] on the device: number of skipped batches, mean norm of each owner over the other batches, and
+            number of batches in which the owner's gradient overflowed.
         """
-        norm_OM = [torch.stack(each) for each in zip(*norms, strict=True)]
+        norm_OM = [torch.stack(norm_M) for norm_M in zip(*norms, strict=True)]
         if self.scaler is None:
             mean_O = torch.stack([norm_M.mean() for norm_M in norm_OM])
             return torch.cat((mean_O.new_zeros(1), mean_O, torch.zeros_like(mean_O)))
@@ -302,10 +332,10 @@ class Env:
 
     @torch.inference_mode()
     def validate(self, *, last: bool) -> Tensor:
-        """Measure loss and accuracy on the validation split, and the effect of each measured seed on the accuracy.
+        """Measure loss and accuracy on the validation split, and the contribution of each measured seed.
 
         Args:
-            last: True at the end of an episode: Shapley values are measured too, if the configuration asks for them.
+            last: True in the last step of an episode. Shapley values are measured then, if they are configured.
 
         Returns:
             [2 + 2 n] or [2 + 3 n] on the device for n measured slots, as `validate_variants` describes.
@@ -322,38 +352,40 @@ class Env:
 
     @torch.inference_mode()
     def test_accuracy(self) -> Tensor:
-        """Accuracy on the test split, [1] on the device. For `evaluate` only."""
+        """Return the accuracy on the test split, [1] on the device. For `evaluate` only."""
         self.network.eval()
         alphas, splits = self.network.alphas(), self.splits
         batches = zip(
-            splits.test_x.split(VALIDATION_BATCH_SIZE), splits.test_y.split(VALIDATION_BATCH_SIZE), strict=True
+            torch.split(splits.test_x, VALIDATION_BATCH_SIZE),
+            torch.split(splits.test_y, VALIDATION_BATCH_SIZE),
+            strict=True,
         )
         hits = [(self.network(x_BCHW, alphas).argmax(dim=-1) == y_B).float() for x_BCHW, y_B in batches]
         return torch.cat(hits).mean(dim=0, keepdim=True)
 
     def trained_slots(self) -> list[int]:
-        """Slots whose seed gets a gradient this epoch."""
+        """Return the indices of the slots whose seed trains in this epoch."""
         return [i for i, slot in enumerate(self.network.slots) if slot.stage is Stage.TRAINING or slot.stage.is_blended]
 
     def blended_slots(self) -> list[int]:
-        """Slots whose seed changes what the network says."""
+        """Return the indices of the slots whose seed contributes to the network's output."""
         return [i for i, slot in enumerate(self.network.slots) if slot.stage.is_blended]
 
     def measured_slots(self) -> list[int]:
-        """Slots whose seed has its contribution measured."""
+        """Return the indices of the slots whose contribution is measured."""
         return [] if self.counterfactual == "off" else self.blended_slots()
 
     def unpack_results(self, trained: list[float], validated: list[float]) -> EpochResult:
-        """Unpack the values of `train` and `validate` into a `Measurement`, and update the slots."""
-        owners = self.trained_slots()
-        norms, lost = trained[6 : 7 + len(owners)], trained[7 + len(owners) :]
-        names = ["host", *(self.network.slots[index].name for index in owners)]
-        slot_norms = dict(zip(owners, norms[1:], strict=True))
-        contributed, shapley = read_effects(validated[2:], self.measured_slots())
+        """Unpack the values of `train_epoch` and `validate` into an `EpochResult`, and update the slots."""
+        slots = self.trained_slots()
+        norms, overflows = trained[6 : 7 + len(slots)], trained[7 + len(slots) :]
+        owners = ["host", *(self.network.slots[index].name for index in slots)]
+        slot_norms = dict(zip(slots, norms[1:], strict=True))
+        contributions, shapley = read_effects(validated[2:], self.measured_slots())
         for index, slot in enumerate(self.network.slots):
             slot.grad_norm = slot_norms.get(index)
-            if index in contributed:
-                slot.record_contribution(*contributed[index])
+            if index in contributions:
+                slot.record_contribution(*contributions[index])
         return EpochResult(
             train_loss=trained[0],
             train_accuracy=trained[1],
@@ -364,8 +396,8 @@ class Env:
             slot_grad_norms=slot_norms,
             loss_scale=trained[3] if self.scaler else None,
             growth_tracker=int(trained[4]) if self.scaler else None,
-            lost=int(trained[5]),
-            skipped={name: int(count) for name, count in zip(names, lost, strict=True) if count},
-            contributions=contributed,
+            skipped_batches=int(trained[5]),
+            overflows_by_owner={owner: int(count) for owner, count in zip(owners, overflows, strict=True) if count},
+            contributions=contributions,
             shapley=shapley,
         )

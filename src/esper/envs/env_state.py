@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import (
-    Tensor,
-    _foreach_copy_,  # pyright: ignore[reportPrivateImportUsage]  (what optimizers and clipping are made of)
-)
+from torch import Tensor
 
 from esper.envs.env import Env
+from esper.envs.fused_ops import foreach_copy_
 from esper.envs.optimizer import FusedSGD
 from esper.policy.agent import strip_prefix
 
@@ -21,29 +19,32 @@ class WorkerEnvState(NamedTuple):
     """State of an env for a worker process: everything that the next epoch depends on, and everything it changes."""
 
     slots: list[dict[str, Any]]
-    """Stage and ramp of each slot."""
+    """Lifecycle state of each slot."""
     arrays: dict[str, np.ndarray[Any, Any]]
-    """Weights, buffers and momenta by name, as in `env_tensors`."""
+    """Result of `env_state_tensors`, as arrays."""
     scaler: dict[str, Any] | None
-    """None without loss scaling."""
+    """State of the loss scaler; None without loss scaling."""
 
     @classmethod
     def of(cls, env: Env) -> WorkerEnvState:
-        """Return the state of an env on a CPU. The arrays share the env's memory: send them before its next epoch."""
+        """Return the state of an env on a CPU.
+
+        The arrays share the env's memory: send them before its next epoch.
+        """
         arrays = {name: value.numpy() for name, value in env_state_tensors(env).items()}
         scaler = env.scaler.state_dict() if env.scaler else None
         return cls([slot.lifecycle_state() for slot in env.network.slots], arrays, scaler)
 
     def load_into(self, env: Env) -> None:
-        """Put an env of the same host into this state."""
+        """Load this state into an env of the same host."""
         for slot, saved in zip(env.network.slots, self.slots, strict=True):
             slot.load_lifecycle_state(saved)
         env.sync_optimizers()
         self.load_tensors_into(env)
 
     def load_tensors_into(self, env: Env) -> None:
-        """Put an env whose slots are already in this state into the rest of it."""
-        copy_tensors_(env_state_tensors(env), {name: torch.from_numpy(array) for name, array in self.arrays.items()})
+        """Load everything but the slots' lifecycle state into an env, whose slots must be in that state already."""
+        copy_tensors_(env_state_tensors(env), {name: torch.as_tensor(array) for name, array in self.arrays.items()})
         if env.scaler and self.scaler:
             env.scaler.load_state_dict(self.scaler)
 
@@ -57,7 +58,7 @@ def env_state_tensors(env: Env) -> dict[str, Tensor]:
 
 
 def load_env_tensors(env: Env, named: Mapping[str, Tensor]) -> None:
-    """Copy the tensors of `env_tensors` into an env, whose slots must have been restored before.
+    """Copy the tensors of `env_state_tensors` into an env, whose slots must have been restored before.
 
     Raises:
         RuntimeError: A tensor is missing, or has another shape.
@@ -69,11 +70,11 @@ def load_env_tensors(env: Env, named: Mapping[str, Tensor]) -> None:
 
 
 @torch.no_grad()
-def copy_tensors_(to: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+def copy_tensors_(targets: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     """Overwrite tensors with values of the same names and shapes, in one pass per dtype."""
     for dtype in {value.dtype for value in values.values()}:
         names = [name for name, value in values.items() if value.dtype is dtype]
-        _foreach_copy_([to[name] for name in names], [values[name] for name in names])
+        foreach_copy_([targets[name] for name in names], [values[name] for name in names])
 
 
 def _optimizers(env: Env) -> dict[str, FusedSGD]:

@@ -1,4 +1,4 @@
-"""Detects an env that broke down, and rolls it back to its last good state."""
+"""The governor: detects the breakdown of an env, and rolls the env back to its last good state."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ from esper.growth.lifecycle import LEGAL_TRANSITIONS, StageTransition
 from esper.policy.agent import EnvStatus
 
 TRAINED_MARGIN = 0.3
-"""Validation accuracy above that of guessing from which a network counts as trained."""
+"""Validation accuracy above chance, as a fraction, from which a network counts as trained."""
 CHANCE_MARGIN = 0.02
-"""The same, below which a network that was trained counts as fallen to chance."""
+"""Validation accuracy above chance, as a fraction, below which a trained network counts as collapsed."""
 LOSS_EXPLOSION_FACTOR = 2.0
-"""Validation loss over that of guessing above which it has blown up."""
+"""Validation loss divided by the loss of guessing, above which the loss counts as exploded."""
 COLLAPSE_STEPS = 3
-"""Steps in a row for which it has to be one or the other. For one or two it can be the running statistics of batch norm
-that lag behind the weights, and the next epoch mends it."""
+"""Number of consecutive steps with a collapse after which it is a breakdown.
+
+A collapse of one or two steps can come from running statistics of batch norm that lag behind the weights, and the next
+epoch repairs it.
+"""
 _LOSS_SCALE_KEY = "loss_scale"
 ROLLBACK_REASON = "governor"
-"""Why the seeds of an env that is taken back are removed."""
+"""Reason of the transitions of seeds that a rollback removes."""
 
 
 class Breakdown(NamedTuple):
-    """Why an env is taken back."""
+    """The reason for a rollback."""
 
     reason: str
-    """One sentence without its subject, the env."""
+    """A sentence about the env, such as "a weight is not finite"."""
     value: float
-    """What was measured."""
+    """The measured value."""
     threshold: float | None
-    """What it had to keep to; None where it had only to be finite."""
+    """The limit that the value violates; None if the value only had to be finite."""
 
 
 def find_non_finite(measured: EpochResult) -> Breakdown | None:
-    """What no further step can mend: something that is not finite."""
+    """Return a breakdown if a loss or weight is not finite, which no further step can repair; else None."""
     for name, value in (("training loss", measured.train_loss), ("validation loss", measured.loss)):
         if not math.isfinite(value):
             return Breakdown(f"its {name} is not finite", value, None)
@@ -50,59 +53,61 @@ def find_non_finite(measured: EpochResult) -> Breakdown | None:
 
 
 def find_collapse(view: EnvStatus) -> Breakdown | None:
-    """What is wrong with an env after its last step, and is fatal once it was for SUSTAINED steps in a row.
+    """Return a breakdown if the env has collapsed in its last step, else None.
 
-    A network that never was better than guessing has not blown up: what it could be taken back to is as bad, and a seed
-    may be what mends it.
+    The caller rolls the env back after `COLLAPSE_STEPS` consecutive collapses. A network that never beat chance is not
+    rolled back: its earlier state is no better, and a new seed may help.
     """
     chance, loss, accuracy = math.exp(-view.chance_loss), view.losses[-1], view.accuracies[-1]
     if accuracy < chance + CHANCE_MARGIN and max(view.accuracies) > chance + TRAINED_MARGIN:
         return Breakdown(
-            f"it was trained, and has been guessing for {COLLAPSE_STEPS} steps", accuracy, chance + CHANCE_MARGIN
+            f"it was trained, but its accuracy has been at chance for {COLLAPSE_STEPS} steps",
+            accuracy,
+            chance + CHANCE_MARGIN,
         )
     limit = LOSS_EXPLOSION_FACTOR * view.chance_loss
     if loss > limit and min(view.losses) < view.chance_loss:
-        return Breakdown(f"its loss has been blown up for {COLLAPSE_STEPS} steps", loss, limit)
+        return Breakdown(f"its loss has exceeded the limit for {COLLAPSE_STEPS} steps", loss, limit)
     return None
 
 
 class LastGoodState:
-    """A copy of an env's weights, buffers and momenta, on its device, as they were after the last sound step.
+    """A copy, on the env's device, of its weights, buffers, momenta and loss scale after the last healthy step.
 
-    Of its loss scale too: what is not finite halves it in every batch, though no smaller one would mend that.
+    The loss scale is included because non-finite values halve it in every batch, although no smaller one would help.
 
     Args:
-        env: whose; it is copied when told to.
+        env: Env whose state `save` copies.
     """
 
     def __init__(self, env: Env) -> None:
         self._env = env
         self.tensors: dict[str, Tensor] = {}
-        """The copies by name."""
+        """The copies, keyed by name; empty before `save`."""
 
     def save(self) -> None:
-        """What there is now is good. The copies of what was there before are written over, not made anew."""
-        now = env_state_tensors(self._env)
+        """Save the current state as the last good one, reusing existing buffers."""
+        current = env_state_tensors(self._env)
         if self._env.scaler:
-            now[_LOSS_SCALE_KEY] = self._env.scaler.current()
+            current[_LOSS_SCALE_KEY] = self._env.scaler.current()
         self.tensors = {
             name: kept if (kept := self.tensors.get(name)) is not None and kept.shape == value.shape else value.clone()
-            for name, value in now.items()
+            for name, value in current.items()
         }
-        copy_tensors_(self.tensors, now)
+        copy_tensors_(self.tensors, current)
 
     def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Keep what another kept, on the env's device."""
+        """Load tensors that another `LastGoodState` saved, and move them to the env's device."""
         device = next(self._env.network.parameters()).device
         self.tensors = {name: value.to(device, copy=True) for name, value in tensors.items()}
 
     def rollback(self) -> list[StageTransition]:
-        """Put it back, and remove every seed that is not permanent; how the slots moved by it.
+        """Restore the saved state, remove every seed that is not fossilized, and return the transitions.
 
-        A seed that was made permanent in the steps that broke the env down stays, as it was before them.
+        A seed that was fossilized after the state was saved stays, with its saved weights.
         """
-        now = env_state_tensors(self._env)
-        copy_tensors_(now, {name: value for name, value in self.tensors.items() if name in now})
+        current = env_state_tensors(self._env)
+        copy_tensors_(current, {name: value for name, value in self.tensors.items() if name in current})
         if self._env.scaler:
             self._env.scaler.set_scale(self.tensors[_LOSS_SCALE_KEY])
         moves = [

@@ -1,4 +1,4 @@
-"""SGD with Nesterov momentum, clipped per owner."""
+"""SGD with Nesterov momentum and gradient clipping, in one fused operator."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import (
-    Tensor,
-    _fused_sgd_,  # pyright: ignore[reportPrivateImportUsage]  (what torch.optim.SGD(fused=True) is made of)
-    nn,
-)
+from torch import Tensor, nn
+
+from esper.envs.fused_ops import fused_sgd_
 
 
 class Gradients(NamedTuple):
-    """Of those parameters that the loss depends on, with their momenta: none of a seed whose alpha is 0."""
+    """Gradients of the parameters that the loss depends on. A seed with alpha 0 has none."""
 
     parameters: list[Tensor]
     values: list[Tensor]
@@ -22,18 +20,18 @@ class Gradients(NamedTuple):
 
 
 class FusedSGD:
-    """PyTorch's fused update without its `Optimizer`.
+    """PyTorch's fused SGD update without `torch.optim.Optimizer`.
 
-    The `step` of that takes four times as long as the update of a few small tensors, and the first of its kind loads
-    torch.compile, for three to four seconds. A momentum that a first step would build is there from the start: fused
-    steps that are skipped for an overflow leave it uninitialised.
+    `Optimizer.step` takes four times as long as the update of a few small tensors, and the first `Optimizer` of a
+    process loads torch.compile, which takes three to four seconds. The momenta are created here and not by the first
+    step, because a fused first step that is skipped for an overflow leaves them uninitialised.
 
     Args:
-        parameters: that it trains.
-        learning_rate: of a step, as far as `share` does not lower it.
+        parameters: Parameters to train.
+        learning_rate: Learning rate, before `lr_scale` is applied.
         momentum: Nesterov's μ.
-        weight_decay: added to the gradient, times the parameter.
-        clip: most that the norm of all gradients together may be.
+        weight_decay: Added to the gradient, times the parameter.
+        clip: Maximum norm of all gradients together.
     """
 
     def __init__(
@@ -50,56 +48,52 @@ class FusedSGD:
         self.clip = clip
         self.learning_rate = learning_rate
         self.lr_scale = 1.0
-        """Of the learning rate, that the next steps are to have."""
+        """Factor of the learning rate in the next steps."""
         self.momentum = momentum
         self.weight_decay = weight_decay
 
     def has_same_parameters(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """Whether these are its parameters, all of them and no others."""
+        """Return True if this optimizer trains exactly these parameters, in this order."""
         return list(map(id, self.parameters)) == list(map(id, parameters))
 
     def copy_momenta_from(self, other: FusedSGD) -> None:
-        """Go on with the momenta of another for the parameters that both train."""
+        """Take over the momenta of another optimizer for the parameters that both train."""
         momenta = {id(parameter): m for parameter, m in zip(other.parameters, other.momenta, strict=True)}
         self.momenta = [momenta.get(id(p), m) for p, m in zip(self.parameters, self.momenta, strict=True)]
 
     def gradients(self) -> Gradients:
-        """What the last backward pass left."""
-        found = [(p, p.grad, m) for p, m in zip(self.parameters, self.momenta, strict=True) if p.grad is not None]
-        return Gradients([p for p, _, _ in found], [g for _, g, _ in found], [m for _, _, m in found])
+        """Return the gradients of the last backward pass, with their parameters and momenta."""
+        rows = [(p, p.grad, m) for p, m in zip(self.parameters, self.momenta, strict=True) if p.grad is not None]
+        return Gradients([p for p, _, _ in rows], [g for _, g, _ in rows], [m for _, _, m in rows])
 
     def zero_grad(self) -> None:
-        """Let go of what the last backward pass left.
+        """Release the gradients of the last backward pass.
 
-        Kept until the next one, they would lie between the activations that were freed around them, where no large one
-        fits any more: that took 5 MiB of a CPU's memory for each env.
+        Gradients that live until the next pass fragment the memory of the freed activations, so that no large tensor
+        fits between them: this took 5 MiB of CPU memory for each env.
         """
         for parameter in self.parameters:
             parameter.grad = None
 
-    def step(self, found: Gradients, norm: Tensor, skip: Tensor | None) -> None:
-        """Update the parameters, all on the device.
+    def step(self, grads: Gradients, norm: Tensor, found_inf: Tensor | None) -> None:
+        """Clip the gradients and update the parameters, without synchronising the device.
 
         Args:
-            found: what `gradients` gave.
-            norm: of its values.
-            skip: 1 if nothing may change, else 0; None where nothing is ever skipped.
+            grads: Result of `gradients`.
+            norm: L2 norm of all gradients together, a scalar on the device.
+            found_inf: 1.0 to skip the step, else 0.0, a scalar on the device; None without loss scaling.
         """
-        # What clips is divided by in the same pass, as fused optimizers do for a loss scale, in float32 always.
+        # Clipping is a division in the same operator: fused optimizers take a divisor for loss scales, in float32.
         divisor = (norm / self.clip).clamp(min=1.0).float()
-        parameters, values, momenta = found
+        parameters, values, momenta = grads
         if parameters:
-            _fused_sgd_(
+            fused_sgd_(
                 parameters,
                 values,
                 momenta,
                 lr=self.learning_rate * self.lr_scale,
                 momentum=self.momentum,
                 weight_decay=self.weight_decay,
-                dampening=0.0,
-                nesterov=True,
-                maximize=False,
-                is_first_step=False,
                 grad_scale=divisor,
-                found_inf=skip,
+                found_inf=found_inf,
             )

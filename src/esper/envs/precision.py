@@ -1,13 +1,13 @@
 """Mixed precision: autocast and loss scaling.
 
 bfloat16 has float32's range and needs no scaling. float16 does: gradients below 6e-8 vanish, so the loss is multiplied
-by a scale before the backward pass; where a gradient overflows, the step is skipped and the scale halved (Micikevicius
-et al., 2018). Whose scale it is, is a choice:
+by a scale before the backward pass; if a gradient overflows, the step is skipped and the scale is halved (Micikevicius
+et al., 2018). The option `--scaler` selects the scope of a scale:
 
-    env     One scale for each env (the default). An overflow costs the env that had it one step, and nobody else.
-            The scales may drift apart; that is measured, shown, and an anomaly above a threshold.
-    device  One scale for all envs of a lane: they train at one scale, and every overflow halves it for all. It doubles
-            after 2,000 clean batches of whichever of them.
+    env     One scale for each env (the default). An overflow skips one step of that env and affects no other env.
+            The scales of the envs may drift apart; telemetry reports this, and a rule limits it.
+    device  One scale for all envs of a lane. An overflow in any of them halves the scale for all of them; 2,000 clean
+            batches in a row, of any of them, double it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from torch import Tensor, nn
 
 
 def resolve_amp(amp: str, device: torch.device) -> torch.dtype | None:
-    """The dtype of autocast on a device; None for float32. `auto` is bfloat16 where the hardware is fast at it."""
+    """Return the dtype of autocast on a device; None for float32.
+
+    Args:
+        amp: `off`, `bf16`, `fp16`, or `auto`: bfloat16 on GPUs of compute capability 8.0 or higher,
+            whose bfloat16 is fast, else float32.
+        device: Device of the envs.
+    """
     if amp == "auto":
         fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
         return torch.bfloat16 if fast else None
@@ -30,14 +36,14 @@ def resolve_amp(amp: str, device: torch.device) -> torch.dtype | None:
 
 
 class LossScaler:
-    """A scale for the losses of one scope, and the skips that keep its envs whole.
+    """Loss scale of one scope, and the decision to skip a step after an overflow.
 
-    A skip is atomic: if the gradient of any owner (host or seed) of an env is not finite, none of its optimizers steps,
-    so that host and seeds never learn at different effective rates. The decision stays on the device: the fused
-    optimizers read it there.
+    A skip is atomic: if the gradient of any owner (host or seed) of an env is not finite, none of the env's optimizers
+    steps, so that host and seeds never train at different effective rates. The decision stays on the device, where the
+    fused optimizers read it.
 
     Args:
-        device: of the scope.
+        device: Device of the scope.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -46,69 +52,72 @@ class LossScaler:
         self._one = torch.ones((), device=device)
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        """The loss times the scale."""
+        """Return the loss times the scale."""
         return self._scaler.scale(loss)
 
     def unscale_grads_(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Divide their gradients by the scale, in place. Once for each minibatch of an env."""
-        # All that GradScaler asks of an optimizer.
-        owner = SimpleNamespace(param_groups=[{"params": parameters}])
-        self._scaler.unscale_(cast("torch.optim.Optimizer", owner))
+        """Divide the gradients of these parameters by the scale, in place. Called once per batch of an env."""
+        # GradScaler uses only this attribute of an optimizer.
+        optimizer = SimpleNamespace(param_groups=[{"params": parameters}])
+        self._scaler.unscale_(cast("torch.optim.Optimizer", optimizer))
 
     def update(self, norm_O: Tensor) -> Tensor:
-        """Let the scale grow or fall. Once for each minibatch of an env.
+        """Adjust the scale after a batch, and decide whether its step is skipped. Called once per batch of an env.
 
         Args:
-            norm_O: of the unscaled gradient of each owner.
+            norm_O: Norm of the unscaled gradient of each owner.
 
         Returns:
-            1 if none of them may step, else 0: scalar on the device, where fused optimizers look at it.
+            1.0 if the step must be skipped, else 0.0: a scalar on the device, where the fused optimizers read it.
         """
         self._scaler.update()
         return (~norm_O.isfinite()).any().float()
 
     def current(self) -> Tensor:
-        """The scale, as a scalar on the device: reading it costs no synchronisation."""
+        """Return the scale as a scalar on the device, without a synchronisation."""
         return self._scaler.scale(self._one)
 
     def set_scale(self, scale: Tensor) -> None:
-        """Scale by this from now on, a scalar on the device."""
+        """Set the scale, a scalar on the device."""
         self._scaler.update(scale)
 
     def growth_tracker(self) -> Tensor:
-        """Clean batches since the scale last changed, as a scalar on the device; asked for after the scale."""
-        tracker = self._scaler._growth_tracker  # its public twin waits for the device
-        assert tracker is not None  # built with the scale
+        """Return the number of clean batches since the scale last changed, as a scalar on the device.
+
+        Only valid after the scale was used once, because PyTorch creates the tracker with the scale.
+        """
+        # The public equivalent, in `state_dict`, synchronises the device.
+        tracker: Tensor = vars(self._scaler)["_growth_tracker"]
         return tracker
 
     def reset(self) -> None:
-        """Be as it was built."""
+        """Restore the initial scale and growth tracker."""
         self.load_state_dict(self._fresh)
 
     @property
     def growth_interval(self) -> int:
-        """Clean batches after which the scale doubles."""
+        """Number of clean batches after which the scale doubles."""
         return self._scaler.get_growth_interval()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: scale and growth tracker among it."""
+        """Return the scale, the growth tracker and the settings, as JSON-compatible values."""
         return self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a snapshot."""
+        """Restore the result of `state_dict`."""
         self._scaler.load_state_dict(state)
 
 
 def make_scaler_factory(amp: str, scope: str, device: torch.device) -> Callable[[], LossScaler | None]:
-    """What gives each env of a lane its scaler.
+    """Return a function that creates or returns the scaler of an env.
 
     Args:
-        amp: precision of the run.
-        scope: whose a scale is, env or device.
-        device: of the lane.
+        amp: Precision of the run, as for `resolve_amp`.
+        scope: `env` for one scaler per env, `device` for one shared by all envs of a lane.
+        device: Device of the lane.
 
     Returns:
-        A function that is called once for each env. It returns None unless autocast there is to float16.
+        A function to be called once for each env of the lane. It returns None unless autocast uses float16.
     """
     if resolve_amp(amp, device) is not torch.float16:
         return lambda: None
@@ -119,5 +128,8 @@ def make_scaler_factory(amp: str, scope: str, device: torch.device) -> Callable[
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:
-    """Autocast to `dtype`; nothing for None. Its cache of cast weights ends with it, so no forward poisons another."""
+    """Return a context with autocast to `dtype`, or without autocast if it is None.
+
+    The cache of cast weights is cleared when the context ends, so that no forward pass reuses weights of another.
+    """
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)

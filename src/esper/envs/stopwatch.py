@@ -1,10 +1,10 @@
-"""Seconds per phase of a step, by the host clock or by CUDA events."""
+"""Timers: seconds per phase of a step, measured with the host clock or CUDA events."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
@@ -13,39 +13,42 @@ import torch
 
 
 class PhaseTimer:
-    """Sums the time of blocks by phase. One thread writes it; another may take it between its blocks."""
+    """Sums the duration of blocks per phase, measured with the host clock.
+
+    One thread runs the blocks; another may call `pop_seconds` between them.
+    """
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        """Add the time of this block to a phase."""
+    def __call__(self, phase: str) -> Generator[None, None, None]:
+        """Return a context whose duration is added to a phase."""
         start = time.perf_counter()
         yield
         self.add(phase, time.perf_counter() - start)
 
     def add(self, phase: str, seconds: float) -> None:
-        """Add what was measured elsewhere."""
+        """Add seconds that were measured elsewhere."""
         self._seconds[phase] += seconds
 
     def begin(self) -> None:
-        """Blocks are about to be launched."""
+        """Start a group of blocks. Does nothing with the host clock."""
 
     def read_cuda_events(self) -> None:
-        """All that was launched in them since `begin` has been waited for."""
+        """Add the durations of the blocks since `begin`, once the device has finished them. Here it does nothing."""
 
     def pop_seconds(self) -> dict[str, float]:
-        """Seconds by phase since this was last called."""
-        taken, self._seconds = self._seconds, defaultdict(float)
-        return dict(taken)
+        """Return the seconds per phase since the last call, and reset them."""
+        seconds, self._seconds = self._seconds, defaultdict(float)
+        return dict(seconds)
 
 
 class StepTimer(PhaseTimer):
-    """The same for the phases of a step, of which some are the lanes'.
+    """Timer of whole steps: adds the phases of the lanes to its own, and the rest of the time as `other`.
 
     Args:
-        lanes: the stopwatch of each; they run side by side.
+        lanes: Timers of the lanes, which run in parallel.
     """
 
     def __init__(self, lanes: Sequence[PhaseTimer]) -> None:
@@ -54,31 +57,32 @@ class StepTimer(PhaseTimer):
         self._since = time.perf_counter()
 
     def start_step(self) -> None:
-        """The next step begins here: what came before, as while the run was held, is part of none."""
+        """Start a step, and discard the time since the last one, such as while the run was held."""
         self.end_step()
 
     def end_step(self) -> tuple[float, dict[str, float], list[float]]:
-        """End a step; what follows is part of the next.
+        """End a step and start the next.
 
         Returns:
-            Seconds of wall time; the same by phase, with `other` for the rest; each lane's busy share, 0 to 1.
+            Wall time of the step in seconds; seconds per phase, with `other` for the rest (a phase of lanes is its mean
+            over them); and the fraction of the step, 0 to 1, in which each lane was busy.
         """
         now = time.perf_counter()
         wall, self._since = now - self._since, now
-        phases = defaultdict(float, self.pop_seconds())
-        shares = []
+        phases: defaultdict[str, float] = defaultdict(float, self.pop_seconds())
+        busy_fractions: list[float] = []
         for lane in self._lanes:
             seconds = lane.pop_seconds()
-            # A GPU's own clock may tell of a little more than the host's.
-            shares.append(min(sum(seconds.values()) / wall, 1.0))
+            # The clock of a GPU may measure slightly more than the host's.
+            busy_fractions.append(min(sum(seconds.values()) / wall, 1.0))
             for phase, spent in seconds.items():
                 phases[phase] += spent / len(self._lanes)
         phases["other"] = max(wall - sum(phases.values()), 0.0)
-        return wall, dict(phases), shares
+        return wall, dict(phases), busy_fractions
 
 
 class Span(NamedTuple):
-    """When a block ran, in seconds since `begin`."""
+    """Start and end of a block, in seconds since `begin`."""
 
     phase: str
     start: float
@@ -86,10 +90,10 @@ class Span(NamedTuple):
 
 
 class CudaPhaseTimer(PhaseTimer):
-    """The same for what the blocks launch on a GPU, by events on the streams that it runs on.
+    """Sums the duration of the GPU work that blocks launch, measured with CUDA events on the streams it runs on.
 
-    The host only launches the work of a block: its own clock would say how long that took. Events are reused, so that
-    none is created in the steady state.
+    The host only launches this work, so that its clock would measure the launches. Events are reused, so that a steady
+    state creates none.
     """
 
     def __init__(self) -> None:
@@ -99,8 +103,8 @@ class CudaPhaseTimer(PhaseTimer):
         self._idle: list[torch.cuda.Event] = []
 
     @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        """Add to a phase the time in which the work of this block runs on the current stream."""
+    def __call__(self, phase: str) -> Generator[None, None, None]:
+        """Return a context that adds to a phase the time for which its work runs on the current stream."""
         start, end = self._event(), self._event()
         start.record()
         yield
@@ -108,12 +112,12 @@ class CudaPhaseTimer(PhaseTimer):
         self._running.append((phase, start, end))
 
     def begin(self) -> None:
-        """To be called on a stream that all blocks wait for. What an error left unsettled is forgotten."""
+        """Start a group of blocks, on a stream that all of them wait for; discard unread blocks of a failed step."""
         self._running.clear()
         self._origin.record()
 
     def read_cuda_events(self) -> None:
-        """Read the events; all of them have happened."""
+        """Add the durations of the blocks since `begin`. The caller has waited for all of them."""
         elapsed = self._origin.elapsed_time  # milliseconds
         spans = [Span(phase, elapsed(start) / 1000, elapsed(end) / 1000) for phase, start, end in self._running]
         for phase, seconds in split_overlaps(spans).items():
@@ -126,9 +130,9 @@ class CudaPhaseTimer(PhaseTimer):
 
 
 def split_overlaps(spans: Iterable[Span]) -> dict[str, float]:
-    """Seconds by phase, where what runs at the same time shares that time equally.
+    """Return the seconds per phase; overlapping spans split their common time equally.
 
-    So they sum to the time in which anything ran at all, however many streams there were.
+    The sum is therefore the time in which anything ran, regardless of the number of streams.
     """
     changes: defaultdict[float, list[tuple[str, int]]] = defaultdict(list)
     for phase, start, end in spans:
