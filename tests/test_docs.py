@@ -70,6 +70,16 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_source_files_named_in_pages_exist() -> None:
+    """Architecture and contributing pages name files relative to `src/esper/`, other pages relative to the root."""
+    names = {name for page in PAGES.values() for name in re.findall(r"`([\w/]+/[\w/]+\.py)`", page)}
+
+    assert len(names) > 40
+    assert [
+        name for name in sorted(names) if not (ROOT / name).exists() and not (ROOT / "src/esper" / name).exists()
+    ] == []
+
+
 def test_scripts_in_commands_exist() -> None:
     scripts = {
         word for line in LINES for word in line.split() if re.fullmatch(r"(benchmarks|tests)/[\w/]+(\.py)?", word)
