@@ -54,12 +54,12 @@ class LiveRun:
     """A run in a separate thread; its records are folded into a state as they arrive."""
 
     def __init__(
-        self, telemetry_dir: Path, *, resume: Path | None = None, attended: bool = False, **options: Any
+        self, telemetry_dir: Path, *, resume: Path | None = None, interactive: bool = False, **options: Any
     ) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = RequestQueue()
         config = resolve_config(None, tiny(telemetry_dir, **options))
-        self.run = Run(config, self.control, self.records, resume, attended=attended)
+        self.run = Run(config, self.control, self.records, resume, interactive=interactive)
         self.state = RunState()
         self.events: list[ev.AnyEvent] = []
         """All events folded so far, including those that a restore discarded."""

@@ -67,7 +67,7 @@ async def test_fault_holds_the_run_until_restore(tmp_path: Path, monkeypatch: py
         return train(env, round_index, step)
 
     monkeypatch.setattr(Env, "train_epoch", broken)
-    engine = EngineThread(resolve_config(None, tiny(tmp_path, envs=2, rounds=500)), None, attended=True)
+    engine = EngineThread(resolve_config(None, tiny(tmp_path, envs=2, rounds=500)), None, interactive=True)
     source = LiveSource(engine)
     app = SanctumApp(source, theme="sanctum-dark")
     async with app.run_test(size=(80, 24)) as pilot:

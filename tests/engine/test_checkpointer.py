@@ -124,7 +124,7 @@ def test_restore_reads_everything_in_a_checkpoint(policy: str, steps: int, pause
     assert any(name.startswith("env.0.momentum.slot") for name in before.tensors)  # or it would show less
 
     second = LiveRun(tmp_path, resume=path, **options)
-    again, _, _ = second.run.trainer.attendant.checkpointer.save(second.run.trainer.state)
+    again, _, _ = second.run.trainer.run_control.checkpointer.save(second.run.trainer.state)
     second.control.put(RequestKind.ABANDON, "test")
     second.start().finish()
     after = read_checkpoint(again)
@@ -530,17 +530,17 @@ def test_unfitting_checkpoint_leaves_trainer_unchanged(tmp_path: Path, forge: Ca
     """Its digests are right; what it holds is not. It is refused half-way, and a live run must be able to go on."""
     live = LiveRun(tmp_path).start_paused(3)
     trainer = live.run.trainer
-    saver = trainer.attendant.checkpointer
-    path, _, _ = saver.save(trainer.state)
+    checkpointer = trainer.run_control.checkpointer
+    path, _, _ = checkpointer.save(trainer.state)
     live.control.put(RequestKind.STEP, "test")
     live.wait_for(ev.Paused)
-    now, _, _ = saver.save(trainer.state)
+    now, _, _ = checkpointer.save(trainer.state)
     expected = read_checkpoint(now)
     forge(path)
     sign(path, config=read_manifest(now).config)
     with pytest.raises(CheckpointError, match="does not fit this version"):
-        saver.restore(trainer.state, path)
-    again, _, _ = saver.save(trainer.state)
+        checkpointer.restore(trainer.state, path)
+    again, _, _ = checkpointer.save(trainer.state)
     assert again == now
     found = read_checkpoint(again)
     live.control.put(RequestKind.ABANDON, "test")

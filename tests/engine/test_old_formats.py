@@ -86,7 +86,7 @@ def test_old_checkpoint_restores_and_saves_the_same_state(old_run: Path) -> None
     checkpoint = list_checkpoints(old_run)[0]
     expected = read_checkpoint(checkpoint)
     live = LiveRun(old_run.parent, resume=checkpoint, **OPTIONS)
-    saved, _, _ = live.run.trainer.attendant.checkpointer.save(live.run.trainer.state)
+    saved, _, _ = live.run.trainer.run_control.checkpointer.save(live.run.trainer.state)
     assert saved == checkpoint
     assert_equal_bit_for_bit(read_checkpoint(saved), expected)
     live.control.put(RequestKind.ABANDON, "test")

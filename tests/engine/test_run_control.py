@@ -66,7 +66,7 @@ def test_restore_after_fault_reaches_the_same_result(
     whole.start().finish()
 
     fail_once(monkeypatch, out_of_memory)
-    live = LiveRun(tmp_path / "live", attended=True, devices=lanes).start()
+    live = LiveRun(tmp_path / "live", interactive=True, devices=lanes).start()
     reason = wait_for_fault(live)
     assert re.fullmatch(rf"env 01 on ({'|'.join(lanes)}) ran out of memory: Tried to allocate 2\.00 TiB\.", reason)
     assert (live.state.status, live.state.reason) == ("paused", reason)
@@ -100,7 +100,7 @@ def test_fault_in_first_round_has_a_checkpoint(tmp_path: Path, monkeypatch: pyte
         return train(env, round_index, step)
 
     monkeypatch.setattr(Env, "train_epoch", broken)
-    live = LiveRun(tmp_path, attended=True).start()
+    live = LiveRun(tmp_path, interactive=True).start()
     wait_for_fault(live)
     (start,) = live.state.checkpoints
     assert (start.origin, start.round, start.step) == ("fault", 0, 0)
@@ -134,7 +134,7 @@ def test_leaving_a_failed_run_prints_how_to_resume(
 ) -> None:
     before = set(threading.enumerate())
     fail_once(monkeypatch, out_of_memory)
-    live = LiveRun(tmp_path, attended=True).start()
+    live = LiveRun(tmp_path, interactive=True).start()
     wait_for_fault(live)
     saved = list_checkpoints(live.run.directory)
     live.control.put(kind, "test")
@@ -154,7 +154,7 @@ def test_fault_in_the_update_holds_the_run(tmp_path: Path, monkeypatch: pytest.M
         raise ValueError("no such number")
 
     monkeypatch.setattr(PPOLearner, "update", broken)
-    live = LiveRun(tmp_path, attended=True).start()
+    live = LiveRun(tmp_path, interactive=True).start()
     assert wait_for_fault(live) == "the engine failed: ValueError: no such number"
     monkeypatch.setattr(PPOLearner, "update", learn)
     live.control.put(RequestKind.RESTORE, "test", live.state.checkpoints[0].path)
@@ -205,7 +205,7 @@ def test_fault_on_full_disk_can_be_saved_later(
     full = limit_checkpoints(monkeypatch)
     full.set()
     fail_once(monkeypatch, out_of_memory)
-    live = LiveRun(tmp_path, attended=True, checkpoint_every=0).start()
+    live = LiveRun(tmp_path, interactive=True, checkpoint_every=0).start()
     assert wait_for_fault(live).endswith(f"cannot be written to {live.run.directory}: No space left on device")
     assert live.state.cause == "unsaved"
     live.control.put(kind, "keyboard")
@@ -227,7 +227,7 @@ def test_fault_on_full_disk_can_be_saved_later(
 
 def test_stop_on_full_disk_holds_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = limit_checkpoints(monkeypatch)
-    live = LiveRun(tmp_path, attended=True).start_paused(2)
+    live = LiveRun(tmp_path, interactive=True).start_paused(2)
     full.set()
     live.control.put(RequestKind.STOP, "keyboard")
     assert "No space left on device; make room and try again" in wait_for_fault(live)
@@ -236,7 +236,7 @@ def test_stop_on_full_disk_holds_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert live.finish().status == "stopped"
     assert live.state.checkpoints[-1].step == 2
 
-    live = LiveRun(tmp_path, attended=True).start_paused(2)
+    live = LiveRun(tmp_path, interactive=True).start_paused(2)
     full.set()
     live.control.put(RequestKind.STOP, "signal")  # nobody is there to make room
     assert live.finish().status == "failed"
@@ -254,7 +254,7 @@ def test_failed_recording_holds_the_run_without_loss(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
     monkeypatch.setattr(segments.os, "write", limited)
-    live = LiveRun(tmp_path, attended=True).start_paused(1)
+    live = LiveRun(tmp_path, interactive=True).start_paused(1)
     full.set()
     live.control.put(RequestKind.RESUME, "test")
     reason = wait_for_fault(live)
@@ -274,7 +274,7 @@ def test_failed_recording_holds_the_run_without_loss(tmp_path: Path, monkeypatch
 def test_deleted_run_directory_holds_the_run(back: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "FLUSH_INTERVAL_S", 0.01)
     monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
-    live = LiveRun(tmp_path, attended=True, rounds=200, checkpoint_every=0).start()
+    live = LiveRun(tmp_path, interactive=True, rounds=200, checkpoint_every=0).start()
     live.wait_for(ev.PhaseTimed)
     assert live.run.recorder.flush()
     directory, away = live.run.directory, tmp_path / "away"
@@ -321,7 +321,7 @@ def test_restore_sets_later_checkpoints_aside(tmp_path: Path) -> None:
 
 def test_restore_cancels_a_failed_single_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_once(monkeypatch, out_of_memory)
-    live = LiveRun(tmp_path, attended=True).start_paused(6)
+    live = LiveRun(tmp_path, interactive=True).start_paused(6)
     saved = live.state.checkpoints[-1].path
     live.control.put(RequestKind.STEP, "test")
     wait_for_fault(live)
@@ -351,7 +351,7 @@ def test_fault_is_reported_despite_a_failing_resume_hint(
     damaged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_once(monkeypatch, out_of_memory)
-    live = LiveRun(tmp_path, attended=True).start()
+    live = LiveRun(tmp_path, interactive=True).start()
     wait_for_fault(live)
     if damaged:
         (list_checkpoints(live.run.directory)[-1] / MANIFEST_FILE).write_text("{}")
@@ -368,7 +368,7 @@ def test_fault_is_reported_despite_a_failing_resume_hint(
 def test_fault_with_unlistable_checkpoints_holds_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_once(monkeypatch, out_of_memory)
     monkeypatch.setattr(checkpointer, "list_checkpoints", not_to_be_read)
-    live = LiveRun(tmp_path, attended=True, checkpoint_every=0).start()
+    live = LiveRun(tmp_path, interactive=True, checkpoint_every=0).start()
     assert f"the checkpoints in {live.run.directory} cannot be listed: Permission denied" in wait_for_fault(live)
     live.control.put(RequestKind.ABANDON, "test")
     live.finish()
@@ -384,7 +384,7 @@ def test_fault_after_restore_saves_no_undone_state(tmp_path: Path, monkeypatch: 
         return train(env, round_index, step)
 
     monkeypatch.setattr(Env, "train_epoch", broken)
-    live = LiveRun(tmp_path, attended=True, checkpoint_every=0).start_paused(1)
+    live = LiveRun(tmp_path, interactive=True, checkpoint_every=0).start_paused(1)
     live.control.put(RequestKind.CHECKPOINT, "test")
     early = Path(live.wait_for(ev.CheckpointSaved).path)
     live.control.put(RequestKind.RESUME, "test")

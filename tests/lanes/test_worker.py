@@ -96,7 +96,7 @@ def test_step_without_its_worker_fails() -> None:
 def test_restore_after_worker_kill_reaches_the_same_result(tmp_path: Path) -> None:
     whole = LiveRun(tmp_path / "whole")
     whole.start().finish()
-    live = LiveRun(tmp_path / "live", attended=True, devices=TWO_LANES).start_paused(6)
+    live = LiveRun(tmp_path / "live", interactive=True, devices=TWO_LANES).start_paused(6)
     kill(live.run.pool)
     live.control.put(RequestKind.RESUME, "test")
     while (paused := live.wait_for(ev.Paused)).reason is None:

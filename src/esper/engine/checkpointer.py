@@ -189,7 +189,7 @@ def _capture(training: TrainingState) -> _TrainerState:
     for episode in training.episodes:
         prefix = f"env.{episode.env.index}."
         tensors |= {prefix + name: value for name, value in env_state_tensors(episode.env).items()}
-        if episode.ill:
+        if episode.unhealthy_steps:
             tensors |= {f"{prefix}good.{name}": value for name, value in episode.last_good.tensors.items()}
     state = {
         "agent": training.agent.state_dict(),
@@ -246,7 +246,7 @@ def _install(training: TrainingState, position: _TrainerState) -> None:
         load_env_tensors(episode.env, tensors)
         if episode.env.scaler:
             episode.env.scaler.load_state_dict(position.state["scalers"][str(episode.env.index)])
-        if episode.ill:
+        if episode.unhealthy_steps:
             episode.last_good.load_tensors(strip_prefix("good.", tensors))
         else:
             episode.last_good.save()

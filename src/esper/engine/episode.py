@@ -72,11 +72,11 @@ class Episode:
         self.reward.begin(accuracy)
         self.episode_return = 0.0
         self.culled = 0
-        self.refused: dict[int, tuple[str, ...]] = {}
+        self.gate_refusals: dict[int, tuple[str, ...]] = {}
         """By slot that a gate holds back: the gate, and names of the checks that it failed on."""
-        self.out = False
+        self.inactive = False
         """The governor took the env back: it sits out the rest of the round."""
-        self.ill = 0
+        self.unhealthy_steps = 0
         """Steps in a row, up to the last, in which something was wrong: what was last good is from before them."""
         self.last_good.save()
 
@@ -94,21 +94,21 @@ class Episode:
         gains = (gain for gain, _ in measured.contributions.values())
         panic = find_non_finite(measured)
         wrong = panic or find_collapse(view)
-        self.ill = self.ill + 1 if wrong else 0
-        if self.ill == COLLAPSE_STEPS:
+        self.unhealthy_steps = self.unhealthy_steps + 1 if wrong else 0
+        if self.unhealthy_steps == COLLAPSE_STEPS:
             panic = wrong
         phi = contribution_potential(gains) if self._measured else None
         acted = action.op != Op.WAIT
         parts = self.reward.step(measured.accuracy, phi, view.rent, acted=acted, broken=panic is not None)
         self.episode_return += sum(parts.values())
-        if not self.ill:
+        if not self.unhealthy_steps:
             self.last_good.save()
         if panic is None:
             return StepOutcome(parts)
-        self.out = True
+        self.inactive = True
         removed = self.last_good.rollback()
-        del view.losses[-self.ill :], view.accuracies[-self.ill :]
-        self.ill = 0
+        del view.losses[-self.unhealthy_steps :], view.accuracies[-self.unhealthy_steps :]
+        self.unhealthy_steps = 0
         self.update_parameter_ratio()
         return StepOutcome(parts, panic, removed)
 
@@ -119,12 +119,12 @@ class Episode:
     def changed_gate(self, index: int) -> GateResult | None:
         """What the next gate of a slot says, if it has begun to hold the seed back, for another reason, or no more."""
         result = self.env.network.slots[index].check_next_gate()
-        before = self.refused.pop(index, None)
+        before = self.gate_refusals.pop(index, None)
         if result is None:
             return None
         if result.passed:
             return result if before and before[0] == result.gate else None
-        now = self.refused[index] = (result.gate, *(check.name for check in result.checks if not check.passed))
+        now = self.gate_refusals[index] = (result.gate, *(check.name for check in result.checks if not check.passed))
         return result if now != before else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -134,9 +134,9 @@ class Episode:
             "reward": self.reward.state_dict(),
             "episode_return": self.episode_return,
             "culled": self.culled,
-            "out": self.out,
-            "ill": self.ill,
-            "refused": {str(index): list(names) for index, names in self.refused.items()},
+            "out": self.inactive,
+            "ill": self.unhealthy_steps,
+            "refused": {str(index): list(names) for index, names in self.gate_refusals.items()},
             "slots": [slot.lifecycle_state() for slot in self.env.network.slots],
         }
 
@@ -152,8 +152,8 @@ class Episode:
         self.reward.load_state_dict(saved["reward"])
         self.episode_return = saved["episode_return"]
         self.culled = saved["culled"]
-        self.out, self.ill = saved["out"], saved["ill"]
-        self.refused = {int(index): tuple(names) for index, names in saved["refused"].items()}
+        self.inactive, self.unhealthy_steps = saved["out"], saved["ill"]
+        self.gate_refusals = {int(index): tuple(names) for index, names in saved["refused"].items()}
 
 
 def revalidate(pool: EnvPool, episodes: Sequence[Episode]) -> None:

@@ -44,7 +44,7 @@ class Run:
         control: where requests come from.
         records: is given every record, for a screen.
         resume: a checkpoint to go on from, in its own run's directory.
-        attended: whether somebody sees a fault and can say what to do. Nobody can for several ranks at once.
+        interactive: whether somebody sees a fault and can say what to do. Nobody can for several ranks at once.
 
     Raises:
         ConfigError: the request cannot be carried out on this machine.
@@ -61,7 +61,7 @@ class Run:
         records: SimpleQueue[Record],
         resume: Path | None,
         *,
-        attended: bool = False,
+        interactive: bool = False,
     ) -> None:
         place = RankInfo.from_environment()
         lanes = assign_lanes_to_rank(resolve_devices(config.devices), place)
@@ -90,11 +90,11 @@ class Run:
             self.trainer = Trainer(
                 TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks),
                 control=control if ranks.is_single else RankedRequestQueue(control, ranks),
-                saver=Checkpointer(self.directory, config.keep),
-                attended=attended and ranks.is_single,
+                checkpointer=Checkpointer(self.directory, config.keep),
+                interactive=interactive and ranks.is_single,
             )
             if resume:
-                self.trainer.attendant.restore(resume, "command line")
+                self.trainer.run_control.restore(resume, "command line")
             self._emit_run_started(config)
             if lock.warning:
                 self.hub.emit(ev.Logged(severity="warning", text=lock.warning))

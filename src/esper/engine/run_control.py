@@ -30,15 +30,17 @@ class RunController:
     Args:
         training: State of the run, shared with the trainer.
         control: Queue of requests.
-        saver: Writes and reads checkpoints.
-        attended: Hold the run on a fault and wait for the user. If False, a fault ends the run.
+        checkpointer: Writes and reads checkpoints.
+        interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
     """
 
-    def __init__(self, training: TrainingState, control: RequestQueue, saver: Checkpointer, *, attended: bool) -> None:
+    def __init__(
+        self, training: TrainingState, control: RequestQueue, checkpointer: Checkpointer, *, interactive: bool
+    ) -> None:
         self._training = training
         self._control = control
-        self.checkpointer = saver
-        self._attended = attended
+        self.checkpointer = checkpointer
+        self._interactive = interactive
         self._hub = training.hub
         self._single_step: str | None = None
         """Who asked for one step and no more; None while nobody did."""
@@ -52,48 +54,48 @@ class RunController:
             FaultError: nobody is there, or who is there ends the run.
         """
         unsaved = self._try_optional(lambda: self._save_stash("fault"))
-        if not self._attended:
+        if not self._interactive:
             raise fault
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()
-        self._tell_failed(fault, unsaved)
+        self._emit_failed(fault, unsaved)
         while True:
             match request := self._control.get(timeout=0.2):
                 case None:
                     pass
                 case Request(RequestKind.CHECKPOINT | RequestKind.STOP, origin) if unsaved:
-                    self._tell_request(request)
+                    self._emit_request(request)
                     unsaved = self._try_optional(lambda: self._save_stash(origin))
                     if request.kind is RequestKind.STOP and (not unsaved or origin in UNATTENDED_ORIGINS):
                         raise fault
-                    self._tell_failed(fault, unsaved)
+                    self._emit_failed(fault, unsaved)
                 case Request(RequestKind.RESTORE, origin, str(path)):
-                    self._tell_request(request)
+                    self._emit_request(request)
                     if not self._try_optional(lambda: self.restore(Path(path), origin)):
                         return
                 case Request(RequestKind.STOP | RequestKind.ABANDON):
-                    self._tell_request(request)
+                    self._emit_request(request)
                     raise fault
                 case _:
-                    self._tell_request(request, ignored=INCONSISTENT_STATE)
+                    self._emit_request(request, ignored=INCONSISTENT_STATE)
 
-    def _tell_failed(self, fault: FaultError, unsaved: str | None) -> None:
+    def _emit_failed(self, fault: FaultError, unsaved: str | None) -> None:
         reason, cause = (f"{fault}; {unsaved}", PauseCause.UNSAVED) if unsaved else (str(fault), PauseCause.FAULT)
-        self._tell_paused("engine", reason, cause)
+        self._emit_paused("engine", reason, cause)
 
     def _save_stash(self, origin: str) -> None:
         """Write the checkpoint of the beginning of the round. Raises CheckpointError."""
         start = time.perf_counter()
         rescued = self.checkpointer.save_stash()
         if rescued is not None:
-            self._tell_checkpoint(*rescued, time.perf_counter() - start, origin)
+            self._emit_checkpoint(*rescued, time.perf_counter() - start, origin)
             self._try_optional(lambda: self.checkpointer.prune(self._training.ranks))
 
     def _hold_while_unrecordable(self) -> str | None:
         """Why the run cannot go on being recorded, if it cannot. One of several ranks goes on until memory is full."""
         failure = self._hub.failure if self._training.ranks.is_single else None
         if failure is not None:
-            self._tell_paused(
+            self._emit_paused(
                 "engine", f"{failure}; the run goes on when it can be recorded again", PauseCause.RECORDING
             )
         return failure
@@ -104,19 +106,19 @@ class RunController:
         """Do what was asked for since the last step; hold while paused. False if the run is to end."""
         paused = self._single_step is not None
         if self._single_step is not None:
-            self._tell_paused(self._single_step)
+            self._emit_paused(self._single_step)
             self._single_step = None
         unrecorded = self._hold_while_unrecordable()
         while True:
             if unrecorded and self._hub.flush():
                 unrecorded = None
                 if paused:
-                    self._tell_paused("engine")
+                    self._emit_paused("engine")
                 else:
-                    self._tell_resumed("engine")
+                    self._emit_resumed("engine")
             request = self._control.get(timeout=0.2 if paused or unrecorded else 0.0)
             if request is not None:
-                self._tell_request(
+                self._emit_request(
                     request, ignored=_reason_ignored(request, paused=paused, unrecorded=bool(unrecorded))
                 )
             match request:
@@ -135,32 +137,32 @@ class RunController:
                         return True
                 case Request(RequestKind.PAUSE, origin) if not paused:
                     paused = True
-                    self._tell_paused(origin)
+                    self._emit_paused(origin)
                 case Request(RequestKind.STEP, origin) if paused and not unrecorded:
                     self._single_step = origin
-                    self._training.times.start_step()
+                    self._training.timer.start_step()
                     return True
                 case Request(RequestKind.RESUME, origin) if paused and not unrecorded:
-                    self._tell_resumed(origin)
+                    self._emit_resumed(origin)
                     return True
                 case _:
                     """Nothing to do: a pause while paused, a resume while running."""
 
-    def _tell_request(self, request: Request, ignored: str | None = None) -> None:
+    def _emit_request(self, request: Request, ignored: str | None = None) -> None:
         self._hub.emit_global(
             ev.ControlRequested(kind=request.kind.value, origin=request.origin, path=request.path, ignored=ignored)
         )
 
-    def _tell_paused(self, origin: str, reason: str | None = None, cause: PauseCause | None = None) -> None:
+    def _emit_paused(self, origin: str, reason: str | None = None, cause: PauseCause | None = None) -> None:
         at = self._training.step_number
         held = cause.value if cause else None
         self._hub.emit_global(ev.Paused(round=at.round, step=at.step, origin=origin, reason=reason, cause=held))
         self._hub.flush()
 
-    def _tell_resumed(self, origin: str, checkpoint: str | None = None) -> None:
+    def _emit_resumed(self, origin: str, checkpoint: str | None = None) -> None:
         at = self._training.step_number
         self._hub.emit_global(ev.Resumed(round=at.round, step=at.step, origin=origin, checkpoint=checkpoint))
-        self._training.times.start_step()
+        self._training.timer.start_step()
 
     # Checkpoints
 
@@ -193,9 +195,9 @@ class RunController:
     def _checkpoint(self, origin: str) -> None:
         """Raises CheckpointError if it cannot be written."""
         start = time.perf_counter()
-        with self._training.times("checkpoint"):
+        with self._training.timer("checkpoint"):
             saved = self.checkpointer.save(self._training)
-        self._tell_checkpoint(*saved, time.perf_counter() - start, origin)
+        self._emit_checkpoint(*saved, time.perf_counter() - start, origin)
         self._try_optional(lambda: self.checkpointer.prune(self._training.ranks))
         self._hub.flush()
 
@@ -208,9 +210,9 @@ class RunController:
         try:
             self._checkpoint(origin)
         except CheckpointError as error:
-            if origin in UNATTENDED_ORIGINS or not self._attended:
+            if origin in UNATTENDED_ORIGINS or not self._interactive:
                 raise RunFailedError(str(error)) from None
-            self._tell_paused(
+            self._emit_paused(
                 "engine", f"{error}; make room and try again, or leave without one", PauseCause.CHECKPOINT
             )
             return False
@@ -227,11 +229,11 @@ class RunController:
         restored = self.checkpointer.restore(self._training, path)
         self._single_step = None
         self._hub.rewind(restored.telemetry)
-        self._tell_checkpoint(path, restored.bytes, restored.checkpoint, None, "restore", restored.written)
-        self._tell_resumed(origin, str(path))
+        self._emit_checkpoint(path, restored.bytes, restored.checkpoint, None, "restore", restored.written)
+        self._emit_resumed(origin, str(path))
         self._try_optional(lambda: self.checkpointer.set_aside_later(self._training))
 
-    def _tell_checkpoint(
+    def _emit_checkpoint(
         self, path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, written: float | None = None
     ) -> None:
         self._hub.emit_global(reporter.checkpoint_saved(path, size, saved, seconds, origin, written))

@@ -16,7 +16,7 @@ from esper.policy.agent import Agent
 class StepResult(NamedTuple):
     """Result of one step, one entry per env."""
 
-    choices: list[Decision]
+    decisions: list[Decision]
     epochs: list[EnvEpoch | None]
     """None for an env that is inactive after a rollback."""
     outcomes: list[StepOutcome | None]
@@ -28,7 +28,7 @@ class StepResult(NamedTuple):
         return [sum(outcome.reward_parts.values()) if outcome else None for outcome in self.outcomes]
 
     @property
-    def broken(self) -> list[bool]:
+    def broke_down(self) -> list[bool]:
         """True for each env that broke down in this step and was rolled back."""
         return [bool(outcome and outcome.breakdown) for outcome in self.outcomes]
 
@@ -57,7 +57,7 @@ def play_step(
     """
     with stopwatch("act"):
         choices = agent.act(step, [episode.view for episode in episodes])
-    actions = [None if episode.out else choice.action for episode, choice in zip(episodes, choices, strict=True)]
+    actions = [None if episode.inactive else choice.action for episode, choice in zip(episodes, choices, strict=True)]
     epochs = pool.step(actions, round_index, step)
     with stopwatch("reward"):
         outcomes = [
@@ -65,7 +65,7 @@ def play_step(
             for episode, choice, epoch in zip(episodes, choices, epochs, strict=True)
         ]
         result = StepResult(choices, epochs, outcomes)
-        revalidate(pool, [episode for episode, broken in zip(episodes, result.broken, strict=True) if broken])
+        revalidate(pool, [episode for episode, broken in zip(episodes, result.broke_down, strict=True) if broken])
     return result
 
 

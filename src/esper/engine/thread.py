@@ -27,10 +27,10 @@ class EngineThread:
     Args:
         config: of the run.
         resume: a checkpoint to go on from.
-        attended: whether somebody watches who can say what to do about a fault.
+        interactive: whether somebody watches who can say what to do about a fault.
     """
 
-    def __init__(self, config: Config, resume: Path | None, *, attended: bool = False) -> None:
+    def __init__(self, config: Config, resume: Path | None, *, interactive: bool = False) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = RequestQueue()
         self.fatal_error: str | None = None
@@ -41,7 +41,7 @@ class EngineThread:
         """Of the run, once it is set up."""
         self._config = config
         self._resume = resume
-        self._attended = attended
+        self._interactive = interactive
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -84,7 +84,7 @@ class EngineThread:
         ):  # other ranks would wait for this one
             return
         try:
-            run = Run(self._config, self.control, self.records, self._resume, attended=self._attended)
+            run = Run(self._config, self.control, self.records, self._resume, interactive=self._interactive)
         except (ConfigError, TaskError, CheckpointError, RecordingError) as error:
             self.fatal_error = str(error)
             return

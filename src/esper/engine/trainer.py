@@ -29,15 +29,15 @@ class Trainer:
     Args:
         state: State of the run at its first step.
         control: Queue of requests.
-        saver: Writes and reads checkpoints.
-        attended: Hold the run on a fault and wait for the user. If False, a fault ends the run.
+        checkpointer: Writes and reads checkpoints.
+        interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
     """
 
     def __init__(
-        self, state: TrainingState, *, control: RequestQueue, saver: Checkpointer, attended: bool = False
+        self, state: TrainingState, *, control: RequestQueue, checkpointer: Checkpointer, interactive: bool = False
     ) -> None:
         self.state = state
-        self.attendant = RunController(state, control, saver, attended=attended)
+        self.run_control = RunController(state, control, checkpointer, interactive=interactive)
         self._memory = MemoryAccountant(state.pool.lanes, state.pool.envs, state.agent)
 
     def run(self) -> str:
@@ -51,8 +51,8 @@ class Trainer:
         while state.round < state.config.rounds:
             fault = self._run_next()
             if fault is not None:
-                self.attendant.hold_after_fault(fault)
-            elif state.step and not self.attendant.handle_requests():
+                self.run_control.hold_after_fault(fault)
+            elif state.step and not self.run_control.handle_requests():
                 return "stopped"
         return "done"
 
@@ -76,12 +76,12 @@ class Trainer:
 
     def _step(self) -> None:
         state = self.state
-        result = play_step(state.pool, state.episodes, state.agent, state.round, state.step, state.times)
-        with state.times("reward"):
-            state.agent.record_rewards(state.step, result.rewards, result.broken)
+        result = play_step(state.pool, state.episodes, state.agent, state.round, state.step, state.timer)
+        with state.timer("reward"):
+            state.agent.record_rewards(state.step, result.rewards, result.broke_down)
             ticked = tick_slots(state.pool, state.episodes)
         state.step += 1
-        with state.times("telemetry"):
+        with state.timer("telemetry"):
             self._emit_step(result, ticked)
         self._emit_timing([epoch and epoch.measured for epoch in result.epochs])
 
@@ -89,7 +89,7 @@ class Trainer:
         state = self.state
         for episode, (loss, accuracy) in zip(state.episodes, state.pool.reset(state.round), strict=True):
             episode.begin(loss, accuracy)
-        self.attendant.stash_round_start()
+        self.run_control.stash_round_start()
         state.agent.begin_round(state.decision_uniforms())
         state.hub.emit_global(ev.RoundStarted(round=state.round + 1))
 
@@ -97,7 +97,7 @@ class Trainer:
         state = self.state
         for episode in state.episodes:
             state.hub.emit(reporter.episode_ended(episode, state.round + 1))
-        with state.times("update"):
+        with state.timer("update"):
             order = make_generator(state.config.seed, "minibatches", state.round)
             learned = state.agent.learn([episode.view for episode in state.episodes], state.round, order)
         if learned is not None:
@@ -105,7 +105,7 @@ class Trainer:
             mean_return = statistics.fmean(value for share in returns for value in share)
             state.hub.emit_global(reporter.policy_updated(learned, mean_return, state.round + 1))
         state.round, state.step = state.round + 1, 0
-        self.attendant.checkpoint_if_due()
+        self.run_control.checkpoint_if_due()
 
     # Telemetry
 
@@ -117,7 +117,7 @@ class Trainer:
             if epoch is None or outcome is None:
                 continue
             env = episode.env.index
-            emit(reporter.env_stepped(episode, result.choices[index], epoch.measured, outcome.reward_parts, at))
+            emit(reporter.env_stepped(episode, result.decisions[index], epoch.measured, outcome.reward_parts, at))
             if outcome.breakdown:
                 emit(reporter.rolled_back(outcome, env, at))
             for move in [*epoch.moves, *outcome.removed, *ticked[index]]:
@@ -130,8 +130,8 @@ class Trainer:
 
     def _emit_timing(self, measured: Sequence[EpochResult | None]) -> None:
         state = self.state
-        wall, phases, busy = state.times.end_step()
-        with state.times("telemetry"):
+        wall, phases, busy = state.timer.end_step()
+        with state.timer("telemetry"):
             lanes = len(state.pool.lanes)
             owners = self._memory.bytes_by_lane(state.round)
             processes = {lane.worker_pid for lane in state.pool.lanes}

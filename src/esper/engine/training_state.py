@@ -43,7 +43,7 @@ class TrainingState:
         self.episodes = [Episode(env, config) for env in pool.envs]
         self.round = 0
         self.step = 0
-        self.times = StepTimer([lane.stopwatch for lane in pool.lanes])
+        self.timer = StepTimer([lane.stopwatch for lane in pool.lanes])
 
     @property
     def step_number(self) -> StepNumber:

@@ -96,16 +96,16 @@ class Lane:
         splits: the task's data, on its device.
         envs: most that it is given at a time.
         width: most numbers that one of them leaves in a step.
-        one_stream: whether all of them must take turns on a GPU too.
+        single_stream: whether all of them must take turns on a GPU too.
     """
 
-    def __init__(self, name: str, splits: Splits, envs: int, width: int, *, one_stream: bool) -> None:
+    def __init__(self, name: str, splits: Splits, envs: int, width: int, *, single_stream: bool) -> None:
         self.name = name
         self.device = torch_device(name)
         self.splits = splits
         self.stopwatch = PhaseTimer()
-        self._outbox = ResultBuffer(self.device, envs, width)
-        self._one_stream = one_stream
+        self._result_buffer = ResultBuffer(self.device, envs, width)
+        self._single_stream = single_stream
         self._streams: dict[int, torch.cuda.Stream] = {}
         """For each env its own; none on a CPU, where the thread does the work itself."""
         if self.device.type == "cuda":
@@ -164,24 +164,24 @@ class Lane:
         answer = worker.receive(envs)
         for phase, seconds in answer.phases.items():
             self.stopwatch.add(phase, seconds)
-        return {env.index: numbers for env, numbers in zip(envs, answer.numbers, strict=True)}
+        return {env.index: numbers for env, numbers in zip(envs, answer.results, strict=True)}
 
     def _describe_env(self, env: Env) -> str:
         return f"env {env.index:02d} on {self.name}"
 
     def _run(self, envs: Sequence[Env], work: EnvTask) -> dict[int, HostResults]:
         self.stopwatch.begin()
-        self._outbox.clear()
+        self._result_buffer.clear()
         try:
             for env in envs:
                 with self._stream_of(env):
-                    self._outbox.append(env.index, _with_context(self._describe_env(env), work, env))
+                    self._result_buffer.append(env.index, _with_context(self._describe_env(env), work, env))
         finally:  # also where one failed: the others' work is under way, and their weights may be restored next
             for stream in self._streams.values():
                 torch.cuda.default_stream(self.device).wait_stream(stream)
         with self.stopwatch("fetch"):
-            self._outbox.start_copy()
-        numbers = self._outbox.wait()
+            self._result_buffer.start_copy()
+        numbers = self._result_buffer.wait()
         self.stopwatch.read_cuda_events()
         return numbers
 
@@ -190,7 +190,7 @@ class Lane:
         if self.device.type != "cuda":
             yield
             return
-        key = 0 if self._one_stream else env.index
+        key = 0 if self._single_stream else env.index
         if key not in self._streams:
             self._streams[key] = torch.cuda.Stream(self.device)
         stream = self._streams[key]
@@ -217,7 +217,7 @@ def _with_context(where: str, work: Callable[P, T], *args: P.args, **options: P.
 
 
 def open_lanes(
-    names: Sequence[str], splits: Splits, envs: int, width: int, *, amp: str, one_stream: bool
+    names: Sequence[str], splits: Splits, envs: int, width: int, *, amp: str, single_stream: bool
 ) -> list[Lane]:
     """Build the lanes of a run. Those of one device share its copy of the data.
 
@@ -230,10 +230,10 @@ def open_lanes(
         envs: of the run.
         width: most numbers that an env leaves in a step.
         amp: mixed precision of the run: training pictures have its dtype.
-        one_stream: whether the envs of a GPU must take turns.
+        single_stream: whether the envs of a GPU must take turns.
     """
     torch.set_num_threads(1)
     resident = {
         device: splits.to(device, resolve_amp(amp, device)) for device in {torch_device(name) for name in names}
     }
-    return [Lane(name, resident[torch_device(name)], envs, width, one_stream=one_stream) for name in names]
+    return [Lane(name, resident[torch_device(name)], envs, width, single_stream=single_stream) for name in names]

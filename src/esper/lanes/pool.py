@@ -56,11 +56,13 @@ class EnvPool:
         owned = range(config.envs) if owned is None else owned
         self._first = owned.start
         # Envs that share a loss scale depend on each other's every batch: on a GPU they take turns on one stream.
-        one_stream = config.scaler == "device" and config.amp == "fp16"
+        single_stream = config.scaler == "device" and config.amp == "fp16"
         width = max_result_width(len(slots))
-        self.lanes = open_lanes(lanes[: len(owned)], splits, len(owned), width, amp=config.amp, one_stream=one_stream)
+        self.lanes = open_lanes(
+            lanes[: len(owned)], splits, len(owned), width, amp=config.amp, single_stream=single_stream
+        )
         beside = [lane for lane in self.lanes if lane.device.type == "cpu"]
-        self.interchangeable_lanes = beside if len(beside) > 1 and not one_stream else []
+        self.interchangeable_lanes = beside if len(beside) > 1 and not single_stream else []
         """Lanes any of which may do the work of another."""
         self._data = self._start_workers(task, slots, config)
         scaler_on = {lane: make_scaler_factory(config.amp, config.scaler, lane.device) for lane in self.lanes}

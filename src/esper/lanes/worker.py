@@ -40,7 +40,7 @@ class WorkerInit(NamedTuple):
     task: Task
     slots: Sequence[str]
     config: Config
-    data: int
+    splits_fd: int
     """Descriptor of the file of splits."""
 
 
@@ -58,7 +58,7 @@ class EpochReply(NamedTuple):
     """The same envs after it."""
 
     after: list[WorkerEnvState]
-    numbers: list[list[list[float]]]
+    results: list[list[list[float]]]
     """What `Env.epoch` left of each."""
     seconds: list[float]
     """That each took."""
@@ -70,7 +70,7 @@ class WorkerError(NamedTuple):
     """Of one of them: the arguments of a FaultError."""
 
     text: str
-    trace: str | None
+    traceback_text: str | None
 
 
 def write_shared_splits(splits: Splits) -> IO[bytes]:
@@ -112,7 +112,7 @@ class WorkerProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=said,
                     stderr=said,
-                    pass_fds=(theirs.fileno(), self._contract.data),
+                    pass_fds=(theirs.fileno(), self._contract.splits_fd),
                     env=environment,
                     start_new_session=True,  # what a terminal tells its processes is for the run to hear
                 )

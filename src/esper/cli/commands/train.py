@@ -73,7 +73,7 @@ def run_training(arguments: Sequence[str]) -> int:
     from esper.engine.thread import EngineThread
 
     place = RankInfo.from_environment()
-    engine = EngineThread(config, checkpoint, attended=not headless)
+    engine = EngineThread(config, checkpoint, interactive=not headless)
     if place.rank > 0:  # rank 0 shows the run
         with open(os.devnull, "w") as nobody:
             state = _run_headless(engine, nobody, narrate=narrate)
