@@ -1,4 +1,5 @@
-"""What a run says, who hears it, and what is true because of it (Leyline's contracts, Nissa's hub and files).
+"""Events of a run, the hub that distributes them, and the state folded from them.
 
-Nothing here imports torch or Textual: a recording can be read on a machine that has neither.
+Esper calls these parts Leyline (the event contracts) and Nissa (the hub). Nothing in this package imports torch or
+Textual, so a recording can be read on a machine that has neither.
 """

@@ -1,4 +1,4 @@
-"""Structs inside events: slot readings, head choices, gate checks."""
+"""Structs inside events: slot readings, head choices, gate checks and head readings."""
 
 from __future__ import annotations
 
@@ -6,54 +6,57 @@ import msgspec
 
 
 class SlotReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One slot of one env at the end of a step."""
+    """State of one slot of an env at the end of a step."""
 
     stage: str
-    """dormant, germinated, training, blending, probationary, fossilized, culled or embargoed."""
+    """dormant, germinated, training, blending, probationary, fossilized, culled, or embargoed."""
     blueprint: str | None = None
-    """Architecture of its seed; absent in an empty slot."""
+    """Blueprint of the seed; absent if the slot is empty."""
     alpha: float | None = None
-    """Absent while nothing is blended: before BLENDING and in an empty slot."""
+    """Blending weight of the seed's output, 0 to 1; absent before the blending stage and if the slot is empty."""
     age: int = 0
-    """Steps since germination."""
+    """Steps since the seed germinated."""
     parameters: int = 0
-    """Of its seed; 0 in an empty slot."""
+    """Parameters of the seed; 0 if the slot is empty."""
     grad_norm: float | None = None
-    """Mean L2 norm of the seed's gradient over the epoch, before clipping."""
+    """L2 norm of the seed's gradient before clipping, mean over the epoch; absent if the seed did not train."""
     contribution: float | None = None
-    """Validation accuracy with every seed, less that without this one."""
+    """Validation accuracy with all seeds minus accuracy without this one; absent if not measured."""
     contribution_se: float | None = None
-    """Standard error of the contribution over the samples of the validation split (paired)."""
+    """Standard error of the contribution, paired over the validation samples; absent if not measured."""
     shapley: float | None = None
-    """Shapley value of the seed among the blended ones; present at the end of an episode, where it was asked for."""
+    """Shapley value among the blended seeds; only at the end of an episode, and with `--counterfactual shapley`."""
 
 
 class HeadChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What one head of the policy chose."""
+    """Choice of one policy head."""
 
     choice: str
-    """In words: the name of a slot, blueprint, style or curve, a number of steps, or an alpha."""
+    """Name of a slot, blueprint, style, or curve; a number of steps; or an alpha."""
     probability: float | None = None
-    """That the head gave to it, given the choices before; absent for policies that are not stochastic."""
+    """Probability of the choice, given the choices of the earlier heads; absent if the policy is deterministic."""
 
 
 class GateCheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One condition of a gate."""
 
     name: str
-    """What was checked."""
+    """Name of the condition."""
     passed: bool
-    """Whether it holds."""
+    """True if the condition holds."""
     value: float | None = None
-    """What was measured, in the unit of the check; absent when nothing was."""
+    """Measured value, in the unit of the condition; absent if nothing was measured."""
     threshold: float | None = None
-    """What it is held against, in the same unit."""
+    """Limit that the value is compared with, in the same unit."""
 
 
 class HeadReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One head of the policy over one update."""
+    """Gradient norm and entropy of one policy head in one update."""
 
     grad_norm: float | None = None
-    """L2 norm of the head's gradient, mean over the minibatches, before clipping; absent when none reached it."""
+    """L2 norm of the head's gradient before clipping, mean over the minibatches; absent if the head got no gradient."""
     entropy: float | None = None
-    """Entropy over log(number of legal actions), mean over the decisions with a choice; absent when there were none."""
+    """Entropy divided by log(number of legal actions), 0 to 1: mean over all decisions with at least two legal actions.
+
+    Absent if there were none.
+    """

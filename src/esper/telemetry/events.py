@@ -1,11 +1,11 @@
-"""The events of a run: everything that a run says about itself.
+"""Telemetry events: everything that a run records about itself.
 
-Every event is one line of JSON with a `type`, a sequence number `seq` (from 1, without gaps) and a wall-clock `time`
-in seconds since the epoch. Rounds and steps are counted from 1, as people count them; envs and slots from 0, as they
-index arrays. Accuracies, shares and alphas are fractions of 1; durations are seconds; sizes are bytes.
+Each event is one line of JSON with a `type`, a sequence number `seq` (from 1, without gaps) and a wall-clock `time` in
+seconds since the epoch. Rounds and steps are counted from 1, envs from 0. Accuracies, fractions and alphas are between
+0 and 1, durations are in seconds, and sizes are in bytes.
 
-*Absent* and *not finite* are two different things. What was not measured is `None`, and is left out of the JSON.
-A measured value that is not finite is written as the string "NaN", "Infinity" or "-Infinity", as protobuf's JSON does.
+A field that was not measured is `None`, and is absent from the JSON. A measured value that is not finite is written as
+the string "NaN", "Infinity" or "-Infinity", as in the JSON mapping of protobuf.
 """
 
 from __future__ import annotations
@@ -20,116 +20,116 @@ from esper.telemetry.event_parts import HeadReading as HeadReading
 from esper.telemetry.event_parts import SlotReading as SlotReading
 
 SCHEMA_VERSION = 1
-"""Raised when a field or an event is removed or changes its meaning; new ones do not need it."""
+"""Version of the events. It increases when an event or field is removed or changes its meaning, not for new ones."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_field="type"):
-    """One telemetry record. The hub numbers and dates it when it is emitted."""
+    """Base class of the telemetry events. The hub sets `seq` and `time` when an event is emitted."""
 
     seq: int = 0
     """Sequence number in the run, from 1, without gaps."""
     time: float = 0.0
-    """Wall clock, seconds since the epoch, to the millisecond."""
+    """Wall-clock time in seconds since the epoch, rounded down to milliseconds."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag=True):
-    """The first event of a run, and of each process that goes on with it: what it is, and how it is laid out."""
+    """A process started or resumed the run. Holds the configuration and layout of the run."""
 
     run: str
-    """Name of the run: its directory under the telemetry directory."""
+    """Name of the run, which is the name of its directory."""
     task: str
-    """What the hosts learn."""
+    """Task that the hosts learn."""
     policy: str
-    """Who grows the networks."""
+    """Policy that decides what grows."""
     rounds: int
-    """Rounds in the run."""
+    """Number of rounds in the run."""
     steps: int
-    """Steps in an episode."""
+    """Number of steps in an episode."""
     slots: list[str]
     """Names of the slots, in the order of the forward pass."""
     lanes: list[str]
-    """For each env, the device of its lane: `lanes[3] == "cuda:1"`."""
+    """Name of each env's lane, by env index: `lanes[3] == "cuda:1"`."""
     seed: int
-    """Of everything random."""
+    """Random seed."""
     host_parameters: int
-    """Parameters of a host before it grows."""
+    """Parameters of the bare host."""
     batches: int | None = None
-    """Batches in one epoch of an env."""
+    """Number of batches in one epoch of an env."""
     growth_interval: int | None = None
-    """Clean batches after which a loss scale doubles; absent without loss scaling."""
+    """Batches without overflow after which the loss scale doubles; absent without loss scaling."""
     versions: dict[str, str]
     """Versions of esper-sanctum, Python and torch."""
     config: dict[str, Any] = {}
-    """The resolved configuration, as in `run.json`."""
+    """Resolved configuration, as in `run.json`."""
 
 
 class RoundStarted(Event, frozen=True, kw_only=True, tag=True):
-    """Every env was reset to a fresh host."""
+    """A round started, and every env was reset to a fresh host."""
 
     round: int
 
 
 class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
-    """One env trained one epoch and was validated."""
+    """An env finished a step: one decision, one epoch of training, and one validation."""
 
     round: int
     step: int
     env: int
     op: str
-    """What the policy chose: wait, germinate, advance, set_alpha, cull or fossilize."""
+    """Op that the policy chose: wait, germinate, advance, set_alpha, cull, or fossilize."""
     target: str | None = None
-    """Name of the slot that the op was applied to."""
+    """Name of the slot that the op applies to; absent for wait."""
     train_loss: float
-    """Mean cross-entropy over the epoch, nats."""
+    """Training cross-entropy in nats, mean over the epoch."""
     train_accuracy: float
-    """Over the epoch."""
+    """Training accuracy over the epoch."""
     loss: float
-    """Mean cross-entropy on the validation split, nats."""
+    """Validation cross-entropy in nats."""
     accuracy: float
-    """On the validation split."""
+    """Validation accuracy."""
     reward: float
-    """In units of validation accuracy."""
+    """Reward of the step, in units of validation accuracy."""
     reward_parts: dict[str, float]
-    """Components of the reward; they sum to it."""
+    """Components of the reward, which sum to it, keyed by name."""
     value: float | None = None
-    """The critic's estimate before the step, in units of return; absent for policies without a critic."""
+    """Return that the critic predicted before the step; absent for policies without a critic."""
     op_probability: float | None = None
-    """Probability that the policy gave to the op; absent for policies that are not stochastic."""
+    """Probability of the chosen op; absent if the policy is deterministic."""
     op_probabilities: dict[str, float] = {}
-    """By op, the probability of each legal one, to four decimals; empty for policies that are not stochastic."""
+    """Probability of each legal op, rounded to four decimals; empty if the policy is deterministic."""
     decision: dict[str, HeadChoice] = {}
-    """By head, what was chosen beside the op: only the heads that the op uses. Probabilities to four decimals."""
+    """Choice of each other head that the op uses, keyed by head. Probabilities are rounded to four decimals."""
     grad_norm: float
-    """Mean L2 norm of the host's gradient over the epoch, before clipping."""
+    """L2 norm of the host's gradient before clipping, mean over the epoch."""
     parameter_ratio: float
-    """Parameters of host and seeds over those of the bare host."""
+    """Parameters of host and seeds divided by those of the bare host."""
     loss_scale: float | None = None
-    """The loss scaler's scale; absent where there is no scaler."""
+    """Loss scale after the epoch; absent without loss scaling."""
     growth_tracker: int | None = None
-    """Clean batches since the scale last changed; at `RunStarted.growth_interval` it doubles. Absent as the scale."""
+    """Batches without overflow since the scale changed; it doubles at `RunStarted.growth_interval`. Absent like it."""
     skipped: dict[str, int] = {}
-    """Optimizer steps skipped for non-finite gradients in this epoch, by owner (host or slot); only those with any."""
+    """Optimizer steps skipped for non-finite gradients, keyed by owner (`host` or a slot); only owners with any."""
     lost: int = 0
-    """Batches of this epoch that taught nothing, since a gradient of any owner was not finite under loss scaling."""
+    """Batches of this epoch without an optimizer step, because a gradient overflowed under loss scaling."""
     slots: list[SlotReading]
-    """In the order of `RunStarted.slots`."""
+    """State of each slot, in the order of `RunStarted.slots`."""
 
 
 class SeedMoved(Event, frozen=True, kw_only=True, tag=True):
-    """A seed went from one stage of its lifecycle to another."""
+    """A slot changed its stage."""
 
     round: int
     step: int
     env: int
     slot: str
     before: str
-    """Stage that it left."""
+    """Stage before the transition."""
     after: str
-    """Stage that it reached."""
+    """Stage after the transition."""
     blueprint: str | None = None
-    """Architecture of the seed; absent where there is none."""
+    """Blueprint of the seed; absent if the slot is empty."""
     reason: str
-    """Why: the op that asked for it, or the timer or gate that let it through."""
+    """Cause of the transition: the op, timer, or gate that triggered it."""
 
 
 class _GateEvent(Event, frozen=True, kw_only=True):
@@ -138,242 +138,241 @@ class _GateEvent(Event, frozen=True, kw_only=True):
     env: int
     slot: str
     gate: str
-    """G1, G2, G3 or G5."""
+    """G1, G2, G3, or G5."""
     checks: list[GateCheck]
-    """All conditions of the gate, those that hold too."""
+    """All conditions of the gate, including those that hold."""
 
 
 class GateRefused(_GateEvent, frozen=True, kw_only=True, tag=True):
-    """A gate began to hold a seed back, or holds it back for another reason than before."""
+    """A gate began to refuse a seed, or refuses it for another reason than before."""
 
 
 class GateOpened(_GateEvent, frozen=True, kw_only=True, tag=True):
-    """A gate that held a seed back does so no more, and the seed has yet to move on."""
+    """A gate that refused a seed now passes. The seed has not changed its stage yet."""
 
 
 class PolicyUpdated(Event, frozen=True, kw_only=True, tag=True):
-    """The policy learned from a round."""
+    """The policy was updated at the end of a round."""
 
     round: int
     policy_loss: float
-    """Clipped surrogate, mean over the minibatches."""
+    """Clipped surrogate loss, mean over the minibatches."""
     value_loss: float
-    """Of the critic, mean over the minibatches: half the squared error, in variances of the returns."""
+    """Half the squared error of the critic divided by the variance of the returns, mean over the minibatches."""
     entropy: float
-    """Mean normalised entropy over the relevant heads."""
+    """Normalised entropy, 0 to 1, mean over the heads that the chosen ops use."""
     kl: float
-    """Estimate of KL(old || new), mean(ratio − 1 − log ratio), nats."""
+    """Estimate of KL(old ‖ new) in nats: mean(ratio − 1 − log ratio)."""
     clip_fraction: float
-    """Share of the probability ratios that were clipped."""
+    """Fraction of the probability ratios that were clipped."""
     explained_variance: float | None = None
-    """1 − var(returns − values) / var(returns); absent when the returns do not vary."""
+    """1 − var(returns − values) / var(returns); absent if the returns do not vary."""
     grad_norm: float
-    """Global L2 norm, mean over the minibatches, before clipping."""
+    """L2 norm of the policy's gradient before clipping, mean over the minibatches."""
     learning_rate: float
-    """Of this update."""
+    """Learning rate of this update."""
     minibatches: int
-    """Optimizer steps taken."""
+    """Number of optimizer steps."""
     stopped_early: bool
-    """The KL limit ended the update before its last epoch."""
+    """True if the KL limit ended the update before its last epoch."""
     episode_return: float
-    """Mean over the envs, undiscounted."""
+    """Undiscounted return of the episodes, mean over the envs."""
     heads: dict[str, HeadReading]
-    """By name of the head."""
+    """Gradient norm and entropy of each head, keyed by head."""
 
 
 class DeviceSampled(Event, frozen=True, kw_only=True, tag=True):
-    """State of one device. For a CPU lane, memory is that of the run's processes, and of the machine."""
+    """Load, memory and sensors of a lane's device. On a CPU, `used` and `total` are those of the whole machine."""
 
     device: str
-    """Name of the lane: `cuda:0`, `cpu:1`."""
+    """Name of the lane, for example `cuda:0` or `cpu:1`."""
     envs: int
-    """Envs that live on it."""
+    """Number of envs of the lane."""
     active: int | None = None
-    """Those of them that trained in this step: an env that broke down sits out. Absent where lanes share their envs."""
+    """Number of envs that trained in this step; inactive envs did not. Absent if lanes share their envs."""
     busy: float | None = None
-    """Share of the step that the lane spent working."""
+    """Fraction of the step in which the lane was busy."""
     allocated: int | None = None
-    """CUDA: held by live tensors. CPU: resident in the run's processes, or a rank's; what they share counts once."""
+    """CUDA: bytes of live tensors. CPU: resident bytes of the run's or rank's processes; shared memory counts once."""
     reserved: int | None = None
-    """CUDA: held by the caching allocator."""
+    """CUDA: bytes held by the caching allocator. Absent on a CPU."""
     used: int | None = None
-    """In use on the device or machine, by anyone."""
+    """Bytes in use on the device or machine, by all processes."""
     total: int | None = None
-    """Size of the memory."""
+    """Size of the memory in bytes."""
     utilisation: float | None = None
-    """Share of the time that the device was busy, by its driver."""
+    """Fraction of time in which the device was busy, as reported by its driver."""
     temperature: float | None = None
-    """Degrees Celsius."""
+    """Temperature in degrees Celsius."""
     power: float | None = None
-    """Watts."""
+    """Power draw in watts."""
     scale_min: float | None = None
-    """Least loss scale among the envs of the device; absent without loss scaling."""
+    """Minimum loss scale of the envs of the lane; absent without loss scaling."""
     scale_max: float | None = None
-    """Greatest of them."""
+    """Maximum loss scale of the envs of the lane; absent without loss scaling."""
     owners: dict[str, int] = {}
-    """Bytes of live tensors by owner: hosts and seeds (parameters, gradients and buffers) and optimizers of this
-    device's envs; policy (its experience and optimizer too) and data where they are on it. What all lanes of one CPU
-    share counts to the first of them."""
+    """Bytes of live tensors by owner: hosts and seeds (with gradients and buffers), optimizers, policy (with its
+    optimizer and experience) and data. Tensors that all lanes of a CPU share are counted in the first of them."""
 
 
 class PhaseTimed(Event, frozen=True, kw_only=True, tag=True):
-    """Where the time since the last went. The update and checkpoint of a round count to the first step of the next."""
+    """Duration of a step by phase. The first step of a round includes the update and checkpoint of the round before."""
 
     round: int
     step: int
     wall: float
-    """Seconds in all."""
+    """Seconds since the previous PhaseTimed."""
     phases: dict[str, float]
-    """Seconds by phase; in `other`, lanes wait for each other, or nothing was measured."""
+    """Seconds in each phase, keyed by phase. `other`: lanes waited for each other, or nothing was measured."""
 
 
 class AnomalyFound(Event, frozen=True, kw_only=True, tag=True):
-    """A value left the range that the rule table in `anomalies.py` allows."""
+    """A value left the range that an anomaly rule allows."""
 
     rule: str
-    """Name of the rule."""
+    """Name of the rule, for example `exploding gradient`."""
     severity: str
     """warning or error."""
     where: str
-    """What it happened to: `env 7`, `head op`, `cuda:1`."""
+    """Subject of the anomaly, for example `env 7`, `head op` or `cuda:1`."""
     env: int | None = None
-    """Env that it is about; absent where it is about none."""
+    """Index of the env, if the subject is an env."""
     value: float
-    """What was measured."""
+    """Measured value."""
     threshold: float | None = None
-    """What the rule allows, in the same unit; absent where any such value is an anomaly."""
+    """Limit of the rule, in the unit of the value; absent if the rule has none."""
     text: str
-    """One sentence for people."""
+    """Description in one sentence."""
 
 
 class AnomalyEnded(Event, frozen=True, kw_only=True, tag=True):
-    """A value came back into the range that a rule allows. With a fresh host, those of an env end without a word."""
+    """A value returned to the range that a rule allows. RoundStarted ends all anomalies of envs without this event."""
 
     rule: str
     """Name of the rule, as in AnomalyFound."""
     where: str
-    """What it had happened to, as there."""
+    """Subject of the anomaly, as in AnomalyFound."""
     env: int | None = None
-    """Env that it was about; absent where it was about none."""
+    """Index of the env, if the subject is an env."""
 
 
 class GovernorRolledBack(Event, frozen=True, kw_only=True, tag=True):
-    """The governor took an env back to its last good snapshot; the env sits out the rest of the round."""
+    """An env broke down. The governor restored its last good state; the env is inactive for the rest of the round."""
 
     round: int
     step: int
     env: int
     reason: str
-    """What was wrong, for people: the end of a sentence that begins with the env."""
+    """Symptom of the breakdown, for example `the loss is NaN`."""
     value: float
-    """What was measured."""
+    """Measured value."""
     threshold: float | None = None
-    """What it had to keep to; absent where it had only to be finite."""
+    """Limit of the value, in the same unit; absent if the value only had to be finite."""
     penalty: float = 0.0
-    """Charged for it, in units of accuracy: a part of the step's reward."""
+    """Penalty for the breakdown in units of validation accuracy; a component of the step's reward."""
     culled: list[str] = []
-    """Slots whose seed was removed."""
+    """Names of the slots whose seed was removed."""
 
 
 class EpisodeEnded(Event, frozen=True, kw_only=True, tag=True):
-    """One env finished its episode."""
+    """An env finished its episode."""
 
     round: int
     env: int
     accuracy: float
-    """On the validation split, at the end."""
+    """Validation accuracy after the last step."""
     best_accuracy: float
-    """Greatest of its steps."""
+    """Maximum validation accuracy of the episode."""
     episode_return: float
-    """Sum of its rewards, undiscounted."""
+    """Undiscounted sum of the rewards."""
     parameter_ratio: float
-    """Parameters of host and seeds over those of the bare host, at the end."""
+    """Parameters of host and seeds divided by those of the bare host, after the last step."""
     fossilized: int
-    """Seeds made permanent in this episode."""
+    """Number of seeds that were fossilized in this episode."""
     culled: int
-    """Seeds removed in this episode."""
+    """Number of seeds that were culled in this episode."""
 
 
 class CheckpointSaved(Event, frozen=True, kw_only=True, tag=True):
-    """A checkpoint is on disk, whole and verified. `round` and `step` are the last that were completed."""
+    """A checkpoint was written and verified. `round` and `step` are the last ones completed."""
 
     round: int
     step: int
     path: str
-    """Its directory."""
+    """Directory of the checkpoint."""
     bytes: int
-    """Size of its files."""
+    """Size of its files in bytes."""
     accuracy: float | None = None
-    """Median over the envs of the validation accuracy measured last, a share; absent before any was."""
+    """Last validation accuracy, median over the envs; absent before the first step."""
     seconds: float | None = None
-    """What it took to write; absent where it was found on disk, by a run that goes on from it."""
+    """Seconds that writing it took; absent if the run was restored from it."""
     written: float | None = None
-    """When it was written, where it was found: seconds since the epoch."""
+    """Time at which it was written, in seconds since the epoch; present if the run was restored from it."""
     origin: str
-    """Who asked: schedule, end, keyboard, signal, command line; dashboard, where that broke down or its terminal is
-    gone; fault, where a step has failed and this is the beginning of its round; restore, where it was found."""
+    """Reason for it: schedule, end, keyboard, signal, command line, dashboard (it crashed or lost its terminal), fault
+    (a step failed; this is the start of its round), or restore (the run was restored from this checkpoint)."""
 
 
 class ControlRequested(Event, frozen=True, kw_only=True, tag=True):
-    """The engine has taken a request in. What it does about it is told by what follows."""
+    """The engine received a request. Later events show its effect."""
 
     kind: str
-    """pause, resume, step, checkpoint, restore, stop or abandon."""
+    """pause, resume, step, checkpoint, restore, stop, or abandon."""
     origin: str
-    """Who asked: keyboard, signal or dashboard; `attach USER@HOST PID` for an attached viewer."""
+    """Origin of the request: keyboard, signal, or dashboard; `attach USER@HOST PID` for an attached viewer."""
     path: str | None = None
-    """restore: the checkpoint to go back to."""
+    """Directory of the checkpoint to restore; absent for other requests."""
     ignored: str | None = None
-    """Why nothing comes of it; absent where something does."""
+    """Reason for which the engine ignores the request; absent if it does not."""
 
 
 class Paused(Event, frozen=True, kw_only=True, tag=True):
-    """The engine holds at a step boundary; or in the midst of a step that has failed."""
+    """The engine paused between two steps, or partway through a step that failed."""
 
     round: int
-    """Of the last step completed."""
+    """Round of the last completed step."""
     step: int
     origin: str
-    """Who asked, as in `CheckpointSaved`; `engine` where the run cannot go on by itself."""
+    """Origin of the request, as in ControlRequested; `engine` if the run cannot continue."""
     reason: str | None = None
-    """Why it cannot: a sentence for people. None where somebody asked."""
+    """Description of the problem in one sentence; absent after a request."""
     cause: str | None = None
-    """What of it: fault, a step is half done; unsaved, the same, and the beginning of its round cannot be saved;
-    recording, no event can be written, and the run goes on by itself when one can; checkpoint, the one that was to end
-    the run cannot be written. None where somebody asked."""
+    """Kind of problem; absent after a request. fault: a step failed partway. unsaved: the same, and the start of its
+    round cannot be saved. recording: events cannot be written; the run resumes by itself once they can. checkpoint: the
+    final checkpoint cannot be written."""
 
 
 class Resumed(Event, frozen=True, kw_only=True, tag=True):
-    """The engine goes on: from a pause, or, where `checkpoint` is given, from that checkpoint."""
+    """The engine resumed after a pause, or from a restored checkpoint."""
 
     round: int
     step: int
     origin: str
-    """Who asked, as in `CheckpointSaved`."""
+    """Origin of the request, as in ControlRequested; `engine` if the run resumed by itself."""
     checkpoint: str | None = None
-    """Its directory; absent after a pause."""
+    """Directory of the restored checkpoint; absent after a pause."""
 
 
 class Logged(Event, frozen=True, kw_only=True, tag=True):
-    """A message for people."""
+    """A log message."""
 
     severity: str
-    """info, warning or error."""
+    """info, warning, or error."""
     text: str
-    """One sentence."""
+    """Message in one sentence."""
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag=True):
-    """The last event of a run, unless it was killed."""
+    """The run ended. This is its last event, unless the process was killed."""
 
     outcome: str
-    """done, stopped or failed."""
+    """done, stopped, or failed."""
     reason: str | None = None
-    """Why; absent when all rounds were done."""
+    """Reason for the end; absent if all rounds were completed."""
 
 
 EnvEvent: TypeAlias = EnvStepped | SeedMoved | GateRefused | GateOpened | GovernorRolledBack | EpisodeEnded
-"""Events of one env."""
+"""Union of the events that concern one env."""
 
 AnyEvent: TypeAlias = (
     RunStarted

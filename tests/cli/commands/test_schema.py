@@ -54,5 +54,5 @@ def test_schema_describes_every_event_and_field() -> None:
 def test_schema_descriptions_come_from_docstrings() -> None:
     fields = SCHEMA["$defs"]["DeviceSampled"]["properties"]
 
-    assert fields["temperature"]["description"] == "Degrees Celsius."
+    assert fields["temperature"]["description"] == "Temperature in degrees Celsius."
     assert fields["seq"]["description"] == "Sequence number in the run, from 1, without gaps."
