@@ -42,7 +42,7 @@ def test_log_has_dated_lines_for_rounds_and_notable_events() -> None:
         "ERROR   env 01: the gradient of the host is NaN at round 1 step 3",
         "INFO    env 01: non-finite gradient is over",
         "INFO    round 1/2: accuracy …",
-        "WARNING head tempo had choices in round 1, yet no gradient reached it",
+        "WARNING head tempo received no gradient in round 1, although it had choices",
         "INFO    checkpoint at round 1 step 5 (schedule), …",
         "INFO    round 2/2: accuracy …",
         "INFO    checkpoint at round 2 step 5 (schedule), …",
@@ -158,7 +158,7 @@ def test_console_prints_a_summary() -> None:
     assert lines[-3:] == [
         "anomalies: 2; the last of each kind and place:",
         "  env 01: the gradient of the host is NaN at round 1 step 3 (×1)",
-        "  head tempo had choices in round 1, yet no gradient reached it (×1)",
+        "  head tempo received no gradient in round 1, although it had choices (×1)",
     ]
 
 

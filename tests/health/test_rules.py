@@ -9,6 +9,7 @@ import pytest
 from esper.domain import Rule
 from esper.health import rules
 from esper.health.detector import AnomalyDetector, AnomalyEvent
+from esper.health.rule_context import Scope
 from esper.health.rules import (
     DEAD_GRAD_NORM,
     ENTROPY_FLOOR,
@@ -16,7 +17,6 @@ from esper.health.rules import (
     RULES_BY_EVENT,
     SCOPE_BY_RULE,
     EventRules,
-    Scope,
     check_stale,
     predict_full_round,
 )
@@ -100,7 +100,7 @@ def test_anomaly_text_gives_what_where_when_and_value() -> None:
         "env 07: the gradient of the conv_small in early is NaN at round 2 step 3": env_stepped(
             env=7, round=2, step=3, slots=[SLOT]
         ),
-        "head op had choices in round 1, yet no gradient reached it": update(op=ev.HeadReading(entropy=0.5)),
+        "head op received no gradient in round 1, although it had choices": update(op=ev.HeadReading(entropy=0.5)),
         "cuda:1: 95% of its memory is in use, more than 90%": device_sampled("cuda:1", used=95, total=100),
     }
     for text, event in cases.items():
@@ -191,7 +191,7 @@ def test_every_rule_has_the_scope_of_one_event_type() -> None:
 
 
 def test_rule_on_a_new_event_type_keeps_policy_anomalies(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = EventRules(Scope.LANE, frozenset(), (lambda event, context: (),))
+    slow = EventRules(Scope.LANE, (), (lambda event, context: (),))
     monkeypatch.setitem(RULES_BY_EVENT, ev.PhaseTimed, slow)
     detector = AnomalyDetector()
     assert detector.check(policy_updated(kl=0.2, heads={}))

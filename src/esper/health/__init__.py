@@ -1,1 +1,1 @@
-"""Health: what is wrong with a run, and why."""
+"""Health of a run: anomaly rules, the detector that evaluates them, and root causes."""

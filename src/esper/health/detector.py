@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from esper.health.rule_context import RuleContext
-from esper.health.rules import RULES_BY_EVENT, SCOPE_BY_RULE, Scope
+from esper.health.rule_context import RuleContext, Scope
+from esper.health.rules import RULES_BY_EVENT, SCOPE_BY_RULE
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import RunHealth
 from esper.telemetry.state import RunState, anomaly_key

@@ -1,128 +1,145 @@
-"""What an anomaly rule may look at besides its event.
+"""Context of the anomaly rules: their scopes, health statistics, and running extremes that make most rules cheap.
 
-Every step of every env is looked at, and anomalies are rare. What is kept here is at hand, or tells that a look back
-would find nothing.
+The rules check every step of every env, and anomalies are rare. The running extremes show that nothing is wrong without
+a scan of the earlier steps.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from enum import Enum
 from statistics import median
 
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import EnvStepStats, RunHealth
 
 MANY_STEPS = 1 << 30
-"""More steps than any rule asks for."""
+"""Stands for an unknown number of steps; more than any rule needs."""
+
+
+class Scope(Enum):
+    """Kind of object that a rule checks. Each scope belongs to one event type, which starts and ends its anomalies."""
+
+    ENV = "env"
+    """One env, at each of its steps."""
+    GOVERNOR = "governor"
+    """Rollbacks of one env."""
+    LANE = "lane"
+    """One lane, at each sample of its device."""
+    POLICY = "policy"
+    """The policy, at each update."""
 
 
 class EpisodeExtremes:
-    """Running extremes of the episode that an env is in.
+    """Running extremes of an env's current episode.
 
-    They tell when a look back over its steps could find nothing, which is most of the time.
+    With them, a rule scans the earlier steps only if the scan could find something.
     """
 
-    __slots__ = ("_best", "_least", "round", "second_lowest_norms", "steps_since_best")
+    __slots__ = ("_best", "_lowest_norms", "round", "second_lowest_norms", "steps_since_best")
 
     def __init__(self, first: EnvStepStats) -> None:
         self.round = first.round
         self.steps_since_best = 0
-        """Steps since the best accuracy; at least so many, if one was NaN, which compares with nothing."""
+        """Steps since the best accuracy; `MANY_STEPS` or more after a NaN, which cannot be compared."""
         self.second_lowest_norms = [math.inf] * (1 + len(first.slots))
-        """Second least gradient norm: of the host, then of what was in each slot. No median of three is less."""
-        self._least = list(self.second_lowest_norms)
+        """Second lowest gradient norm of the host, then of each slot: a lower bound of any median of three norms."""
+        self._lowest_norms = list(self.second_lowest_norms)
         self._best = -math.inf
 
-    def fold(self, vital: EnvStepStats) -> None:
-        """Take a step in."""
-        if vital.accuracy > self._best:
-            self._best = vital.accuracy
+    def fold(self, step: EnvStepStats) -> None:
+        """Process a step of the env."""
+        if step.accuracy > self._best:
+            self._best = step.accuracy
             self.steps_since_best = 0
         else:
             self.steps_since_best += 1
-            if math.isnan(vital.accuracy):
+            if math.isnan(step.accuracy):
                 self._best, self.steps_since_best = math.inf, MANY_STEPS
         low = self.second_lowest_norms
-        if vital.grad_norm < low[0]:
-            self._lower(0, vital.grad_norm)
-        for owner, norm in enumerate(vital.slots, 1):
+        if step.grad_norm < low[0]:
+            self._lower(0, step.grad_norm)
+        for owner, norm in enumerate(step.slots, 1):
             if norm is not None and norm < low[owner]:
                 self._lower(owner, norm)
 
     def _lower(self, owner: int, norm: float) -> None:
-        self._least[owner], self.second_lowest_norms[owner] = sorted((self._least[owner], norm))
+        self._lowest_norms[owner], self.second_lowest_norms[owner] = sorted((self._lowest_norms[owner], norm))
 
 
 class SortedAccuracies:
-    """The last accuracy of every env, in order."""
+    """Last accuracy of every env, sorted."""
 
     def __init__(self) -> None:
-        self._of: dict[int, float] = {}
-        self._ordered: list[float] = []
-        """Those that are numbers: a NaN has no place in an order."""
+        self._by_env: dict[int, float] = {}
+        self._sorted: list[float] = []
+        """Without NaN, which cannot be sorted."""
 
     def set_accuracy(self, env: int, accuracy: float) -> None:
-        """Take the last accuracy of an env in."""
-        last = self._of.get(env, math.nan)
+        """Replace the accuracy of an env."""
+        last = self._by_env.get(env, math.nan)
         if last == last:
-            del self._ordered[bisect_left(self._ordered, last)]
-        self._of[env] = accuracy
+            del self._sorted[bisect_left(self._sorted, last)]
+        self._by_env[env] = accuracy
         if accuracy == accuracy:
-            insort(self._ordered, accuracy)
+            insort(self._sorted, accuracy)
 
     def median_of_others(self, env: int) -> float | None:
-        """Median over all envs but one; None where there is no other."""
-        ordered, mine = self._ordered, self._of[env]
-        count = len(self._of) - 1
+        """Return the median over all envs except one; None if there is no other."""
+        accuracies, excluded = self._sorted, self._by_env[env]
+        count = len(self._by_env) - 1
         if count == 0:
             return None
-        if len(ordered) <= count:
-            return median([accuracy for other, accuracy in self._of.items() if other != env])
-        # Its own place is left out.
-        own, low, high = bisect_left(ordered, mine), (count - 1) // 2, count // 2
-        low, high = low + (low >= own), high + (high >= own)
-        return ordered[low] if low == high else (ordered[low] + ordered[high]) / 2
+        if len(accuracies) <= count:
+            return median([accuracy for other, accuracy in self._by_env.items() if other != env])
+        # Indices of the middle values, counted as if the excluded accuracy were not in the list.
+        skipped, low, high = bisect_left(accuracies, excluded), (count - 1) // 2, count // 2
+        low, high = low + (low >= skipped), high + (high >= skipped)
+        return accuracies[low] if low == high else (accuracies[low] + accuracies[high]) / 2
 
 
 class RuleContext:
-    """All that is known of a run at an event, the event itself taken in."""
+    """State that the rules read, including the event that they check.
 
-    def __init__(self, vitals: RunHealth) -> None:
-        """`vitals` are those of the run so far; they are kept up to date here."""
-        self.health = vitals
+    Args:
+        health: Health statistics of the run so far. The context updates them.
+    """
+
+    def __init__(self, health: RunHealth) -> None:
+        self.health = health
         self.episodes: dict[int, EpisodeExtremes] = {}
-        """By env."""
+        """Keyed by env index."""
         self.not_finite: list[tuple[str, float]] = []
-        """Of the last step: the quantity, as people name it, and its value."""
+        """Names and values of the non-finite quantities of the last step."""
         self.accuracies = SortedAccuracies()
         self._loads: dict[str, float | None] = {}
-        """By lane, as of its last sample; only those that were asked for since."""
-        for number, env in vitals.envs.items():
-            for vital in env.recent:
-                self._follow(number, vital)
+        """Cached mean load by lane, removed at each new sample."""
+        for index, env in health.envs.items():
+            for step in env.recent:
+                self._fold_env_step(index, step)
 
     def fold_step(self, event: ev.EnvStepped) -> bool:
-        """Take a step of an env in. Returns whether an episode began with it."""
+        """Process a step of an env. Return True if it is the first step of an episode."""
         self.not_finite = self.health.fold_step(event)
-        return self._follow(event.env, self.health.envs[event.env].recent[-1])
+        return self._fold_env_step(event.env, self.health.envs[event.env].recent[-1])
 
     def fold_sample(self, event: ev.DeviceSampled) -> None:
-        """Take a sample of a device in."""
+        """Process a sample of a lane's device."""
         self.health.fold_sample(event)
         self._loads.pop(event.device, None)
 
     def lane_load(self, lane: str, steps: int) -> float | None:
-        """As `LaneVitals.load`, of a lane that was sampled; it is always asked for over as many steps."""
+        """Return `LaneHealth.mean_load` of a sampled lane, cached. All callers must pass the same `steps`."""
         if lane not in self._loads:
             self._loads[lane] = self.health.lanes[lane].mean_load(steps)
         return self._loads[lane]
 
-    def _follow(self, number: int, vital: EnvStepStats) -> bool:
-        episode, begins = self.episodes.get(number), False
-        if episode is None or episode.round != vital.round:
-            episode, begins = EpisodeExtremes(vital), True
-            self.episodes[number] = episode
-        episode.fold(vital)
-        self.accuracies.set_accuracy(number, vital.accuracy)
-        return begins
+    def _fold_env_step(self, env: int, step: EnvStepStats) -> bool:
+        episode, is_first = self.episodes.get(env), False
+        if episode is None or episode.round != step.round:
+            episode, is_first = EpisodeExtremes(step), True
+            self.episodes[env] = episode
+        episode.fold(step)
+        self.accuracies.set_accuracy(env, step.accuracy)
+        return is_first
