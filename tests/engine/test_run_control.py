@@ -292,7 +292,7 @@ def test_deleted_run_directory_holds_the_run(back: bool, tmp_path: Path, monkeyp
     assert (live.state.status, live.state.cause) == ("running", None)
     live.control.put(RequestKind.STOP, "test")
     assert live.finish().status == "stopped"
-    assert any(isinstance(event, ev.Logged) and "has vanished" in event.text for event in live.events)
+    assert any(isinstance(event, ev.Logged) and "was deleted" in event.text for event in live.events)
     told, kept = ([(event.seq, type(event)) for event in events] for events in (live.events, recorded(directory)))
     assert len(kept) == len(told) if back else 0 < len(kept) < len(told)
     assert kept == told[-len(kept) :]

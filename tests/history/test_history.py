@@ -195,7 +195,7 @@ def test_frame_with_wrong_length_keeps_later_frames(tmp_path: Path) -> None:
 
     history = open_history(path)
 
-    missing = f"20 events are missing in {tmp_path / 'swallowed.jsonl'}, from number 20 on"
+    missing = f"20 events are missing in {tmp_path / 'swallowed.jsonl'}, from event 20 on"
     assert history.notices == [missing, f"{path} is damaged: not all of it can be unpacked"]
     assert repr(list(history.events())) == repr(RUN[:19] + RUN[39:59])
 
@@ -255,7 +255,7 @@ def test_inapplicable_event_is_reported_as_damage(tmp_path: Path) -> None:
     history = open_history(write_segment(tmp_path, 1, recording(RUN[:19]) + lines([*strange, *RUN[19:]])))
 
     assert same(history, RUN)
-    assert "it is about env 9, and the run has 4" in history.notices[0]
+    assert "it is about env 9, but the run has 4 envs" in history.notices[0]
 
 
 def test_many_damaged_lines_are_summarised(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_second_run_in_one_file_is_reported(tmp_path: Path) -> None:
     history = open_history(write_segment(tmp_path, 1, recording(RUN) + lines(example_run(envs=2)[:1])))
 
     assert same(history, RUN)
-    assert "it begins a run of 2 envs, and this one has 4" in history.notices[0]
+    assert "it starts a run of 2 envs, but this run has 4" in history.notices[0]
 
 
 def test_event_type_without_a_field_is_refused(tmp_path: Path) -> None:

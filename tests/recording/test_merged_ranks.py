@@ -184,7 +184,7 @@ def test_merged_reader_reports_missing_events_of_a_lost_rank(tmp_path: Path) -> 
     known = [event for event in lost if event.seq < history.state_at(history.length).seq]
     (told,) = history.notices
     assert (
-        told == f"{len(known)} events are missing in {segment_path(tmp_path / 'run', 1)}, from number {lost[0].seq} on"
+        told == f"{len(known)} events are missing in {segment_path(tmp_path / 'run', 1)}, from event {lost[0].seq} on"
     )
 
 
@@ -204,7 +204,7 @@ def test_merged_reader_shows_other_ranks_if_rank_0_was_killed(tmp_path: Path) ->
     second = shares(RUN, 2)[1]
     assert repr(list(history.events())) == repr(second)
     (told,) = history.notices
-    assert told == f"{second[-1].seq - len(second)} events are missing in {segment_path(run, 1)}, from number 2 on"
+    assert told == f"{second[-1].seq - len(second)} events are missing in {segment_path(run, 1)}, from event 2 on"
     state = history.state_at(history.length)
     assert state.started == RUN[0]
     assert [env.stepped is not None for env in state.envs] == [False, True, False, True]
@@ -260,7 +260,7 @@ def test_merged_event_of_an_unknown_env_is_damage(tmp_path: Path) -> None:
         file.write(lines([stray]))
     history = open_history(run)
     assert history.length == len(RUN)
-    assert "it is about env 9, and the run has 4" in history.notices[0]
+    assert "it is about env 9, but the run has 4 envs" in history.notices[0]
 
 
 @settings(max_examples=30)

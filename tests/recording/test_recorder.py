@@ -230,7 +230,7 @@ def test_unfinishable_segment_is_reported_and_replaced(
 
     put_all(recorder, RUN[:50])
     assert recorder.flush()
-    text = f"{recorder.directory / 'events-00001.jsonl'} could not be finished, and may lack events: Input/output error"
+    text = f"{recorder.directory / 'events-00001.jsonl'} could not be closed and may lack events: Input/output error"
     monkeypatch.setattr(segments.os, "close", refuse)
     if at_the_end:
         recorder.close()
@@ -255,7 +255,7 @@ def test_recorder_resumes_when_a_deleted_directory_returns(recorder: Recorder) -
     assert not recorder.flush()
     assert recorder.failure == f"cannot record to {recorder.directory}: No such file or directory"
     (notice,) = recorder.notices
-    assert notice.startswith(f"{recorder.directory / 'events-00001.jsonl'} has vanished")
+    assert notice.startswith(f"{recorder.directory / 'events-00001.jsonl'} was deleted")
 
     recorder.directory.mkdir()
     put_all(recorder, RUN[60:])
@@ -282,10 +282,10 @@ def test_replaced_file_is_detected_and_reopened(recorder: Recorder) -> None:
 def test_recorder_bug_is_raised_in_the_engine(recorder: Recorder) -> None:
     recorder.put(ev.Logged(severity="info", text=object()))  # pyright: ignore[reportArgumentType]
 
-    with pytest.raises(RecordingError, match="has ended") as error:
+    with pytest.raises(RecordingError, match="is closed") as error:
         recorder.flush()
     assert isinstance(error.value.__cause__, TypeError)
-    assert "has broken down" in str(recorder.failure)
+    assert "failed with a bug" in str(recorder.failure)
     with pytest.raises(RecordingError):
         recorder.put(RUN[0])
 
@@ -294,7 +294,7 @@ def test_closed_recorder_accepts_no_events(recorder: Recorder) -> None:
     recorder.close()
 
     for use in (lambda: recorder.put(RUN[0]), recorder.flush, recorder.snapshot):
-        with pytest.raises(RecordingError, match="has ended"):
+        with pytest.raises(RecordingError, match="is closed"):
             use()
 
 

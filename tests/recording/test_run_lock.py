@@ -94,7 +94,9 @@ def test_filesystem_without_locks_is_reported(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     lock = RunLock(tmp_path)
-    assert lock.warning == f"nobody can see that this run is alive: {tmp_path / LOCK_FILE}: No locks available"
+    assert lock.warning == (
+        f"cannot lock {tmp_path / LOCK_FILE} (No locks available); `attach` and `runs` will not list this run as live"
+    )
     assert not is_live(tmp_path)
     lock.release()
 

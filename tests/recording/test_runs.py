@@ -79,14 +79,14 @@ def test_missing_run_is_refused_with_nearest_names(tmp_path: Path) -> None:
     make_run(tmp_path, "digits-20261121-015300", 100)
     make_run(tmp_path, "synthetic-1", 200)
 
-    with pytest.raises(ReadError, match=r"no file 'digits-20261121', nor .*: did you mean digits-20261121-015300$"):
+    with pytest.raises(ReadError, match=r"'digits-20261121' is neither .*; did you mean digits-20261121-015300\?$"):
         resolve_run("digits-20261121", tmp_path)
-    with pytest.raises(ReadError, match=r": the newest there: synthetic-1, digits-20261121-015300$"):
+    with pytest.raises(ReadError, match=r"; newest runs: synthetic-1, digits-20261121-015300$"):
         resolve_run("???", tmp_path)
 
 
 def test_missing_run_without_any_runs_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ReadError, match=r"there is no last run: .*nowhere holds none yet"):
+    with pytest.raises(ReadError, match=r"cannot resolve `last`: .*nowhere contains no runs"):
         resolve_run("last", tmp_path / "nowhere")
-    with pytest.raises(ReadError, match="it holds no runs yet"):
+    with pytest.raises(ReadError, match="it contains no runs"):
         resolve_run("x", tmp_path)

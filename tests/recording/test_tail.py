@@ -128,7 +128,7 @@ def test_tail_reports_a_deleted_file_and_reads_the_next(tmp_path: Path) -> None:
     segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(fold(list(RUN[:9]))), *RUN[9:12]))
     records += tail.poll()
     assert folded(records) == folded(list(RUN[:12]))
-    assert tail.notices == [f"{segment_path(tmp_path, 1)} has vanished: what was not read of it is lost"]
+    assert tail.notices == [f"{segment_path(tmp_path, 1)} was deleted; its unread events are lost"]
 
 
 def test_tail_summarises_much_damage(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_tail_summarises_much_damage(tmp_path: Path) -> None:
     tail = RecordingFollower(tmp_path)
     list(tail.poll())
     assert len(tail.notices) == MAX_DAMAGE_NOTICES + 1
-    assert tail.notices[-1] == "more lines are damaged and are skipped: replay tells of them"
+    assert tail.notices[-1] == "more lines are damaged and were skipped; replay the run to count them"
 
 
 def test_tail_refuses_a_state_of_another_version(tmp_path: Path) -> None:

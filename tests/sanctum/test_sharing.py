@@ -158,7 +158,7 @@ async def test_failed_excerpt_reports_the_error(run: Path, monkeypatch: pytest.M
         ("night#env=4", "there is no env 4 in night: it has 4, counted from 0"),
         ("night#view=overwiev", "there is no view 'overwiev': did you mean overview?"),
         ("night#setp=3", "'setp=3' in 'night#setp=3' says nothing: did you mean step?"),
-        ("day#step=1", "there is no file 'day', nor a run of that name"),
+        ("day#step=1", "'day' is neither a file nor a run"),
     ],
 )
 def test_invalid_address_is_refused(run: Path, address: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:

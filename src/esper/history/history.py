@@ -351,5 +351,5 @@ class History:
             self._notices.replace(packed, f"{packed} is damaged: not all of it can be unpacked")
         beginning = b'{"type":"'
         tail = segment.remainder(self._offset)[: len(beginning)]
-        sound = not segment.is_corrupt and beginning.startswith(tail)
-        self._notices.check(begun=self._state.started is not None, sound=sound)
+        is_intact = not segment.is_corrupt and beginning.startswith(tail)
+        self._notices.check(has_start=self._state.started is not None, is_intact=is_intact)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -15,35 +15,27 @@ from esper.telemetry.codec import make_decoder
 from esper.telemetry.state import Keyframe, Record
 
 RECORD_TYPES: dict[str, type[ev.Event]] = {kind.__name__: kind for kind in (*get_args(ev.AnyEvent), Keyframe)}
-"""The types of record that this version knows."""
+"""Record types that this version knows, keyed by name."""
 MAX_TIMESTAMP_S = 1e11
-"""A later wall-clock time (the year 5138) is damage."""
+"""Latest valid wall-clock time, in the year 5138; a later one is damage."""
+MAX_DAMAGE_NOTICES = 20
+"""Number of damaged lines that are reported one by one."""
+MAX_UNREADABLE_LINES = 50
+"""Number of unreadable lines after which a type counts as another version's, or the file as no recording."""
 
-_OF_ENV = frozenset(get_args(ev.EnvEvent))
-
-
-class _Header(msgspec.Struct):
-    """What an event of any version has."""
-
-    type: str
-    seq: int
-
-
-_decode_events = make_decoder(ev.AnyEvent).decode_lines
-_decode = make_decoder(Record).decode
-_header: msgspec.json.Decoder[_Header] = make_decoder(_Header)
+_ENV_EVENT_TYPES: frozenset[type[ev.Event]] = frozenset(get_args(ev.EnvEvent))
 
 
 class UnreadableLine(NamedTuple):
-    """A line that gives no record."""
+    """A line that could not be decoded into a record."""
 
     type_name: str | None
-    """The type that it claims to be; None where it is no event at all."""
+    """Event type that the line names; None if the line is no event at all."""
     reason: str
 
 
 ScannedLines: TypeAlias = tuple[int, bytes, list[ev.AnyEvent] | Keyframe | UnreadableLine]
-"""Offset of the byte after some lines, their text, and what they say: events, one a line, or what one line says."""
+"""Offset after some lines, their text, and their content: one event per line, or one line's keyframe or defect."""
 
 
 class RecordSource(Protocol):
@@ -105,7 +97,7 @@ class DecodedSegment(Segment):
             line_end = end - len(text)
             for line in text.split(b"\n")[:-1]:
                 line_end += len(line) + 1
-                record = _read_line(line, envs)
+                record = _decode_line(line, envs)
                 if isinstance(record, (Keyframe, UnreadableLine)):
                     yield line_end, line, record
                 else:
@@ -114,78 +106,18 @@ class DecodedSegment(Segment):
                     yield line_end, line, [record]
 
 
-def _decode_batch(text: bytes, envs: int) -> list[ev.AnyEvent] | None:
-    """The events of some lines; None where one of them is to be looked at by itself."""
-    try:
-        events = _decode_events(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    if len(events) != text.count(b"\n"):
-        return None
-    times = [event.time for event in events]
-    told_of = {event.env for event in events if type(event) in _OF_ENV}
-    if (
-        not (math.isfinite(sum(times)) and min(times) >= 0 and max(times) < MAX_TIMESTAMP_S)
-        or not all(0 <= env < envs for env in told_of)
-        or ev.RunStarted in set(map(type, events))
-    ):
-        return None
-    return events
-
-
-def _read_line(line: bytes, envs: int) -> Record | UnreadableLine:
-    try:
-        record = _decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return UnreadableLine(_claimed_kind(line), str(error))
-    if not 0 <= record.time < MAX_TIMESTAMP_S:
-        return UnreadableLine(None, f"its time, {record.time}, is no time")
-    match record:
-        case ev.RunStarted() if envs and len(record.lanes) != envs:
-            return UnreadableLine(None, f"it begins a run of {len(record.lanes)} envs, and this one has {envs}")
-    return check_env_index(record, envs)
-
-
 def check_env_index(record: Record, envs: int) -> Record | UnreadableLine:
-    """The record, unless it is of an env that a run of so many does not have."""
+    """Return the record, or an `UnreadableLine` if its env index is not below `envs`."""
     if isinstance(record, ev.EnvEvent) and not 0 <= record.env < envs:
-        return UnreadableLine(None, f"it is about env {record.env}, and the run has {envs}")
+        return UnreadableLine(None, f"it is about env {record.env}, but the run has {envs} envs")
     return record
 
 
 def unknown_fields(line: bytes, record: Record) -> list[str]:
-    """Fields in the line of a record, and in its parts, that this version does not know."""
+    """Return the fields in the line of a record, nested ones included, that this version does not know."""
     written = msgspec.json.decode(line.decode("utf-8", "replace"))
     del written["type"]
-    return sorted(set(_strange_keys(written, record)))
-
-
-def _strange_keys(written: Any, read: Any) -> Iterator[str]:
-    match read:
-        case msgspec.Struct():
-            known = {field: getattr(read, field) for field in read.__struct_fields__}
-            yield from written.keys() - known.keys()
-        case dict():
-            known = read
-        case list() | tuple():
-            written, known = dict(enumerate(written)), dict(enumerate(read))
-        case _:
-            return
-    for key in written.keys() & known.keys():
-        yield from _strange_keys(written[key], known[key])
-
-
-def _claimed_kind(text: bytes) -> str | None:
-    try:
-        return _header.decode(text).type
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
-MAX_DAMAGE_NOTICES = 20
-"""Damaged lines told one by one."""
-MAX_UNREADABLE_LINES = 50
-"""Number of unreadable lines after which a type counts as another version's, or the file as no recording."""
+    return sorted(set(_unknown_keys(written, record)))
 
 
 def partial_line_message(path: Path) -> str:
@@ -204,110 +136,188 @@ def unknown_type_message(type_name: str) -> str:
 
 
 class Notices:
-    """Hears of every file, of what was read for the first time, and of every line that was not."""
+    """Collects the notices about a recording: damage, missing events, and records of a newer version.
+
+    Args:
+        path: Recording, for messages.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._told: dict[object, str] = {}
+        self._messages: dict[object, str] = {}
+        """Messages keyed by their subject, so that a later one replaces an earlier one."""
         self._damaged = 0
-        self._seen: set[str] = set()
-        """Types of which a record was read."""
-        self._met: set[type[Record]] = set()
-        """Those of which one was read in this file."""
+        """Number of damaged lines."""
+        self._types_read: set[str] = set()
+        """Names of the types with at least one readable record, and of unknown types that were skipped."""
+        self._types_in_file: set[type[Record]] = set()
+        """Types with at least one readable record in the current file."""
         self._missing: dict[Path, tuple[int, int]] = {}
-        """For each file: the number of the first event that is not in it, though later ones are, and how many such."""
-        self._refused: dict[str, tuple[int, str]] = {}
-        """For each type of which none was read: how many lines were not, and why the first was not."""
+        """Keyed by file: seq of the first missing event, and number of missing events."""
+        self._unread_types: dict[str, tuple[int, str]] = {}
+        """Keyed by types without a readable record: number of unreadable lines, and message about the first one."""
 
     @property
     def messages(self) -> list[str]:
-        """What there is to tell people."""
-        more = (
-            [f"{self._damaged - MAX_DAMAGE_NOTICES} more lines are damaged"]
-            if self._damaged > MAX_DAMAGE_NOTICES
-            else []
-        )
-        return [*self._told.values(), *more]
+        """Sentences for the user, without line ends."""
+        unlisted = self._damaged - MAX_DAMAGE_NOTICES
+        return [*self._messages.values(), *([f"{unlisted} more lines are damaged"] if unlisted > 0 else [])]
 
-    def replace(self, about: object, sentence: str) -> None:
-        """Say something of a thing, in place of what was said of it before."""
-        self._told[about] = sentence
+    def replace(self, subject: object, message: str) -> None:
+        """Add a message; it replaces an earlier one about the same subject."""
+        self._messages[subject] = message
 
     def add_missing(self, path: Path, first: int, count: int) -> None:
-        """Take note of so many events that should be in a file, and are not: those from a number on."""
+        """Report that `count` events are missing in a file, the first of them with seq `first`."""
         begin, before = self._missing.get(path, (first, 0))
-        self._missing[path] = begin, before + count
-        many = f"{before + count} events are" if before + count > 1 else "an event is"
-        self._told["missing", path] = f"{many} missing in {path}, from number {begin} on"
+        total = before + count
+        self._missing[path] = begin, total
+        subject = f"{total} events are" if total > 1 else "1 event is"
+        self._messages["missing", path] = f"{subject} missing in {path}, from event {begin} on"
 
     def begin_file(self) -> None:
-        """What follows may have been written by another version."""
-        self._met = set()
+        """Begin another file, which another version of the program may have written."""
+        self._types_in_file = set()
 
     def check_new_types(self, text: bytes, records: Sequence[Record]) -> None:
-        """Look at the first record of each type in a file, one a line of the text, for signs of a newer version."""
-        new = set(map(type, records)) - self._met
+        """Check the first record of each type in a file for fields of a newer version.
+
+        Args:
+            text: Lines of the records.
+            records: One record per line.
+        """
+        new = set(map(type, records)) - self._types_in_file
         if not new:
             return
-        self._met |= new
+        self._types_in_file |= new
         for line, record in zip(text.split(b"\n"), records, strict=False):
             kind = type(record)
             if kind in new:
                 new.remove(kind)
-                self._seen.add(kind.__name__)
+                self._types_read.add(kind.__name__)
                 if fields := unknown_fields(line, record):
                     skipped = f"fields of {kind.__name__} that a newer version wrote were skipped: {', '.join(fields)}"
-                    self._told.setdefault(kind.__name__, skipped)
+                    self._messages.setdefault(kind.__name__, skipped)
 
-    def skip(self, bad: UnreadableLine, at: object, where: Callable[[], str]) -> None:
-        """Take note of a line that was not read.
+    def skip(self, bad: UnreadableLine, subject: object, location: Callable[[], str]) -> None:
+        """Report a skipped line.
 
         Args:
-            bad: why not.
-            at: tells the line from others.
-            where: gives its file and number, for people.
+            bad: The line.
+            subject: Key that distinguishes the line from others.
+            location: Returns path and number of the line; called only if a message needs them, as it reads the file.
 
         Raises:
-            ReadError: this is no recording, or that of another version.
+            ReadError: The file is not a recording, or another version wrote it.
         """
         if bad.type_name is not None and bad.type_name not in RECORD_TYPES:
-            self._told[bad.type_name] = unknown_type_message(bad.type_name)
-            self._seen.add(bad.type_name)
+            self._messages[bad.type_name] = unknown_type_message(bad.type_name)
+            self._types_read.add(bad.type_name)
             return
-        if bad.type_name is not None and bad.type_name not in self._seen:
-            if bad.type_name not in self._refused:
-                self._refused[bad.type_name] = (0, f"{where()}: this version cannot read {bad.type_name}: {bad.reason}")
-            count, first = self._refused[bad.type_name]
-            self._refused[bad.type_name] = (count + 1, first)
+        if bad.type_name is not None and bad.type_name not in self._types_read:
+            if bad.type_name not in self._unread_types:
+                message = f"{location()}: this version cannot read {bad.type_name}: {bad.reason}"
+                self._unread_types[bad.type_name] = (0, message)
+            count, message = self._unread_types[bad.type_name]
+            self._unread_types[bad.type_name] = (count + 1, message)
             if count + 1 >= MAX_UNREADABLE_LINES:
-                raise ReadError(first)
+                raise ReadError(message)
         self._damaged += 1
         if self._damaged <= MAX_DAMAGE_NOTICES:
-            self._told[at] = damaged_line_message(where(), bad.reason)
-        if self._damaged >= MAX_UNREADABLE_LINES and not self._seen:
+            self._messages[subject] = damaged_line_message(location(), bad.reason)
+        if self._damaged >= MAX_UNREADABLE_LINES and not self._types_read:
             raise self._not_a_recording()
 
-    def check(self, *, begun: bool, sound: bool) -> None:
-        """What was read to its end must be a recording, and of this version.
+    def check(self, *, has_start: bool, is_intact: bool) -> None:
+        """Check, at the end of a file, that it is a recording of this version.
 
         Args:
-            begun: it is known what the run is.
-            sound: the files could be unpacked, and what follows the last line may be the beginning of another.
+            has_start: The start of the run was read.
+            is_intact: The files could be unpacked, and the text after the last line may be the start of a record.
 
         Raises:
-            ReadError: it is neither.
+            ReadError: The file is not a recording, or another version wrote it.
         """
-        if not self._seen and (self._damaged or not sound):
+        if not self._types_read and (self._damaged or not is_intact):
             raise self._not_a_recording()
-        for kind, (count, first) in self._refused.items():
-            # One line may be damaged. All of several are not, and without the first event there is no run.
-            lost = not begun if kind == ev.RunStarted.__name__ else count > 1
-            if kind not in self._seen and lost:
-                raise ReadError(first)
+        for type_name, (count, message) in self._unread_types.items():
+            # A single line may be damaged; several of one type are not. Without the first event there is no run.
+            is_fatal = not has_start if type_name == ev.RunStarted.__name__ else count > 1
+            if type_name not in self._types_read and is_fatal:
+                raise ReadError(message)
 
     def _not_a_recording(self) -> ReadError:
-        for about, sentence in self._told.items():
-            if isinstance(about, Path) and is_packed(about):  # told to be damaged
-                return ReadError(sentence)
+        for subject, message in self._messages.items():
+            if isinstance(subject, Path) and is_packed(subject):  # its message says that it is damaged
+                return ReadError(message)
         expected = "expected the directory of a run, or JSON Lines of events"
         return ReadError(f"{self._path} is not a recording of esper-sanctum; {expected}")
+
+
+class _Header(msgspec.Struct):
+    """Fields that an event of any version has."""
+
+    type: str
+    seq: int
+
+
+_event_decoder: msgspec.json.Decoder[ev.AnyEvent] = make_decoder(ev.AnyEvent)
+_record_decoder: msgspec.json.Decoder[Record] = make_decoder(Record)
+_header_decoder: msgspec.json.Decoder[_Header] = make_decoder(_Header)
+# Looked up once, because they are called for every line.
+_decode_events = _event_decoder.decode_lines
+_decode_record = _record_decoder.decode
+
+
+def _decode_batch(text: bytes, envs: int) -> list[ev.AnyEvent] | None:
+    """Decode lines together; None if one of them needs a check of its own."""
+    try:
+        events = _decode_events(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if len(events) != text.count(b"\n"):
+        return None
+    times = [event.time for event in events]
+    env_indices = {cast("ev.EnvEvent", event).env for event in events if type(event) in _ENV_EVENT_TYPES}
+    if (
+        not (math.isfinite(sum(times)) and min(times) >= 0 and max(times) < MAX_TIMESTAMP_S)
+        or not all(0 <= env < envs for env in env_indices)
+        or ev.RunStarted in set(map(type, events))
+    ):
+        return None
+    return events
+
+
+def _decode_line(line: bytes, envs: int) -> Record | UnreadableLine:
+    try:
+        record = _decode_record(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return UnreadableLine(_claimed_type(line), str(error))
+    if not 0 <= record.time < MAX_TIMESTAMP_S:
+        return UnreadableLine(None, f"its time, {record.time}, is out of range")
+    if isinstance(record, ev.RunStarted) and envs and len(record.lanes) != envs:
+        return UnreadableLine(None, f"it starts a run of {len(record.lanes)} envs, but this run has {envs}")
+    return check_env_index(record, envs)
+
+
+def _unknown_keys(written: Any, decoded: Any) -> Iterator[str]:
+    match decoded:
+        case msgspec.Struct():
+            known: dict[Any, Any] = {field: getattr(decoded, field) for field in decoded.__struct_fields__}
+            yield from written.keys() - known.keys()
+        case dict():
+            known = cast("dict[Any, Any]", decoded)
+        case list() | tuple():
+            written = dict(enumerate(cast("list[Any]", written)))
+            known = dict(enumerate(cast("Sequence[Any]", decoded)))
+        case _:
+            return
+    for key in written.keys() & known.keys():
+        yield from _unknown_keys(written[key], known[key])
+
+
+def _claimed_type(line: bytes) -> str | None:
+    try:
+        return _header_decoder.decode(line).type
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -1,10 +1,11 @@
 """The recordings of all ranks of a run, read as one stream.
 
-Every rank numbers its events in the one sequence of the run, so they are merged by number, which is by time. Where the
-run went back to a checkpoint, every rank's file has a Keyframe that says when; what was recorded before goes first.
+All ranks number their events in one sequence, so the recordings are merged by number, which is also the order of time.
+Where the run restored a checkpoint, every rank's recording has a Keyframe with the time of the restore; all records
+before it come first.
 
-Memory stays bounded: one line of each rank is looked at ahead, and a place to read on from is kept for every so many
-bytes.
+Memory is bounded: one line of each rank is read ahead, and a cursor to read on from is stored once per
+READ_CHUNK_BYTES.
 """
 
 from __future__ import annotations
@@ -27,199 +28,209 @@ _RANK_DIRECTORY_NAME = re.compile(r"rank-(\d+)")
 
 
 def rank_directories(run: Path) -> list[Path]:
-    """Where the ranks after the first have recorded, in their order. Raises OSError."""
+    """Return the directories that ranks 1 and up record to, ordered by rank. Raises OSError."""
     found = [(int(match[1]), path) for path in run.iterdir() if (match := _RANK_DIRECTORY_NAME.fullmatch(path.name))]
     return [path for _, path in sorted(found)]
 
 
 class _RankCursor(NamedTuple):
-    """How far one rank's recording was read."""
+    """Read position in the recording of one rank."""
 
     path: Path
     offset: int
     restored_at: float
-    """When the run last went back, before that."""
+    """Time of the last restore before the position; 0.0 if there was none."""
     seq: int
-    """Of the last event."""
+    """Number of the last event."""
     envs: int
-    """Of the run, as far as it was said."""
+    """Number of envs of the run; 0 if not known yet."""
 
 
 class _QueuedLine(NamedTuple):
-    """The next line of one rank; ordered as the merged stream is."""
+    """Next line of one rank. Queued lines compare in the order of the merged stream."""
 
     restored_at: float
     seq: int
-    keyframe: bool
-    """It holds the state after all events up to its number, those of the other ranks too."""
+    is_keyframe: bool
+    """The line holds the state after all events up to `seq`, those of other ranks included."""
     rank: int
     bytes: int
-    """From the end of the one before it to its own."""
+    """Bytes from the end of the rank's previous queued line to the end of this one."""
     after: _RankCursor
     text: bytes
     record: Record | UnreadableLine
 
 
 class _MergeCursor(NamedTuple):
-    """How far the merged stream was read: where each rank's then was, and what came last."""
+    """Read position in the merged stream."""
 
     offset: int
-    positions: dict[int, _RankCursor]
+    rank_cursors: dict[int, _RankCursor]
+    """Keyed by rank; ranks that were not read yet are absent."""
     restored_at: float
     seq: int
 
 
 class MergedRecording:
-    """All ranks' recordings of a run, with the face of a Segment. An offset counts the bytes read of all of them."""
+    """The recordings of all ranks merged into one stream; implements `RecordSource`.
+
+    Offsets count bytes over all files.
+
+    Args:
+        run: Directory of the run.
+    """
 
     is_finished = False
-    """More may always be appended: another segment, if not another line."""
+    """Always False: ranks may append further segments to finished ones."""
 
     def __init__(self, run: Path) -> None:
         self.path = segment_path(run, 1)
         self._run = run
         self._segments: dict[Path, DecodedSegment] = {}
-        self._places = [_MergeCursor(0, {}, 0.0, 0)]
-        self._end = self._places[0]
+        self._cursors = [_MergeCursor(0, {}, 0.0, 0)]
+        self._end = self._cursors[0]
 
     @property
     def damaged_paths(self) -> list[Path]:
-        """Packed files of which not all can be unpacked."""
+        """Packed files that could not be unpacked completely."""
         return [path for segment in self._segments.values() for path in segment.damaged_paths]
 
     @property
     def is_corrupt(self) -> bool:
-        """A part of a packed file cannot be unpacked."""
+        """True if a part of a packed file could not be unpacked."""
         return any(segment.is_corrupt for segment in self._segments.values())
 
-    def remainder(self, offset: int) -> bytes:  # noqa: ARG002 (as a Segment has it)
-        """Nothing: `scan` tells what is torn."""
+    def remainder(self, offset: int) -> bytes:  # noqa: ARG002 (required by RecordSource)
+        """Return nothing, because `scan` reports incomplete lines itself."""
         return b""
 
     def describe_line(self, offset: int) -> str:
-        """File and number of the line that ends before an offset."""
-        for end, item in self._merge(self._place_before(offset - 1)):
+        """Return path and number of the line that ends at an offset, for messages."""
+        for end, line in self._merge(self._cursor_before(offset - 1)):
             if end >= offset:
-                return self._segment(item.after.path).describe_line(item.after.offset)
+                return self._segment(line.after.path).describe_line(line.after.offset)
         return str(self._run)
 
     def scan(self, offset: int, envs: int) -> Iterator[ScannedLines]:
         """Decode the complete lines of all ranks from an offset on, one at a time: see `RecordSource.scan`."""
-        for end, item in self._merge(self._place_before(offset)):
-            record = item.record
+        for end, line in self._merge(self._cursor_before(offset)):
+            record = line.record
             if end <= offset:
                 continue
             if isinstance(record, (Keyframe, UnreadableLine)):
-                yield end, item.text, record
+                yield end, line.text, record
                 continue
             if isinstance(record, ev.RunStarted):
                 envs = len(record.lanes)
-            found = check_env_index(record, envs)  # rank 0 may not have said yet how many envs there are
-            yield end, item.text, found if isinstance(found, UnreadableLine) else [record]
+            # Checked here, because rank 0 may not have recorded the number of envs when the line was decoded.
+            checked = check_env_index(record, envs)
+            yield end, line.text, checked if isinstance(checked, UnreadableLine) else [record]
 
-    def _merge(self, place: _MergeCursor) -> Iterator[tuple[int, _QueuedLine]]:
-        """Every line from a place on, with the offset after it; not those of what was undone before it was written."""
-        runs = self._directories()
-        awaited = self._active_writers(
-            runs
-        )  # looked up before they are read: the others have written all that they will
-        streams = [self._lines(rank, path, place.positions.get(rank)) for rank, path in enumerate(runs)]
-        offset, positions, lap, seq = place.offset, dict(place.positions), place.restored_at, place.seq
-        heads = [item for stream in streams if (item := next(stream, None))]
-        heapify(heads)
-        while heads:
-            item = heads[0]
-            missing = item.restored_at == lap and item.seq > (seq if item.keyframe else seq + 1)
-            copy = item.rank > 0 and isinstance(item.record, ev.RunStarted)
-            told = copy and (item.restored_at, item.seq) <= (lap, seq)
-            # Looked up again, as one may have gone on since.
-            if (missing or (copy and not told)) and (awaited | self._active_writers(runs)) - {
-                head.rank for head in heads
-            }:
-                break
-            if following := next(streams[item.rank], None):
-                heapreplace(heads, following)
+    def _merge(self, cursor: _MergeCursor) -> Iterator[tuple[int, _QueuedLine]]:
+        """Yield the lines after a cursor with the offset of their ends; no lines that were undone before their turn."""
+        directories = self._directories()
+        # Looked up before the files are read: all other ranks have written everything that they will write.
+        writers = self._active_writers(directories)
+        streams = [self._lines(rank, path, cursor.rank_cursors.get(rank)) for rank, path in enumerate(directories)]
+        offset, rank_cursors = cursor.offset, dict(cursor.rank_cursors)
+        restored_at, seq = cursor.restored_at, cursor.seq
+        queue = [line for stream in streams if (line := next(stream, None))]
+        heapify(queue)
+        while queue:
+            line = queue[0]
+            leaves_gap = line.restored_at == restored_at and line.seq > (seq if line.is_keyframe else seq + 1)
+            is_copy = line.rank > 0 and isinstance(line.record, ev.RunStarted)
+            is_repeated = is_copy and (line.restored_at, line.seq) <= (restored_at, seq)
+            if leaves_gap or (is_copy and not is_repeated):
+                # The set of writers is looked up again, because a rank may have been resumed since.
+                missing_ranks = (writers | self._active_writers(directories)) - {queued.rank for queued in queue}
+                if missing_ranks:
+                    break
+            if following := next(streams[line.rank], None):
+                heapreplace(queue, following)
             else:
-                heappop(heads)
-            positions[item.rank] = item.after
-            offset += item.bytes
-            if told:
+                heappop(queue)
+            rank_cursors[line.rank] = line.after
+            offset += line.bytes
+            if is_repeated:
                 continue
-            if (item.restored_at, item.seq) >= (lap, seq):
-                lap, seq = item.restored_at, item.seq
-                yield offset, item
-            elif item.restored_at == lap:
-                late = UnreadableLine(None, "it was written long after those that follow it")
-                yield offset, item._replace(record=late)
-            if item.keyframe or offset - self._places[-1].offset > READ_CHUNK_BYTES:
-                self._keep(_MergeCursor(offset, dict(positions), lap, seq))
-        self._end = _MergeCursor(offset, positions, lap, seq)
+            if (line.restored_at, line.seq) >= (restored_at, seq):
+                restored_at, seq = line.restored_at, line.seq
+                yield offset, line
+            elif line.restored_at == restored_at:
+                late = UnreadableLine(None, "it was written after events that follow it")
+                yield offset, line._replace(record=late)
+            if line.is_keyframe or offset - self._cursors[-1].offset > READ_CHUNK_BYTES:
+                self._store(_MergeCursor(offset, dict(rank_cursors), restored_at, seq))
+        self._end = _MergeCursor(offset, rank_cursors, restored_at, seq)
 
-    def _lines(self, rank: int, directory: Path, position: _RankCursor | None) -> Iterator[_QueuedLine]:
-        """One rank's lines from a position on. The Keyframes, of which every rank has a copy, are rank 0's."""
-        path, start, lap, seq, envs = position or (segment_path(directory, 1), 0, 0.0, 0, 0)
+    def _lines(self, rank: int, directory: Path, cursor: _RankCursor | None) -> Iterator[_QueuedLine]:
+        """Yield the lines of one rank after a cursor; Keyframes only for rank 0, as every rank has a copy of them."""
+        path, start, restored_at, seq, envs = cursor or _RankCursor(segment_path(directory, 1), 0, 0.0, 0, 0)
         size = 0
         paths = [later for later in list_segments(directory) if later >= path]
         for path in paths:
             segment, offset = self._segment(path), start
             for end, text, record in _split_lines(segment.scan(start, envs)):
                 size, offset = size + end - offset, end
-                keyframe = isinstance(record, Keyframe)
+                is_keyframe = isinstance(record, Keyframe)
                 if isinstance(record, Keyframe):
-                    lap = record.restored or lap
+                    restored_at = record.restored or restored_at
                 if isinstance(record, ev.RunStarted):
                     envs = len(record.lanes)
                 if not isinstance(record, UnreadableLine):
                     seq = record.seq
-                if rank == 0 or not isinstance(record, Keyframe):
-                    yield _QueuedLine(
-                        lap, seq, keyframe, rank, size, _RankCursor(path, end, lap, seq, envs), text, record
-                    )
+                if rank == 0 or not is_keyframe:
+                    after = _RankCursor(path, end, restored_at, seq, envs)
+                    yield _QueuedLine(restored_at, seq, is_keyframe, rank, size, after, text, record)
                     size = 0
             start = 0
             if path != paths[-1] and segment.remainder(offset):
-                torn = UnreadableLine(None, "the file ends in the middle of a line")
-                yield _QueuedLine(lap, seq, False, rank, size, _RankCursor(path, offset, lap, seq, envs), b"", torn)
+                partial = UnreadableLine(None, "the file ends in the middle of a line")
+                after = _RankCursor(path, offset, restored_at, seq, envs)
+                yield _QueuedLine(restored_at, seq, False, rank, size, after, b"", partial)
 
     def _directories(self) -> list[Path]:
-        """Where the ranks have recorded, by rank. Raises ReadError."""
+        """Return the directories that the ranks record to, ordered by rank. Raises ReadError."""
         try:
             return [self._run, *rank_directories(self._run)]
         except OSError as error:
             raise ReadError(f"cannot read {self._run}: {error.strerror}") from error
 
-    def _active_writers(self, runs: list[Path]) -> set[int]:
-        """The ranks that may still write: none once rank 0 has finished, and none that has finished or was killed."""
-        if self._finished(runs[0]):
+    def _active_writers(self, directories: list[Path]) -> set[int]:
+        """Return the ranks that may still write: not those that finished or were killed; none once rank 0 finished."""
+        if self._has_finished(directories[0]):
             return set()
-        return {rank for rank, path in enumerate(runs) if not (self._finished(path) or writer_has_exited(path))}
+        return {
+            rank for rank, path in enumerate(directories) if not (self._has_finished(path) or writer_has_exited(path))
+        }
 
-    def _finished(self, directory: Path) -> bool:
+    def _has_finished(self, directory: Path) -> bool:
         paths = list_segments(directory)
         return bool(paths) and self._segment(paths[-1]).is_finished
 
     def _segment(self, path: Path) -> DecodedSegment:
         return self._segments.setdefault(path, DecodedSegment(path))
 
-    def _keep(self, place: _MergeCursor) -> None:
-        if place.offset > self._places[-1].offset:
-            self._places.append(place)
+    def _store(self, cursor: _MergeCursor) -> None:
+        if cursor.offset > self._cursors[-1].offset:
+            self._cursors.append(cursor)
 
-    def _place_before(self, offset: int) -> _MergeCursor:
+    def _cursor_before(self, offset: int) -> _MergeCursor:
         if self._end.offset <= offset:
             return self._end
-        return self._places[bisect_right(self._places, offset, key=attrgetter("offset")) - 1]
+        return self._cursors[bisect_right(self._cursors, offset, key=attrgetter("offset")) - 1]
 
 
-def _split_lines(pieces: Iterator[ScannedLines]) -> Iterator[tuple[int, bytes, Record | UnreadableLine]]:
-    """The lines of pieces one by one."""
-    for end, text, found in pieces:
-        if not isinstance(found, list):
-            yield end, text, found
-        elif len(found) == 1:
-            yield end, text, found[0]
+def _split_lines(blocks: Iterator[ScannedLines]) -> Iterator[tuple[int, bytes, Record | UnreadableLine]]:
+    """Yield scanned lines one by one."""
+    for end, text, content in blocks:
+        if not isinstance(content, list):
+            yield end, text, content
+        elif len(content) == 1:
+            yield end, text, content[0]
         else:
-            at = end - len(text)
-            for line, event in zip(text.split(b"\n"), found, strict=False):
-                at += len(line) + 1
-                yield at, line, event
+            line_end = end - len(text)
+            for line, event in zip(text.split(b"\n"), content, strict=False):
+                line_end += len(line) + 1
+                yield line_end, line, event

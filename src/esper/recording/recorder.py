@@ -1,7 +1,7 @@
-"""Writes every record of a run in a thread of its own, and never drops one.
+"""Writes every record of a run in a separate thread, and drops none.
 
-What is on disk is valid at any moment but for its last line. While the disk refuses, records wait in memory; when too
-many wait, the engine waits as well.
+The files on disk are valid at any moment, except for their last line. While the disk rejects writes, records are kept
+in memory; if there are too many, the engine waits.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from esper.telemetry.state import Keyframe, Record, RunState
 MAX_SEGMENT_BYTES = 64 << 20
 """Size at which a segment is finished."""
 MAX_PENDING_RECORDS = 20_000
-"""Records in memory at which the engine waits."""
+"""Records in memory from which on the engine waits."""
 WRITE_BATCH_RECORDS = 2_000
-"""Records written at once; when so many wait, the thread does not sleep on."""
+"""Maximum number of records per write; as many pending records wake the thread before FLUSH_INTERVAL_S is over."""
 FLUSH_INTERVAL_S = 0.25
 """Seconds between writes."""
 RETRY_INTERVAL_S = 1.0
-"""Seconds between attempts while the disk refuses."""
+"""Seconds between attempts while the disk rejects writes."""
 
 
 class RecordingError(Exception):
-    """A run that cannot be recorded. One sentence for people."""
+    """A run cannot be recorded. The text is one sentence for the user."""
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Write `run.json`, whole or not at all, and the directory if need be; the schema number of the events is added.
+    """Write `run.json` atomically, with the schema number of the events; create the directory if it does not exist.
 
-    Raises RecordingError if it cannot be written.
+    Raises:
+        RecordingError: The file cannot be written.
     """
     path = directory / "run.json"
     partial = path.with_name("run.json.part")
@@ -54,13 +55,18 @@ def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
 
 
 class Recorder:
-    """Records a run, new or resumed, in a new segment after those that are there.
+    """Recorder of a new or resumed run. It writes to a new segment after the existing ones.
 
-    A resumed run puts the Keyframe of its checkpoint first; a new one begins with the empty RunState.
+    The first record of a resumed run must be the Keyframe of its checkpoint; a new run starts with an empty RunState.
+
+    Args:
+        directory: Directory of the run; it is created if it does not exist.
+
+    Raises:
+        RecordingError: The directory cannot be created or written to.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Raises RecordingError if the directory cannot be made, or not be written to."""
         self.directory = directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -70,49 +76,50 @@ class Recorder:
         except OSError as error:
             raise RecordingError(_write_error(directory, error)) from error
         self._number = segment_number(segments[-1]) if segments else 0
-        self._finished = [path for path in segments if path.exists()]
-        """Segments to pack: those that a killed run left are among them."""
-        self._packer = threading.Thread()
-        """Packs segments while it is alive; there is one at most."""
+        self._unpacked = [path for path in segments if path.exists()]
+        """Segments to pack, including those that a killed run left unpacked."""
+        self._packing_thread = threading.Thread()
+        """Thread that packs segments; at most one is alive."""
         self._failure: str | None = None
         self.notices: deque[str] = deque()
-        """What of the recording was lost, for the one who tells of it to take out: sentences for people."""
+        """Sentences for the user about losses. The hub removes and reports them."""
         self._incoming: deque[Record | _RemoteEvent] = deque()
         self._wake_threshold = WRITE_BATCH_RECORDS
-        self._requests: deque[_RecorderCommand] = deque()
+        self._commands: deque[_RecorderCommand] = deque()
         self._wake = threading.Event()
         self._closing = False
-        self._broken: Exception | None = None
+        self._bug: Exception | None = None
         self._state = RunState()
-        """As of the last record written."""
+        """State after the last record written."""
         self._segment: SegmentWriter | None = None
         self._batch: list[Record | _RemoteEvent] = []
-        """Records on their way to the disk."""
+        """Records that are being written; kept until the write succeeds."""
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be written just now: one sentence for people. None while all is well."""
+        """Why the last write failed, one sentence for the user; None if it succeeded."""
         return self._failure
 
     def put(self, record: Record) -> None:
-        """Take a record in; waits while too many wait already.
+        """Queue a record for writing. Blocks while MAX_PENDING_RECORDS are queued.
 
-        Raises RecordingError when the recorder has ended: closed, or by a fault in the program.
+        Raises:
+            RecordingError: The recorder was closed, or ended by a bug.
         """
         self._incoming.append(record)
         if len(self._incoming) >= self._wake_threshold:
             self._apply_backpressure()
 
     def apply_remote(self, event: AnyEvent) -> None:
-        """Take an event into the state that another rank of the run records. Waits, and raises, as `put` does."""
+        """Apply an event that another rank records to the state, without writing it. Blocks and raises like `put`."""
         self._incoming.append(_RemoteEvent(event))
         if len(self._incoming) >= self._wake_threshold:
             self._apply_backpressure()
 
     def _apply_backpressure(self) -> None:
-        """Have those that wait written, and wait while they are too many."""
+        """Wake the thread, and wait while too many records are queued."""
         if not self._wake.is_set():
             self._wake.set()
         while len(self._incoming) >= MAX_PENDING_RECORDS and self._thread.is_alive():
@@ -120,84 +127,87 @@ class Recorder:
         self._check_alive()
 
     def flush(self) -> bool:
-        """Return once everything put so far would survive a loss of power; False if it cannot be written now.
+        """Write all queued records and sync them to the disk. Blocks.
 
-        Raises RecordingError as `put` does.
+        Returns:
+            True if they were written; False if the disk rejects writes.
+
+        Raises:
+            RecordingError: The recorder was closed, or ended by a bug.
         """
-        return self._ask(_RecorderCommand(sync=True)).written
+        return self._execute(_RecorderCommand(sync=True)).written
 
     def snapshot(self) -> Keyframe:
-        """The state after everything put so far, whether it could be written or not. Raises as `put` does."""
-        keyframe = self._ask(_RecorderCommand(snapshot=True)).keyframe
+        """Return the state after all queued records, even if they could not be written. Raises like `put`."""
+        keyframe = self._execute(_RecorderCommand(snapshot=True)).keyframe
         assert keyframe is not None
         return keyframe
 
     def close(self) -> None:
-        """Write what is left, pack the segment, and end. If that cannot be, `failure` says what was lost."""
+        """Write the remaining records, pack the segment and end the thread. If it fails, `failure` names the losses."""
         self._closing = True
         self._wake.set()
         self._thread.join()
 
-    def _ask(self, request: _RecorderCommand) -> _RecorderCommand:
-        self._requests.append(request)
+    def _execute(self, command: _RecorderCommand) -> _RecorderCommand:
+        self._commands.append(command)
         self._wake.set()
-        while not request.done.wait(timeout=0.1):
+        while not command.done.wait(timeout=0.1):
             self._check_alive()
-        return request
+        return command
 
     def _check_alive(self) -> None:
         if not self._thread.is_alive():
-            raise RecordingError(f"the recorder of {self.directory} has ended") from self._broken
+            raise RecordingError(f"the recorder of {self.directory} is closed") from self._bug
 
-    # What follows runs in the recorder's thread.
+    # The methods below run in the recorder's thread.
 
     def _run(self) -> None:
         try:
             while not self._closing:
                 self._wake.wait(FLUSH_INTERVAL_S if self._failure is None else RETRY_INTERVAL_S)
                 self._wake.clear()
-                self._catch_up()
-                self._answer()
-            self._end()
-        except Exception as error:  # noqa: BLE001 - it is raised again in the engine's thread, by the next call
-            self._broken = error
-            self._failure = f"the recorder of {self.directory} has broken down: {error!r}"
+                self._write_pending()
+                self._run_commands()
+            self._finish()
+        except Exception as error:  # noqa: BLE001 - the next call raises it in the engine's thread
+            self._bug = error
+            self._failure = f"the recorder of {self.directory} failed with a bug: {error!r}"
         finally:
             self._wake_threshold = 0
 
-    def _catch_up(self) -> bool:
-        """Write everything that has come. False while the disk refuses."""
+    def _write_pending(self) -> bool:
+        """Write all queued records. Returns False if the disk rejects writes."""
         try:
             while self._batch or self._incoming:
-                self._take()
+                self._fill_batch()
                 self._write()
-            self._pack()
+            self._start_packing()
         except OSError as error:
             self._failure = _write_error(self.directory, error)
             return False
         self._failure = None
         return True
 
-    def _take(self) -> None:
-        """Take what comes next, unless something is still on its way: a batch of events, or one Keyframe."""
+    def _fill_batch(self) -> None:
+        """Dequeue the next batch, several events or one Keyframe, unless the last batch was not written yet."""
         if self._batch:
             return
-        take, taken = self._incoming.popleft, self._batch
+        pop, batch = self._incoming.popleft, self._batch
         for _ in range(min(len(self._incoming), WRITE_BATCH_RECORDS)):
-            record = take()
+            record = pop()
             if type(record) is Keyframe:
-                if taken:
+                if batch:
                     self._incoming.appendleft(record)
                 else:
-                    taken.append(record)
+                    batch.append(record)
                 return
-            taken.append(record)
+            batch.append(record)
 
     def _write(self) -> None:
-        """Write what was taken, and fold it. Raises OSError; then it is still taken."""
+        """Write the batch and apply it to the state. Raises OSError; then the batch is kept."""
         if self._segment is not None and self._segment.is_deleted:
-            gone = "has vanished, with the events in it: they are lost unless it comes back"
-            self.notices.append(f"{self._segment.path} {gone}")
+            self.notices.append(f"{self._segment.path} was deleted; its events are lost unless the file is restored")
             segment, self._segment = self._segment, None
             with suppress(OSError):
                 segment.close()
@@ -205,53 +215,53 @@ class Recorder:
         if isinstance(first, Keyframe):
             self._begin_segment(first)
         else:
-            own = [record for record in self._batch if type(record) is not _RemoteEvent]
-            if own:
+            local = [record for record in self._batch if type(record) is not _RemoteEvent]
+            if local:
                 segment = self._segment or self._begin_segment(Keyframe.from_state(self._state))
-                segment.append(encode_lines(own))
+                segment.append(encode_lines(local))
         self._state = _fold(self._state, self._batch)
         self._batch = []
         if self._segment is not None and self._segment.size >= MAX_SEGMENT_BYTES:
             self._begin_segment(Keyframe.from_state(self._state))
 
     def _begin_segment(self, keyframe: Keyframe) -> SegmentWriter:
-        """Finish the segment, and begin the next with a Keyframe. Raises OSError; then nothing has changed."""
-        begun = SegmentWriter(segment_path(self.directory, self._number + 1), encode_json(keyframe) + b"\n")
+        """Finish the segment and begin the next one with a Keyframe. Raises OSError; then nothing has changed."""
+        writer = SegmentWriter(segment_path(self.directory, self._number + 1), encode_json(keyframe) + b"\n")
         self._number += 1
         self._finish_segment()
-        self._segment = begun
-        return begun
+        self._segment = writer
+        return writer
 
     def _finish_segment(self) -> None:
         segment, self._segment = self._segment, None
         if segment is None:
             return
-        self._finished.append(segment.path)
+        self._unpacked.append(segment.path)
         try:
             segment.close()
-        except OSError as error:  # its descriptor is gone all the same
-            self.notices.append(f"{segment.path} could not be finished, and may lack events: {error.strerror}")
+        except OSError as error:  # its descriptor is closed nevertheless
+            self.notices.append(f"{segment.path} could not be closed and may lack events: {error.strerror}")
 
-    def _pack(self) -> None:
-        """Have finished segments packed, beside what goes on: it takes seconds each."""
-        if self._finished and not self._packer.is_alive():
-            finished, self._finished = self._finished, []
-            self._packer = threading.Thread(target=_pack_all, args=(finished,), name="packer", daemon=True)
-            self._packer.start()
+    def _start_packing(self) -> None:
+        """Pack finished segments in another thread, because each takes seconds."""
+        if self._unpacked and not self._packing_thread.is_alive():
+            unpacked, self._unpacked = self._unpacked, []
+            self._packing_thread = threading.Thread(target=_compress_all, args=(unpacked,), name="packer", daemon=True)
+            self._packing_thread.start()
 
-    def _answer(self) -> None:
-        while self._requests:
-            request = self._requests.popleft()
-            request.written = self._catch_up()
-            if request.sync and request.written:
-                request.written = self._sync()
-            if request.snapshot:
-                # No event can have come since: the one who asks is the one who emits.
-                waiting = [*self._batch, *self._incoming.copy()]
-                request.keyframe = Keyframe.from_state(
-                    _fold(Keyframe.from_state(self._state).decode_state(), waiting) if waiting else self._state
+    def _run_commands(self) -> None:
+        while self._commands:
+            command = self._commands.popleft()
+            command.written = self._write_pending()
+            if command.sync and command.written:
+                command.written = self._sync()
+            if command.snapshot:
+                # No event arrived since the command: the thread that sent it is the only one that emits events.
+                pending = [*self._batch, *self._incoming.copy()]
+                command.keyframe = Keyframe.from_state(
+                    _fold(Keyframe.from_state(self._state).decode_state(), pending) if pending else self._state
                 )
-            request.done.set()
+            command.done.set()
 
     def _sync(self) -> bool:
         try:
@@ -262,40 +272,40 @@ class Recorder:
             return False
         return True
 
-    def _end(self) -> None:
-        self._catch_up()
+    def _finish(self) -> None:
+        self._write_pending()
         if self._failure:
             time.sleep(RETRY_INTERVAL_S)
-            self._catch_up()
-        self._answer()
+            self._write_pending()
+        self._run_commands()
         self._sync()
         self._finish_segment()
         lost = len(self._batch) + len(self._incoming)
         if self._failure and lost:
             self._failure = f"{self._failure}; the last {lost} events are lost"
-        elif self.notices:  # nobody takes them out any more
+        elif self.notices:  # the hub does not read them any more
             self._failure = "; ".join(self.notices)
-        if self._packer.is_alive():
-            self._packer.join()
-        _pack_all(self._finished)
+        if self._packing_thread.is_alive():
+            self._packing_thread.join()
+        _compress_all(self._unpacked)
 
 
-def _pack_all(segments: Iterable[Path]) -> None:
+def _compress_all(segments: Iterable[Path]) -> None:
     for path in segments:
-        # Where there is no room for it, the plain file stays: it reads as well, and the next recorder packs it.
+        # If the disk is full, the plain file stays. It is as readable, and the next recorder packs it.
         with suppress(OSError):
             compress_segment(path)
 
 
 @final
 class _RemoteEvent(NamedTuple):
-    """An event that changes the state, and is recorded elsewhere."""
+    """An event that changes the state, but is recorded by another rank."""
 
     event: AnyEvent
 
 
 class _RecorderCommand:
-    """A question to the recorder's thread, and its answer."""
+    """A command to the recorder's thread, and its result."""
 
     def __init__(self, *, sync: bool = False, snapshot: bool = False) -> None:
         self.sync = sync
@@ -306,7 +316,7 @@ class _RecorderCommand:
 
 
 def _fold(state: RunState, records: Iterable[Record | _RemoteEvent]) -> RunState:
-    """The state after the records; the one given is used up."""
+    """Return the state after the records. The given state is modified; the caller must not use it any more."""
     for record in records:
         if type(record) is _RemoteEvent:
             state.apply(record.event)

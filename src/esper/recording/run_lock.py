@@ -17,22 +17,24 @@ except ImportError:  # Windows
     fcntl = None
 
 LOCK_FILE = "run.lock"
-"""File in the run's directory. It stays when the run has ended: what counts is whether it is locked."""
+"""Name of the lock file in the directory of a run. The file outlives the run; only the lock on it shows a live run."""
 LOCK_TIMEOUT_S = 1.0
-"""Seconds for which a lock is tried: `is_live` holds it for an instant."""
+"""Seconds for which locking is retried, because `is_live` of another process holds the lock for an instant."""
+_NOT_LISTED = "`attach` and `runs` will not list this run as live"
 
 
 class LockHolder(msgspec.Struct):
-    """The process that trains a run, or was the last to do so."""
+    """The process that trains a run, or trained it last."""
 
     pid: int
     host: str
 
 
 def is_live(directory: Path) -> bool:
-    """Whether a process trains the run in this directory now; False where the system or the disk knows no locks.
+    """Return True if a process trains the run; False also where the system or the filesystem has no file locks.
 
-    Raises OSError if the lock is there, but may not be opened.
+    Raises:
+        OSError: The lock file exists, but cannot be opened.
     """
     if fcntl is None:
         return False
@@ -44,7 +46,7 @@ def is_live(directory: Path) -> bool:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # no locks here: `RunLock.problem` has told
+    except OSError:  # no file locks here: `RunLock.warning` reports it
         return False
     finally:
         os.close(file)
@@ -52,12 +54,12 @@ def is_live(directory: Path) -> bool:
 
 
 def live_since(directory: Path) -> float:
-    """When the process that trains a live run began to, seconds since the epoch. Raises OSError."""
+    """Return when the process that trains a live run started to, in seconds since the epoch. Raises OSError."""
     return (directory / LOCK_FILE).stat().st_mtime
 
 
 def read_holder(directory: Path) -> LockHolder | None:
-    """Who holds the lock of a run, or was the last to; None where that was not written down."""
+    """Return the current or last holder of the lock of a run; None if the lock file does not name it."""
     try:
         return msgspec.json.decode((directory / LOCK_FILE).read_bytes(), type=LockHolder)
     except (OSError, msgspec.DecodeError):
@@ -65,24 +67,30 @@ def read_holder(directory: Path) -> LockHolder | None:
 
 
 def writer_has_exited(directory: Path) -> bool:
-    """Whether it is known that whoever recorded in this directory last does so no longer: a process of this machine.
+    """Return True if the last process that recorded to this directory ran on this machine and has exited.
 
-    Raises OSError as `is_live` does.
+    For a process on another machine the result is False, because its exit cannot be observed.
+
+    Raises:
+        OSError: The lock file exists, but cannot be opened.
     """
     holder = read_holder(directory)
     return holder is not None and holder.host == socket.gethostname() and not is_live(directory)
 
 
 class RunLock:
-    """Makes a run count as alive until it is released, or the process ends.
+    """Lock that marks a run as live until it is released or the process exits.
+
+    Args:
+        directory: Directory of the run; it is created if it does not exist.
 
     Raises:
-        RecordingError: another process trains the run, or the directory cannot be written.
+        RecordingError: Another process trains the run, or the directory cannot be written.
     """
 
     def __init__(self, directory: Path) -> None:
         self.warning: str | None = None
-        """Why the run does not count as alive although it is: a sentence for people."""
+        """Why the run is not shown as live although it is, one sentence for the user; None if it is locked."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._file = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
@@ -93,13 +101,18 @@ class RunLock:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, msgspec.json.encode(LockHolder(pid=os.getpid(), host=socket.gethostname())), 0)
         except OSError as error:
-            self.warning = f"nobody can see that this run is alive: {directory / LOCK_FILE}: {error.strerror}"
+            self.warning = f"cannot lock {directory / LOCK_FILE} ({error.strerror}); {_NOT_LISTED}"
         except RecordingError:
             os.close(self._file)
             raise
 
     def _lock(self, directory: Path) -> None:
-        """Raises RecordingError if another process has it, OSError if there are no locks."""
+        """Acquire the lock.
+
+        Raises:
+            RecordingError: Another process holds the lock.
+            OSError: The filesystem has no file locks.
+        """
         deadline = time.monotonic() + LOCK_TIMEOUT_S
         while fcntl is not None:
             try:
@@ -109,14 +122,14 @@ class RunLock:
                 if time.monotonic() > deadline:
                     raise RecordingError(_locked_message(directory)) from None
                 time.sleep(0.01)
-        self.warning = "nobody can see that this run is alive: this system has no file locks"
+        self.warning = f"this system has no file locks; {_NOT_LISTED}"
 
     def release(self) -> None:
-        """The run is over."""
+        """Release the lock, which ends the run."""
         os.close(self._file)
 
 
 def _locked_message(directory: Path) -> str:
     holder = read_holder(directory)
     who = f"process {holder.pid} on {holder.host}" if holder else "another process"
-    return f"{directory} is being trained by {who}: stop that run first, or watch it with esper-sanctum attach"
+    return f"{directory} is being trained by {who}; stop that run first, or watch it with `esper-sanctum attach`"

@@ -10,15 +10,16 @@ from pathlib import Path
 from esper.recording.segments import ReadError, list_segments, packed_path
 
 LAST_ALIAS = "last"
-"""Stands for the run that was written to last."""
+"""Name that stands for the run that was written to last."""
 MAX_SUGGESTIONS = 3
-"""Names offered in place of one that is not there."""
+"""Number of run names that are suggested for one that was not found."""
 
 
 def make_run_directory(task: str, now: datetime, telemetry_dir: Path) -> Path:
-    """A new directory, named by the task and the time, and a number where that is taken: no other run gets the same.
+    """Create a run directory named after task and time, with a number if the name is taken. Safe between processes.
 
-    Raises OSError.
+    Raises:
+        OSError: The directory cannot be created.
     """
     telemetry_dir.mkdir(parents=True, exist_ok=True)
     name = candidate = f"{task}-{now:%Y%m%d-%H%M%S}"
@@ -34,9 +35,9 @@ def make_run_directory(task: str, now: datetime, telemetry_dir: Path) -> Path:
 
 
 def list_runs(telemetry_dir: Path) -> list[Path]:
-    """The run directories, the one written to last first; none if there is no such directory.
+    """Return the run directories, the one written to last first; empty if the telemetry directory does not exist.
 
-    One that may not be looked into, as another person's, is none of ours.
+    Directories that this user may not read are left out.
     """
     if not telemetry_dir.is_dir():
         return []
@@ -49,28 +50,33 @@ def list_runs(telemetry_dir: Path) -> list[Path]:
 
 
 def resolve_run(text: str, telemetry_dir: Path) -> Path:
-    """The recording that is meant: a path, the name of a run under the telemetry directory, or `last`.
+    """Return the path of a recording.
 
-    Raises ReadError if there is none, with the nearest names.
+    Args:
+        text: Run name, path, or `last`.
+        telemetry_dir: Directory that contains the runs.
+
+    Raises:
+        ReadError: There is no such recording; the message suggests similar names.
     """
     runs = list_runs(telemetry_dir)
     if text == LAST_ALIAS:
         if not runs:
-            raise ReadError(f"there is no last run: {telemetry_dir} holds none yet")
+            raise ReadError(f"cannot resolve `{LAST_ALIAS}`: {telemetry_dir} contains no runs")
         return runs[0]
     for path in (Path(text), telemetry_dir / text):
         if path.exists():
             return path
     names = [run.name for run in runs]
     if nearest := difflib.get_close_matches(text, names, n=MAX_SUGGESTIONS, cutoff=0.4):
-        offer = f"did you mean {' or '.join(nearest)}"
+        hint = f"did you mean {' or '.join(nearest)}?"
     else:
-        offer = f"the newest there: {', '.join(names[:MAX_SUGGESTIONS])}" if names else "it holds no runs yet"
-    raise ReadError(f"there is no file {text!r}, nor a run of that name in {telemetry_dir}: {offer}")
+        hint = f"newest runs: {', '.join(names[:MAX_SUGGESTIONS])}" if names else "it contains no runs"
+    raise ReadError(f"{text!r} is neither a file nor a run in {telemetry_dir}; {hint}")
 
 
 def shortest_name(path: Path, telemetry_dir: Path) -> str:
-    """What a person types to mean a recording: the name of a run under the telemetry directory, or else a path."""
+    """Return the shortest text that `resolve_run` resolves to a recording: the name of the run, or a path."""
     path = path.resolve()
     if path.parent == telemetry_dir.resolve():
         return path.name
@@ -78,10 +84,10 @@ def shortest_name(path: Path, telemetry_dir: Path) -> str:
 
 
 def last_write_time(run: Path) -> float | None:
-    """When a run's events, or its manifest, last changed; None for a directory that is no run."""
+    """Return when events or manifest of a run last changed, in seconds since the epoch; None if it is no run."""
     times: list[float] = []
     segments = list_segments(run)
-    for path in (*segments, *map(packed_path, segments), run / "run.json"):  # one may be packed while it is looked at
+    for path in (*segments, *map(packed_path, segments), run / "run.json"):  # a segment may be packed meanwhile
         with suppress(FileNotFoundError):
             times.append(path.stat().st_mtime)
     return max(times, default=None)

@@ -1,6 +1,6 @@
 """Follows a recording while it is written.
 
-However long a run is, its present is near: every segment opens with a Keyframe, so the last one is enough.
+However long a run is, its current state is near: every segment opens with a Keyframe, so the last segment is enough.
 """
 
 from __future__ import annotations
@@ -27,30 +27,34 @@ from esper.telemetry.state import Keyframe, Record
 
 
 class RecordingFollower:
-    """The records of a run from the last Keyframe on; those of several ranks from the first on.
+    """Reader of the records of a run from its last Keyframe on; if it has several ranks, from the first record on.
 
     Args:
-        run: its directory.
+        run: Directory of the run.
     """
 
     def __init__(self, run: Path) -> None:
         self.notices: list[str] = []
-        """What could not be read, or was skipped: sentences for people."""
+        """Sentences for the user about what was damaged, missing or skipped; only appended to."""
         self._run = run
         self._source: RecordSource | None = None
         self._offset = 0
-        """Bytes of it that were read."""
+        """Bytes of the source that were read."""
         self._envs = 0
+        """Number of envs; 0 if not known yet."""
         self._seq = -1
-        """Of the last record."""
-        self._damaged = 0
-        self._strange: set[str] = set()
-        """Unknown types that were told of."""
+        """Number of the last record."""
+        self._num_damaged = 0
+        self._unknown_types: set[str] = set()
+        """Unknown types that were reported."""
 
     def poll(self) -> Iterator[Record]:
-        """What was written since the last poll: first a Keyframe, later those only that the run went back to.
+        """Yield the records written since the last poll.
 
-        Raises ReadError if it cannot be read, or is of a version that this one cannot read.
+        The first record is a Keyframe. Later Keyframes are yielded only if they restore an earlier state.
+
+        Raises:
+            ReadError: The recording cannot be read, or another version wrote it.
         """
         try:
             ranks = rank_directories(self._run)
@@ -61,40 +65,39 @@ class RecordingFollower:
             return
         if self._source is None:
             self._source = MergedRecording(self._run) if ranks else DecodedSegment(paths[-1])
-        gone = isinstance(self._source, DecodedSegment) and self._source.path not in paths
-        if not gone:
-            yield from self._read_on(self._source)
+        is_deleted = isinstance(self._source, DecodedSegment) and self._source.path not in paths
+        if not is_deleted:
+            yield from self._read_to_end(self._source)
         if isinstance(self._source, DecodedSegment):
             for path in [later for later in paths if later > self._source.path]:
-                if gone:
-                    self.notices.append(f"{self._source.path} has vanished: what was not read of it is lost")
-                    gone = False
+                if is_deleted:
+                    self.notices.append(f"{self._source.path} was deleted; its unread events are lost")
+                    is_deleted = False
                 elif self._source.remainder(self._offset):
                     self.notices.append(partial_line_message(self._source.path))
                 self._source, self._offset = DecodedSegment(path), 0
-                yield from self._read_on(self._source)
+                yield from self._read_to_end(self._source)
 
-    def _read_on(self, source: RecordSource) -> Iterator[Record]:
-        """Read a source to its end."""
-        going = True
-        while going:
-            going = False
-            for end, _, found in source.scan(self._offset, self._envs):
+    def _read_to_end(self, source: RecordSource) -> Iterator[Record]:
+        found_keyframe = True
+        while found_keyframe:
+            found_keyframe = False
+            for end, _, content in source.scan(self._offset, self._envs):
                 self._offset = end
-                if isinstance(found, Keyframe):
-                    yield from self._apply_keyframe(found)
-                    going = True  # with as many envs as the Keyframe has
+                if isinstance(content, Keyframe):
+                    yield from self._apply_keyframe(content)
+                    found_keyframe = True  # scan again, with the number of envs in the Keyframe
                     break
-                if isinstance(found, UnreadableLine):
-                    self._skip(source, end, found)
+                if isinstance(content, UnreadableLine):
+                    self._skip(source, end, content)
                     continue
-                if isinstance(found[0], ev.RunStarted):
-                    self._envs = len(found[0].lanes)
-                self._seq = found[-1].seq
-                yield from found
+                if isinstance(content[0], ev.RunStarted):
+                    self._envs = len(content[0].lanes)
+                self._seq = content[-1].seq
+                yield from content
 
     def _apply_keyframe(self, keyframe: Keyframe) -> Iterator[Keyframe]:
-        """A Keyframe that says nothing new, as that of a next segment, is kept back."""
+        """Yield a Keyframe, unless it only repeats the current state, as at the start of the next segment."""
         try:
             self._envs = len(keyframe.decode_state().envs)
         except msgspec.DecodeError as error:
@@ -105,11 +108,12 @@ class RecordingFollower:
 
     def _skip(self, source: RecordSource, end: int, bad: UnreadableLine) -> None:
         if bad.type_name is None or bad.type_name in RECORD_TYPES:
-            self._damaged += 1
-            if self._damaged <= MAX_DAMAGE_NOTICES:
+            self._num_damaged += 1
+            # Beyond the limit no line is located, because that reads the file from its start.
+            if self._num_damaged <= MAX_DAMAGE_NOTICES:
                 self.notices.append(damaged_line_message(source.describe_line(end), bad.reason))
-            elif self._damaged == MAX_DAMAGE_NOTICES + 1:
-                self.notices.append("more lines are damaged and are skipped: replay tells of them")
-        elif bad.type_name not in self._strange:
-            self._strange.add(bad.type_name)
+            elif self._num_damaged == MAX_DAMAGE_NOTICES + 1:
+                self.notices.append("more lines are damaged and were skipped; replay the run to count them")
+        elif bad.type_name not in self._unknown_types:
+            self._unknown_types.add(bad.type_name)
             self.notices.append(unknown_type_message(bad.type_name))

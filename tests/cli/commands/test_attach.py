@@ -66,7 +66,7 @@ def ended_run(folder: Path, name: str = "over") -> Path:
             "telemetry/over/events-00001.jsonl is not the directory of a run: esper-sanctum replay "
             "telemetry/over/events-00001.jsonl shows it",
         ),
-        (("ovre",), "there is no file 'ovre', nor a run of that name in telemetry: did you mean over"),
+        (("ovre",), "'ovre' is neither a file nor a run in telemetry; did you mean over"),
         (("--telemetry-dir", "none"), "no run in none is live: esper-sanctum replay last shows the last one"),
     ],
 )
@@ -165,7 +165,7 @@ def test_run_without_a_socket_warns_and_trains(
     [
         (("--envs", "0"), "--envs '0' is not valid: it must be a whole number >= 1"),
         (("--devices", "cpu:9999"), "--devices cpu:9999 is not there: this machine has cpu:0"),
-        (("--resume", "none"), "there is no file 'none', nor a run of that name in telemetry"),
+        (("--resume", "none"), "'none' is neither a file nor a run in telemetry"),
     ],
 )
 def test_detach_reports_startup_errors_at_once(arguments: tuple[str, ...], named: str, tmp_path: Path) -> None:

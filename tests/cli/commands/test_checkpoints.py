@@ -144,7 +144,7 @@ def test_checkpoints_of_run_without_any_says_so(tmp_path: Path, capsys: pytest.C
     [
         ("", " is not a run: it holds neither run.json nor checkpoints/"),
         ("file.txt", " is not a run: it holds neither run.json nor checkpoints/"),
-        ("nothing", "nor a run of that name in telemetry: it holds no runs yet"),
+        ("nothing", "is neither a file nor a run in telemetry; it contains no runs"),
     ],
 )
 def test_checkpoints_of_missing_run_is_refused(

@@ -74,7 +74,7 @@ def test_evaluate_same_seed_gives_the_same_episodes(trained: Path, capsys: pytes
         (("--episodes", "1"), "--episodes 1 is not valid: it must be 2 or more"),
         (("--seed", "-1"), "--seed -1 is not valid: it must be 0 or more"),
         (("--devices", "tpu:0"), "--devices 'tpu:0' is not a device"),
-        (("--checkpoint", "nowhere"), "there is no file 'nowhere', nor a run of that name in telemetry"),
+        (("--checkpoint", "nowhere"), "'nowhere' is neither a file nor a run in telemetry"),
     ],
 )
 def test_evaluate_refuses_invalid_options(

@@ -46,7 +46,7 @@ def test_replay_against_missing_run_is_refused(tmp_path: Path, capsys: pytest.Ca
 
     assert main(["replay", "a", "--against", "c", "--no-tui", "--telemetry-dir", str(tmp_path)]) == 2
 
-    assert "there is no file 'c', nor a run of that name" in capsys.readouterr().err
+    assert "'c' is neither a file nor a run" in capsys.readouterr().err
 
 
 def test_replay_narrate_prints_history_from_a_moment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,7 +157,7 @@ def test_serve_refuses_invalid_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert refused(capsys) == "there is no last run: telemetry holds none yet"
+    assert refused(capsys) == "cannot resolve `last`: telemetry contains no runs"
     (tmp_path / "notes.txt").write_text("no recording\n" * 100)
     assert "notes.txt is not a recording of esper-sanctum" in refused(capsys, "notes.txt")
     write_segment(tmp_path / "run", 1, recording(example_run()))
