@@ -34,13 +34,13 @@ def test_address_accepts_common_spellings() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("night#", "'' in 'night#' says nothing: write RUN#step=812"),
-        ("night#step=x", "'step=x' in"),
-        ("night#setp=3", "'setp=3' in 'night#setp=3' says nothing: did you mean step?"),
-        ("night#env=-1", "'env=-1' in 'night#env=-1' is not valid: env takes a whole number"),
-        ("night#step=²", "'step=²' in"),
-        ("night#env=1&env=2", "gives env twice: write one"),
-        ("night#step=1&round=2", "names two moments, round and step: write one"),
+        ("night#", "invalid part '' in 'night#'; expected an address such as RUN#step=812"),
+        ("night#step=x", "'step=x' of"),
+        ("night#setp=3", "unknown key in 'setp=3' of 'night#setp=3'; did you mean step?"),
+        ("night#env=-1", "invalid value in 'env=-1' of 'night#env=-1'; env must be a whole number"),
+        ("night#step=²", "'step=²' of"),
+        ("night#env=1&env=2", "contains env twice; remove one"),
+        ("night#step=1&round=2", "contains two moments, round and step; remove one"),
         ("night#step", "'step' in"),
     ],
 )

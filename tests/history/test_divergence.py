@@ -48,7 +48,7 @@ def test_divergence_names_the_first_changed_event(tmp_path_factory: pytest.TempP
     where = RUN[index]
     assert isinstance(where, tuple(DETERMINISTIC_EVENTS))
     assert f"a and b diverge at round {where.round}" in comparison.description
-    assert f"round {where.round} against 7" in comparison.description
+    assert f"round {where.round} vs 7" in comparison.description
 
 
 def test_divergence_ignores_seq_time_and_requests(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_divergence_ignores_seq_time_and_requests(tmp_path: Path) -> None:
     comparison = compare(tmp_path, stamp(other, start=5.0))
 
     assert comparison.divergence is None
-    assert comparison.description == f"a and b computed the same as far as both go: {len(COMPUTED_AT)} equal events"
+    assert comparison.description == f"a and b are equal until one of them ends: {len(COMPUTED_AT)} equal events"
 
 
 def test_divergence_treats_two_nans_as_equal(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_divergence_finds_a_nan_in_one_run(tmp_path: Path) -> None:
 
     assert found is not None
     assert (found.round, found.step, found.env) == (1, 1, 2)
-    assert "loss 2 against nan" in found.text
+    assert "loss 2 vs nan" in found.text
 
 
 def test_divergence_names_nested_fields(tmp_path: Path) -> None:
@@ -90,9 +90,9 @@ def test_divergence_names_nested_fields(tmp_path: Path) -> None:
     found = compare(tmp_path, doctored(index, slots=slots, reward_parts={**step.reward_parts, "rent": 0.0})).divergence
 
     assert found is not None
-    assert "reward_parts.rent -0.05 against 0" in found.text
-    assert "slots[1].alpha 0.5 against 0.25" in found.text
-    assert "slots[1].contribution 0.04 against nothing" in found.text
+    assert "reward_parts.rent -0.05 vs 0" in found.text
+    assert "slots[1].alpha 0.5 vs 0.25" in found.text
+    assert "slots[1].contribution 0.04 vs no value" in found.text
 
 
 def test_divergence_finds_another_event_type(tmp_path: Path) -> None:
@@ -102,22 +102,22 @@ def test_divergence_finds_another_event_type(tmp_path: Path) -> None:
 
     assert found is not None
     assert found.position == index + 1
-    assert "SeedMoved against" in found.text
+    assert "SeedMoved vs" in found.text
 
 
 def test_divergence_ignores_an_early_end(tmp_path: Path) -> None:
     comparison = compare(tmp_path, RUN[:40])
 
     assert comparison.divergence is None
-    assert "as far as both go" in comparison.description
+    assert "equal until one of them ends" in comparison.description
 
 
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (doctored(0, seed=3), "a has the seed 0 and b 3: they differ from the start"),
-        (doctored(0, task="digits"), "a has the task digits_impaired and b digits: they differ from the start"),
-        (example_run(envs=2), "a has the number of envs 4 and b 2: they differ from the start"),
+        (doctored(0, seed=3), "a has seed 0, b has 3; they are not comparable"),
+        (doctored(0, task="digits"), "a has task digits_impaired, b has digits; they are not comparable"),
+        (example_run(envs=2), "a has number of envs 4, b has 2; they are not comparable"),
     ],
 )
 def test_incomparable_runs_are_not_compared(other: Sequence[ev.AnyEvent], said: str, tmp_path: Path) -> None:

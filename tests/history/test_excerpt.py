@@ -56,7 +56,7 @@ def test_moments_have_the_same_names_in_an_excerpt(history: History, tmp_path: P
     for text in (f"step:{len(STEP)}", f"event:{len(RUN) - 3}", f"step:{len(STEP) - 1}"):
         seen = [where.state_at(parse_moment(text, where)) for where in (history, piece)]
         assert repr(seen[0]) == repr(seen[1])
-    with pytest.raises(MomentError, match=f"there is no step:1 in this recording: it has step:.* to step:{len(STEP)}"):
+    with pytest.raises(MomentError, match=f"step:1 is not in this recording; it has step:.* to step:{len(STEP)}"):
         parse_moment("step:1", piece)
 
 

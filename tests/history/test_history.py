@@ -98,7 +98,7 @@ def test_truncated_packed_file_opens_with_a_notice(tmp_path: Path) -> None:
         assert history.length < len(SHORT)
         assert repr(list(history.events())) == repr(SHORT[: history.length])
         second = len(zstandard.compress(SHORT_BYTES[:2000]))
-        assert size == second or "not all of it can be unpacked" in history.notices[0]
+        assert size == second or "could not be unpacked completely" in history.notices[0]
 
 
 @given(offset=st.integers(0, len(SHORT_BYTES) - 2), value=st.integers(0, 255))
@@ -177,7 +177,7 @@ def test_flipped_byte_in_packed_file_loses_its_frame(tmp_path: Path, data: st.Da
 
     history = open_history(path)
 
-    assert "not all of it can be unpacked" in history.notices[-1]
+    assert "could not be unpacked completely" in history.notices[-1]
     without = RUN[: cuts[struck] - 1] + RUN[cuts[struck + 1] - 1 :]
     # Where the flag was struck that promises a checksum, the frame is whole, and the checksum no frame.
     assert repr(list(history.events())) in (repr(without), repr(RUN))
@@ -196,7 +196,7 @@ def test_frame_with_wrong_length_keeps_later_frames(tmp_path: Path) -> None:
     history = open_history(path)
 
     missing = f"20 events are missing in {tmp_path / 'swallowed.jsonl'}, from event 20 on"
-    assert history.notices == [missing, f"{path} is damaged: not all of it can be unpacked"]
+    assert history.notices == [missing, f"{path} is damaged and could not be unpacked completely"]
     assert repr(list(history.events())) == repr(RUN[:19] + RUN[39:59])
 
 
@@ -326,9 +326,9 @@ def test_foreign_file_is_refused(tmp_path: Path, content: bytes, name: str) -> N
 
 
 def test_foreign_directory_and_missing_path_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ReadError, match=r"is not a run: it holds neither run\.json nor events"):
+    with pytest.raises(ReadError, match=r"is not a run: it contains neither run\.json nor events"):
         open_history(tmp_path)
-    with pytest.raises(ReadError, match="there is no recording at"):
+    with pytest.raises(ReadError, match="no recording found at"):
         open_history(tmp_path / "nowhere")
 
 

@@ -57,16 +57,16 @@ def test_moments_accept_common_spellings(history: History, text: str, position: 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "'' is no moment: write round:14"),
-        ("noon", "'noon' is no moment"),
-        ("140%", "'140%' is no moment"),
-        ("round:0", "there is no round:0 in this recording: it has round:1 to round:2"),
+        ("", "'' is not a moment; expected round:14"),
+        ("noon", "'noon' is not a moment"),
+        ("140%", "'140%' is not a moment"),
+        ("round:0", "round:0 is not in this recording; it has round:1 to round:2"),
         ("step:11", "it has step:1 to step:10"),
         ("event:1000", f"it has event:1 to event:{len(RUN)}"),
-        ("anomaly:4", "there is no anomaly:4 in this recording: it has anomaly:1 to anomaly:2"),
-        ("9h", "9h is beyond the end of this recording, which lasts 1:46:00"),
-        ("25:00", "25:00 is no time of day"),
-        ("12:29", "this recording was not running at 12:29: it goes from 12:30:20 to 14:16:20"),
+        ("anomaly:4", "anomaly:4 is not in this recording; it has anomaly:1 to anomaly:2"),
+        ("9h", "9h is after the end of this recording, which lasts 1:46:00"),
+        ("25:00", "25:00 is not a time of day"),
+        ("12:29", "12:29 is not in this recording, which lasts from 12:30:20 to 14:16:20"),
     ],
 )
 def test_invalid_moment_is_refused(history: History, text: str, says: str) -> None:
@@ -122,7 +122,7 @@ def test_damaged_line_keeps_later_numbers(tmp_path: Path) -> None:
     assert parse_moment("step:10", history) == STEPS[9] - 2
     assert parse_moment("round:1", history) == STEPS[0]
     for lost in ("step:2", f"event:{second_step}"):
-        with pytest.raises(MomentError, match=f"there is no {lost} in this recording: its line is damaged or missing"):
+        with pytest.raises(MomentError, match=f"{lost} is not in this recording; its line is damaged or missing"):
             parse_moment(lost, history)
     with pytest.raises(MomentError, match="it has round:1 to round:1"):
         parse_moment("round:2", history)

@@ -135,7 +135,7 @@ def test_merged_reader_reports_joining_ranks(tmp_path: Path) -> None:
     write_segment(run, 2, lines([back, *first]))
     history.poll()
     assert history.length == 50 + len(first)
-    assert "went on with more ranks" in history.notices[0]
+    assert "was resumed with more ranks" in history.notices[0]
     assert_same(run, [*RUN[:50], *later])
 
 

@@ -1,1 +1,1 @@
-"""A finished or growing recording as a history: any moment, backwards and forwards."""
+"""Recordings as histories: the state at any position, playback in both directions, comparison and export."""

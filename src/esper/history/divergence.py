@@ -1,4 +1,4 @@
-"""Compares two runs: where they diverge, and the second as a ghost beside the first."""
+"""Comparison of two runs: the first event that differs, and the second run as a ghost beside the first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -28,55 +28,65 @@ DETERMINISTIC_EVENTS = frozenset(
         ev.EpisodeEnded,
     }
 )
-"""What follows from the seed. The others say when, where and at whose wish, or are derived from these."""
+"""Event types that the random seed determines. Other types depend on time, hardware or requests, or on these types."""
 EVENTS_PER_CLOCK_CHECK = 64
-"""Events compared between two looks at the clock."""
+"""Number of events compared between two reads of the clock."""
 MAX_FIELDS_SHOWN = 3
-"""Differing fields that a sentence names."""
+"""Maximum number of differing fields in a message."""
 
 
 class Divergence(NamedTuple):
-    """The first difference."""
+    """The first difference between two runs."""
 
     position: int
-    """In the history that is watched: after the event that differs."""
+    """Position in the watched history, after the event that differs."""
     elapsed: float
-    """Recorded seconds to it."""
+    """Recorded seconds from the first event of the watched history to the event that differs."""
     other_position: int
-    """In the other history, likewise."""
+    """Position in the other history, after the event that differs."""
     round: int
     step: int | None
-    """None where the event is about a whole round."""
+    """None if the event is about a whole round."""
     env: int | None
+    """None if the event is about all envs."""
     text: str
-    """One sentence for people."""
+    """One sentence for the user."""
 
 
 class DivergenceSearch:
-    """Two histories read side by side, a slice at a time, in bounded memory.
+    """Search for the first difference of two histories, in time slices and bounded memory.
 
     Args:
-        run: the history that is watched; `search` wants it read to its end, and the other too.
-        other: the one that it is held against.
-        names: of both, for sentences.
+        run: Watched history. Both histories must be completely read before `search`.
+        other: History to compare with.
+        names: Names of both runs, for messages.
     """
 
     def __init__(self, run: History, other: History, names: tuple[str, str]) -> None:
         self._names = names
         self._elapsed = run.elapsed
         self.num_equal = 0
-        """Computed events that are equal in both."""
+        """Number of deterministic events that are equal in both."""
         self.divergence: Divergence | None = None
         self.done = False
-        """Both were read as far as both go, or to the first difference; or they are unlike, and need not be."""
+        """True once the search has ended: at a difference, at the end of a history, or if the runs are incomparable."""
         self.incomparable_setting: str | None = None
-        """In what two runs differ of which one expects no likeness, such as their seeds."""
-        self._unlikeness = ""
-        """That, as a sentence."""
+        """Setting that makes the runs incomparable, such as the random seed; None if they are comparable."""
+        self._incomparable_message = ""
         self._pairs = self._read(run, other)
 
     def search(self, within: float = math.inf) -> bool:
-        """Compare on for so many seconds; True if that settled it. Raises ReadError as the histories do."""
+        """Continue the comparison.
+
+        Args:
+            within: Seconds after which the method returns.
+
+        Returns:
+            True if this call ended the search.
+
+        Raises:
+            ReadError: A history cannot be read.
+        """
         deadline = perf_counter() + within
         while not self.done:
             for _ in range(EVENTS_PER_CLOCK_CHECK):
@@ -96,57 +106,58 @@ class DivergenceSearch:
 
     @property
     def description(self) -> str:
-        """What is known so far, for people."""
-        here, there = self._names
+        """Result so far, one sentence for the user."""
+        name, other_name = self._names
         if self.incomparable_setting is not None:
-            return self._unlikeness
+            return self._incomparable_message
         if self.divergence is not None:
             return self.divergence.text
         if self.done:
-            return f"{here} and {there} computed the same as far as both go: {self.num_equal} equal events"
-        return f"{here} and {there} computed the same so far: {self.num_equal} equal events"
+            return f"{name} and {other_name} are equal until one of them ends: {self.num_equal} equal events"
+        return f"{name} and {other_name} are equal so far: {self.num_equal} equal events"
 
     def _read(self, run: History, other: History) -> Iterator[tuple[tuple[int, ev.AnyEvent], tuple[int, ev.AnyEvent]]]:
-        """What both computed, side by side, each with the position after it."""
-        made, other_made = _run_identity(run), _run_identity(other)
-        for name in made if other_made else ():
-            if made[name] != other_made[name]:
-                here, there = self._names
-                both = f"{here} has the {name} {made[name]} and {there} {other_made[name]}"
-                self.incomparable_setting, self._unlikeness = name, f"{both}: they differ from the start"
+        """Yield pairs of deterministic events of both histories, each with the position after it."""
+        settings, other_settings = _run_settings(run), _run_settings(other)
+        for setting in settings if other_settings else ():
+            if settings[setting] != other_settings[setting]:
+                name, other_name = self._names
+                both = f"{name} has {setting} {settings[setting]}, {other_name} has {other_settings[setting]}"
+                self.incomparable_setting, self._incomparable_message = setting, f"{both}; they are not comparable"
                 return
         start, other_start = _common_start(run, other)
-        yield from zip(_computed(run, start), _computed(other, other_start), strict=False)
+        yield from zip(_deterministic_events(run, start), _deterministic_events(other, other_start), strict=False)
 
     def _divergence(self, event: ev.AnyEvent, positions: tuple[int, int], differences: list[str]) -> Divergence:
-        here, there = self._names
-        round_, step, env = (getattr(event, name, None) for name in ("round", "step", "env"))
-        assert round_ is not None  # every computed event is of a round
+        name, other_name = self._names
+        round_, step, env = (getattr(event, field, None) for field in ("round", "step", "env"))
+        assert round_ is not None  # every deterministic event has a round
         place = f"round {round_}" + (f" step {step}" if step else "") + (f", env {env:02d}" if env is not None else "")
         more = f" and {len(differences) - MAX_FIELDS_SHOWN} more" if len(differences) > MAX_FIELDS_SHOWN else ""
-        what = ", ".join(differences[:MAX_FIELDS_SHOWN]) + more
-        text = f"{here} and {there} diverge at {place}: {what} (this run, the other)"
+        changes = ", ".join(differences[:MAX_FIELDS_SHOWN]) + more
+        text = f"{name} and {other_name} diverge at {place}: {changes} (first value: {name})"
         elapsed = self._elapsed(positions[0] - 1, event.time)
         return Divergence(positions[0], elapsed, positions[1], round_, step, env, text)
 
 
 def position_after(history: History, steps: int) -> int:
-    """The position after so many recorded steps; the end where there are fewer."""
+    """Return the position after that many recorded steps; the end if there are fewer."""
     return 0 if steps <= 0 else history.steps[steps - 1] if steps <= len(history.steps) else history.length
 
 
 def _common_start(run: History, other: History) -> tuple[int, int]:
-    """The positions of the first moment that is in both: the end of a step, unless both were recorded from the start.
+    """Return the positions of the first moment that is in both histories.
 
-    A recording that was cut out of a run begins in its midst.
+    This is their start, unless one of them is an excerpt, which starts within a run; then it is the end of a step.
     """
-    begun = [history.state_at(0) for history in (run, other)]
-    steps = max(state.steps_done + 1 if state.seq else 0 for state in begun)
-    return position_after(run, steps - begun[0].steps_done), position_after(other, steps - begun[1].steps_done)
+    first_states = [history.state_at(0) for history in (run, other)]
+    steps = max(state.steps_done + 1 if state.seq else 0 for state in first_states)
+    skipped, other_skipped = (state.steps_done for state in first_states)
+    return position_after(run, steps - skipped), position_after(other, steps - other_skipped)
 
 
-def _run_identity(history: History) -> dict[str, Any]:
-    """What all that a run computes depends on, named for people; nothing where the run has not said what it is."""
+def _run_settings(history: History) -> dict[str, Any]:
+    """Return the settings that determine all results of a run, keyed by their name in messages; empty at its start."""
     started = history.state_at(min(history.length, 1)).started
     if started is None:
         return {}
@@ -159,17 +170,17 @@ def _run_identity(history: History) -> dict[str, Any]:
     }
 
 
-def _computed(history: History, start: int) -> Iterator[tuple[int, ev.AnyEvent]]:
-    """The computed events from a position on, each with the position after it."""
+def _deterministic_events(history: History, start: int) -> Iterator[tuple[int, ev.AnyEvent]]:
+    """Yield the deterministic events from a position on, each with the position after it."""
     for position, event in enumerate(history.events(start), start=start + 1):
         if type(event) in DETERMINISTIC_EVENTS:
             yield position, event
 
 
 def _differing(event: ev.AnyEvent, other: ev.AnyEvent) -> Iterator[str]:
-    """What differs between two events beside their numbers and dates, in words."""
+    """Yield a description of each difference between two events, except in `seq` and `time`."""
     if type(event) is not type(other):
-        yield f"{type(event).__name__} against {type(other).__name__}"
+        yield f"{type(event).__name__} vs {type(other).__name__}"
         return
     for name in event.__struct_fields__:
         if name not in ("seq", "time"):
@@ -186,45 +197,53 @@ def _differing_values(value: Any, other: Any, name: str) -> Iterator[str]:
             for field in value.__struct_fields__:
                 yield from _differing_values(getattr(value, field), getattr(other, field), f"{name}.{field}")
         case dict(), dict():
-            for key in dict.fromkeys([*value, *other]):
-                yield from _differing_values(value.get(key), other.get(key), f"{name}.{key}")
-        case list(), list() if len(value) == len(other):
-            for index, (mine, theirs) in enumerate(zip(value, other, strict=True)):
-                yield from _differing_values(mine, theirs, f"{name}[{index}]")
+            items, other_items = cast("dict[str, Any]", value), cast("dict[str, Any]", other)
+            for key in dict.fromkeys([*items, *other_items]):
+                yield from _differing_values(items.get(key), other_items.get(key), f"{name}.{key}")
+        case list(), list() if len(cast("list[Any]", value)) == len(cast("list[Any]", other)):
+            for index, pair in enumerate(zip(cast("list[Any]", value), cast("list[Any]", other), strict=True)):
+                yield from _differing_values(*pair, f"{name}[{index}]")
         case _:
-            yield f"{name} {_word(value)} against {_word(other)}"
+            yield f"{name} {_format_value(value)} vs {_format_value(other)}"
 
 
-def _word(value: Any) -> str:
-    return "nothing" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
+def _format_value(value: Any) -> str:
+    return "no value" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 class GhostRun:
-    """A second recording whose play head goes along with the first.
+    """A second recording, overlaid on a replay at the same step.
 
     Args:
-        history: of the run that is watched.
-        other: of the rival.
+        history: History of the watched run.
+        other: History of the ghost run.
     """
 
     def __init__(self, history: History, other: History) -> None:
         self._history = history
         self._playback = Playback(other)
         self._skipped = other.state_at(0).steps_done
-        """Steps of it that were done before its recording begins."""
+        """Number of steps of the ghost run before the start of its recording."""
         self.name = other.path.resolve().name
         self.comparison = DivergenceSearch(history, other, (history.path.resolve().name, self.name))
-        self._told = False
+        self._was_reported = False
 
     @property
     def state(self) -> RunState:
-        """What was true of the rival at the step that `go_along` was last given."""
+        """State of the ghost run at the step that was last passed to `follow`."""
         return self._playback.state
 
     def follow(self, state: RunState, within: float) -> None:
-        """Go to where the rival was when as many steps had ended; for so many seconds, read on or compare.
+        """Move the ghost run to the step of the watched run; continue to read or compare it.
 
-        The first difference becomes a mark of the run that is watched. Raises ReadError as the histories do.
+        The first difference is marked in the history of the watched run.
+
+        Args:
+            state: State of the watched run.
+            within: Seconds for which to read or compare.
+
+        Raises:
+            ReadError: A history cannot be read.
         """
         history = self._playback.history
         if not history.is_fully_read:
@@ -233,14 +252,14 @@ class GhostRun:
             found = self.comparison.divergence
             self._history.marks.add(Mark(MarkKind.DIVERGENCE, found.position, found.elapsed))
         position = position_after(history, state.steps_done - self._skipped)
-        if state.step == 0 and state.round:  # a round has begun, and none of its steps has ended
+        if state.step == 0 and state.round:  # a round has started, and none of its steps has ended
             index = bisect_left(history.rounds, position)
             position = history.rounds[index] + 1 if index < len(history.rounds) else position
         self._playback.seek(position)
 
     @property
     def comparison_label(self) -> str:
-        """In a few words, how the two compare as far as is known."""
+        """Short result of the comparison so far, for the header."""
         comparison = self.comparison
         if (found := comparison.divergence) is not None:
             return f"≠ from round {found.round}{f' step {found.step}' if found.step else ''}: {self.name}"
@@ -249,8 +268,8 @@ class GhostRun:
         return f"= {self.name}" if comparison.done else f"= so far: {self.name}"
 
     def pop_message(self) -> str | None:
-        """The sentence about where the two part, or that they do not: once, when that is settled."""
-        if self._told or not self.comparison.done:
+        """Return the result of the comparison, once, when the search has ended; otherwise None."""
+        if self._was_reported or not self.comparison.done:
             return None
-        self._told = True
+        self._was_reported = True
         return self.comparison.description

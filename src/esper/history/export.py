@@ -8,9 +8,10 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib import import_module
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 import zstandard
@@ -22,21 +23,33 @@ from esper.telemetry.codec import NON_FINITE_STRINGS, encode_json, encode_lines
 from esper.telemetry.state import Keyframe
 
 Scalar: TypeAlias = str | int | float | bool
+"""Value of one cell of an exported table."""
 Columns: TypeAlias = dict[str, type[Scalar]]
+"""Types of columns, keyed by name."""
 
 PARQUET_BATCH_ROWS = 10_000
-"""Rows of a table kept until they are written."""
+"""Number of rows of a table that are written at once."""
+EXCERPT_MARGIN_S = 120.0
+"""Recorded seconds in an excerpt before and after its moment."""
+_EXCERPT_BATCH_EVENTS = 1_000
 
 
 class ExportError(Exception):
-    """An export that cannot be made. One sentence for people."""
+    """A recording cannot be exported. The text is one sentence for the user."""
 
 
 def export_csv(history: History, out: Path) -> None:
-    """Write `<Event>.csv` for each type of event, a row an event, a column a value.
+    """Write `<Event>.csv` for each event type, with one row per event and one column per value.
 
-    Values inside of others have their path as a name: `slots.early.alpha`. What was not measured is empty; what is not
-    finite is NaN, Infinity or -Infinity.
+    Columns of nested values are named by their path: `slots.early.alpha`. Values that were not measured are empty;
+    non-finite ones are NaN, Infinity or -Infinity.
+
+    Args:
+        history: Recording to export.
+        out: Empty directory.
+
+    Raises:
+        OSError: A file cannot be written.
     """
     with ExitStack() as files:
         writers: dict[type[ev.Event], csv.DictWriter[str]] = {}
@@ -49,51 +62,72 @@ def export_csv(history: History, out: Path) -> None:
 
 
 def export_parquet(history: History, out: Path) -> None:
-    """Write `<Event>.parquet` for each type of event, with the columns of `export_csv`; what was not measured is null.
+    """Write `<Event>.parquet` for each event type, with the columns of `export_csv`.
 
-    Raises ExportError if pyarrow is not installed.
+    Values that were not measured are null.
+
+    Args:
+        history: Recording to export.
+        out: Empty directory.
+
+    Raises:
+        ExportError: pyarrow is not installed.
+        OSError: A file cannot be written.
     """
     try:
-        import pyarrow
-        import pyarrow.parquet
+        # Imported by name, because pyarrow has no type annotations.
+        pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
-        raise _missing("parquet", "pyarrow") from None
-    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
+        raise _missing_package("parquet", "pyarrow") from None
+    types: dict[type[Scalar], Any] = {
+        str: pyarrow.string(),
+        int: pyarrow.int64(),
+        float: pyarrow.float64(),
+        bool: pyarrow.bool_(),
+    }
+
+    def schema(columns_of_kind: Columns) -> Any:
+        return pyarrow.schema([(name, types[value_type]) for name, value_type in columns_of_kind.items()])
+
     columns = collect_columns(history)
-    waiting: dict[type[ev.Event], list[dict[str, Scalar]]] = {kind: [] for kind in columns}
+    pending: dict[type[ev.Event], list[dict[str, Scalar]]] = {kind: [] for kind in columns}
     with ExitStack() as files:
-        writers = {
-            kind: files.enter_context(
-                pyarrow.parquet.ParquetWriter(
-                    out / f"{kind.__name__}.parquet", pyarrow.schema([(name, types[of]) for name, of in named.items()])
-                )
-            )
-            for kind, named in columns.items()
+        writers: dict[type[ev.Event], Any] = {
+            kind: files.enter_context(parquet.ParquetWriter(out / f"{kind.__name__}.parquet", schema(columns_of_kind)))
+            for kind, columns_of_kind in columns.items()
         }
 
-        def write(kind: type[ev.Event]) -> None:
-            writers[kind].write_table(pyarrow.Table.from_pylist(waiting[kind], schema=writers[kind].schema))
-            waiting[kind] = []
+        def write_batch(kind: type[ev.Event]) -> None:
+            writers[kind].write_table(pyarrow.Table.from_pylist(pending[kind], schema=writers[kind].schema))
+            pending[kind] = []
 
         for kind, row in _rows(history):
-            waiting[kind].append({name: columns[kind][name](value) for name, value in row.items()})
-            if len(waiting[kind]) == PARQUET_BATCH_ROWS:
-                write(kind)
+            pending[kind].append({name: columns[kind][name](value) for name, value in row.items()})
+            if len(pending[kind]) == PARQUET_BATCH_ROWS:
+                write_batch(kind)
         for kind in columns:
-            write(kind)
+            write_batch(kind)
 
 
 def export_tensorboard(history: History, out: Path) -> None:
-    """Write scalars for TensorBoard: `PolicyUpdated/heads/op/entropy`, `EnvStepped/env 03/accuracy`, and the like.
+    """Write scalars for TensorBoard, such as `PolicyUpdated/heads/op/entropy` and `EnvStepped/env 03/accuracy`.
 
-    The x axis counts the steps of the run over all its rounds. Readings of slots are left out: their tags would be
-    thousands. Raises ExportError if tensorboard is not installed.
+    The x axis counts the steps of the run over all rounds. Readings of slots are left out, because they would need
+    thousands of tags.
+
+    Args:
+        history: Recording to export.
+        out: Empty directory.
+
+    Raises:
+        ExportError: tensorboard is not installed.
+        OSError: A file cannot be written.
     """
     try:
         from tensorboard.summary import Writer
     except ImportError:
-        raise _missing("tensorboard", "tensorboard") from None
-    writer = Writer(str(out))
+        raise _missing_package("tensorboard", "tensorboard") from None
+    writer: Any = Writer(str(out))
     step, started = 0, history.state_at(history.length).started
     steps = started.steps if started else 0
     for event in history.events():
@@ -112,14 +146,14 @@ EXPORTERS: dict[str, Callable[[History, Path], None]] = {
     "parquet": export_parquet,
     "tensorboard": export_tensorboard,
 }
-"""What writes a history into an empty directory, by the name of the format."""
+"""Functions that write a history to an empty directory, keyed by format."""
 
 _INDEX_FIELDS = frozenset({"seq", "time", "round", "step", "env"})
-"""Fields that say where a value belongs."""
+"""Fields that identify the step or env of a value and are no values themselves."""
 
 
 def _tag_group(event: ev.AnyEvent) -> str | None:
-    """What stands before the name of a value in TensorBoard; None for events that have no curves."""
+    """Return the prefix of an event's TensorBoard tags; None for events without scalars."""
     name = type(event).__name__
     match event:
         case ev.EnvStepped() | ev.EpisodeEnded():
@@ -133,28 +167,28 @@ def _tag_group(event: ev.AnyEvent) -> str | None:
 
 
 def collect_columns(history: History) -> dict[type[ev.Event], Columns]:
-    """The columns that the events of each type need, in the order of the type's fields, and what they hold."""
+    """Return the columns of each event type, in the order of its fields."""
     found: dict[type[ev.Event], Columns] = {}
     for kind, row in _rows(history):
         columns = found.setdefault(kind, {})
         for name, value in row.items():
-            of = type(value)
-            known = columns.setdefault(name, of)
-            if known is not of:
-                columns[name] = float if {known, of} == {int, float} else str
+            value_type = type(value)
+            known = columns.setdefault(name, value_type)
+            if known is not value_type:
+                columns[name] = float if {known, value_type} == {int, float} else str
     return {kind: _in_order(kind, columns) for kind, columns in found.items()}
 
 
 def _in_order(kind: type[ev.Event], columns: Columns) -> Columns:
-    """Columns in the order of the type's fields, with the values of one slot, or one head, beside each other."""
+    """Sort columns in the order of the type's fields, and group the values of each slot or head."""
     groups: dict[str, int] = {}
     for name in columns:
         groups.setdefault(name.rpartition(".")[0], len(groups))
 
-    def place(name: str) -> tuple[int, int]:
+    def sort_key(name: str) -> tuple[int, int]:
         return kind.__struct_fields__.index(name.partition(".")[0]), groups[name.rpartition(".")[0]]
 
-    return {name: columns[name] for name in sorted(columns, key=place)}
+    return {name: columns[name] for name in sorted(columns, key=sort_key)}
 
 
 def _rows(history: History) -> Iterator[tuple[type[ev.Event], dict[str, Scalar]]]:
@@ -165,11 +199,11 @@ def _rows(history: History) -> Iterator[tuple[type[ev.Event], dict[str, Scalar]]
 
 
 def flatten_event(event: ev.AnyEvent, slots: list[str]) -> dict[str, Scalar]:
-    """The values of an event by their path; those that were not measured are left out.
+    """Return the values of an event, keyed by path such as `heads.op.entropy`; without those that were not measured.
 
     Args:
-        event: any.
-        slots: names of the run's slots, in order.
+        event: Event to flatten.
+        slots: Names of the run's slots, in order.
     """
     row: dict[str, Scalar] = {}
     for field in event.__struct_fields__:
@@ -190,12 +224,12 @@ def _flatten(path: str, value: Any, row: dict[str, Scalar]) -> None:
             for field in value.__struct_fields__:
                 _flatten(f"{path}.{field}", getattr(value, field), row)
         case dict():
-            for key, item in value.items():
+            for key, item in cast("dict[str, Any]", value).items():
                 _flatten(f"{path}.{key}", item, row)
-        case list() if value and isinstance(value[0], ev.GateCheck):
-            for check in value:
-                known = {"passed": check.passed, "value": check.value, "threshold": check.threshold}
-                _flatten(f"{path}.{check.name}", known, row)
+        case [ev.GateCheck(), *_]:
+            for check in cast("list[ev.GateCheck]", value):
+                fields = {"passed": check.passed, "value": check.value, "threshold": check.threshold}
+                _flatten(f"{path}.{check.name}", fields, row)
         case _:
             row[path] = encode_json(value).decode()
 
@@ -211,31 +245,26 @@ def _csv_value(value: Scalar) -> Scalar:
             return value
 
 
-def _missing(extra: str, package: str) -> ExportError:
+def _missing_package(extra: str, package: str) -> ExportError:
     return ExportError(f"{package} is not installed: pip install 'esper-sanctum[{extra}]'")
 
 
-EXCERPT_MARGIN_S = 120.0
-"""Recorded seconds that are kept before and after the moment."""
-_BATCH = 1_000
-
-
 def write_excerpt(history: History, position: int, directory: Path) -> Path:
-    """Write the minutes around a moment to a packed file that opens by itself: a Keyframe, and the events after it.
+    """Write the events around a moment to a packed recording that can be opened alone.
 
-    It begins and ends with whole steps. Where the run was resumed within it, another Keyframe says so.
+    It starts with a Keyframe, contains only complete steps, and has another Keyframe at each resumption of the run.
 
     Args:
-        history: of the run.
-        position: of the moment.
-        directory: where the file is made; none that is there is touched.
+        history: History of the run.
+        position: Position of the moment.
+        directory: Existing directory for the file; no existing file is overwritten.
 
     Returns:
-        The path of the file, named after the run and the step.
+        Path of the file, named after the run and the step.
 
     Raises:
-        OSError: it cannot be written; then nothing is left of it.
-        ReadError: the history cannot be read.
+        OSError: The file cannot be written; then it does not exist.
+        ReadError: The history cannot be read.
     """
     state = history.state_at(position)
     start, stop = _whole_steps(history, history.elapsed(position - 1, state.time) if position else 0.0)
@@ -249,7 +278,7 @@ def write_excerpt(history: History, position: int, directory: Path) -> Path:
             for first, last in history.contiguous_ranges(start, stop):
                 packer.write(encode_json(Keyframe.from_state(history.state_at(first))) + b"\n")
                 events = history.events(first, last)
-                while batch := list(islice(events, _BATCH)):
+                while batch := list(islice(events, _EXCERPT_BATCH_EVENTS)):
                     packer.write(encode_lines(batch))
     except BaseException:
         path.unlink()
@@ -258,7 +287,7 @@ def write_excerpt(history: History, position: int, directory: Path) -> Path:
 
 
 def _whole_steps(history: History, elapsed: float) -> tuple[int, int]:
-    """The positions of the first and the last end of a step that hold the minutes around a moment between them."""
+    """Return the ends of steps that enclose EXCERPT_MARGIN_S before and after a moment in recorded seconds."""
     steps = history.steps
     before = bisect_right(steps, history.position_at(elapsed - EXCERPT_MARGIN_S)) if elapsed > EXCERPT_MARGIN_S else 0
     after = bisect_left(steps, history.position_at(elapsed + EXCERPT_MARGIN_S))
@@ -266,7 +295,7 @@ def _whole_steps(history: History, elapsed: float) -> tuple[int, int]:
 
 
 def _new_file(directory: Path, name: str) -> tuple[Path, int]:
-    """Make a file that was not there; a number goes with the name where it is taken. Raises OSError."""
+    """Create a file, with a number in its name if the name is taken; return path and descriptor. Raises OSError."""
     for number in count(1):
         path = directory / f"{name}{f'-{number}' if number > 1 else ''}.jsonl.zst"
         try:

@@ -1,10 +1,10 @@
 """History: the events of a recording in order, and the state at any position.
 
-Two rules make one history out of several files. Every segment opens with a Keyframe, the state from which it goes on.
-Where a Keyframe goes back (a resumed run, a restored checkpoint), the events that it leaves behind were undone.
+Two rules make one history of several files. Every segment opens with a Keyframe, the state before its first event.
+Where a Keyframe has an earlier state (a resumed run, a restored checkpoint), the events after that state were undone.
 
-Memory stays bounded: events stay in the files. What is kept is a packed RunState for every few thousand of them, and
-the positions of the steps.
+Memory is bounded: events stay in the files. Only a compressed RunState per few thousand events and the positions of
+steps and rounds are kept.
 """
 
 from __future__ import annotations
@@ -31,78 +31,90 @@ __all__ = ["History", "ReadError", "open_history"]
 
 
 def open_history(path: Path, within: float = math.inf) -> History:
-    """Read a run directory, or one file of events, plain or packed.
+    """Open a recording and read it.
 
     Args:
-        path: of the directory or file.
-        within: seconds after which it returns with what it has; `poll` reads on.
+        path: Run directory, or one file of events, plain or packed.
+        within: Seconds after which the function returns with what it has read; `poll` continues.
 
     Raises:
-        ReadError: there is nothing there, or something else, or events that this version cannot read.
+        ReadError: The path does not exist, is not a recording, or holds events that this version cannot read.
     """
     if not path.exists() and not packed_path(path).exists():
-        raise ReadError(f"there is no recording at {path}")
+        raise ReadError(f"no recording found at {path}")
     history = History(path)
     history.poll(within)
     return history
 
 
 class History:
-    """The events of a run in order, without those that were undone. Position n is the moment after the first n."""
+    """Events of a run in order, without those that were undone, and the state at any position.
+
+    Position n is the moment after the first n events. Created by `open_history`.
+
+    Args:
+        path: Run directory, or one file of events, plain or packed.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Made by `open_history`."""
         self.path = path
         self.length = 0
         """Number of events."""
         self.duration = 0.0
-        """Recorded seconds to the last event."""
+        """Recorded seconds from the first event to the last."""
         self.steps = array("Q")
-        """Positions at which a step has just ended: after its PhaseTimed."""
+        """Positions at which a step has just ended: after its PhaseTimed event."""
         self.rounds = array("Q")
-        """Positions at which a round is about to start: before its RoundStarted."""
+        """Positions at which a round is about to start: before its RoundStarted event."""
         self.marks = Marks()
-        """What is looked for, and whoever watches has set a bookmark at."""
+        """Marks of notable events, and bookmarks of the user."""
         self._segment: RecordSource = DecodedSegment(plain_path(path))
-        """The last that was begun."""
+        """Segment that is being read."""
         self._offset = 0
-        """Bytes of it that were read."""
+        """Bytes of the segment that were read."""
         self._complete = False
-        """It was read to its end, after it was packed."""
+        """The segment was read to its end after it was finished."""
         self.is_fully_read = False
-        """The last poll came to the end of what there was."""
+        """The last poll read everything that was recorded."""
         self._state = RunState()
-        """At the end."""
+        """State at the end of the history."""
         self._index = KeyframeIndex()
         self._clock = RecordedClock()
         self._resuming = True
-        """The next event is the first after a Keyframe, or of all."""
+        """The next event is the first one of the history, or the first one after a Keyframe."""
         self._skipped = 0
-        """Lines since the last event."""
+        """Number of unreadable lines since the last event."""
         self._notices = Notices(path)
         self._index_here(starts_segment=True)
 
     @property
     def notices(self) -> list[str]:
-        """What could not be read, or was skipped: sentences for people."""
+        """Sentences for the user about what is damaged, missing or was skipped."""
         return self._notices.messages
 
     def poll(self, within: float = math.inf) -> int:
-        """Read what was not read yet, for so many seconds. Returns the position up to which the history is as it was.
+        """Read further events.
 
-        That is the old length, or less where events were undone. Raises ReadError as `open_history` does.
+        Args:
+            within: Seconds after which the method returns.
+
+        Returns:
+            Position up to which the history is unchanged: the previous length, or less if events were undone.
+
+        Raises:
+            ReadError: A file cannot be read, is not a recording, or holds events that this version cannot read.
         """
         kept, deadline = self.length, perf_counter() + within
         self.is_fully_read = True
         for path in self._paths():
             if self.is_fully_read and path > self._segment.path:
-                self._begin(path)
+                self._begin_segment(path)
             if path == self._segment.path:
-                kept = min(kept, self._read_on(deadline))
+                kept = min(kept, self._read_segment(deadline))
         return kept
 
     def state_at(self, position: int) -> RunState:
-        """The state after the first `position` events: a fresh one that the caller owns."""
+        """Return the state after the first `position` events, as a new object that the caller owns."""
         index = self._index.index_at_position(position)
         state = self._index[index].open()
         for event in self._entry_events(index, position):
@@ -110,7 +122,7 @@ class History:
         return state
 
     def events(self, start: int = 0, stop: int | None = None) -> Iterator[ev.AnyEvent]:
-        """The events from position `start` to `stop`, or to what is the end now."""
+        """Yield the events from position `start` to `stop`, by default the current end."""
         stop = self.length if stop is None else min(stop, self.length)
         for index in range(self._index.index_at_position(start), len(self._index)):
             position = self._index[index].position
@@ -122,14 +134,18 @@ class History:
                 position += 1
 
     def elapsed(self, index: int, time: float) -> float:
-        """Recorded seconds to event number `index` (from 0), which carries that wall-clock time.
+        """Return the recorded seconds from the first event to an event.
 
-        While nothing was recorded, between a run and its resumption, recorded time stands still.
+        Recorded time stands still between the end of a run and its resumption.
+
+        Args:
+            index: Index of the event, from 0.
+            time: Wall-clock time of the event, in seconds since the epoch.
         """
         return time - self._clock.offset_at(index)
 
     def position_at(self, seconds: float) -> int:
-        """The last position that is reached within so many recorded seconds."""
+        """Return the position after the last event within that many recorded seconds from the first event."""
         index = self._index.index_at_elapsed(seconds)
         position = self._index[index].position
         for event in self._entry_events(index, self.length):
@@ -140,24 +156,24 @@ class History:
 
     @property
     def start_time(self) -> float | None:
-        """Wall-clock time of the first event, seconds since the epoch; None while there is none."""
+        """Wall-clock time of the first event, in seconds since the epoch; None if there are no events."""
         return self._clock.offset_at(0) if self.length else None
 
     @property
     def end_time(self) -> float | None:
-        """Wall-clock time of the last event."""
+        """Wall-clock time of the last event, in seconds since the epoch; None if there are no events."""
         return self._state.time if self.length else None
 
     def position_at_time(self, time: float) -> int:
-        """The last position that is reached at a wall-clock time; where nothing was recorded then, what came next."""
-        for start, end, shift in self._clock.constant_offset_ranges(self.length):
-            position = self.position_at(time - shift)
+        """Return the position after the last event up to a wall-clock time; in a gap, the position at its end."""
+        for start, end, offset in self._clock.constant_offset_ranges(self.length):
+            position = self.position_at(time - offset)
             if position < end:
                 return max(position, start)
         return self.length
 
     def contiguous_ranges(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """What lies between two positions, in stretches over which recorded time went as the wall clock did."""
+        """Split the range between two positions at the gaps of recorded time; yields start and end of each part."""
         for first, end, _ in self._clock.constant_offset_ranges(self.length):
             if max(first, start) < min(end, stop):
                 yield max(first, start), min(end, stop)
@@ -168,37 +184,37 @@ class History:
         count = min(stop, self._index.end_of(index, self.length)) - entry.position
         if count <= 0:
             return
-        for _, _, found in entry.segment.scan(entry.offset, entry.envs):
-            if isinstance(found, list):
-                yield from found[:count]
-                count -= len(found)
+        for _, _, content in entry.segment.scan(entry.offset, entry.envs):
+            if isinstance(content, list):
+                yield from content[:count]
+                count -= len(content)
                 if count <= 0:
                     return
 
-    # Loading. Positions, states and times are kept as the events come.
+    # Loading: the methods below add events to the end of the history.
 
     def _paths(self) -> list[Path]:
-        """The plain paths of the segments that are there now."""
+        """Return the plain paths of the existing segments."""
         try:
             if not self.path.is_dir():
                 return [plain_path(self.path)]
             if rank_directories(self.path):
                 if isinstance(self._segment, MergedRecording) or not self.length:
                     return [segment_path(self.path, 1)]
-                joined = f"{self.path} went on with more ranks: open it again to see what they record"
-                self._notices.replace(("ranks", self.path), joined)
+                resumed = f"{self.path} was resumed with more ranks; reopen it to see their events"
+                self._notices.replace(("ranks", self.path), resumed)
             paths = list_segments(self.path)
         except OSError as error:
             raise ReadError(f"cannot read {self.path}: {error.strerror}") from error
         if not paths and not (self.path / "run.json").exists():
-            raise ReadError(f"{self.path} is not a run: it holds neither run.json nor events-00001.jsonl")
+            raise ReadError(f"{self.path} is not a run: it contains neither run.json nor events-00001.jsonl")
         return paths
 
-    def _begin(self, path: Path) -> None:
-        """Go on with another file."""
+    def _begin_segment(self, path: Path) -> None:
+        """Begin to read another segment."""
         if self._offset and self._segment.remainder(self._offset):
-            torn = self._segment.path
-            self._notices.replace(("torn", torn), partial_line_message(torn))
+            path_before = self._segment.path
+            self._notices.replace(("partial line", path_before), partial_line_message(path_before))
         ranks = not self.length and self.path.is_dir() and rank_directories(self.path)
         self._segment, self._offset, self._complete = (
             MergedRecording(self.path) if ranks else DecodedSegment(path),
@@ -209,36 +225,36 @@ class History:
         self._notices.begin_file()
         self._index_here(starts_segment=True)
 
-    def _read_on(self, deadline: float) -> int:
-        """Read the segment to its end, if there is time. Returns the position up to which the history is as it was."""
+    def _read_segment(self, deadline: float) -> int:
+        """Read the segment until its end or the deadline. Returns the position up to which the history is unchanged."""
         kept = self.length
         if self._complete:
             return kept
-        packed = self._segment.is_finished
-        going = True
-        while going:
-            going = False
-            for end, text, found in self._segment.scan(self._offset, len(self._state.envs)):
-                if isinstance(found, UnreadableLine):
-                    self._skip(end, found)
+        is_finished = self._segment.is_finished  # checked before reading, because more may be appended until then
+        found_keyframe = True
+        while found_keyframe:
+            found_keyframe = False
+            for end, text, content in self._segment.scan(self._offset, len(self._state.envs)):
+                if isinstance(content, UnreadableLine):
+                    self._skip(end, content)
                     self._offset = end
-                elif isinstance(found, Keyframe):
+                elif isinstance(content, Keyframe):
                     self._offset = end
-                    kept = min(kept, self._apply_keyframe(end, text, found))
-                    going = True  # with as many envs as the Keyframe has
+                    kept = min(kept, self._apply_keyframe(end, text, content))
+                    found_keyframe = True  # scan again, with the number of envs in the Keyframe
                     break
                 else:
-                    kept = min(kept, self._append(text, found))
+                    kept = min(kept, self._append(text, content))
                     self._offset = end
                 if perf_counter() > deadline:
                     self.is_fully_read = False
                     return kept
-        self._complete = packed
+        self._complete = is_finished
         self._check_end()
         return kept
 
     def _append(self, text: bytes, events: list[ev.AnyEvent]) -> int:
-        """Take events in, one a line of the text. Returns the position up to which the history is as it was."""
+        """Add events, one per line of the text. Returns the position up to which the history is unchanged."""
         kept, last = self.length, self._state.time
         if self._resuming:
             kept, last = self._resume(events[0]), events[0].time
@@ -246,28 +262,29 @@ class History:
             self._index_here(starts_segment=False)
         self._notices.check_new_types(text, events)
         self._check_sequence(events)
-        length, shift, apply, note = self.length, self._clock.wall_offset_s, self._state.apply, self.marks.add_for_event
+        length, offset = self.length, self._clock.wall_offset_s
+        apply, add_mark = self._state.apply, self.marks.add_for_event  # looked up once, for speed
         for event in events:
             time = event.time
             if time < last:
-                shift += time - last
-                self._clock.set_offset(length, shift)
+                offset += time - last
+                self._clock.set_offset(length, offset)
             last = time
             apply(event)
             length += 1
             if type(event) is EnvStepped and not event.skipped:
-                continue  # three events of four, and no position that is looked for
-            note(event, length, last - shift)
+                continue  # three of four events, and none of them has a mark
+            add_mark(event, length, last - offset)
             kind = type(event)
             if kind is RoundStarted:
                 self.rounds.append(length - 1)
             elif kind is PhaseTimed:
                 self.steps.append(length)
-        self.length, self.duration = length, last - shift
+        self.length, self.duration = length, last - offset
         return kept
 
     def _check_sequence(self, events: Sequence[ev.AnyEvent]) -> None:
-        """Tell which numbers are left out before and among events, but for those of lines that were skipped."""
+        """Report gaps in the numbers of events, except those left by unreadable lines."""
         last, skipped, self._skipped = self._state.seq, self._skipped, 0
         if not last or events[-1].seq - last == len(events):
             return
@@ -277,9 +294,9 @@ class History:
             last, skipped = event.seq, 0
 
     def _resume(self, event: ev.AnyEvent) -> int:
-        """Make ready for the first event after a Keyframe, or of all. Returns the length of what is as it was."""
+        """Prepare for the first event of all, or after a Keyframe. Returns the position up to which nothing changed."""
         kept = self.length
-        if event.seq <= self._state.seq:  # the Keyframe that should have said so was unreadable
+        if event.seq <= self._state.seq:  # the Keyframe of a restore was unreadable
             kept = self._rewind(event.seq - 1)
             self._state = self.state_at(kept)
             self._index_here(starts_segment=True)
@@ -288,16 +305,16 @@ class History:
         return kept
 
     def _apply_keyframe(self, end: int, text: bytes, keyframe: Keyframe) -> int:
-        """Go on from a Keyframe. Returns the position up to which the history is as it was."""
+        """Continue from the state of a Keyframe. Returns the position up to which the history is unchanged."""
         try:
             state = keyframe.decode_state()
         except msgspec.DecodeError as error:
             self._skip(end, UnreadableLine(None, str(error)))
             return self.length
-        # A single file may be a later part of a run, or cut out of one; a run's directory begins with its beginning.
+        # A single file may be an excerpt or a later part of a run, but a run directory holds the start of the run.
         if keyframe.seq > self._state.seq and (self.length or self.path.is_dir()):
-            lost = f"events {self._state.seq + 1} to {keyframe.seq} are missing"
-            self._notices.replace(("gap", self._segment.path), f"{lost} before {self._segment.path}")
+            missing = f"events {self._state.seq + 1} to {keyframe.seq} are missing"
+            self._notices.replace(("gap", self._segment.path), f"{missing} before {self._segment.path}")
         self._notices.check_new_types(text, [keyframe])
         kept = self._rewind(keyframe.seq)
         self._state = state
@@ -306,7 +323,7 @@ class History:
         return kept
 
     def _rewind(self, seq: int) -> int:
-        """Forget the events after number `seq`. Returns the length that is left."""
+        """Drop the events with numbers above `seq`. Returns the length that is left."""
         index = self._index.index_at_seq(seq)
         position, duration = self._index[index].position, self._index[index].elapsed
         for event in self._entry_events(index, self.length):
@@ -339,17 +356,17 @@ class History:
         )
 
     def _skip(self, end: int, bad: UnreadableLine) -> None:
-        """Go on without the line that ends at an offset. Raises ReadError where it cannot be damage."""
+        """Report the line that ends at an offset as skipped. Raises ReadError if the file is not a recording."""
         segment = self._segment
         self._skipped += 1
         self._notices.skip(bad, (segment.path, end), lambda: segment.describe_line(end))
 
     def _check_end(self) -> None:
-        """Raise ReadError if the file that was read to its end is no recording."""
+        """Report damage. Raises ReadError if the file, now read to its end, is not a recording."""
         segment = self._segment
         for packed in segment.damaged_paths:
-            self._notices.replace(packed, f"{packed} is damaged: not all of it can be unpacked")
+            self._notices.replace(packed, f"{packed} is damaged and could not be unpacked completely")
         beginning = b'{"type":"'
-        tail = segment.remainder(self._offset)[: len(beginning)]
-        is_intact = not segment.is_corrupt and beginning.startswith(tail)
+        remainder = segment.remainder(self._offset)[: len(beginning)]
+        is_intact = not segment.is_corrupt and beginning.startswith(remainder)
         self._notices.check(has_start=self._state.started is not None, is_intact=is_intact)

@@ -1,4 +1,4 @@
-"""Packed states along a history, from which any position is near."""
+"""Keyframe index: compressed states along a history, from which a seek reads on."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from esper.recording.decoder import RecordSource
 from esper.telemetry.state import RunState
 
 INDEX_INTERVAL = 4_096
-"""Events between two entries, until there are MAX_INDEX_ENTRIES of them; then twice as many."""
+"""Number of events between two entries; it is doubled whenever there are more than MAX_INDEX_ENTRIES."""
 MAX_INDEX_ENTRIES = 512
-"""Entries above which every second one is dropped, except those that start a segment."""
+"""Number of entries above which every second one is dropped, except those that start a segment."""
 
 
 class KeyframeIndex:
-    """Index entries in the order of their positions. Their number is bounded, however long the recording is."""
+    """Index entries ordered by position, in bounded memory."""
 
     def __init__(self) -> None:
         self._entries: list[IndexEntry] = []
@@ -32,60 +32,60 @@ class KeyframeIndex:
         return self._entries[index]
 
     def append(self, entry: IndexEntry) -> None:
-        """Add an entry behind the last one; drop every second entry if there are too many."""
+        """Add an entry after the last one; drop every second entry if there are too many."""
         self._entries.append(entry)
         if len(self._entries) > MAX_INDEX_ENTRIES and not entry.starts_segment:
             self._entries = [kept for i, kept in enumerate(self._entries) if kept.starts_segment or i % 2 == 0]
             self._interval *= 2
 
     def is_due(self, position: int) -> bool:
-        """True if a position is far enough behind the last entry for another one."""
+        """Return True if a position is far enough after the last entry for another one."""
         return position - self._entries[-1].position >= self._interval
 
     def truncate_after(self, index: int) -> None:
-        """Drop the entries behind number `index`: their events were undone."""
+        """Drop the entries after number `index`, because their events were undone."""
         del self._entries[index + 1 :]
 
     def index_at_position(self, position: int) -> int:
-        """Index of the last entry at a position or before it."""
+        """Return the index of the last entry at or before a position."""
         return max(bisect_right(self._entries, position, key=attrgetter("position")) - 1, 0)
 
     def index_at_seq(self, seq: int) -> int:
-        """Index of the last entry at an event number or before it."""
+        """Return the index of the last entry at or before an event number."""
         return max(bisect_right(self._entries, seq, key=attrgetter("seq")) - 1, 0)
 
     def index_at_elapsed(self, seconds: float) -> int:
-        """Index of the last entry that is reached within so many recorded seconds."""
+        """Return the index of the last entry within that many recorded seconds."""
         return max(bisect_right(self._entries, seconds, key=attrgetter("elapsed")) - 1, 0)
 
     def end_of(self, index: int, length: int) -> int:
-        """Position at which the events of an entry end: that of the next entry, or the length of the history."""
+        """Return the position of the next entry, or the length of the history after the last one."""
         return self._entries[index + 1].position if index + 1 < len(self._entries) else length
 
 
 class IndexEntry(NamedTuple):
-    """A position from which a history can be read on, and the state there."""
+    """A position from which a history can be read, and the state there."""
 
     position: int
     seq: int
     elapsed: float
-    """Recorded seconds."""
+    """Recorded seconds from the first event."""
     segment: RecordSource
     offset: int
     """Bytes of the segment before the position."""
     envs: int
     starts_segment: bool
-    """A file or a Keyframe begins here. Reading does not reach across this point, so the entry is never dropped."""
+    """A file or a Keyframe begins here. No read crosses this point, so the entry is never dropped."""
     state: bytes
-    """As `compress_state` returns it."""
+    """Result of `compress_state`."""
 
     def open(self) -> RunState:
-        """Decode the state: a fresh one, which the caller owns."""
+        """Return the state as a new object that the caller owns."""
         return _decode(_unpack(self.state))
 
 
 def compress_state(state: RunState) -> bytes:
-    """Return a state as an index entry stores it."""
+    """Return a state in the form in which an index entry stores it."""
     return _pack(_encode(state))
 
 

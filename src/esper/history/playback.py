@@ -1,4 +1,4 @@
-"""The play head: forwards, backwards, at any speed."""
+"""The playhead: plays a history at any speed, and seeks in both directions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from esper.telemetry.events import AnyEvent
 from esper.telemetry.state import RunState
 
 MAX_EVENTS_PER_ADVANCE = 5_000
-"""Most events that one `advance` folds, so that a screen stays alive at any speed."""
+"""Maximum number of events that one `advance` applies, so that the screen stays responsive at any speed."""
 FORWARD_SEEK_LIMIT = 2_000
-"""Events ahead that are sooner folded than sought."""
+"""Number of events up to which a forward seek applies them one by one, which is faster than `History.state_at`."""
 
 
 class Playback:
-    """A position in a history, and the RunState there. At position n, the first n events are applied.
+    """Playhead: a position in a history, and the RunState there. At position n, the first n events are applied.
 
-    `state` is folded in place on the way forwards, and replaced by another object on the way back: read it anew each
-    time.
+    `state` is updated in place on the way forwards and replaced by another object on the way back, so callers must not
+    keep a reference to it.
+
+    Args:
+        history: History to play.
     """
 
     def __init__(self, history: History) -> None:
@@ -29,7 +32,7 @@ class Playback:
         self.position = 0
         self.playing = False
         self.speed = 1.0
-        """Recorded seconds in a second of playing; infinity is as fast as it goes."""
+        """Recorded seconds per second of playback; infinity plays as fast as possible."""
         self._clock = 0.0
         self._upcoming: Iterator[AnyEvent] = history.events()
         self._next: AnyEvent | None = None
@@ -41,7 +44,7 @@ class Playback:
 
     @property
     def elapsed(self) -> float:
-        """Recorded seconds from the first event to now. While nothing was recorded, this clock stood still."""
+        """Recorded seconds from the first event to the playhead. Gaps in the recording do not count."""
         return self._clock
 
     @property
@@ -50,7 +53,7 @@ class Playback:
         return self.history.duration
 
     def advance(self, seconds: float) -> int:
-        """Let `seconds` of playing pass, if it is playing; it stops at the end. Returns how many events were folded."""
+        """Play for `seconds`, unless paused; playback stops at the end. Returns the number of applied events."""
         if not self.playing or seconds <= 0:
             return 0
         until = self._clock + seconds * self.speed
@@ -59,11 +62,11 @@ class Playback:
             elapsed = self.history.elapsed(self.position, event.time)
             if elapsed > until:
                 break
-            if self.position - start == MAX_EVENTS_PER_ADVANCE:  # too much for one frame: the clock waits
+            if self.position - start == MAX_EVENTS_PER_ADVANCE:  # too many for one frame: the clock waits
                 until = self._clock
                 break
             self._clock = elapsed
-            self._fold(event)
+            self._apply(event)
         else:
             until = self.duration
             self.playing = not self.history.is_fully_read
@@ -71,32 +74,32 @@ class Playback:
         return self.position - start
 
     def step(self, delta: int) -> None:
-        """Go to the `delta`-th moment, after or before this one, at which a step had just ended."""
+        """Seek to the `delta`-th end of a step after the playhead; before it if negative."""
         self.seek(_boundary(self.history.steps, self.position, delta, self.length))
 
     def step_round(self, delta: int) -> None:
-        """Go to the `delta`-th moment, after or before this one, at which a round was about to start."""
+        """Seek to the `delta`-th start of a round after the playhead; before it if negative."""
         self.seek(_boundary(self.history.rounds, self.position, delta, self.length))
 
     def seek(self, position: int) -> None:
-        """Go to a position; one beyond either end is that end."""
+        """Seek to a position, clamped to the history."""
         position = min(max(position, 0), self.length)
         if self.position <= position <= self.position + FORWARD_SEEK_LIMIT:
             while self.position < position and (event := self._peek()) is not None:
-                self._fold(event)
+                self._apply(event)
         else:
             self.state = self.history.state_at(position)
             self.position = position
-            self._look_ahead()
+            self._restart_events()
         self._clock = self.history.elapsed(position - 1, self.state.time) if position else 0.0
 
     def seek_time(self, seconds: float) -> None:
-        """Go to so many recorded seconds after the first event."""
+        """Seek to that many recorded seconds after the first event, clamped to the history."""
         self.seek(self.history.position_at(seconds))
         self._clock = min(max(seconds, 0.0), self.duration)
 
     def seek_mark(self, delta: int) -> bool:
-        """Go to the next bookmark (1), or the one before (-1); False if there is none."""
+        """Seek to the next (1) or previous (-1) navigable mark. Returns False if there is none."""
         marks = self.history.marks
         mark = marks.next_navigable(self.position) if delta > 0 else marks.previous_navigable(self.position)
         if mark is not None:
@@ -104,57 +107,64 @@ class Playback:
         return mark is not None
 
     def toggle_bookmark(self) -> bool:
-        """Set a bookmark here, or take it away; whether there is one now."""
+        """Set or remove a bookmark at the playhead. Returns True if there is one now."""
         return self.history.marks.toggle(self.position, self.elapsed)
 
     def seek_start(self) -> None:
-        """Go to before the first event; or after it, where that tells what runs."""
+        """Seek to the start; if it comes before RunStarted, to the position after the first event."""
         self.seek(0)
         if self.state.started is None:
             self.seek(min(1, self.length))
 
     def seek_end(self) -> None:
-        """Go to after the last event."""
+        """Seek to the position after the last event."""
         self.seek(self.length)
 
     def poll(self, within: float = math.inf) -> bool:
-        """Pick up what was not read yet, or was appended since, for so many seconds; True if there was anything.
+        """Read further events of the recording. A playhead at the end of a completely read history stays at the end.
 
-        A play head at the end of all that there was stays at the end. Raises ReadError as `open_history` does.
+        Args:
+            within: Seconds after which the method returns.
+
+        Returns:
+            True if the history has changed.
+
+        Raises:
+            ReadError: A file cannot be read, is not a recording, or holds events that this version cannot read.
         """
-        before, following = self.length, self.history.is_fully_read and self.position == self.length
+        before, at_end = self.length, self.history.is_fully_read and self.position == self.length
         kept = self.history.poll(within)
         if kept == before == self.length:
             return False
-        if self.position > kept:  # the moment shown was undone
+        if self.position > kept:  # the events up to the playhead were undone
             self.state = self.history.state_at(kept)
             self.position = kept
-            self._look_ahead()
+            self._restart_events()
         elif self._next is None:
-            self._look_ahead()
-        self.seek(self.length if following else self.position)
+            self._restart_events()
+        self.seek(self.length if at_end else self.position)
         return True
 
-    def _look_ahead(self) -> None:
+    def _restart_events(self) -> None:
         self._upcoming = self.history.events(self.position)
         self._next = None
 
     def _peek(self) -> AnyEvent | None:
-        """The event that comes next; None at the end."""
+        """Return the next event; None at the end."""
         if self._next is None:
             self._next = next(self._upcoming, None)
         return self._next
 
-    def _fold(self, event: AnyEvent) -> None:
+    def _apply(self, event: AnyEvent) -> None:
         self.state.apply(event)
         self.position += 1
         self._next = None
 
 
 def _boundary(boundaries: Sequence[int], position: int, delta: int, length: int) -> int:
-    """The `delta`-th boundary after or before a position; beyond the last one the end, before the first the start."""
+    """Return the `delta`-th boundary after a position, before it if negative; the start or end if there is none."""
     if delta == 0:
         return position
-    after = bisect_right(boundaries, position) - 1 if delta > 0 else bisect_left(boundaries, position)
-    index = after + delta
+    origin = bisect_right(boundaries, position) - 1 if delta > 0 else bisect_left(boundaries, position)
+    index = origin + delta
     return 0 if index < 0 else length if index >= len(boundaries) else boundaries[index]

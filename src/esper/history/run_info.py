@@ -1,4 +1,4 @@
-"""What the list of runs shows, read from the end of a recording only."""
+"""One-line information about a run for `runs`, read from its last segment only."""
 
 from __future__ import annotations
 
@@ -16,69 +16,72 @@ from esper.recording.segments import ReadError, list_segments, packed_path
 from esper.telemetry.state import RunState
 
 LIVE_WINDOW_S = 60.0
-"""Seconds after the last write for which a run without a lock counts as live."""
+"""Seconds after the last write during which a run without a lock counts as live."""
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One run, as `runs --json` prints it. What its recording does not tell is absent."""
+    """Information about one run, as `runs --json` prints it. Fields that the recording does not contain are absent."""
 
     run: str
-    """Its name: the directory."""
+    """Name of the run's directory."""
     path: str
     state: str
-    """live, paused, done, stopped, failed; crashed: it has not ended, and nobody writes to it; or unreadable."""
+    """live, paused, done, stopped, failed, crashed (not ended, but no process writes to it) or unreadable."""
     task: str | None = None
     policy: str | None = None
     round: int | None = None
-    """The last that was begun."""
+    """Last started round, from 1."""
     rounds: int | None = None
-    """What the run is to have."""
+    """Configured number of rounds."""
     best_accuracy: float | None = None
-    """Greatest validation accuracy of any env at any step."""
+    """Maximum validation accuracy of any env at any step, a fraction."""
     bytes: int
-    """Size of everything in the directory, checkpoints too."""
+    """Size of all files in the directory, including checkpoints."""
     started: float | None = None
-    """Seconds since the epoch."""
+    """Time of the first event, in seconds since the epoch."""
     written: float
-    """When its events were last added to: seconds since the epoch."""
+    """Time of the last write to its events, in seconds since the epoch."""
     problem: str | None = None
-    """Why it is unreadable."""
+    """Why the run is unreadable."""
 
 
 def read_run_info(directory: Path, written: float, now: float) -> RunInfo:
-    """Look at the last segment of a run.
+    """Return information about a run, read from its last segment.
 
     Args:
-        directory: of the run.
-        written: when its events were last added to, seconds since the epoch.
-        now: seconds since the epoch.
+        directory: Directory of the run.
+        written: Time of the last write to its events, in seconds since the epoch.
+        now: Current time, in seconds since the epoch.
     """
-    known = {"run": directory.name, "path": str(directory), "bytes": _size(directory), "written": written}
+    name, path, size = directory.name, str(directory), _directory_bytes(directory)
     try:
         states = [_last_state(path) for path in (directory, *rank_directories(directory))]
         state, live = states[0], is_being_written(directory, written, now)
     except (ReadError, OSError) as error:
-        return RunInfo(**known, state="unreadable", problem=str(error))
-    bests = [env.best_accuracy for state in states for env in state.envs if env.best_accuracy is not None]
+        return RunInfo(run=name, path=path, bytes=size, written=written, state="unreadable", problem=str(error))
+    best_accuracies = [env.best_accuracy for state in states for env in state.envs if env.best_accuracy is not None]
     started = state.started
     return RunInfo(
-        **known,
+        run=name,
+        path=path,
+        bytes=size,
+        written=written,
         state=display_status(state.status, live=live),
         task=started.task if started else None,
         policy=started.policy if started else None,
         round=state.round if started else None,
         rounds=started.rounds if started else None,
-        best_accuracy=max(bests, default=None),
+        best_accuracy=max(best_accuracies, default=None),
         started=state.start_time if started else None,
     )
 
 
 def display_status(status: str, *, live: bool) -> str:
-    """What to call the state of a run.
+    """Return the name of the state of a run, as `runs` and `show` print it.
 
     Args:
-        status: that of its RunState.
-        live: whether a process writes to it.
+        status: Status in its RunState.
+        live: A process writes to the run.
     """
     if status in TERMINAL_STATUSES:
         return status
@@ -88,32 +91,34 @@ def display_status(status: str, *, live: bool) -> str:
 
 
 def is_being_written(directory: Path, written: float, now: float) -> bool:
-    """Whether a process writes to a run: it holds the lock or, where there is none, wrote a moment ago.
+    """Return True if a process writes to a run: it holds the lock or, if there is no lock file, wrote recently.
 
-    Raises OSError if the lock may not be looked at.
+    Raises:
+        OSError: The lock file cannot be opened.
     """
     return is_live(directory) or (not (directory / LOCK_FILE).exists() and now - written < LIVE_WINDOW_S)
 
 
 def _last_state(directory: Path) -> RunState:
-    """The state at the end of a recording. Every segment opens with a Keyframe, so the last one tells.
+    """Return the state at the end of a recording, read from its last readable segment, which opens with a Keyframe.
 
-    Raises ReadError where none tells anything, and one is damaged.
+    Raises:
+        ReadError: No segment is readable, and at least one is damaged.
     """
-    damage: list[str] = []
+    notices: list[str] = []
     for path in reversed(list_segments(directory)):
         history = open_history(path if path.exists() else packed_path(path))
         state = history.state_at(history.length)
-        if state.started is not None:  # else it was torn in its first line
+        if state.started is not None:  # otherwise the file ends within its first line
             return state
-        damage += history.notices
-    if damage:
-        raise ReadError(damage[0])
+        notices += history.notices
+    if notices:
+        raise ReadError(notices[0])
     return RunState()
 
 
-def _size(directory: Path) -> int:
-    """Bytes of its files; what goes while they are counted does not count, nor does what a link leads to."""
+def _directory_bytes(directory: Path) -> int:
+    """Return the total size of the files in a directory. Links and files deleted meanwhile do not count."""
     total = 0
     for path in directory.rglob("*"):
         with suppress(FileNotFoundError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -16,19 +16,19 @@ from esper.telemetry.series import BlueprintStats, min_median_max
 
 
 class RoundSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished round: what its episodes came to."""
+    """Results of the episodes of a finished round."""
 
     round: int
     accuracy: tuple[float, float, float]
-    """Least, median and greatest validation accuracy at the end of its episodes."""
+    """Minimum, median and maximum validation accuracy at the end of the episodes, fractions."""
     episode_return: float
-    """Mean over the envs, undiscounted."""
+    """Undiscounted return, mean over the envs."""
     parameter_ratio: float
-    """Parameters of host and seeds over those of the bare host at the end, mean over the envs."""
+    """Parameters of host and seeds at the end, relative to those of the bare host; mean over the envs."""
 
 
 class BestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The greatest validation accuracy, and where it was reached first."""
+    """Maximum validation accuracy, and where it was first reached."""
 
     accuracy: float
     env: int
@@ -37,19 +37,19 @@ class BestResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlueprintSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of the seeds of one blueprint, as the dashboard shows it: `show` prints this as JSON."""
+    """Statistics of the seeds of one blueprint, as `show --json` prints them."""
 
     planted: int = 0
     fossilized: int = 0
     culled: int = 0
     contribution: float | None = None
-    """Mean over the measured seeds of the last measurement of each; absent if there is none."""
+    """Mean final contribution of the measured seeds, in percentage points; absent if none was measured."""
     measurements: int = 0
-    """Number of measured seeds: their contribution is final, as they were culled or their episode has ended."""
+    """Number of measured seeds. Their contribution is final: they were culled, or their episode has ended."""
 
     @classmethod
     def from_stats(cls, record: BlueprintStats) -> BlueprintSummary:
-        """Return the numbers of a blueprint in a RunState."""
+        """Convert the statistics of a blueprint in a RunState."""
         return cls(
             planted=record.planted,
             fossilized=record.fossilized,
@@ -60,78 +60,78 @@ class BlueprintSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A run as `show --json` prints it. What was not recorded is absent."""
+    """Summary of a run, as `show --json` prints it. Values that were not recorded are absent."""
 
     run: str
     path: str
     state: str
-    """live, paused, done, stopped, failed; or crashed: it has not ended, and nobody writes to it."""
+    """live, paused, done, stopped, failed or crashed (not ended, but no process writes to it)."""
     reason: str | None = None
-    """Why it stopped or failed."""
+    """Why the run stopped or failed."""
     task: str
     policy: str
     seed: int
     lanes: list[str]
-    """For each env, the device of its lane."""
+    """Device of each env's lane."""
     host_parameters: int
     versions: dict[str, str]
     config: dict[str, Any]
     started: float
-    """Seconds since the epoch."""
+    """Time of the first event, in seconds since the epoch."""
     duration: float
-    """Recorded seconds: the time between a run's end and its resumption does not count."""
+    """Recorded seconds, without the time between the end of a run and its resumption."""
     rounds: int
-    """What the run was to have."""
+    """Configured number of rounds."""
     steps: int
-    """Steps of an episode."""
+    """Number of steps of an episode."""
     steps_done: int = 0
-    """Steps completed, over all rounds."""
+    """Number of completed steps over all rounds."""
     env_steps: int = 0
-    """Steps completed, over all rounds and envs."""
+    """Number of completed steps over all rounds and envs."""
     env_steps_per_second: float | None = None
-    """Over the wall time of the steps."""
+    """Env steps per second of the wall time of all steps."""
     finished: list[RoundSummary] = []
-    """Every finished round, in order."""
+    """Finished rounds, in order."""
     best: BestResult | None = None
     seeds: dict[str, BlueprintSummary] = {}
-    """By blueprint."""
+    """Keyed by blueprint."""
     anomalies: dict[str, int] = {}
-    """By rule, how often it was broken."""
+    """Number of anomalies, keyed by rule."""
     skipped: dict[str, int] = {}
-    """Optimizer steps skipped for gradients that were not finite, by owner: host or slot."""
+    """Number of optimizer steps skipped because of non-finite gradients, keyed by host or slot."""
     rollbacks: int = 0
-    """Envs that the governor took back to a good state."""
+    """Number of rollbacks by the governor."""
     pauses: int = 0
     checkpoints: int = 0
-    """How many were written."""
+    """Number of written checkpoints."""
     last_checkpoint: str | None = None
-    """Where the last one is."""
+    """Path of the last checkpoint."""
     phases: dict[str, float] = {}
-    """Seconds spent in each phase."""
+    """Seconds spent in each phase, keyed by phase."""
     notices: list[str] = []
-    """What of the recording could not be read."""
+    """Messages about damaged or missing parts of the recording."""
 
 
 def summarise(history: History, now: float) -> RunSummary | None:
-    """Sum a recording up; None if the run has not said what it is.
+    """Return the summary of a recording; None if it does not contain the start of the run.
 
     Args:
-        history: of the run.
-        now: seconds since the epoch.
+        history: History of the run.
+        now: Current time, in seconds since the epoch.
 
     Raises:
-        ReadError: a file cannot be read.
-        OSError: it cannot be told whether a process writes to the run.
+        ReadError: A file cannot be read.
+        OSError: The lock file of the run cannot be opened.
     """
     state = history.state_at(history.length)
     started = state.started
     if started is None:
         return None
-    tally = _SummaryBuilder(envs=len(started.lanes))
+    builder = _SummaryBuilder(envs=len(started.lanes))
     for event in history.events():
-        tally.add(event)
+        builder.add(event)
     directory = history.path if history.path.is_dir() else history.path.parent
-    wall = tally.wall
+    wall_s = builder.wall_s
     return RunSummary(
         run=started.run,
         path=str(history.path),
@@ -149,48 +149,48 @@ def summarise(history: History, now: float) -> RunSummary | None:
         rounds=started.rounds,
         steps=started.steps,
         steps_done=state.steps_done,
-        env_steps=tally.env_steps,
-        env_steps_per_second=tally.env_steps / wall if wall > 0 else None,
-        finished=tally.finished,
-        best=tally.best,
+        env_steps=builder.env_steps,
+        env_steps_per_second=builder.env_steps / wall_s if wall_s > 0 else None,
+        finished=builder.finished,
+        best=builder.best,
         seeds={blueprint: BlueprintSummary.from_stats(record) for blueprint, record in state.blueprints.items()},
-        anomalies=dict(tally.anomalies.most_common()),
-        skipped=dict(tally.skipped),
-        rollbacks=tally.rollbacks,
-        pauses=tally.pauses,
-        checkpoints=tally.checkpoints,
-        last_checkpoint=tally.last_checkpoint,
+        anomalies=dict(builder.anomalies.most_common()),
+        skipped=dict(builder.skipped),
+        rollbacks=builder.rollbacks,
+        pauses=builder.pauses,
+        checkpoints=builder.checkpoints,
+        last_checkpoint=builder.last_checkpoint,
         phases=state.phases,
         notices=history.notices,
     )
 
 
 class _SummaryBuilder:
-    """The counts of a pass."""
+    """Counters that are updated by every event of a run."""
 
     def __init__(self, envs: int) -> None:
         self._envs = envs
         self._episodes: dict[int, ev.EpisodeEnded] = {}
-        """Those of the round in progress, by env."""
+        """Ended episodes of the round in progress, keyed by env index."""
         self.finished: list[RoundSummary] = []
         self.best: BestResult | None = None
         self.anomalies: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
         self.env_steps = self.rollbacks = self.pauses = self.checkpoints = 0
         self.last_checkpoint: str | None = None
-        self.wall = 0.0
+        self.wall_s = 0.0
 
     def add(self, event: ev.AnyEvent) -> None:
-        """Count an event."""
+        """Update the counters with an event."""
         match event:
             case ev.EnvStepped():
-                self._step(event)
+                self._add_step(event)
             case ev.RoundStarted():
                 self._episodes = {}
             case ev.PhaseTimed():
-                self.wall += event.wall
+                self.wall_s += event.wall
             case ev.EpisodeEnded():
-                self._episode(event)
+                self._add_episode(event)
             case ev.AnomalyFound():
                 self.anomalies[event.rule] += 1
             case ev.GovernorRolledBack():
@@ -200,15 +200,17 @@ class _SummaryBuilder:
             case ev.CheckpointSaved():
                 self.checkpoints += 1
                 self.last_checkpoint = event.path
+            case _:
+                pass  # the other events are not counted
 
-    def _step(self, event: ev.EnvStepped) -> None:
+    def _add_step(self, event: ev.EnvStepped) -> None:
         self.env_steps += 1
         if math.isfinite(event.accuracy) and (self.best is None or event.accuracy > self.best.accuracy):
             self.best = BestResult(accuracy=event.accuracy, env=event.env, round=event.round, step=event.step)
         if event.skipped:
             self.skipped.update(event.skipped)
 
-    def _episode(self, event: ev.EpisodeEnded) -> None:
+    def _add_episode(self, event: ev.EpisodeEnded) -> None:
         self._episodes[event.env] = event
         if len(self._episodes) < self._envs:
             return
@@ -224,20 +226,22 @@ class _SummaryBuilder:
 
 
 def config_diff(config: dict[str, Any], other: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """What two configurations say differently, by key (`ppo.gamma`); None for a key that only one of them has."""
+    """Return the differing values of two configurations, keyed like `ppo.gamma`; None for a value that is absent."""
     found: dict[str, tuple[Any, Any]] = {}
     for key in dict.fromkeys([*config, *other]):
-        mine, theirs = config.get(key), other.get(key)
-        if isinstance(mine, dict) or isinstance(theirs, dict):
-            found |= config_diff(mine or {}, theirs or {}, f"{prefix}{key}.")
-        elif mine != theirs:
-            found[f"{prefix}{key}"] = (mine, theirs)
+        value, other_value = config.get(key), other.get(key)
+        if isinstance(value, dict) or isinstance(other_value, dict):
+            section = cast("dict[str, Any]", value or {})
+            other_section = cast("dict[str, Any]", other_value or {})
+            found |= config_diff(section, other_section, f"{prefix}{key}.")
+        elif value != other_value:
+            found[f"{prefix}{key}"] = (value, other_value)
     return found
 
 
 def config_value(config: dict[str, Any], key: str) -> Any:
-    """The value of a key as `differences` writes it; None where the configuration does not have it."""
+    """Return the value of a key such as `ppo.gamma`; None if the configuration does not have it."""
     value: Any = config
     for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
+        value = cast("dict[str, Any]", value).get(part) if isinstance(value, dict) else None
     return value

@@ -1,4 +1,4 @@
-"""The time line of a history: recorded time, and marks on it (anomalies, checkpoints, bookmarks)."""
+"""The timeline of a history: recorded time, and marks (anomalies, checkpoints, bookmarks)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from esper.domain import Stage
 from esper.telemetry import events as ev
 
 
 class MarkKind(IntEnum):
-    """What happened there; where several share a place on the time line, the first of these is shown."""
+    """Kind of a mark. If several marks share a cell of the timeline, the first kind listed here is shown."""
 
     BOOKMARK = 0
-    """Set by whoever watches."""
+    """Set by the user."""
     DIVERGENCE = 1
-    """The first event that another run, held against this one, has otherwise."""
+    """The first event that differs in the run that this one is compared with."""
     ROLLBACK = 2
     NOT_FINITE = 3
     """An anomaly whose value is NaN or infinite."""
@@ -28,7 +29,7 @@ class MarkKind(IntEnum):
     CHECKPOINT = 5
     PAUSE = 6
     SKIP = 7
-    """A loss scale fell: a gradient overflowed, and the batch taught nothing."""
+    """A gradient overflowed: the batch was skipped and the loss scale fell."""
     FOSSILIZED = 8
     CULLED = 9
     PLANTED = 10
@@ -45,25 +46,26 @@ NAVIGABLE_KINDS = frozenset(
         MarkKind.FOSSILIZED,
     }
 )
-"""Where the keys for the next and the previous bookmark stop."""
-ANOMALIES = frozenset({MarkKind.NOT_FINITE, MarkKind.ANOMALY})
+"""Kinds of marks at which the keys for the next and the previous mark stop."""
+ANOMALY_KINDS = frozenset({MarkKind.NOT_FINITE, MarkKind.ANOMALY})
+"""Kinds of marks that anomalies set."""
 
 
 class Mark(NamedTuple):
-    """One moment."""
+    """A notable position of a history."""
 
     kind: MarkKind
     position: int
-    """After the event that it is about."""
+    """Position after the event that set the mark."""
     elapsed: float
-    """Recorded seconds."""
+    """Recorded seconds from the first event."""
 
 
 class Marks:
-    """Marks in the order of their positions, 17 bytes each."""
+    """Marks ordered by position, 17 bytes each."""
 
     def __init__(self) -> None:
-        self._signs = array("B")
+        self._kinds = array("B")
         self._positions = array("Q")
         self._elapsed = array("d")
 
@@ -71,76 +73,77 @@ class Marks:
         return len(self._positions)
 
     def __iter__(self) -> Iterator[Mark]:
-        for sign, position, elapsed in zip(self._signs, self._positions, self._elapsed, strict=True):
-            yield Mark(MarkKind(sign), position, elapsed)
+        for kind, position, elapsed in zip(self._kinds, self._positions, self._elapsed, strict=True):
+            yield Mark(MarkKind(kind), position, elapsed)
 
     def add_for_event(self, event: ev.AnyEvent, position: int, elapsed: float) -> None:
-        """Mark the position after an event, if it is one of those that are looked for."""
-        sign_of = _SIGNS.get(type(event))
-        sign = sign_of(event) if sign_of else None
-        if sign is not None:
-            self._signs.append(sign)
+        """Mark the position after an event, if its type sets marks."""
+        kind_of = _KIND_OF_EVENT.get(type(event))
+        kind = kind_of(event) if kind_of else None
+        if kind is not None:
+            self._kinds.append(kind)
             self._positions.append(position)
             self._elapsed.append(elapsed)
 
     def toggle(self, position: int, elapsed: float) -> bool:
-        """Set a bookmark, or take the one that is there away; whether there is one now."""
+        """Set or remove a bookmark at a position. Returns True if there is one now."""
         start, stop = bisect_left(self._positions, position), bisect_right(self._positions, position)
         for index in range(start, stop):
-            if self._signs[index] == MarkKind.BOOKMARK:
-                del self._signs[index], self._positions[index], self._elapsed[index]
+            if self._kinds[index] == MarkKind.BOOKMARK:
+                del self._kinds[index], self._positions[index], self._elapsed[index]
                 return False
         self.add(Mark(MarkKind.BOOKMARK, position, elapsed))
         return True
 
     def add(self, mark: Mark) -> None:
-        """Put a mark in its place."""
+        """Insert a mark in the order of positions."""
         index = bisect_left(self._positions, mark.position)
-        self._signs.insert(index, mark.kind)
+        self._kinds.insert(index, mark.kind)
         self._positions.insert(index, mark.position)
         self._elapsed.insert(index, mark.elapsed)
 
     def truncate_after(self, position: int) -> None:
-        """Drop what lies after a position: it was undone."""
+        """Drop the marks after a position, because their events were undone."""
         kept = bisect_right(self._positions, position)
-        del self._signs[kept:], self._positions[kept:], self._elapsed[kept:]
+        del self._kinds[kept:], self._positions[kept:], self._elapsed[kept:]
 
     def next_navigable(self, position: int) -> Mark | None:
-        """The first after a position at which one stops."""
+        """Return the first navigable mark after a position; None if there is none."""
         for index in range(bisect_right(self._positions, position), len(self)):
-            if self._signs[index] in NAVIGABLE_KINDS:
-                return self._at(index)
+            if self._kinds[index] in NAVIGABLE_KINDS:
+                return self._mark_at(index)
         return None
 
     def previous_navigable(self, position: int) -> Mark | None:
-        """The last before a position at which one stops."""
+        """Return the last navigable mark before a position; None if there is none."""
         for index in reversed(range(bisect_left(self._positions, position))):
-            if self._signs[index] in NAVIGABLE_KINDS:
-                return self._at(index)
+            if self._kinds[index] in NAVIGABLE_KINDS:
+                return self._mark_at(index)
         return None
 
     @property
     def num_anomalies(self) -> int:
-        """How many there are."""
-        return sum(sign in ANOMALIES for sign in self._signs)
+        """Number of anomaly marks."""
+        return sum(kind in ANOMALY_KINDS for kind in self._kinds)
 
     def nth_anomaly(self, number: int) -> Mark | None:
-        """The anomaly of that number, from 1."""
-        found = (index for index, sign in enumerate(self._signs) if sign in ANOMALIES)
-        return next((self._at(index) for count, index in enumerate(found, start=1) if count == number), None)
+        """Return the anomaly mark with that number, from 1; None if there are fewer."""
+        found = (index for index, kind in enumerate(self._kinds) if kind in ANOMALY_KINDS)
+        return next((self._mark_at(index) for count, index in enumerate(found, start=1) if count == number), None)
 
-    def _at(self, index: int) -> Mark:
-        return Mark(MarkKind(self._signs[index]), self._positions[index], self._elapsed[index])
-
-
-def _move(event: ev.SeedMoved) -> MarkKind | None:
-    return {"germinated": MarkKind.PLANTED, "fossilized": MarkKind.FOSSILIZED, "culled": MarkKind.CULLED}.get(
-        event.after
-    )
+    def _mark_at(self, index: int) -> Mark:
+        return Mark(MarkKind(self._kinds[index]), self._positions[index], self._elapsed[index])
 
 
-_SIGNS: dict[type[ev.Event], Callable[[Any], MarkKind | None]] = {
-    ev.SeedMoved: _move,
+_KIND_OF_STAGE = {
+    Stage.GERMINATED.label: MarkKind.PLANTED,
+    Stage.FOSSILIZED.label: MarkKind.FOSSILIZED,
+    Stage.CULLED.label: MarkKind.CULLED,
+}
+
+
+_KIND_OF_EVENT: dict[type[ev.Event], Callable[[Any], MarkKind | None]] = {
+    ev.SeedMoved: lambda event: _KIND_OF_STAGE.get(event.after),
     ev.EnvStepped: lambda event: MarkKind.SKIP if event.skipped else None,
     ev.AnomalyFound: lambda event: MarkKind.ANOMALY if math.isfinite(event.value) else MarkKind.NOT_FINITE,
     ev.GovernorRolledBack: lambda _: MarkKind.ROLLBACK,
@@ -150,30 +153,33 @@ _SIGNS: dict[type[ev.Event], Callable[[Any], MarkKind | None]] = {
 
 
 class RecordedClock:
-    """From which positions of a history on, what wall-clock time is how far ahead of recorded time."""
+    """Offsets between wall-clock and recorded time, in seconds, by position."""
 
     def __init__(self) -> None:
-        self._shifts: list[tuple[int, float]] = [(0, 0.0)]
+        self._offsets: list[tuple[int, float]] = [(0, 0.0)]
 
     @property
     def wall_offset_s(self) -> float:
-        """Wall-clock time less recorded time, now."""
-        return self._shifts[-1][1]
+        """Wall-clock time minus recorded time at the end of the history."""
+        return self._offsets[-1][1]
 
-    def set_offset(self, position: int, shift: float) -> None:
-        """From this position on, it is another."""
-        self._shifts.append((position, shift))
+    def set_offset(self, position: int, offset: float) -> None:
+        """Set the offset from a position on."""
+        self._offsets.append((position, offset))
 
     def truncate_after(self, position: int) -> None:
-        """What begins at a position or after it was undone."""
-        while len(self._shifts) > 1 and self._shifts[-1][0] >= position:
-            self._shifts.pop()
+        """Drop the offsets set at or after a position, because the events there were undone."""
+        while len(self._offsets) > 1 and self._offsets[-1][0] >= position:
+            self._offsets.pop()
 
     def offset_at(self, index: int) -> float:
-        """Wall-clock time less recorded time at event number `index`, from 0."""
-        return self._shifts[bisect_right(self._shifts, index, key=itemgetter(0)) - 1][1]
+        """Return wall-clock time minus recorded time at an event, given its index from 0."""
+        return self._offsets[bisect_right(self._offsets, index, key=itemgetter(0)) - 1][1]
 
     def constant_offset_ranges(self, length: int) -> Iterator[tuple[int, int, float]]:
-        """Stretches with one shift: its first position, that of the next (beyond `length` for the last), the shift."""
-        for (start, shift), (end, _) in pairwise([*self._shifts, (length + 1, 0.0)]):
-            yield start, end, shift
+        """Yield the ranges with one offset, for a history of `length` events.
+
+        Each is its first position, the first position of the next range (`length + 1` for the last), and its offset.
+        """
+        for (start, offset), (end, _) in pairwise([*self._offsets, (length + 1, 0.0)]):
+            yield start, end, offset

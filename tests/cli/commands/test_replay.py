@@ -26,7 +26,7 @@ def test_replay_against_reports_the_divergence(tmp_path: Path, capsys: pytest.Ca
     assert main(["replay", "a", "--against", "b", "--no-tui", "--telemetry-dir", str(tmp_path)]) == 0
 
     said = capsys.readouterr().out.splitlines()[-1]
-    assert said == "a and b diverge at round 1 step 3, env 00: loss 2 against 2.5 (this run, the other)"
+    assert said == "a and b diverge at round 1 step 3, env 00: loss 2 vs 2.5 (first value: a)"
 
 
 def test_replay_against_run_of_same_seed_finds_no_difference(
@@ -38,7 +38,7 @@ def test_replay_against_run_of_same_seed_finds_no_difference(
 
     assert main(["replay", str(first.run.directory), "--against", str(second.run.directory), "--no-tui"]) == 0
 
-    assert "computed the same as far as both go" in capsys.readouterr().out.splitlines()[-1]
+    assert "are equal until one of them ends" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_replay_against_missing_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

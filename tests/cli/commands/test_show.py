@@ -176,7 +176,7 @@ def test_show_reports_an_unreadable_run_as_damaged(run: Path, capsys: pytest.Cap
     packed.write_bytes(packed.read_bytes()[: packed.stat().st_size // 2])
 
     assert main(["show", str(run)]) == 2
-    assert capsys.readouterr().err == f"esper-sanctum: {packed} is damaged: not all of it can be unpacked\n"
+    assert capsys.readouterr().err == f"esper-sanctum: {packed} is damaged and could not be unpacked completely\n"
     assert main(["runs", str(run.parent)]) == 0
     said = capsys.readouterr()
     assert said.out.splitlines()[1].split()[:2] == ["run", "unreadable"]

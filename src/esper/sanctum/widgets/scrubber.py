@@ -11,7 +11,7 @@ from textual.geometry import Size
 
 from esper.formatting import format_clock
 from esper.history.playback import Playback
-from esper.history.timeline import ANOMALIES, Mark
+from esper.history.timeline import ANOMALY_KINDS, Mark
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import MARK_SYMBOLS
@@ -91,7 +91,7 @@ class Timeline(Panel, can_focus=True):
                 shown = signs[cell]
                 if shown is None or mark.kind < shown.kind:
                     signs[cell] = mark
-                heat[cell] += mark.kind in ANOMALIES
+                heat[cell] += mark.kind in ANOMALY_KINDS
             self._cells = (key, signs, heat)
         return self._cells[1], self._cells[2]
 
