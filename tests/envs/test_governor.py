@@ -207,9 +207,9 @@ def test_inactive_steps_are_not_valid(tmp_path: Path, monkeypatch: pytest.Monkey
     live.start().finish()
 
     rollout = live.run.trainer.state.agent.rollout  # pyright: ignore[reportAttributeAccessIssue]
-    assert rollout.counts_ET[ILL].tolist() == [True, True, True, False, False]
+    assert rollout.valid_ET[ILL].tolist() == [True, True, True, False, False]
     assert rollout.terminal_ET[ILL].tolist() == [False, False, True, False, False]
-    assert rollout.counts_ET[[0, 2]].all()
+    assert rollout.valid_ET[[0, 2]].all()
     # Nothing flows back over the breakdown: the advantage of its step is its reward less what was expected.
     advantage = gae(rollout.reward_ET, rollout.value_ET, torch.zeros(3), rollout.terminal_ET, 0.99, 0.95)
     assert advantage[ILL, AT] == pytest.approx(float(rollout.reward_ET[ILL, AT] - rollout.value_ET[ILL, AT]))

@@ -85,7 +85,7 @@ def test_greedy_heads_sample_op_with_min_p_and_argmax_the_rest() -> None:
         network.heads["op"][2].weight.mul_(15)  # pyright: ignore[reportIndexIssue]
     features, _ = network.encode(obs, blueprints, network.initial_state(200))
     exploring, _, _ = network.act(features[:, -1], masks, uniform)
-    actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform, explores=False)
+    actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform, stochastic_heads=False)
     likely = probabilities >= MIN_P * probabilities.max(dim=1, keepdim=True).values
     assert likely.gather(1, actions[:, :1]).all()
     assert not likely.gather(1, exploring[:, :1]).all()

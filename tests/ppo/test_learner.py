@@ -56,7 +56,7 @@ def play(
             rollout.value_ET[:, step] = evaluation.value
             for stored, mask in zip(rollout.masks, masks, strict=True):
                 stored[:, step] = mask
-    rollout.counts_ET[:] = True
+    rollout.valid_ET[:] = True
 
 
 def batch_of(rollout: RolloutBuffer, obs_ETF: Tensor) -> SequenceBatch:
@@ -102,7 +102,7 @@ def test_invalid_steps_do_not_change_the_update() -> None:
     network, rollout, _ = build(3, 5, PPOConfig(hidden=16))
     obs = torch.randn(3, 5, observation_size(SLOTS))
     play(network, rollout, legal(3, *Op), obs, torch.Generator().manual_seed(2))
-    rollout.counts_ET[1, 3:] = False
+    rollout.valid_ET[1, 3:] = False
     batch = batch_of(rollout, obs)
     features, _ = network.encode(batch.obs_ETF, batch.blueprint_ETS, network.initial_state(3))
     evaluation = network.evaluate(features, batch.actions_ETH, batch.masks)
@@ -228,7 +228,7 @@ def test_update_is_robust_to_a_breakdown(monkeypatch: pytest.MonkeyPatch) -> Non
     play(network, rollout, legal(8, *Op), obs, generator)
     rollout.reward_ET[:] = 0.01 * torch.randn(8, 6, generator=generator)
     rollout.value_ET.zero_()
-    rollout.reward_ET[0, 3], rollout.terminal_ET[0, 3], rollout.counts_ET[0, 4:] = -1.0, True, False
+    rollout.reward_ET[0, 3], rollout.terminal_ET[0, 3], rollout.valid_ET[0, 4:] = -1.0, True, False
     batch, order = learned_from(learner, rollout, obs, monkeypatch)
     judged_ET = batch.advantage_ET
     assert judged_ET[order != 0].std() == pytest.approx(1.0, abs=0.05)

@@ -29,7 +29,7 @@ def experience(envs: int, network: PolicyNetwork) -> tuple[RolloutBuffer, Tensor
     obs_ETF = torch.randn(envs, STEPS, observation_size(SLOTS), generator=generator)
     play(network, rollout, legal(envs, *Op), obs_ETF, generator)
     rollout.reward_ET.normal_(generator=generator)
-    rollout.counts_ET[-1, 2:] = False
+    rollout.valid_ET[-1, 2:] = False
     return rollout, obs_ETF
 
 

@@ -22,7 +22,7 @@ def play(
     learning = PPOConfig(gamma=gamma, horizon=horizon)
     reward = RewardFunction(mode, RewardConfig(contribution=0.5), learning, len(steps))  # pyright: ignore[reportArgumentType]
     reward.begin(0.1)
-    return [reward.step(*step, acted=index % 2 == 0) for index, step in enumerate(steps)]
+    return [reward.step(*step, is_op=index % 2 == 0) for index, step in enumerate(steps)]
 
 
 @given(episode, st.floats(0.5, 1))
@@ -121,9 +121,9 @@ def test_reward_continues_from_a_snapshot() -> None:
     steps = [(0.3, 0.1, 0.001), (0.5, 0.2, 0.002), (0.4, 0.0, 0.003)]
     reward = RewardFunction("sparse", RewardConfig(), PPOConfig(), 3)
     reward.begin(0.1)
-    reward.step(*steps[0], acted=True)
+    reward.step(*steps[0], is_op=True)
     resumed = RewardFunction("sparse", RewardConfig(), PPOConfig(), 3)
     resumed.load_state_dict(reward.state_dict())
-    after = [[each.step(*step, acted=False) for step in steps[1:]] for each in (resumed, reward)]
+    after = [[each.step(*step, is_op=False) for step in steps[1:]] for each in (resumed, reward)]
     assert after[0] == after[1]
     assert after[0][-1]["op"] == -RewardConfig().op

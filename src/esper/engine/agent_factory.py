@@ -39,7 +39,12 @@ def build_agent(config: Config, slots: int, blueprints: Sequence[str], ranks: Ra
 
 
 def build_ppo(
-    config: Config, slots: int, blueprints: Sequence[str], ranks: RankGroup = SINGLE_RANK, *, explores: bool = True
+    config: Config,
+    slots: int,
+    blueprints: Sequence[str],
+    ranks: RankGroup = SINGLE_RANK,
+    *,
+    stochastic_heads: bool = True,
 ) -> PPOAgent:
     """Return an untrained PPO agent.
 
@@ -48,7 +53,7 @@ def build_ppo(
         slots: Number of slots of an env.
         blueprints: Names of the blueprints.
         ranks: Ranks that share the envs, and learn together.
-        explores: Draw all choices from their probabilities; see `PPOAgent`.
+        stochastic_heads: Sample every head; see `PPOAgent`.
 
     Raises:
         ConfigError: `--policy-device` was not found.
@@ -61,7 +66,7 @@ def build_ppo(
         config=config.ppo,
         rounds=config.rounds,
         generator=seeded(config.seed, "policy"),
-        explores=explores,
+        stochastic_heads=stochastic_heads,
         ranks=ranks,
         device=resolve_policy_device(config.policy_device),
     )

@@ -98,8 +98,8 @@ class Episode:
         if self.unhealthy_steps == COLLAPSE_STEPS:
             panic = wrong
         phi = contribution_potential(gains) if self._measured else None
-        acted = action.op != Op.WAIT
-        parts = self.reward.step(measured.accuracy, phi, view.rent, acted=acted, broken=panic is not None)
+        is_op = action.op != Op.WAIT
+        parts = self.reward.step(measured.accuracy, phi, view.rent, is_op=is_op, is_breakdown=panic is not None)
         self.episode_return += sum(parts.values())
         if not self.unhealthy_steps:
             self.last_good.save()

@@ -103,7 +103,7 @@ class HeldOutEvaluation:
             raise CheckpointError(
                 f"{self._path} was made with --policy {trained} and holds no PPO policy: leave ppo out of --policies"
             )
-        agent = build_ppo(self.config, slots, blueprints, explores=False)
+        agent = build_ppo(self.config, slots, blueprints, stochastic_heads=False)
         try:
             agent.load_policy(strip_prefix("agent.", self._checkpoint.tensors))
         except RuntimeError as error:

@@ -1,6 +1,6 @@
-"""The factored action: an op, the slot it is applied to, and how.
+"""The factored action: an op, its slot, and its parameters, each chosen by one head of the policy.
 
-A decision is one choice of each head. An op uses some heads only; the others are fixed at 0, with log-probability 0.
+An op uses only some heads; the choices of the others are 0, with log-probability 0.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ HEADS_BY_OP: dict[Op, tuple[str, ...]] = {
 """Heads that have an effect under each op."""
 
 ALPHA_CURVES = tuple(Curve)
+"""Choices of the alpha_curve head, in its order."""
 
 
 class Action(NamedTuple):
@@ -38,29 +39,30 @@ class Action(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """An action, and what the policy thought of it. Absent where the policy has no such thing."""
+    """An action, and the policy's probabilities and value for telemetry; None if the policy has none."""
 
     action: Action
     op_probabilities: Mapping[Op, float] | None = None
-    """Of every legal op."""
+    """Probability of every legal op."""
     head_probabilities: Sequence[float] | None = None
-    """Of each head's choice given the choices before it, in the order of `HEADS`; 1 where the op does not use it."""
+    """Probability of each head's choice given the choices before it, in the order of `HEADS`; 1 for unused heads."""
     value: float | None = None
+    """Estimated value of the state, in units of return."""
 
 
 WAIT_DECISION = Decision(Action(Op.WAIT))
 
 
 def describe_action(action: Action, slots: Sequence[str], blueprints: Sequence[str]) -> dict[str, str]:
-    """What each head that the op uses has chosen.
+    """Return the choice of each head that the op uses as text, keyed by head.
 
     Args:
-        action: the choice.
-        slots: names of the slots.
-        blueprints: names of those on offer.
+        action: Action to describe.
+        slots: Names of the slots.
+        blueprints: Names of the blueprints that the policy can select.
     """
     op = Op(action.op)
-    words = {
+    choices = {
         "op": op.label,
         "slot": slots[action.slot],
         "blueprint": blueprints[action.blueprint],
@@ -70,11 +72,11 @@ def describe_action(action: Action, slots: Sequence[str], blueprints: Sequence[s
         "alpha_speed": str(RAMP_EPOCHS[action.alpha_speed]),
         "alpha_curve": ALPHA_CURVES[action.alpha_curve].value,
     }
-    return {head: words[head] for head in HEADS_BY_OP[op]}
+    return {head: choices[head] for head in HEADS_BY_OP[op]}
 
 
 def head_sizes(slots: int, blueprints: int) -> tuple[int, ...]:
-    """Number of actions of each head, in the order of `HEADS`."""
+    """Return the number of choices of each head, in the order of `HEADS`."""
     return (
         len(Op),
         slots,

@@ -37,13 +37,13 @@ class Agent(Protocol):
         """
         ...
 
-    def record_rewards(self, step: int, rewards: Sequence[float | None], ended: Sequence[bool]) -> None:
+    def record_rewards(self, step: int, rewards: Sequence[float | None], terminated: Sequence[bool]) -> None:
         """Receive the results of the decisions of a step.
 
         Args:
             step: Index of the step, from 0.
             rewards: Reward of each env; None if it was inactive.
-            ended: True for each env whose episode ended early in this step.
+            terminated: True for each env whose episode ended early in this step.
         """
         ...
 
@@ -60,15 +60,15 @@ class Agent(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rest of the state that a checkpoint keeps, keyed by env index, as JSON can hold it."""
+        """Return the rest of the state that a checkpoint keeps, keyed by env index, as JSON-compatible values."""
         ...
 
     def load_state_dict(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniforms_ETH: Tensor) -> None:
         """Resume from a checkpoint.
 
         Args:
-            state: Return value of `snapshot`.
-            tensors: Return value of `tensors`.
+            state: Result of `state_dict`.
+            tensors: Result of `state_tensors`.
             uniforms_ETH: Random numbers of the round in progress.
         """
         ...
@@ -99,8 +99,8 @@ class EnvStatus:
     step: int = 0
     steps: int
     chance_loss: float
-    losses: list[float] = field(default_factory=list)
-    accuracies: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list[float])
+    accuracies: list[float] = field(default_factory=list[float])
     train_loss: float | None = None
     train_accuracy: float | None = None
     parameter_ratio: float = 1.0

@@ -1,10 +1,9 @@
-"""Baselines that do not learn: `static` never grows, `random` takes any legal action, `periodic` and `full` grow by
-plan."""
+"""Baselines that do not learn: `static`, `random`, `periodic` and `full`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -19,50 +18,52 @@ from esper.ranks import SINGLE_RANK, RankGroup
 T = TypeVar("T")
 
 DEFAULT_BLUEPRINT = "conv_light"
-"""The blueprint of the growers by plan: a 3×3 convolution, strong in every slot of the impaired hosts, at half the
-parameters of the strongest."""
+"""Blueprint that `periodic` and `full` plant: a 3×3 convolution.
+
+It works well in every slot of the impaired hosts, with half the parameters of the best blueprint.
+"""
 PLANT_INTERVAL_STEPS = 5
-"""Steps between the seeds of `periodic`."""
+"""Number of steps between two seeds of `periodic`."""
 
 
 class NonLearningAgent:
-    """What an agent that does not learn answers where learning is asked for."""
+    """Base class of agents that do not learn: the learning methods do nothing."""
 
     def begin_round(self, uniforms_ETH: Tensor) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
-    def record_rewards(self, step: int, rewards: Sequence[float | None], ended: Sequence[bool]) -> None:
-        """Nothing to learn from."""
+    def record_rewards(self, step: int, rewards: Sequence[float | None], terminated: Sequence[bool]) -> None:
+        """Do nothing."""
 
     def learn(self, views: Sequence[EnvStatus], round_index: int, generator: torch.Generator) -> None:
-        """Nothing learns."""
+        """Return None: this agent does not learn."""
 
     def state_tensors(self, ranks: RankGroup = SINGLE_RANK) -> dict[str, Tensor]:
-        """Nothing is kept in tensors."""
+        """Return an empty dict: this agent has no tensors."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing is remembered from step to step."""
+        """Return an empty dict: this agent has no state between steps."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniforms_ETH: Tensor) -> None:
-        """Go on as if the round had just begun."""
+        """Begin the round again, because there is no state to restore."""
         self.begin_round(uniforms_ETH)
 
 
 class StaticAgent(NonLearningAgent):
-    """Never grows: the host alone."""
+    """Never grows a seed: the bare host."""
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
-        """WAIT, for every env."""
+        """Return WAIT for every env."""
         return [WAIT_DECISION] * len(views)
 
 
 class RandomAgent(NonLearningAgent):
-    """Draws the op evenly from the legal ones, then the slot, then the rest.
+    """Draws an op uniformly from the legal ones, then the slot, then the other heads.
 
     Args:
-        blueprints: number of blueprints on offer.
+        blueprints: Number of blueprints that the policy can select.
     """
 
     def __init__(self, blueprints: int) -> None:
@@ -70,12 +71,13 @@ class RandomAgent(NonLearningAgent):
         self._uniform_ETH = torch.empty(0)
 
     def begin_round(self, uniforms_ETH: Tensor) -> None:
-        """Keep the round's random numbers."""
+        """Store the random numbers of the round."""
         self._uniform_ETH = uniforms_ETH
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
-        """One random legal action for every env."""
-        uniform_EH = self._uniform_ETH[:, step].tolist()
+        """Return a random legal action for every env."""
+        # The types of PyTorch do not say what `tolist` returns.
+        uniform_EH: list[list[float]] = cast("Any", self._uniform_ETH[:, step]).tolist()
         return [self._choose(view, uniform_H) for view, uniform_H in zip(views, uniform_EH, strict=True)]
 
     def _choose(self, view: EnvStatus, uniform_H: Sequence[float]) -> Decision:
@@ -108,14 +110,14 @@ def _draw(options: Sequence[T], uniform: float) -> T:
 
 
 class PeriodicAgent(NonLearningAgent):
-    """Plants a seed into the first empty slot every `period` steps, and takes each on as soon as its gates allow.
+    """Plants a seed in the first empty slot every `period` steps, and advances each seed as soon as its gates allow.
 
-    With period 1 it is `full`: every slot is sown in the first steps, one a step, which is all that an env can do.
+    With period 1 it is the baseline `full`, which plants a seed in every slot in the first steps, one per step.
 
     Args:
-        blueprints: those on offer, in the order of the action's head; it plants `STRONG`, or the first where that is
-            not among them.
-        period: steps from one seed to the next.
+        blueprints: Blueprints that the policy can select, in the order of the head. The agent plants
+            `DEFAULT_BLUEPRINT`, or the first one if it is not among them.
+        period: Number of steps between two seeds.
     """
 
     def __init__(self, blueprints: Sequence[str], period: int) -> None:
@@ -123,7 +125,7 @@ class PeriodicAgent(NonLearningAgent):
         self._period = period
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
-        """Plant when it is time; else make permanent what may be; else advance what may."""
+        """For every env, plant a seed if it is due; else fossilize the first seed that can; else advance the first."""
         return [Decision(self._decide(step, view)) for view in views]
 
     def _decide(self, step: int, view: EnvStatus) -> Action:
@@ -142,7 +144,12 @@ class PeriodicAgent(NonLearningAgent):
 
 
 def germinate_action(slot: int, blueprint: int) -> Action:
-    """Plant a seed to be added at full strength, along the shortest ramp: how those who plant by rule do it."""
+    """Return the GERMINATE action of the rule-based agents: ADD blend, alpha 1, linear ramp of the shortest length.
+
+    Args:
+        slot: Index of the slot.
+        blueprint: Index of the blueprint.
+    """
     return Action(
         Op.GERMINATE,
         slot,

@@ -1,9 +1,10 @@
-"""The heuristic: a person's rules for growing, over all slots of an env, on the same measurements as PPO sees.
+"""The heuristic: hand-written rules for growing, based on the same measurements that PPO observes.
 
-In order: make permanent what contributes; remove what does not; advance what may; plant in the first empty slot when
-the loss hardly falls, no seed is still in isolation, and there is time. Blueprints rotate; one that was removed is
-avoided for a while. The thresholds were chosen by net return on the validation split of `digits_impaired` and `digits`,
-on episodes of 25 steps that `evaluate` does not use, at a rent of 0.004.
+In each step, the first rule that applies to a slot decides: fossilize a seed that contributes; cull one that does not;
+advance one that can; plant a seed in the first empty slot if the loss has plateaued, no seed is in isolation, and
+enough steps remain. Blueprints rotate; one that was culled is avoided for some steps. The thresholds were chosen by net
+return on the validation split of `digits_impaired` and `digits`, in episodes of 25 steps that `evaluate` does not use,
+with a rent of 0.004.
 """
 
 from __future__ import annotations
@@ -22,35 +23,35 @@ from esper.policy.agent import EnvStatus
 from esper.policy.baselines import NonLearningAgent, germinate_action
 
 BLUEPRINT_ROTATION = ("conv_light", "conv_heavy")
-"""Blueprints that it plants, in turn."""
+"""Blueprints to plant, in turn."""
 PLATEAU_REL_DROP = 0.1
-"""Relative fall of the validation loss over two steps below which it has plateaued."""
+"""Relative drop of the validation loss over two steps, below which it has plateaued."""
 MIN_REMAINING_STEPS = 10
-"""Steps that must be left of the episode for a new seed to be worth its rent."""
+"""Minimum number of remaining steps of the episode in which a new seed can earn its rent."""
 MIN_CONTRIBUTION = 0.005
-"""Contribution, in accuracy, above which a seed is made permanent."""
+"""Minimum contribution to the accuracy, as a fraction, of a seed to fossilize."""
 TRIAL_STEPS = 2
-"""Steps at full alpha before a seed is judged."""
+"""Number of steps at the target alpha after which a seed is fossilized or culled."""
 CULL_PENALTY = 64.0
-"""Added to a blueprint when a seed of it is removed; halves every step."""
+"""Penalty added to a blueprint when a seed of it is culled; it halves every step."""
 MAX_PENALTY = 1.0
-"""Penalty above which a blueprint is passed over: for five steps after a removal."""
+"""Maximum penalty of a blueprint to plant. A cull exceeds it for five steps."""
 
 
 @dataclass
 class _Memory:
-    """What the heuristic remembers of one env within an episode."""
+    """State of one env within an episode: number of seeds planted, and the penalty of each culled blueprint."""
 
     planted: int = 0
-    penalties: dict[str, float] = field(default_factory=dict)
+    penalties: dict[str, float] = field(default_factory=dict[str, float])
 
 
 class HeuristicAgent(NonLearningAgent):
-    """Plants, advances, removes and makes permanent by rule.
+    """Plants, advances, culls and fossilizes seeds by fixed rules.
 
     Args:
-        blueprints: those on offer, in the order of the action's head.
-        rotation: those that it plants, in turn; where none of them is on offer, all that are.
+        blueprints: Blueprints that the policy can select, in the order of the head.
+        rotation: Blueprints to plant, in turn. If none of them can be selected, all selectable ones are used.
     """
 
     def __init__(self, blueprints: Sequence[str], rotation: Sequence[str] = BLUEPRINT_ROTATION) -> None:
@@ -59,19 +60,19 @@ class HeuristicAgent(NonLearningAgent):
         self._memory: dict[int, _Memory] = {}
 
     def begin_round(self, uniforms_ETH: Tensor) -> None:
-        """Forget the last episode. The heuristic draws no random numbers."""
+        """Clear the state of the last episode. The heuristic uses no random numbers."""
         self._memory = {}
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
-        """Decide by rule for every env."""
+        """Apply the rules to every env."""
         return [Decision(self._decide(view)) for view in views]
 
     def state_dict(self) -> dict[str, Any]:
-        """What it remembers of each env."""
+        """Return the planted seeds and penalties of each env, keyed by its index."""
         return {str(env): asdict(memory) for env, memory in self._memory.items()}
 
     def load_state_dict(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniforms_ETH: Tensor) -> None:
-        """Remember again."""
+        """Restore the result of `state_dict`."""
         self._memory = {int(env): _Memory(**memory) for env, memory in state.items()}
 
     def _decide(self, view: EnvStatus) -> Action:
@@ -102,15 +103,13 @@ class HeuristicAgent(NonLearningAgent):
 
 
 def _is_trial_over(slot: Slot) -> bool:
-    """Blended in for long enough."""
     return slot.stage is Stage.PROBATIONARY and slot.epochs_in_stage >= TRIAL_STEPS
 
 
 def _contributes(slot: Slot) -> bool:
-    """What cannot be measured, because counterfactuals are off, is given the benefit of the doubt."""
+    # Without counterfactuals, contributions are not measured, and every seed counts as contributing.
     return slot.contribution is None or slot.contribution >= MIN_CONTRIBUTION
 
 
 def _plateaued(losses: Sequence[float]) -> bool:
-    """The loss fell by less than `PLATEAU` of itself over the last two steps."""
     return len(losses) > 2 and losses[-3] - losses[-1] < PLATEAU_REL_DROP * losses[-3]

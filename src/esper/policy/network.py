@@ -1,4 +1,4 @@
-"""The policy network: features and blueprint embeddings → LSTM → a small head for each factor of the action, and V(s).
+"""The policy network: features and blueprint embeddings → LSTM → one small head per factor of the action, and V(s).
 
 Shapes: E envs, T steps, S slots, F features, H heads, A actions, D width. Everything is float32.
 """
@@ -16,34 +16,36 @@ from esper.policy.masks import ActionMasks, log_prob_of, masked_log_probs, min_p
 from esper.policy.observation import observation_size
 
 EMBEDDING_DIM = 4
+"""Size of a blueprint embedding."""
 HEAD_HIDDEN_DIM = 64
+"""Size of the hidden layer of each head and of the critic."""
 
 LSTMState = tuple[Tensor, Tensor]
 """LSTM state (h, c), each [1, E, D]."""
 
 
 class ActionEvaluation(NamedTuple):
-    """What the policy makes of given decisions; leading dimensions as given."""
+    """Log-probabilities, entropies and values of given decisions. Leading dimensions are those of the input."""
 
     log_prob_H: Tensor
-    """Of each head's action; 0 where the op does not use the head."""
+    """Log-probability of each head's choice; 0 if the op does not use the head."""
     entropy_H: Tensor
-    """Normalised by log(number of legal actions)."""
+    """Entropy of each head, divided by log(number of legal actions)."""
     has_choice_H: Tensor
-    """Bool: the op uses the head, and more than one action was legal."""
+    """True if the op uses the head and more than one choice was legal."""
     value: Tensor
-    """Normalised: in units of the learner's value scale."""
+    """Value in units of the learner's value scale."""
 
 
 class PolicyNetwork(nn.Module):
     """Recurrent actor and critic with factored heads.
 
-    The op is chosen first, the slot given the op, the rest given both.
+    The op is chosen first, then the slot given the op, then the other heads given both.
 
     Args:
-        slots: slots of an env.
-        blueprints: blueprints on offer.
-        hidden: width of the LSTM.
+        slots: Number of slots of an env.
+        blueprints: Number of blueprints that the policy can select.
+        hidden: Width of the LSTM.
     """
 
     def __init__(self, slots: int, blueprints: int, hidden: int) -> None:
@@ -63,12 +65,12 @@ class PolicyNetwork(nn.Module):
             }
         )
         self.critic = _mlp(hidden, 1)
-        relevant_OH = torch.tensor([[head in HEADS_BY_OP[op] for head in HEADS] for op in Op])
-        self.register_buffer("head_used_OH", relevant_OH, persistent=False)
+        head_used_OH = torch.tensor([[head in HEADS_BY_OP[op] for head in HEADS] for op in Op])
+        self.register_buffer("head_used_OH", head_used_OH, persistent=False)
         self.head_used_OH: Tensor
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Orthogonal weights, zero biases, and small gains on the last layer of each policy head."""
+        """Initialise with orthogonal weights, zero biases, and a small gain on the last layer of each policy head."""
         for name, parameter in self.named_parameters():
             if parameter.dim() < 2:
                 nn.init.ones_(parameter) if name == "encoder.1.weight" else nn.init.zeros_(parameter)
@@ -81,71 +83,88 @@ class PolicyNetwork(nn.Module):
                 nn.init.orthogonal_(parameter, gain if "lstm" not in name else 1.0, generator=generator)
 
     def initial_state(self, envs: int) -> LSTMState:
-        """LSTM state at the start of an episode."""
+        """Return the LSTM state at the start of an episode."""
         zeros = torch.zeros(1, envs, self.hidden, device=self.head_used_OH.device)
         return zeros, zeros.clone()
 
     def encode(self, obs_ETF: Tensor, blueprint_ETS: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        """Features of each step, [E, T, D], and the LSTM state after the last."""
+        """Run the encoder and the LSTM.
+
+        Args:
+            obs_ETF: Normalised observations.
+            blueprint_ETS: Blueprint of each slot, 1 + its index; 0 for an empty slot.
+            state: LSTM state before the first step.
+
+        Returns:
+            Features [E, T, D], and the LSTM state after the last step.
+        """
         embedded = self.embedding(blueprint_ETS).flatten(start_dim=2)
         features_ETD, state = self.lstm(self.encoder(torch.cat((obs_ETF, embedded), dim=-1)), state)
         return features_ETD, state
 
     def value(self, features_D: Tensor) -> Tensor:
-        """V(s), normalised, [...]."""
+        """Return the values [...], in units of the learner's value scale."""
         return self.critic(features_D).squeeze(-1)
 
     @torch.no_grad()
     def act(
-        self, features_ED: Tensor, masks: ActionMasks, uniform_EH: Tensor, *, explores: bool = True
+        self, features_ED: Tensor, masks: ActionMasks, uniform_EH: Tensor, *, stochastic_heads: bool = True
     ) -> tuple[Tensor, Tensor, ActionEvaluation]:
         """Choose an action for every env.
 
         Args:
-            features_ED: from `encode`, one step.
-            masks: legal actions.
-            uniform_EH: numbers in [0, 1), one for each head, by which to draw.
-            explores: every head draws; else only the op's does, of what is likely, and the others, given the choices
-                before them, take what is most probable. Of the op that would often be to wait, step after step: where
-                it does not matter when something is done, none of the steps is one in which it is probable.
+            features_ED: Features of one step, from `encode`.
+            masks: Masks of legal actions.
+            uniform_EH: Uniform random numbers in [0, 1), one for each head.
+            stochastic_heads: Sample every head. If False, sample only the op, after `min_p_filter`, and choose the most
+                probable action of the other heads. The op is always sampled, because the most probable op is often
+                WAIT in every step: if the time of an op does not matter, its probability is low in each step.
 
         Returns:
-            actions_EH int64, probability of every op [E, O], 0 where it is illegal, and the evaluation of the choice.
+            Actions [E, H] int64, probability of every op [E, O] (0 if illegal), and the evaluation of the actions.
         """
         actions_EH = torch.zeros(features_ED.shape[0], len(HEADS), dtype=torch.int64, device=features_ED.device)
         log_probs_EO, _ = self._head(0, features_ED, actions_EH, masks)
-        ops_EO = log_probs_EO if explores else min_p_filter(log_probs_EO)
+        ops_EO = log_probs_EO if stochastic_heads else min_p_filter(log_probs_EO)
         actions_EH[:, 0] = sample(ops_EO, uniform_EH[:, 0])
         for index in range(1, len(HEADS)):
             log_probs_EA, _ = self._head(index, features_ED, actions_EH, masks)
             actions_EH[:, index] = (
-                sample(log_probs_EA, uniform_EH[:, index]) if explores else log_probs_EA.argmax(dim=-1)
+                sample(log_probs_EA, uniform_EH[:, index]) if stochastic_heads else log_probs_EA.argmax(dim=-1)
             )
         actions_EH *= self.head_used_OH[actions_EH[:, 0]]
         evaluation = self.evaluate(features_ED, actions_EH, masks)
         return actions_EH, log_probs_EO.exp(), evaluation
 
     def evaluate(self, features_D: Tensor, actions_H: Tensor, masks: ActionMasks) -> ActionEvaluation:
-        """Log-probability, entropy and value of given actions; leading dimensions [E] or [E, T]."""
-        log_probs, entropies, choices = [], [], []
-        relevant_H = self.head_used_OH[actions_H[..., 0]]
+        """Evaluate given actions.
+
+        Args:
+            features_D: Features from `encode`, [E, D] or [E, T, D].
+            actions_H: Actions with the same leading dimensions.
+            masks: Masks of legal actions with the same leading dimensions.
+        """
+        log_probs: list[Tensor] = []
+        entropies: list[Tensor] = []
+        has_choice: list[Tensor] = []
+        used_H = self.head_used_OH[actions_H[..., 0]]
         for index in range(len(HEADS)):
             log_probs_A, legal_A = self._head(index, features_D, actions_H, masks)
-            relevant = relevant_H[..., index]
+            used = used_H[..., index]
             action = actions_H[..., index]
-            # A head that the op does not use holds a fixed 0, legal or not: its terms are cut, not multiplied by 0.
-            log_probs.append(torch.where(relevant, log_prob_of(log_probs_A, action), 0.0))
-            entropies.append(torch.where(relevant, normalised_entropy(log_probs_A, legal_A), 0.0))
-            choices.append(relevant & (legal_A.sum(dim=-1) > 1))
+            # The choice of an unused head is 0, legal or not: its terms are replaced and not multiplied by 0.
+            log_probs.append(torch.where(used, log_prob_of(log_probs_A, action), 0.0))
+            entropies.append(torch.where(used, normalised_entropy(log_probs_A, legal_A), 0.0))
+            has_choice.append(used & (legal_A.sum(dim=-1) > 1))
         return ActionEvaluation(
             torch.stack(log_probs, dim=-1),
             torch.stack(entropies, dim=-1),
-            torch.stack(choices, dim=-1),
+            torch.stack(has_choice, dim=-1),
             self.value(features_D),
         )
 
     def _head(self, index: int, features_D: Tensor, actions_H: Tensor, masks: ActionMasks) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of one head given the choices before it, and what is legal, each [..., A]."""
+        """Return the log-probabilities [..., A] of one head given the choices before it, and the mask of legal ones."""
         name = HEADS[index]
         op, slot = actions_H[..., 0], actions_H[..., 1]
         inputs = [features_D]
@@ -170,6 +189,6 @@ def _mlp(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def _gather_rows(table_NA: Tensor, index: Tensor) -> Tensor:
-    """Row `index` of each table: [..., N, A] and [...] → [..., A]."""
+    """Return row `index` [...] of each table [..., N, A], as [..., A]."""
     rows = index[..., None, None].expand(*index.shape, 1, table_NA.shape[-1])
     return table_NA.gather(-2, rows).squeeze(-2)

@@ -1,8 +1,8 @@
-"""The observation: what the policy network sees of an env.
+"""The observation: the features of an env that the policy network receives.
 
-A base part, then one part of equal size for each slot in the order of the forward pass. An empty slot is all zeros.
-Features are scaled to the order of 1 here; the learner's normaliser does the rest. What was not measured is 0 beside a
-flag that says so.
+The base features come first, then the features of each slot in the order of the forward pass. An empty slot is all
+zeros. Features are scaled to the order of 1 here, and normalised by `RunningMeanStd`. A feature that was not measured
+is 0, and a separate flag marks it.
 
 Shapes: E envs, S slots, F features.
 """
@@ -21,27 +21,27 @@ from esper.growth.slot import Slot
 from esper.policy.agent import EnvStatus
 
 HISTORY_STEPS = 3
-"""Steps of loss and accuracy that are seen."""
+"""Number of recent losses and accuracies in the observation."""
 OBSERVED_STAGES = tuple(stage for stage in Stage if stage is not Stage.DORMANT)
 BASE_FEATURES = 1 + 2 * HISTORY_STEPS + 3 + len(OBSERVED_STAGES) + len(Op) + 1 + 2
 SLOT_FEATURES = len(OBSERVED_STAGES) + 14
 
 
 def observation_size(slots: int) -> int:
-    """Number of features for an env with this many slots."""
+    """Return the number of features of an env with this many slots."""
     return BASE_FEATURES + slots * SLOT_FEATURES
 
 
 def write_observation(
     views: Sequence[EnvStatus], obs_EF: Tensor, blueprint_ES: Tensor, blueprints: Sequence[str]
 ) -> None:
-    """Fill preallocated buffers.
+    """Write the observations of every env into preallocated buffers.
 
     Args:
-        views: one for each env.
-        obs_EF: float32.
-        blueprint_ES: int64; 1 + index of the seed's blueprint, 0 for an empty slot: the input of the embedding.
-        blueprints: those on offer, in the order of the policy's head.
+        views: State of each env.
+        obs_EF: Receives the features, float32.
+        blueprint_ES: Receives the input of the embedding, int64: 1 + index of the blueprint, 0 for an empty slot.
+        blueprints: Blueprints that the policy can select, in the order of the head.
     """
     rows = [
         _base_features(view) + [feature for slot in view.slots for feature in _slot_features(slot, view)]
@@ -100,11 +100,11 @@ def _slot_features(slot: Slot, view: EnvStatus) -> list[float]:
 
 
 def _recent(values: Sequence[float]) -> list[float]:
-    """The last `HISTORY` values, the newest first; the oldest known stands in for those before it."""
+    """Return the last `HISTORY_STEPS` values, newest first; missing older ones repeat the oldest value."""
     newest = list(values[: -HISTORY_STEPS - 1 : -1])
     return newest + [newest[-1]] * (HISTORY_STEPS - len(newest))
 
 
 def _clamp_finite(value: float, limit: float = 5.0) -> float:
-    """Clamp, so that a diverged env stays one bad feature and does not become a NaN in the policy."""
+    """Clamp a value, so that a diverged env gives one bad feature and no NaN in the policy."""
     return min(value, limit) if math.isfinite(value) else limit

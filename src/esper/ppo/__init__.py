@@ -1,1 +1,1 @@
-"""How the policy learns: rewards, advantages, and recurrent PPO over whole episodes (Simic)."""
+"""PPO: rewards, advantages, and recurrent PPO over whole episodes (Simic)."""

@@ -1,4 +1,4 @@
-"""The learning agent: policy network, experience and learner behind the same face as the baselines.
+"""The PPO agent: policy network, rollout buffer and learner behind the `Agent` protocol.
 
 Shapes: E envs, T steps, F features, S slots, H heads, O ops.
 """
@@ -6,7 +6,7 @@ Shapes: E envs, T steps, F features, S slots, H heads, O ops.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -26,20 +26,19 @@ CPU = torch.device("cpu")
 
 
 class PPOAgent:
-    """Decides with the policy network, remembers the round, and learns at its end.
+    """Decides with the policy network, stores the experience of a round, and trains the network at the end of it.
 
     Args:
-        envs: number of envs, of all ranks.
-        steps: steps of an episode.
-        slots: slots of an env.
-        blueprints: names of those on offer.
-        config: hyperparameters.
-        rounds: rounds of the run, for the schedules.
-        generator: of the initial weights.
-        explores: it draws all its choices from their probabilities, as one that learns has to; else only what to do,
-            among what is likely, and how in the most probable way.
-        ranks: that share the envs, and learn together.
-        device: where the policy runs and its experience is kept.
+        envs: Number of envs of all ranks.
+        steps: Number of steps of an episode.
+        slots: Number of slots of an env.
+        blueprints: Names of the blueprints that the policy can select.
+        config: Hyperparameters.
+        rounds: Number of rounds of the run, for the schedules.
+        generator: Generator of the initial weights.
+        stochastic_heads: Sample every head, as training requires; see `PolicyNetwork.act`.
+        ranks: Ranks that share the envs and train the policy together.
+        device: Device of the policy and its experience.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class PPOAgent:
         config: PPOConfig,
         rounds: int,
         generator: torch.Generator,
-        explores: bool = True,
+        stochastic_heads: bool = True,
         ranks: RankGroup = SINGLE_RANK,
         device: torch.device = CPU,
     ) -> None:
@@ -60,7 +59,7 @@ class PPOAgent:
         self._ranks, envs = ranks, len(ranks.env_range(envs))
         features = observation_size(slots)
         self._blueprints = blueprints
-        self._explores = explores
+        self._stochastic_heads = stochastic_heads
         self._terminal_at_limit = config.horizon == "episode"
         self.network = PolicyNetwork(slots, len(blueprints), config.hidden)
         self.network.initialise(generator)
@@ -74,16 +73,17 @@ class PPOAgent:
         self._uniform_ETH = torch.empty(0)
 
     def begin_round(self, uniforms_ETH: Tensor) -> None:
-        """Every env was reset: forget the experience and the LSTM state."""
+        """Begin a round after every env was reset: clear the experience and the LSTM state."""
         self._uniform_ETH = uniforms_ETH.to(self._device)
         self.rollout.clear()
         self.hidden = self.network.initial_state(len(uniforms_ETH))
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
-        """One batched forward for all envs: one copy to the policy's device, and one back."""
+        """Decide for all envs in one batched forward pass, with one copy to the policy's device and one back."""
         heads = len(HEADS)
-        rows = self._decide(step, views).tolist()
-        legal_EO = self._staging.host.masks.op_EO.tolist()
+        # The types of PyTorch do not say what `tolist` returns.
+        rows: list[list[float]] = cast("Any", self._decide(step, views)).tolist()
+        legal_EO: list[list[bool]] = cast("Any", self._staging.host.masks.op_EO).tolist()
         return [
             Decision(
                 action=Action(*map(int, row[:heads])),
@@ -96,19 +96,20 @@ class PPOAgent:
 
     @torch.no_grad()
     def _decide(self, step: int, views: Sequence[EnvStatus]) -> Tensor:
-        """Actions, their probabilities, value, and probability of every op, for each env.
+        """Decide for all envs, and store the inputs and the decisions in the rollout buffer.
 
         Returns:
-            [E, 2 H + 1 + O] float32 on the policy's device.
+            [E, 2 H + 1 + O] float32 on the policy's device: actions, their probabilities, value, and probability of
+            every op.
         """
-        rollout, now = self.rollout, self._observe(views)
-        rollout.obs_ETF[:, step] = now.obs_EF
-        rollout.blueprint_ETS[:, step] = now.blueprint_ES
-        for kept, mask in zip(rollout.masks.at_step(step), now.masks, strict=True):
-            kept.copy_(mask)
-        features_ED = self._features(now)
+        rollout, inputs = self.rollout, self._observe(views)
+        rollout.obs_ETF[:, step] = inputs.obs_EF
+        rollout.blueprint_ETS[:, step] = inputs.blueprint_ES
+        for stored, mask in zip(rollout.masks.at_step(step), inputs.masks, strict=True):
+            stored.copy_(mask)
+        features_ED = self._features(inputs)
         actions_EH, probs_EO, evaluation = self.network.act(
-            features_ED, now.masks, self._uniform_ETH[:, step], explores=self._explores
+            features_ED, inputs.masks, self._uniform_ETH[:, step], stochastic_heads=self._stochastic_heads
         )
         values_E = self.returns.denormalise(evaluation.value)
         rollout.actions_ETH[:, step] = actions_EH
@@ -118,76 +119,79 @@ class PPOAgent:
         return torch.cat((actions_EH.float(), chosen_EH, values_E.unsqueeze(1), probs_EO), dim=1)
 
     def _observe(self, views: Sequence[EnvStatus]) -> PolicyInputs:
-        here = self._staging.host
-        write_observation(views, here.obs_EF, here.blueprint_ES, self._blueprints)
-        write_masks(views, here.masks)
+        inputs = self._staging.host
+        write_observation(views, inputs.obs_EF, inputs.blueprint_ES, self._blueprints)
+        write_masks(views, inputs.masks)
         return self._staging.to_device()
 
-    def record_rewards(self, step: int, rewards: Sequence[float | None], ended: Sequence[bool]) -> None:
-        """Take in the rewards of a step, None for an env that sat it out, and whether an episode ended with it."""
+    def record_rewards(self, step: int, rewards: Sequence[float | None], terminated: Sequence[bool]) -> None:
+        """Store the results of a step; see `Agent.record_rewards`."""
         self.rollout.reward_ET[:, step] = torch.tensor([0.0 if reward is None else reward for reward in rewards])
-        self.rollout.counts_ET[:, step] = torch.tensor([reward is not None for reward in rewards])
-        self.rollout.terminal_ET[:, step] = torch.tensor(ended)
+        self.rollout.valid_ET[:, step] = torch.tensor([reward is not None for reward in rewards])
+        self.rollout.terminal_ET[:, step] = torch.tensor(terminated)
 
     @torch.no_grad()
     def _bootstrap(self, views: Sequence[EnvStatus]) -> Tensor:
-        """Value of the state after the last step, [E]: 0 where the episode's end is the end.
+        """Return the values [E] of the state after the last step; 0 if the end of an episode is terminal.
 
-        An agent that sees the limit coming is to treat it as terminal; one that is to act as if there were none must
-        bootstrap V(s_T) (Pardo et al., 2018). The LSTM goes on from the last step's state.
+        A policy that is trained for a fixed horizon must treat its end as terminal; one that acts as if there were no
+        time limit must bootstrap V(s_T) (Pardo et al., 2018). The LSTM continues from the state of the last step.
         """
         if self._terminal_at_limit:
             return torch.zeros(len(views), device=self._device)
         return self.returns.denormalise(self.network.value(self._features(self._observe(views))))
 
     def learn(self, views: Sequence[EnvStatus], round_index: int, generator: torch.Generator) -> UpdateStats:
-        """Update the policy from the round, then let the normalisers take its observations in."""
+        """Train the policy on the round, then update the normaliser of the observations."""
         obs_ETF = self.observations.normalise(self.rollout.obs_ETF)
-        learned = self.learner.update(self.rollout, obs_ETF, self._bootstrap(views), round_index, generator)
-        everyones = self._ranks.all_gather_rows
-        self.observations.update(everyones(self.rollout.obs_ETF)[everyones(self.rollout.counts_ET)])
-        return learned
+        stats = self.learner.update(self.rollout, obs_ETF, self._bootstrap(views), round_index, generator)
+        gather = self._ranks.all_gather_rows
+        self.observations.update(gather(self.rollout.obs_ETF)[gather(self.rollout.valid_ET)])
+        return stats
 
-    def _features(self, now: PolicyInputs) -> Tensor:
-        normalised = self.observations.normalise(now.obs_EF)
-        features, self.hidden = self.network.encode(normalised.unsqueeze(1), now.blueprint_ES.unsqueeze(1), self.hidden)
-        return features.squeeze(1)
+    def _features(self, inputs: PolicyInputs) -> Tensor:
+        obs_E1F = self.observations.normalise(inputs.obs_EF).unsqueeze(1)
+        features_E1D, self.hidden = self.network.encode(obs_E1F, inputs.blueprint_ES.unsqueeze(1), self.hidden)
+        return features_E1D.squeeze(1)
 
     def state_tensors(self, ranks: RankGroup = SINGLE_RANK) -> dict[str, Tensor]:
-        """Everything that a checkpoint keeps, by name, for the envs of these ranks; the moments of Adam included."""
-        everyones = ranks.all_gather_rows
+        """Return all tensors of the agent by name, including Adam's moments; see `Agent.state_tensors`."""
+        gather = ranks.all_gather_rows
         named = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         named |= {f"observations.{name}": value for name, value in self.observations.state_dict().items()}
         named |= {f"returns.{name}": value for name, value in self.returns.state_dict().items()}
-        named |= {f"rollout.{name}": everyones(value) for name, value in self.rollout.tensors().items()}
+        named |= {f"rollout.{name}": gather(value) for name, value in self.rollout.tensors().items()}
         named |= {
-            f"hidden.{name}": everyones(value[0]).unsqueeze(0) for name, value in zip("hc", self.hidden, strict=True)
+            f"hidden.{name}": gather(value[0]).unsqueeze(0) for name, value in zip("hc", self.hidden, strict=True)
         }
         for index, moments in self.learner.optimizer.state_dict()["state"].items():
             named |= {f"adam.{index}.{name}": value for name, value in moments.items()}
         return named
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: all that PPO keeps is tensors."""
+        """Return an empty dict: all state of PPO is in tensors."""
         return {}
 
     def load_policy(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over the network and the normalisers of what `tensors` gave, for any number of envs.
+        """Load only the network and the normalisers, from a run with any number of envs.
+
+        Args:
+            tensors: Result of `state_tensors`.
 
         Raises:
-            KeyError: a tensor is missing.
-            RuntimeError: a tensor has another shape.
+            KeyError: A tensor is missing.
+            RuntimeError: A tensor has another shape.
         """
         self.network.load_state_dict(strip_prefix("network.", tensors))
         self.observations.load_state_dict(strip_prefix("observations.", tensors))
         self.returns.load_state_dict(strip_prefix("returns.", tensors))
 
     def load_state_dict(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniforms_ETH: Tensor) -> None:
-        """Take over what `tensors` gave.
+        """Resume from a checkpoint; see `Agent.load_state_dict`.
 
         Raises:
-            KeyError: a tensor is missing.
-            RuntimeError: a tensor has another shape.
+            KeyError: A tensor is missing.
+            RuntimeError: A tensor has another shape.
         """
         self._uniform_ETH = uniforms_ETH.to(self._device)
         self.load_policy(tensors)
@@ -195,9 +199,8 @@ class PPOAgent:
             value.copy_(self._ranks.local_rows(tensors[f"rollout.{name}"]))
         h_ED, c_ED = (self._ranks.local_rows(tensors[name][0]) for name in ("hidden.h", "hidden.c"))
         self.hidden = (h_ED.unsqueeze(0).clone().to(self._device), c_ED.unsqueeze(0).clone().to(self._device))
-        adam = self.learner.optimizer.state_dict()
-        adam["state"] = {}
+        moments: dict[int, dict[str, Tensor]] = {}
         for name, value in strip_prefix("adam.", tensors).items():
             index, _, moment = name.partition(".")
-            adam["state"].setdefault(int(index), {})[moment] = value.clone()
-        self.learner.optimizer.load_state_dict(adam)
+            moments.setdefault(int(index), {})[moment] = value.clone()
+        self.learner.optimizer.load_state_dict(self.learner.optimizer.state_dict() | {"state": moments})

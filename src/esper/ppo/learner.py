@@ -1,4 +1,4 @@
-"""The update: K epochs of clipped policy gradient over a round of whole episodes.
+"""The PPO update: several epochs of clipped policy gradient over a round of whole episodes.
 
 Shapes: E envs, T steps, H heads, M minibatch updates.
 """
@@ -6,7 +6,7 @@ Shapes: E envs, T steps, H heads, M minibatch updates.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,18 +21,18 @@ from esper.ppo.rollout import RolloutBuffer, RunningMeanStd, SequenceBatch
 from esper.ranks import SINGLE_RANK, RankGroup
 
 FINAL_POLICY_LR_FRACTION = 0.1
-"""Share of the learning rate that is left in the last round."""
+"""Learning rate of the last round, as a fraction of the initial rate."""
 
 
 class PPOLearner:
-    """Adam on the policy network, in float32 whatever the precision of the hosts.
+    """Trains the policy network with Adam, in float32 regardless of the hosts' precision.
 
     Args:
-        network: the policy.
-        returns: scale of the values.
-        config: hyperparameters.
-        rounds: rounds of the run, for the linear schedules.
-        ranks: that learn together, each from the experience of its own envs.
+        network: Policy network.
+        returns: Normaliser of the returns, which sets the scale of the values.
+        config: Hyperparameters.
+        rounds: Number of rounds of the run, for the linear schedules.
+        ranks: Ranks that train the policy together, each on the experience of its own envs.
     """
 
     def __init__(
@@ -48,50 +48,54 @@ class PPOLearner:
         self.returns = returns
         self.config = config
         self.rounds = rounds
-        self.optimizer = torch.optim.Adam(network.parameters(), lr=config.learning_rate, eps=1e-5)
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
+            network.parameters(), lr=config.learning_rate, eps=1e-5
+        )
 
     def update(
         self, rollout: RolloutBuffer, obs_ETF: Tensor, bootstrap_E: Tensor, round_index: int, generator: torch.Generator
     ) -> UpdateStats:
-        """Learn from a round.
+        """Train the network on a round, and update the scale of the values.
+
+        Epochs end early once the mean KL divergence of an epoch exceeds `target_kl`.
 
         Args:
-            rollout: the experience, complete.
-            obs_ETF: its observations, normalised as they were when the policy acted.
-            bootstrap_E: V(s_T), in units of return.
-            round_index: from 0, for the schedules.
-            generator: of the order of the minibatches.
+            rollout: Complete experience of the round.
+            obs_ETF: Its observations, normalised as they were when the policy acted.
+            bootstrap_E: Values V(s_T), in units of return.
+            round_index: Index of the round, from 0, for the schedules.
+            generator: Generator of the order of the minibatches.
         """
         config = self.config
-        done = round_index / max(self.rounds - 1, 1)
+        progress = round_index / max(self.rounds - 1, 1)
         for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate * (1.0 - (1.0 - FINAL_POLICY_LR_FRACTION) * done)
-        entropy_coef = config.entropy_coef * (1.0 - done)
+            group["lr"] = config.learning_rate * (1.0 - (1.0 - FINAL_POLICY_LR_FRACTION) * progress)
+        entropy_coef = config.entropy_coef * (1.0 - progress)
         device = rollout.value_ET.device
         reward_ET, terminal_ET = rollout.reward_ET.to(device), rollout.terminal_ET.to(device)
         advantage_ET = gae(reward_ET, rollout.value_ET, bootstrap_E, terminal_ET, config.gamma, config.gae_lambda)
         return_ET = advantage_ET + rollout.value_ET
-        everyones = self.ranks.all_gather_rows
-        counts_ET, returns_ET = everyones(rollout.counts_ET.to(device)), everyones(return_ET)
-        explained = explained_variance(everyones(rollout.value_ET), returns_ET, counts_ET)
-        self.returns.update(returns_ET[counts_ET].unsqueeze(-1))
+        gather = self.ranks.all_gather_rows
+        valid_ET, returns_ET = gather(rollout.valid_ET.to(device)), gather(return_ET)
+        explained = explained_variance(gather(rollout.value_ET), returns_ET, valid_ET)
+        self.returns.update(returns_ET[valid_ET].unsqueeze(-1))
         target_ET = (return_ET - self.returns.mean) / self.returns.std
-        ordinary_ET = healthy_mask(counts_ET, everyones(terminal_ET))
-        deserved_ET = subtract_host_effect(everyones(advantage_ET), ordinary_ET, config.envs_per_host)
-        advantage_ET = self.ranks.local_rows(normalise_advantages(deserved_ET, ordinary_ET))
+        healthy_ET = healthy_mask(valid_ET, gather(terminal_ET))
+        advantage_ET = subtract_host_effect(gather(advantage_ET), healthy_ET, config.envs_per_host)
+        advantage_ET = self.ranks.local_rows(normalise_advantages(advantage_ET, healthy_ET))
 
-        taken: list[_MinibatchStats] = []
+        updates: list[_MinibatchStats] = []
         kl, epochs = 0.0, 0
         while epochs < config.epochs and kl <= config.target_kl:
             batches = rollout.minibatches(obs_ETF, advantage_ET, target_ET, config.minibatches, generator, self.ranks)
             steps = [self._step(batch, entropy_coef) for batch in batches]
-            taken += steps
+            updates += steps
             epochs += 1
             kl = float(torch.stack([step.loss.kl for step in steps]).mean())
-        return self._summarise(taken, kl, explained, stopped_early=epochs < config.epochs)
+        return self._summarise(updates, kl, explained, stopped_early=epochs < config.epochs)
 
     def evaluate(self, batch: SequenceBatch, entropy_coef: float) -> PPOLoss:
-        """Loss of a minibatch of whole sequences, from the start of their episodes."""
+        """Return the loss of a minibatch of whole episodes."""
         with torch.autocast(batch.obs_ETF.device.type, enabled=False):
             features, _ = self.network.encode(
                 batch.obs_ETF, batch.blueprint_ETS, self.network.initial_state(len(batch.obs_ETF))
@@ -108,7 +112,7 @@ class PPOLearner:
     def _step(self, batch: SequenceBatch, entropy_coef: float) -> _MinibatchStats:
         loss = self.evaluate(batch, entropy_coef)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.total.backward()
+        torch.autograd.backward(loss.total)
         loss = all_reduce_gradients(loss, batch.valid_ET.sum(), self.network, self.ranks)
         step = _MinibatchStats(loss, *self._head_norms())
         nn.utils.clip_grad_norm_(self.network.parameters(), self.config.max_grad_norm)
@@ -116,28 +120,29 @@ class PPOLearner:
         return step
 
     def _head_norms(self) -> tuple[Tensor, tuple[bool, ...]]:
-        """L2 norm of each head's gradient and of all gradients together, [H + 1]; and which heads got one at all."""
+        """Return the gradient norms [H + 1] of each head and of the whole network, and which heads have a gradient."""
         grads_H = [_grads(self.network.heads[name]) for name in HEADS]
         norms = torch.stack([nn.utils.get_total_norm(grads) for grads in [*grads_H, _grads(self.network)]])
         return norms, tuple(bool(grads) for grads in grads_H)
 
     def _summarise(
-        self, taken: list[_MinibatchStats], kl: float, explained: Tensor, *, stopped_early: bool
+        self, updates: list[_MinibatchStats], kl: float, explained: Tensor, *, stopped_early: bool
     ) -> UpdateStats:
-        """Means over the minibatches; one copy to the host for the whole update."""
-        losses = [step.loss for step in taken]
+        """Average the statistics over the minibatches, with one copy to the host."""
+        losses = [update.loss for update in updates]
         scalars = torch.stack([torch.stack((x.policy, x.value, x.entropy, x.clip_fraction)) for x in losses]).mean(0)
         choices_MH = torch.stack([loss.num_choices_H for loss in losses])
         entropy_H = torch.stack([loss.entropy_sum_H for loss in losses]).sum(0) / choices_MH.sum(0)
-        # A minibatch in which a head had no choice says nothing of it; a head that never had one is 0/0 here.
-        norms = torch.stack([step.norms for step in taken])
+        # Minibatches in which a head had no choice do not count for it; a head that never had a choice gives 0/0.
+        norms = torch.stack([update.norms for update in updates])
         norm_H = torch.where(choices_MH > 0, norms[:, :-1], 0.0).sum(0) / (choices_MH > 0).sum(0)
         parts = (scalars, norm_H, entropy_H, choices_MH.sum(0), norms[:, -1].mean(0, keepdim=True), explained[None])
         sizes = [part.numel() for part in parts]
+        flat = torch.cat([part.double() for part in parts]).cpu()
         means, norms_H, entropies_H, choices_H, grad_norm, variance = (
-            part.tolist() for part in torch.cat([part.double() for part in parts]).cpu().split(sizes)
+            cast("list[float]", cast("Any", part).tolist()) for part in torch.split(flat, sizes)
         )
-        reached = [count > 0 and all(step.reached[i] for step in taken) for i, count in enumerate(choices_H)]
+        has_norm = [count > 0 and all(update.has_grad[i] for update in updates) for i, count in enumerate(choices_H)]
         return UpdateStats(
             policy_loss=means[0],
             value_loss=means[1],
@@ -147,26 +152,28 @@ class PPOLearner:
             explained_variance=None if math.isinf(variance[0]) else variance[0],
             grad_norm=grad_norm[0],
             learning_rate=self.optimizer.param_groups[0]["lr"],
-            minibatches=len(taken),
+            minibatches=len(updates),
             stopped_early=stopped_early,
-            head_grad_norms={name: norms_H[i] if reached[i] else None for i, name in enumerate(HEADS)},
+            head_grad_norms={name: norms_H[i] if has_norm[i] else None for i, name in enumerate(HEADS)},
             head_entropies={name: entropies_H[i] if choices_H[i] > 0 else None for i, name in enumerate(HEADS)},
         )
 
 
 class _MinibatchStats(NamedTuple):
-    """One minibatch update."""
+    """Statistics of one minibatch update."""
 
     loss: PPOLoss
     norms: Tensor
-    reached: tuple[bool, ...]
+    """[H + 1] gradient norms of each head and of the whole network."""
+    has_grad: tuple[bool, ...]
+    """For each head, True if it has a gradient."""
 
 
-def explained_variance(value_ET: Tensor, return_ET: Tensor, counts_ET: Tensor) -> Tensor:
-    """1 − var(return − value) / var(return), scalar; −inf where the returns do not vary."""
-    returns = return_ET[counts_ET]
+def explained_variance(value_ET: Tensor, return_ET: Tensor, valid_ET: Tensor) -> Tensor:
+    """Return 1 − var(return − value) / var(return) over the valid steps, a scalar; −inf if the returns do not vary."""
+    returns = return_ET[valid_ET]
     variance = returns.var(unbiased=False)
-    residual = (returns - value_ET[counts_ET]).var(unbiased=False)
+    residual = (returns - value_ET[valid_ET]).var(unbiased=False)
     return torch.where(variance > 1e-12, 1 - residual / variance, -torch.inf)
 
 

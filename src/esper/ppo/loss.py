@@ -1,14 +1,14 @@
-"""The PPO loss over factored heads (Schulman et al., 2017).
+"""The PPO loss over factored heads (Schulman et al., 2017), and its reduction over ranks.
 
-Each head that an op uses has its own ratio and its own clipped surrogate; at ratio 1 the gradient of their sum is that
-of the joint log-probability. Steps that do not count enter nowhere.
+Each head that an op uses has its own ratio and its own clipped surrogate; at ratio 1, the gradient of their sum is that
+of the joint log-probability. Invalid steps are excluded from every term.
 
-Shapes: E envs, T steps, H heads.
+Shapes: E envs, T steps, H heads, P parameters.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from esper.ranks import RankGroup
 
 
 class PPOLoss(NamedTuple):
-    """Terms of the loss and what telemetry says of them; all scalar tensors unless said otherwise."""
+    """Terms of the loss and statistics for telemetry. All are scalar tensors except the last two, which are [H]."""
 
     total: Tensor
     policy: Tensor
@@ -28,38 +28,39 @@ class PPOLoss(NamedTuple):
     """Mean normalised entropy over the heads with a choice."""
     kl: Tensor
     clip_fraction: Tensor
-    """Share of the head decisions with a choice whose ratio left [1 − ε, 1 + ε]."""
+    """Fraction of the head decisions with a choice whose ratio is outside [1 − ε, 1 + ε]."""
     entropy_sum_H: Tensor
+    """Sum of the normalised entropy of each head over the decisions in which it had a choice."""
     num_choices_H: Tensor
-    """Decisions with a choice, by head."""
+    """Number of decisions in which each head had a choice."""
 
 
 def ppo_loss(
     evaluation: ActionEvaluation, batch: SequenceBatch, *, clip: float, value_coef: float, entropy_coef: float
 ) -> PPOLoss:
-    """Clipped surrogate + value_coef · ½ MSE − entropy_coef · normalised entropy.
+    """Return the loss: clipped surrogate + value_coef · ½ MSE − entropy_coef · normalised entropy.
 
     Args:
-        evaluation: of the batch's actions by the policy being trained, leading dimensions [E, T].
-        batch: the experience.
-        clip: ε.
-        value_coef: weight of the value loss.
-        entropy_coef: weight of the entropy bonus.
+        evaluation: Evaluation of the batch's actions by the policy in training; leading dimensions [E, T].
+        batch: Experience of the minibatch.
+        clip: Clipping range ε.
+        value_coef: Weight of the value loss.
+        entropy_coef: Weight of the entropy bonus.
     """
-    counts_ET = batch.valid_ET
-    steps = counts_ET.sum().clamp(min=1)
-    choice_ETH = evaluation.has_choice_H & counts_ET.unsqueeze(-1)
+    valid_ET = batch.valid_ET
+    steps = valid_ET.sum().clamp(min=1)
+    choice_ETH = evaluation.has_choice_H & valid_ET.unsqueeze(-1)
     choices = choice_ETH.sum().clamp(min=1)
 
-    # Where a step does not count its values may be anything: they are replaced, not multiplied by 0.
+    # Values of invalid steps are arbitrary, even NaN: they are replaced and not multiplied by 0.
     log_ratio_ETH = torch.where(choice_ETH, evaluation.log_prob_H - batch.log_prob_ETH, 0.0)
-    advantage_ET = torch.where(counts_ET, batch.advantage_ET, 0.0)
+    advantage_ET = torch.where(valid_ET, batch.advantage_ET, 0.0)
     ratio_ETH = log_ratio_ETH.exp()
-    gain_ETH = advantage_ET.unsqueeze(-1)
-    surrogate_ETH = torch.minimum(ratio_ETH * gain_ETH, ratio_ETH.clamp(1 - clip, 1 + clip) * gain_ETH)
+    advantage_ET1 = advantage_ET.unsqueeze(-1)
+    surrogate_ETH = torch.minimum(ratio_ETH * advantage_ET1, ratio_ETH.clamp(1 - clip, 1 + clip) * advantage_ET1)
     policy = -(surrogate_ETH * choice_ETH).sum() / steps
 
-    error_ET = torch.where(counts_ET, evaluation.value - batch.return_ET, 0.0)
+    error_ET = torch.where(valid_ET, evaluation.value - batch.return_ET, 0.0)
     value = 0.5 * error_ET.square().sum() / steps
 
     entropy_ETH = torch.where(choice_ETH, evaluation.entropy_H, 0.0)
@@ -78,24 +79,28 @@ def ppo_loss(
 
 
 def all_reduce_gradients(loss: PPOLoss, steps: Tensor, network: nn.Module, ranks: RankGroup) -> PPOLoss:
-    """Give every rank the gradients and the loss of the whole minibatch: means over the steps of all ranks.
+    """Average the gradients and the loss of a minibatch over the steps of all ranks.
 
-    A rank's loss is a mean over its own steps, so each counts by their number. Everything travels in one flat buffer.
+    The loss of a rank is a mean over its own steps, so that ranks are weighted by their number of steps. All values are
+    sent in one flat buffer.
 
     Args:
-        loss: of this rank's part of the minibatch, after its backward pass.
-        steps: that count in that part; int64, no dimension.
-        network: whose gradients are replaced. A parameter that no rank has a gradient for keeps none.
-        ranks: that take part.
+        loss: Loss of this rank's part of the minibatch, after its backward pass.
+        steps: Number of valid steps in that part, an int64 scalar.
+        network: Network whose gradients are replaced. A parameter without a gradient on every rank keeps none.
+        ranks: Ranks that take part.
+
+    Returns:
+        The loss of the whole minibatch.
 
     Raises:
-        RankLostError: another rank has ended, or does not answer.
+        RankLostError: Another rank has ended or does not respond.
     """
     if ranks.is_single:
         return loss
     parameters = list(network.parameters())
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    reached_P = loss.total.new_tensor([p.grad is not None for p in parameters])
+    has_grad_P = loss.total.new_tensor([p.grad is not None for p in parameters])
     choices = loss.num_choices_H.sum()
     weighted = torch.cat(
         [torch.stack((loss.total.detach(), loss.policy, loss.value, loss.kl)), *map(torch.flatten, grads)]
@@ -104,15 +109,15 @@ def all_reduce_gradients(loss: PPOLoss, steps: Tensor, network: nn.Module, ranks
         torch.stack((steps, choices, loss.clip_fraction * choices)),
         loss.entropy_sum_H,
         loss.num_choices_H,
-        reached_P,
+        has_grad_P,
     ]
     sizes = [len(weighted), *map(len, counted)]
-    # Float64 holds every count, and the order in which the ranks are added is lost in rounding.
+    # Float64 is exact for all counts, and the order of the ranks in a sum does not change its float32 value.
     buffer = torch.cat([weighted.double() * steps, *(part.double() for part in counted)])
-    weighted, totals, entropy_sum_H, choices_H, reached_P = ranks.all_reduce_(buffer).split(sizes)
+    weighted, totals, entropy_sum_H, choices_H, has_grad_P = torch.split(ranks.all_reduce_(buffer), sizes)
     weighted = weighted / totals[0].clamp(min=1)
     total, policy, value, kl = weighted[:4].float()
-    _replace_gradients(parameters, weighted[4:], reached_P > 0)
+    _replace_gradients(parameters, weighted[4:], has_grad_P > 0)
     choices = totals[1].clamp(min=1)
     return PPOLoss(
         total=total,
@@ -126,7 +131,8 @@ def all_reduce_gradients(loss: PPOLoss, steps: Tensor, network: nn.Module, ranks
     )
 
 
-def _replace_gradients(parameters: list[nn.Parameter], flat: Tensor, reached_P: Tensor) -> None:
-    pieces = flat.split([parameter.numel() for parameter in parameters])
-    for parameter, piece, reached in zip(parameters, pieces, reached_P.tolist(), strict=True):
-        parameter.grad = piece.view_as(parameter).to(parameter.dtype) if reached else None
+def _replace_gradients(parameters: list[nn.Parameter], flat: Tensor, has_grad_P: Tensor) -> None:
+    grads = torch.split(flat, [parameter.numel() for parameter in parameters])
+    has_grads: list[bool] = cast("Any", has_grad_P).tolist()
+    for parameter, grad, has_grad in zip(parameters, grads, has_grads, strict=True):
+        parameter.grad = grad.view_as(parameter).to(parameter.dtype) if has_grad else None

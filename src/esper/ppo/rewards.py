@@ -1,41 +1,43 @@
-"""The reward of a step, r(s, a, s'): measured after the action has had its effect.
+"""Rewards r(s, a, s') of a step, measured after the action has taken effect.
 
     shaped      Δ accuracy + w·(γ·Φ(s') − Φ(s)) − rent − op
     simplified  Δ accuracy − rent − op
     sparse      at the last step only: the simplified rewards of the whole episode
 
-Φ is the sum of the contributions of all seeds, so that the shaping telescopes over every slot and leaves the optimal
-policy as it is (Ng, Harada and Russell, 1999). Where the episode's end is the end, Φ is 0 there: what was left over
-would be a reward for contributions, and no shaping (Grzes, 2017). A seed that is not in the forward pass contributes 0
-by definition, and adds nothing to Φ. Where no contributions are measured at all, the shaped reward has no such part.
-Every op but WAIT costs the same little: one that does nothing is worth less than to wait, and can be unlearned.
-All in units of validation accuracy.
+Φ is the sum of the contributions of all seeds, so that the shaping telescopes over every slot and does not change the
+optimal policy (Ng, Harada and Russell, 1999). If the end of an episode is terminal, Φ is 0 there: otherwise the final Φ
+would remain as a reward for contributions (Grzes, 2017). A seed that is not in the forward pass contributes 0 to Φ by
+definition. If no contributions are measured, the shaped reward has no contribution component. Every op except WAIT has
+the same small cost, so that the policy unlearns ops without effect. All rewards are in units of validation accuracy, as
+a fraction.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from esper.config import PPOConfig, RewardConfig, RewardName
 
 
 def rent_cost(parameter_ratio: float, host_parameters: int, weights: RewardConfig) -> float:
-    """Charge of one step for the parameters that were grown: weight · ln(1 + grown / host).
+    """Return the cost of the grown parameters for one step: weight · ln(1 + grown / host).
 
-    Every grown parameter counts once, whether its seed is still live or was made permanent.
+    Every grown parameter counts once, whether or not its seed is fossilized.
 
     Args:
-        parameter_ratio: parameters of host and seeds over those of the bare host.
-        host_parameters: of the bare host.
-        weights: the weight, and the floor that keeps a tiny host from making every seed look enormous.
+        parameter_ratio: Number of parameters of host and seeds, divided by that of the bare host.
+        host_parameters: Number of parameters of the bare host.
+        weights: Weight of the rent, and the minimum divisor, without which every seed of a tiny host would be
+            expensive.
     """
     grown = (parameter_ratio - 1.0) * host_parameters
     return weights.rent * math.log1p(grown / max(host_parameters, weights.rent_floor))
 
 
 def contribution_potential(contributions: Iterable[float]) -> float:
-    """Φ(s): the sum of the contributions of an env's blended seeds."""
+    """Return Φ(s), the sum of the contributions of an env's blended seeds."""
     return sum(contributions)
 
 
@@ -43,64 +45,69 @@ class RewardFunction:
     """Rewards of one env over one episode.
 
     Args:
-        mode: shaped, simplified or sparse.
-        weights: of the components.
-        learning: of the learner: its discount and horizon, for the shaping.
-        steps: steps of an episode.
+        mode: `shaped`, `simplified` or `sparse`.
+        weights: Weights of the components.
+        ppo: Configuration of PPO; its discount factor and horizon are used for the shaping.
+        steps: Number of steps of an episode.
     """
 
-    def __init__(self, mode: RewardName, weights: RewardConfig, learning: PPOConfig, steps: int) -> None:
+    def __init__(self, mode: RewardName, weights: RewardConfig, ppo: PPOConfig, steps: int) -> None:
         self._mode = mode
         self._weights = weights
-        self._gamma = learning.gamma
-        self._ends = learning.horizon == "episode"
+        self._gamma = ppo.gamma
+        self._terminal_at_limit = ppo.horizon == "episode"
         self._steps = steps
         self.begin(0.0)
 
     def begin(self, accuracy: float) -> None:
-        """Start an episode from a fresh host of this accuracy."""
-        self._taken = 0
-        self._accuracy = accuracy
-        self._potential = 0.0
-        self._unpaid = {"accuracy": 0.0, "rent": 0.0, "op": 0.0}
-
-    def step(
-        self, accuracy: float, potential_now: float | None, rent_now: float, *, acted: bool, broken: bool = False
-    ) -> dict[str, float]:
-        """Components of this step's reward; their sum is the reward.
+        """Start an episode.
 
         Args:
-            accuracy: on the validation split, after the step.
-            potential_now: Φ after the step; None where no contributions are measured.
-            rent_now: charge of the step.
-            acted: the op was not to wait.
-            broken: the env was taken back by the governor, and with this step its episode ends.
+            accuracy: Validation accuracy of the initialised host.
         """
-        self._taken += 1
-        parts = {"accuracy": accuracy - self._accuracy, "rent": -rent_now, "op": -self._weights.op if acted else 0.0}
+        self._steps_taken = 0
+        self._accuracy = accuracy
+        self._potential = 0.0
+        self._deferred_parts = {"accuracy": 0.0, "rent": 0.0, "op": 0.0}
+
+    def step(
+        self, accuracy: float, potential_now: float | None, rent_now: float, *, is_op: bool, is_breakdown: bool = False
+    ) -> dict[str, float]:
+        """Return the components of a step's reward by name; their sum is the reward.
+
+        Args:
+            accuracy: Validation accuracy after the step.
+            potential_now: Φ after the step; None if no contributions are measured.
+            rent_now: Rent of the step.
+            is_op: True if the op was not WAIT.
+            is_breakdown: True if the env broke down in this step, which ends its episode.
+        """
+        self._steps_taken += 1
+        parts = {"accuracy": accuracy - self._accuracy, "rent": -rent_now, "op": -self._weights.op if is_op else 0.0}
         self._accuracy = accuracy
         if self._mode == "shaped" and potential_now is not None:
-            if broken or (self._ends and self._taken == self._steps):
+            if is_breakdown or (self._terminal_at_limit and self._steps_taken == self._steps):
                 potential_now = 0.0
             parts["contribution"] = self._weights.contribution * (self._gamma * potential_now - self._potential)
             self._potential = potential_now
         if self._mode == "sparse":
-            self._unpaid = {name: self._unpaid[name] + value for name, value in parts.items()}
-            parts = self._unpaid if broken or self._taken == self._steps else dict.fromkeys(parts, 0.0)
-        return parts | {"penalty": -self._weights.penalty} if broken else parts
+            self._deferred_parts = {name: self._deferred_parts[name] + value for name, value in parts.items()}
+            is_last = is_breakdown or self._steps_taken == self._steps
+            parts = self._deferred_parts if is_last else dict.fromkeys(parts, 0.0)
+        return parts | {"penalty": -self._weights.penalty} if is_breakdown else parts
 
     def state_dict(self) -> dict[str, object]:
-        """What a checkpoint keeps."""
+        """Return the state of the episode as JSON-compatible values."""
         return {
-            "taken": self._taken,
+            "taken": self._steps_taken,
             "accuracy": self._accuracy,
             "potential": self._potential,
-            "unpaid": dict(self._unpaid),
+            "unpaid": dict(self._deferred_parts),
         }
 
-    def load_state_dict(self, saved: dict) -> None:
-        """Continue from a snapshot."""
-        self._taken = saved["taken"]
-        self._accuracy = saved["accuracy"]
-        self._potential = saved["potential"]
-        self._unpaid = dict(saved["unpaid"])
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the result of `state_dict`."""
+        self._steps_taken = state["taken"]
+        self._accuracy = state["accuracy"]
+        self._potential = state["potential"]
+        self._deferred_parts = dict(state["unpaid"])

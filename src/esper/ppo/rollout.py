@@ -1,4 +1,4 @@
-"""One round of experience, in buffers that are allocated once.
+"""Experience of one round in preallocated buffers, inputs of the policy, and the running normaliser.
 
 Shapes: E envs, T steps, F features, S slots, H heads.
 """
@@ -18,25 +18,32 @@ from esper.ranks import SINGLE_RANK, RankGroup
 
 
 class SequenceBatch(NamedTuple):
-    """Whole episodes of some envs: what a minibatch of recurrent PPO is made of."""
+    """A minibatch of recurrent PPO: whole episodes of some envs."""
 
     obs_ETF: Tensor
-    """Normalised."""
+    """Normalised observations."""
     blueprint_ETS: Tensor
     masks: ActionMasks
     actions_ETH: Tensor
     log_prob_ETH: Tensor
-    """By the policy that acted."""
+    """Log-probability of each head's choice under the policy that acted."""
     advantage_ET: Tensor
-    """Normalised over the round."""
+    """Advantages, normalised over the round."""
     return_ET: Tensor
-    """Normalised by the value scale."""
+    """Returns in units of the value scale."""
     valid_ET: Tensor
-    """Bool: the step is part of the experience; false while an env sits out."""
+    """True for steps in which the env was active."""
+
+
+_CHECKPOINT_NAMES = {"valid_ET": "counts_ET"}
+"""Names in checkpoints of the buffers whose attribute has another name."""
 
 
 class RolloutBuffer:
-    """Preallocated [E, T] buffers of a round, on the policy's device but for what comes back from the envs."""
+    """Preallocated [E, T] buffers of a round.
+
+    They are on the policy's device, except rewards and flags, which come from the envs and are on the CPU.
+    """
 
     def __init__(self, envs: int, steps: int, features: int, slots: int, device: torch.device | None = None) -> None:
         self.obs_ETF = torch.zeros(envs, steps, features, device=device)
@@ -45,21 +52,24 @@ class RolloutBuffer:
         self.actions_ETH = torch.zeros(envs, steps, len(HEADS), dtype=torch.int64, device=device)
         self.log_prob_ETH = torch.zeros(envs, steps, len(HEADS), device=device)
         self.value_ET = torch.zeros(envs, steps, device=device)
-        """In units of return."""
-        # What an env came to is noted on the host, and moved once in a round, when the policy learns from it.
+        """Values in units of return."""
+        # Results of envs are written on the CPU, and copied once in a round, when the policy is trained.
         self.reward_ET = torch.zeros(envs, steps)
         self.terminal_ET = torch.zeros(envs, steps, dtype=torch.bool)
-        self.counts_ET = torch.zeros(envs, steps, dtype=torch.bool)
+        self.valid_ET = torch.zeros(envs, steps, dtype=torch.bool)
+        """True for steps in which the env was active."""
 
     def clear(self) -> None:
-        """Start a round: nothing counts yet."""
-        self.counts_ET.zero_()
+        """Start a round: no step is valid yet."""
+        self.valid_ET.zero_()
         self.terminal_ET.zero_()
         self.reward_ET.zero_()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every buffer by name: what a checkpoint keeps."""
-        named = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        """Return every buffer, keyed by its name in checkpoints."""
+        named = {
+            _CHECKPOINT_NAMES.get(name, name): value for name, value in vars(self).items() if isinstance(value, Tensor)
+        }
         return named | {f"masks.{name}": value for name, value in self.masks._asdict().items()}
 
     def minibatches(
@@ -71,14 +81,21 @@ class RolloutBuffer:
         generator: torch.Generator,
         ranks: RankGroup = SINGLE_RANK,
     ) -> Iterator[SequenceBatch]:
-        """Whole env sequences in a random order, dealt to `count` minibatches whose sizes differ by one at most.
+        """Return minibatches of whole episodes, in a random order of the envs.
 
-        There are fewer where there are fewer envs.
+        The order covers the envs of all ranks and is the same on every rank; each rank yields its own envs of a
+        minibatch, possibly none.
 
-        They are drawn from the envs of all ranks, the same on each; a rank has its own envs of them, or none.
+        Args:
+            obs_ETF: Normalised observations.
+            advantage_ET: Normalised advantages.
+            return_ET: Normalised returns.
+            count: Number of minibatches, whose numbers of envs differ by at most one; at most one per env.
+            generator: Generator of the order.
+            ranks: Ranks that share the envs.
         """
         envs = int(ranks.all_reduce_(torch.tensor(len(self.obs_ETF))))
-        counts_ET = self.counts_ET.to(obs_ETF.device)
+        valid_ET = self.valid_ET.to(obs_ETF.device)
         for drawn in torch.randperm(envs, generator=generator).tensor_split(min(count, envs)):
             chosen = ranks.local_indices(drawn, envs).to(obs_ETF.device)
             yield SequenceBatch(
@@ -89,19 +106,19 @@ class RolloutBuffer:
                 self.log_prob_ETH[chosen],
                 advantage_ET[chosen],
                 return_ET[chosen],
-                counts_ET[chosen],
+                valid_ET[chosen],
             )
 
 
 class PolicyInputs:
-    """Observations and masks of one step: views of a single buffer of bytes, so that one copy moves them all.
+    """Observations and masks of one step: views of a single byte buffer, so that one copy transfers all of them.
 
     Args:
-        envs: number of envs.
-        features: of an observation.
-        slots: of an env.
-        device: where the buffer is.
-        pinned: whether a GPU may copy from it while the host goes on.
+        envs: Number of envs.
+        features: Number of features of an observation.
+        slots: Number of slots of an env.
+        device: Device of the buffer.
+        pinned: Allocate pinned memory, from which a GPU copies without blocking the host.
     """
 
     def __init__(self, envs: int, features: int, slots: int, device: torch.device, *, pinned: bool = False) -> None:
@@ -110,26 +127,30 @@ class PolicyInputs:
             (envs, features),
             *(tuple(mask.shape) for mask in ActionMasks.empty(envs, slots=slots)),
         ]
-        dtypes = [torch.int64, torch.float32, *[torch.bool] * (len(shapes) - 2)]  # the widest first: views are aligned
+        dtypes = [
+            torch.int64,
+            torch.float32,
+            *[torch.bool] * (len(shapes) - 2),
+        ]  # widest first: aligned views
         sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)]
         self._bytes = torch.zeros(sum(sizes), dtype=torch.uint8, device=device, pin_memory=pinned)
-        parts = zip(self._bytes.split(sizes), dtypes, shapes, strict=True)
+        parts = zip(torch.split(self._bytes, sizes), dtypes, shapes, strict=True)
         self.blueprint_ES, self.obs_EF, *masks = (part.view(dtype).view(shape) for part, dtype, shape in parts)
         self.masks = ActionMasks(*masks)
 
     def copy_(self, other: PolicyInputs) -> None:
-        """Become another one of the same shape, on the current stream."""
+        """Copy the contents of other inputs of the same shape, on the current stream."""
         self._bytes.copy_(other._bytes, non_blocking=True)
 
 
 class InputStaging:
-    """A situation on the host, to be filled in, and its twin on the policy's device; on a CPU they are one.
+    """Policy inputs on the CPU, and their copy on the policy's device. For a policy on a CPU, both are the same.
 
     Args:
-        envs: number of envs.
-        features: of an observation.
-        slots: of an env.
-        device: of the policy.
+        envs: Number of envs.
+        features: Number of features of an observation.
+        slots: Number of slots of an env.
+        device: Device of the policy.
     """
 
     def __init__(self, envs: int, features: int, slots: int, device: torch.device) -> None:
@@ -137,21 +158,21 @@ class InputStaging:
         self._device = self.host if device.type == "cpu" else PolicyInputs(envs, features, slots, device)
 
     def to_device(self) -> PolicyInputs:
-        """What was filled in, on the policy's device. It is valid until the next time."""
+        """Copy `host` to the policy's device and return the copy, which the next call overwrites."""
         if self._device is not self.host:
             self._device.copy_(self.host)
         return self._device
 
 
 class RunningMeanStd(nn.Module):
-    """Exponential moving average of mean and variance, corrected for its start.
+    """Exponential moving average of mean and variance, with a correction for the first batches.
 
-    The weight of the newest batch is max(1 − momentum, 1/n), so that the first batches are averaged evenly instead of
-    being drowned by the arbitrary start.
+    The n-th batch has the weight max(1 − momentum, 1/n), so that the first batches are averaged evenly and the initial
+    values have no weight.
 
     Args:
-        features: size of the last dimension; 1 for scalars.
-        momentum: weight of the past.
+        features: Size F of the last dimension; 1 for scalars.
+        momentum: Weight of the previous average.
     """
 
     def __init__(self, features: int, momentum: float = 0.99) -> None:
@@ -166,16 +187,16 @@ class RunningMeanStd(nn.Module):
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation, [F]; 1 for a feature that has never varied."""
+        """Standard deviation [F]; 1 for a feature that has never varied."""
         return torch.where(self.var > 1e-8, self.var, torch.ones_like(self.var)).sqrt()
 
     def update(self, batch_F: Tensor) -> None:
-        """Take in a batch, [..., F]."""
+        """Update mean and variance with a batch [..., F]."""
         rows = batch_F.reshape(-1, batch_F.shape[-1])
         self.batches += 1
         weight = max(1.0 - self.momentum, 1.0 / int(self.batches))
         mean, var = rows.mean(dim=0), rows.var(dim=0, unbiased=False)
-        # Variance of the mixture of past and batch, not the mean of the variances.
+        # Variance of the mixture of previous data and batch, not the mean of their variances.
         self.var.copy_(
             (1 - weight) * (self.var if self.batches > 1 else var)
             + weight * var
@@ -184,9 +205,9 @@ class RunningMeanStd(nn.Module):
         self.mean.lerp_(mean, weight)
 
     def normalise(self, values_F: Tensor, limit: float = 10.0) -> Tensor:
-        """(x − mean) / std, clamped to ±limit; same shape."""
+        """Return (x − mean) / std, clamped to ±limit, in the shape of the input."""
         return ((values_F - self.mean) / self.std).clamp(-limit, limit)
 
     def denormalise(self, values_F: Tensor) -> Tensor:
-        """The inverse of `normalise`, without the clamp; same shape."""
+        """Return x · std + mean, the inverse of `normalise` without the clamp, in the shape of the input."""
         return values_F * self.std + self.mean

@@ -57,7 +57,8 @@ def _open(directory: Path, *, train: bool) -> CIFAR10:
 
 
 def _tensors(data: CIFAR10) -> tuple[Tensor, Tensor]:
-    return torch.from_numpy(data.data).permute(0, 3, 1, 2), torch.tensor(data.targets)
+    labels: list[int] = vars(data)["targets"]  # without a type in torchvision
+    return torch.as_tensor(data.data).permute(0, 3, 1, 2), torch.tensor(labels)
 
 
 def _task(name: str, widths: tuple[int, int, int], kernel_size: int) -> Task:

@@ -28,7 +28,7 @@ def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (the digits ar
     source = files("esper.tasks") / "data" / "digits.npz"
     try:
         with source.open("rb") as file, np.load(file) as arrays:
-            images, labels, split = (torch.from_numpy(arrays[key]) for key in ("images", "labels", "split"))
+            images, labels, split = (torch.as_tensor(arrays[key]) for key in ("images", "labels", "split"))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise TaskError(
             f"cannot read the digits in {source} ({error}); run pip install --force-reinstall esper-sanctum"
