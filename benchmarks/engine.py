@@ -1,14 +1,14 @@
-"""Throughput, memory and the share of each phase: `python benchmarks/engine.py [--envs 16 64] [--task NAME] …`.
+"""Throughput, memory and the time of each phase: `python benchmarks/engine.py [--envs 16 64] [--task NAME] …`.
 
-Each setting runs in a process of its own, so that its memory is its own. The first round warms up and is not counted.
-An env-step is one decision, one epoch of training and one validation of one env. Where others work on the same cores,
-env-steps per second of the run's own CPU time, times the lanes, say more than those of the wall time. "× plain" is the
-ratio to the epochs of a plain PyTorch loop (`benchmarks/plain.py`), measured right before and right after.
+Each setting runs in a separate process, so that its memory can be measured. The first round is a warm-up and does not
+count. An env-step is one decision, one epoch of training and one validation of one env. On a machine with other load,
+use env-steps per second of CPU time, times the lanes, instead of wall time. "× plain" is the ratio to the epochs of a
+plain PyTorch loop (`benchmarks/plain.py`), measured directly before and after.
 
-With `--memory` it prints instead the resident memory at the end of each round, which is to be flat from the second on,
-and what checkpoints cost: `python benchmarks/engine.py --memory --envs 64 --rounds 50`.
+With `--memory`, it prints the resident memory at the end of each round, which must be constant from the second round
+on, and the cost of checkpoints: `python benchmarks/engine.py --memory --envs 64 --rounds 50`.
 
-The work that the engine's target speaks of: `python benchmarks/engine.py --task synthetic --steps 10 --amp bf16`.
+The throughput target refers to: `python benchmarks/engine.py --task synthetic --steps 10 --amp bf16`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Result(msgspec.Struct):
     envs: int
     env_steps_per_second: float
     env_steps_per_core_second: float
-    """Of CPU time, all threads and processes together."""
+    """CPU seconds of all threads and processes."""
     phases: dict[str, float]
     rss_mib: list[float]
-    """At the end of each round, the one to warm up among them, all processes together."""
+    """Resident bytes of all processes at the end of each round, including the warm-up round."""
     checkpoints: list[tuple[int, float]]
-    """Bytes and seconds of each."""
+    """Bytes and seconds of each checkpoint."""
 
 
 class Setting(msgspec.Struct):
-    """What is measured; `rounds` after one to warm up."""
+    """Measure a run of `rounds` rounds after a warm-up round."""
 
     envs: int
     rounds: int
@@ -100,11 +100,11 @@ def plain_epochs_per_second(task: str) -> float:
 
 def print_memory(result: Result) -> None:
     rss = result.rss_mib
-    print(f"{result.envs} envs: resident MiB at the end of each round, the first one to warm up")
+    print(f"{result.envs} envs: resident MiB at the end of each round, including the warm-up round")
     for start in range(0, len(rss), 10):
         print(f"  from {start + 1:3}: " + " ".join(f"{value:7.1f}" for value in rss[start : start + 10]))
     if len(rss) > 1:
-        print(f"  from the end of round 2 to that of round {len(rss)}: {rss[-1] - rss[1]:+.1f} MiB")
+        print(f"  growth from the end of round 2 to the end of round {len(rss)}: {rss[-1] - rss[1]:+.1f} MiB")
     sizes, seconds = zip(*result.checkpoints, strict=True)
     print(
         f"  {len(sizes)} checkpoints: {max(sizes) / (1 << 20):.1f} MiB at most, "
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--policy", default="ppo")
     parser.add_argument("--amp", default="auto")
     parser.add_argument("--devices", nargs="+", default=["auto"])
-    parser.add_argument("--memory", action="store_true", help="print memory by round, and what checkpoints cost")
+    parser.add_argument("--memory", action="store_true", help="print memory per round and the cost of checkpoints")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = vars(parser.parse_args())
     one, envs, memory = options.pop("one"), options.pop("envs"), options.pop("memory")
@@ -130,11 +130,11 @@ def main() -> None:
         result = measure(msgspec.json.decode(one, type=Setting))
         sys.stdout.buffer.write(msgspec.json.encode(result))
         return
-    print(", ".join(f"{name} {value}" for name, value in options.items()), "(after one round to warm up)")
+    print(", ".join(f"{name} {value}" for name, value in options.items()), "(after one warm-up round)")
     plain: list[float] = []
     if not memory:
         heads = f"{'envs':>5} {'env-steps/s':>12} {'× plain':>8} {'per CPU-s':>10} {'RSS':>10} {'per env':>9}"
-        print(f"{heads}  share of the wall time")
+        print(f"{heads}  fraction of wall time")
         plain.append(plain_epochs_per_second(options["task"]))
     before: Result | None = None
     for count in envs:
@@ -145,7 +145,7 @@ def main() -> None:
             print_memory(result)
             continue
         shares = "  ".join(f"{name} {share:.1%}" for name, share in sorted(result.phases.items(), key=lambda x: -x[1]))
-        # What an env costs is the slope: the rest is the process.
+        # The slope is the memory per env; the intercept is the process.
         slope = (max(result.rss_mib) - max(before.rss_mib)) / (count - before.envs) if before else None
         each = "" if slope is None else f"{slope:5.2f} MiB"
         plain.append(plain_epochs_per_second(options["task"]))

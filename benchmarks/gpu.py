@@ -1,12 +1,12 @@
 """How to train many small hosts on one device: `python benchmarks/gpu.py [--device cuda:0] [--envs 16 64]`.
 
-    streams   the product: every env in turn, eagerly; on a GPU each on its own stream
-    graphs    a CUDA graph of one minibatch for each env, captured anew whenever its topology changes
+    streams   the product: eager training of one env after another; on a GPU, each env has its own stream
+    graphs    a CUDA graph of one minibatch per env, captured again whenever the env's topology changes
     vmap      envs of one topology as one batched network: torch.func.stack_module_state and torch.func.vmap
 
-It prints milliseconds per epoch of one env, the ratios to `streams`, and a sentence that names the fastest. What the
-device cannot do is said and left out: a CPU has no CUDA graphs. Only training is timed; the first epoch warms up, and
-the candidates take turns, so that whatever else the machine does meets all of them.
+Prints milliseconds per epoch of one env, the ratios to `streams`, and the fastest candidate. Candidates that the device
+does not support are reported and skipped: a CPU has no CUDA graphs. Only training is timed. The first epoch is a warm-
+up, and the candidates run in turns, so that other load on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ SLOTS = ("early", "mid", "late")
 TOPOLOGIES = {"bare": None, "3 × conv_light": "conv_light"}
 
 Epoch = Callable[[int], None]
-"""Trains every env for the epoch of this number."""
+"""Function that trains every env for the epoch with this index."""
 Way = Callable[[EnvPool], Epoch]
 
 
 def population(task: Task, splits: Splits, device: str, envs: int, blueprint: str | None) -> EnvPool:
-    """Envs of one topology: bare, or with a seed of a blueprint fully blended in every slot. In float32."""
+    """Return float32 envs of one topology: bare, or with a fully blended seed of one blueprint in every slot."""
     pool = EnvPool(task, splits, [device], SLOTS, Config(envs=envs, amp="off"))
     pool.reset(0)
     for env in pool.envs if blueprint else []:
@@ -55,7 +55,7 @@ def population(task: Task, splits: Splits, device: str, envs: int, blueprint: st
 
 
 def streams(pool: EnvPool) -> Epoch:
-    """The product's way."""
+    """Train as the product does: one env after another, eagerly."""
 
     def epoch(step: int) -> None:
         pool.lanes[0].submit(pool.envs, lambda env: [env.train_epoch(0, step)])()
@@ -64,11 +64,11 @@ def streams(pool: EnvPool) -> Epoch:
 
 
 class GraphedEnv:
-    """One env whose minibatch is a CUDA graph. It holds for the topology and the alphas that the env has now.
+    """An env whose minibatch is a CUDA graph. The graph is valid for the current topology and alphas of the env.
 
     Args:
-        env: with nothing under way.
-        stream: to capture and replay on.
+        env: Env without pending work.
+        stream: CUDA stream for capture and replay.
     """
 
     def __init__(self, env: Env, stream: torch.cuda.Stream) -> None:
@@ -82,7 +82,7 @@ class GraphedEnv:
         env.network.train()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(3):  # libraries choose and allocate what they need outside the graph
+            for _ in range(3):  # a warm-up outside the graph: libraries choose algorithms and allocate workspaces
                 env.train_batch(owners, self._x_BCHW, self._y_B)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=stream):
@@ -94,7 +94,7 @@ class GraphedEnv:
         torch.cuda.synchronize()
 
     def train(self, step: int) -> None:
-        """An epoch; a last batch that is not whole is left out, as a graph has one shape."""
+        """Train one epoch. An incomplete last batch is dropped, because a graph has a fixed shape."""
         size = self._env.task.batch_size
         with torch.cuda.stream(self._stream):
             x_NCHW, y_N = self._env.epoch_data(0, step)
@@ -106,7 +106,7 @@ class GraphedEnv:
 
 
 def graphs(pool: EnvPool) -> Epoch:
-    """A CUDA graph for each env."""
+    """Train every env with its own CUDA graph."""
     device = pool.lanes[0].device
     torch.cuda.set_device(device)
     graphed = [GraphedEnv(env, torch.cuda.Stream(device)) for env in pool.envs]
@@ -120,13 +120,13 @@ def graphs(pool: EnvPool) -> Epoch:
 
 
 class Batched:
-    """Envs of one topology as one network with a leading dimension E, and Nesterov SGD that clips each env's owners.
+    """Envs of one topology as one network with a leading dimension E, trained by Nesterov SGD with clipping.
 
-    Every parameter, momentum, gradient norm and running statistic has its own row for each env. The alphas are those of
-    the first env.
+    Every parameter, momentum, gradient norm and running statistic has a row per env. Gradients are clipped per env and
+    owner (the host or a seed). The alphas are those of the first env.
 
     Args:
-        envs: of one topology.
+        envs: Envs of one topology.
     """
 
     def __init__(self, envs: Sequence[Env]) -> None:
@@ -136,7 +136,7 @@ class Batched:
         for env in envs:
             env.network.train()
         parameters, self.buffers = stack_module_state([env.network for env in envs])
-        # Under vmap a GPU's batch norm has no way for channels_last, in which the envs are.
+        # Under vmap, batch norm on a GPU does not support channels_last, the memory format of the envs.
         self.parameters = {name: value.detach().contiguous() for name, value in parameters.items()}
         self.momenta = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
         names = {parameter: name for name, parameter in first.network.named_parameters()}
@@ -151,7 +151,7 @@ class Batched:
         return F.cross_entropy(logits_BK, y_B)
 
     def train(self, step: int) -> Tensor:
-        """An epoch of every env in its own order; norms before clipping, [M, O, E] for M batches and O owners."""
+        """Train an epoch of every env; return the norms before clipping, [M, O, E] (M batches, O owners)."""
         size = self._envs[0].task.batch_size
         pictures, labels = zip(*(env.epoch_data(0, step) for env in self._envs), strict=True)
         x_ENCHW, y_EN = torch.stack(pictures).contiguous(), torch.stack(labels)
@@ -164,7 +164,7 @@ class Batched:
             return torch.stack([self._optimize(gradients, *owner) for owner in self._owners])
 
     def _optimize(self, gradients: dict[str, Tensor], names: list[str], owner: FusedSGD) -> Tensor:
-        """One owner in every env: its norms [E] before clipping."""
+        """Update one owner in every env; return its gradient norms [E] before clipping."""
         norms = [torch.linalg.vector_norm(gradients[name].flatten(1), dim=1) for name in names]
         norm_E = torch.linalg.vector_norm(torch.stack(norms), dim=0)
         divisor_E = (norm_E / owner.clip).clamp(min=1.0).float()
@@ -178,7 +178,7 @@ class Batched:
 
 
 def batched(pool: EnvPool) -> Epoch:
-    """All envs at once."""
+    """Train all envs as one batched network."""
     network = Batched(pool.envs)
     device = pool.lanes[0].device
 
@@ -191,21 +191,21 @@ def batched(pool: EnvPool) -> Epoch:
 
 
 def warm(ways: dict[str, Way], pools: dict[str, EnvPool]) -> dict[str, Epoch]:
-    """The candidates after an epoch; those that PyTorch cannot run here are said, and left out."""
+    """Return the candidates after a warm-up epoch. Candidates that PyTorch cannot run here are reported and skipped."""
     candidates: dict[str, Epoch] = {}
     for name, way in ways.items():
         try:
             epoch = way(pools[name])
             epoch(0)
         except RuntimeError as error:
-            print(f"{name} cannot be run here: {str(error).splitlines()[0]}")
+            print(f"{name} is not supported here: {str(error).splitlines()[0]}")
         else:
             candidates[name] = epoch
     return candidates
 
 
 def measure(candidates: dict[str, Epoch], envs: int, repeats: int) -> dict[str, float]:
-    """Median milliseconds per epoch of one env, by candidate."""
+    """Return the median milliseconds per epoch of one env, keyed by candidate."""
     taken: dict[str, list[float]] = {name: [] for name in candidates}
     for step in range(1, 1 + repeats):
         for name, epoch in candidates.items():
@@ -229,7 +229,7 @@ def main() -> None:
     task = get_task(options.task)
     splits = task.load(None)
     name = torch.cuda.get_device_name(options.device) if on_gpu else "this CPU, one core"
-    print(f"{options.task} on {name}: milliseconds per epoch of one env (and times as fast as streams)")
+    print(f"{options.task} on {name}: milliseconds per epoch of one env (and speed relative to streams)")
     print(f"{'envs':>5} {'topology':16}" + "".join(f"{way:>22}" for way in ways))
     ratios: dict[str, list[float]] = {way: [] for way in ways}
     for envs in options.envs:
@@ -248,7 +248,7 @@ def main() -> None:
     winner = max(means, key=lambda way: means[way])
     print(f"Fastest on {name}: {winner}, {means[winner]:.2f} times as fast as streams (geometric mean).")
     if not on_gpu:
-        print("Not measured: CUDA graphs, and streams beside each other; there is no CUDA device.")
+        print("Not measured: CUDA graphs and concurrent streams (no CUDA device).")
 
 
 if __name__ == "__main__":

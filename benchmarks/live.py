@@ -1,10 +1,10 @@
-"""What the dashboard costs a run, and how soon it answers: `python -m benchmarks.live [first] [throughput] [keys]`.
+"""Overhead and latency of the dashboard: `python -m benchmarks.live [first] [throughput] [keys]`.
 
-    first       seconds to the first frame of a replay of the demo, and of a bare Textual app, in turns (≤ +0.3)
-    throughput  env-steps a second with the dashboard over headless, in turns (≥ 97 %)
-    keys        milliseconds from a key to the screen that it opens, while training saturates every core (p95 ≤ 100)
+    first       seconds to the first frame of the demo replay minus those of a bare Textual app, in turns (≤ +0.3)
+    throughput  env-steps per second with the dashboard, relative to headless, in turns (≥ 97 %)
+    keys        milliseconds from a key press to the screen that it opens, under full CPU load (p95 ≤ 100)
 
-What is to be reached stands in brackets. Everything runs in processes of its own, on pseudo-terminals of 200x60.
+Targets are in parentheses. Every measurement runs in separate processes on pseudo-terminals of 200x60.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class Bare(App):
 Bare().run()
 """
 SCREENS = ((b"2", b"learning"), (b"1", b"envs "))
-"""Keys, and what only the screen that each opens has."""
+"""Keys, each with a text that only its screen shows."""
 PATIENCE = 120.0
-"""Seconds after which what does not come is a failure."""
+"""Timeout in seconds."""
 
 
 class Terminal:
-    """A command on a pseudo-terminal; it is killed at the end of the block.
+    """A command on a pseudo-terminal. It is killed on leaving the context.
 
     Args:
-        command: program and arguments.
+        command: Program and arguments.
     """
 
     def __init__(self, command: list[str]) -> None:
@@ -68,18 +68,22 @@ class Terminal:
         os.close(self._file)
 
     def press(self, key: bytes) -> None:
-        """Type a key."""
+        """Press a key."""
         os.write(self._file, key)
 
     def drain(self, seconds: float) -> None:
-        """Let it draw for so long."""
+        """Read the output of the command for some seconds."""
         until = time.perf_counter() + seconds
         while (left := until - time.perf_counter()) > 0:
             if select.select([self._file], [], [], left)[0]:
                 os.read(self._file, 1 << 16)
 
     def wait_for(self, text: bytes) -> float:
-        """The time at which a text was drawn. Raises TimeoutError."""
+        """Return the time at which a text is drawn.
+
+        Raises:
+            TimeoutError: The text is not drawn in time.
+        """
         seen, until = b"", time.perf_counter() + PATIENCE
         while select.select([self._file], [], [], max(until - time.perf_counter(), 0.0))[0]:
             seen += os.read(self._file, 1 << 16)
@@ -90,7 +94,7 @@ class Terminal:
 
 
 def first_frames(turns: int) -> None:
-    """Time to the word REPLAY, in turns."""
+    """Measure the time until the word REPLAY is drawn, in turns."""
     taken: dict[str, list[float]] = {"bare": [], "replay": []}
     commands = {"bare": [sys.executable, "-c", BARE], "replay": [*ESPER, "replay", str(DEMO)]}
     for _ in range(turns):
@@ -102,19 +106,19 @@ def first_frames(turns: int) -> None:
 
 
 def training(options: argparse.Namespace, directory: Path, rounds: int) -> list[str]:
-    """The command of a run that saturates every core."""
+    """Return the command of a run that saturates every core."""
     sizes = ["--envs", str(options.envs), "--steps", str(options.steps), "--rounds", str(rounds)]
     return [*ESPER, *sizes, "--telemetry-dir", str(directory)]
 
 
 def recorded(directory: Path) -> History | None:
-    """What the one run in a directory has recorded; None while there is nothing."""
+    """Return the history of the only run in a directory; None before its first event."""
     runs = [path.parent for path in directory.glob("*/run.json")]
     return open_history(runs[0]) if runs else None
 
 
 def rate(history: History) -> float:
-    """Env-steps a second over the rounds after the first, which warms up."""
+    """Return env-steps per second after the first round, which is a warm-up."""
     steps = [event for event in history.events(history.rounds[1]) if isinstance(event, ev.PhaseTimed)]
     started = history.state_at(history.length).started
     assert started is not None
@@ -122,7 +126,7 @@ def rate(history: History) -> float:
 
 
 def one_rate(options: argparse.Namespace, *, dashboard: bool) -> float:
-    """The rate of a whole run, with or without the dashboard."""
+    """Return the env-steps per second of a run, with or without the dashboard."""
     with tempfile.TemporaryDirectory() as name:
         command = training(options, Path(name), options.rounds + 1)
         if not dashboard:
@@ -137,7 +141,7 @@ def one_rate(options: argparse.Namespace, *, dashboard: bool) -> float:
 
 
 def throughput(options: argparse.Namespace) -> None:
-    """In turns, so that whatever else the machine does meets both."""
+    """Measure in turns, so that other load on the machine affects both."""
     rates = [(one_rate(options, dashboard=False), one_rate(options, dashboard=True)) for _ in range(options.turns)]
     headless, watched = (statistics.median(column) for column in zip(*rates, strict=True))
     share = statistics.median(watched / headless for headless, watched in rates)
@@ -145,7 +149,7 @@ def throughput(options: argparse.Namespace) -> None:
 
 
 def keys(options: argparse.Namespace) -> None:
-    """From a key to the screen that it opens: of all keys, those that draw most."""
+    """Measure the time from a key press to its screen, for the keys whose screens draw most."""
     draw, times = random.Random(0), list[float]()
     with tempfile.TemporaryDirectory() as name, Terminal(training(options, Path(name), 10_000)) as terminal:
         while (history := recorded(Path(name))) is None or not history.steps:
@@ -162,12 +166,12 @@ def keys(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """What is asked for, or everything."""
+    """Run the requested measurements, by default all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", help="first, throughput, keys; all of them by default")
+    parser.add_argument("what", nargs="*", help="first, throughput, keys (default: all)")
     parser.add_argument("--envs", type=int, default=64)
     parser.add_argument("--steps", type=int, default=25)
-    parser.add_argument("--rounds", type=int, default=3, help="of a run, after one to warm up")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of a run after a warm-up round")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--presses", type=int, default=60)
     options = parser.parse_args()

@@ -1,8 +1,8 @@
-"""An epoch as one writes it down first: `python benchmarks/plain.py [--task NAME]` prints how many there are a second.
+"""A plain PyTorch training loop as a reference: `python benchmarks/plain.py [--task NAME]` prints epochs per second.
 
-Modules, layout, threads and optimizer as PyTorch has them by default; convolution, batch norm, ReLU and pool in the
-order of the textbooks; one network after another. `benchmarks/engine.py` measures it beside the engine: a machine that
-is slower for an hour, as rented ones are, is slower for both.
+Modules, memory layout, threads and optimizer are PyTorch's defaults; convolution, batch norm, ReLU and pooling are in
+the usual order; one network trains after another. `benchmarks/engine.py` measures this loop beside the engine, because
+the speed of a rented machine varies from hour to hour.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from esper.tasks.conv_host import ConvBlock
 from esper.tasks.task import Task
 
 WARM_UP, COUNTED = 2.0, 4.0
-"""Seconds."""
+"""Seconds of warm-up, and seconds that count."""
 
 
 def network(task: Task) -> nn.Module:
-    """What a task's host computes, but for where its pools are."""
+    """A network that computes the same as the task's host, except for the position of the pooling layers."""
     blocks = [block for block in task.build_host().segments if isinstance(block, ConvBlock)]
     pools = sum(block.pool_before is not None for block in blocks)
     layers: list[nn.Module] = []
@@ -36,7 +36,7 @@ def network(task: Task) -> nn.Module:
 
 
 class Loop:
-    """Trains and validates, epoch by epoch."""
+    """Trains and validates a network."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -50,7 +50,7 @@ class Loop:
         )
 
     def epoch(self) -> float:
-        """Validation accuracy after one more."""
+        """Train one epoch and return the validation accuracy."""
         task, model = self._task, self._network
         model.train()
         order_N = torch.randperm(len(self._train_y))[: task.samples_per_epoch]

@@ -1,6 +1,6 @@
-"""How fast telemetry is: emit, fold, record, load, seek. Run with `python -m benchmarks.telemetry [EVENTS]`.
+"""Speed of telemetry: emit, fold, record, load, seek. Run with `python -m benchmarks.telemetry [EVENTS]`.
 
-`--read DIR` measures only the reading, of a recording that is there. What is to be reached stands in brackets.
+`--read DIR` measures reading only, for an existing recording. Targets are in parentheses.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FEW, TURNS = 100_000, 7
 
 
 class Nowhere:
-    """A sink that keeps nothing."""
+    """A sink that discards all records."""
 
     failure = None
 
@@ -45,7 +45,7 @@ class Nowhere:
 
 
 def events(count: int) -> list[ev.AnyEvent]:
-    """A run of 16 envs with at least so many events."""
+    """Return the events of a run with 16 envs; at least `count` events."""
     per_round = len(example_run(ENVS, 2, 25)) - len(example_run(ENVS, 1, 25))
     return example_run(ENVS, math.ceil(count / per_round), 25)
 
@@ -70,7 +70,7 @@ def record(run: Sequence[ev.AnyEvent], recorder: Recorder) -> None:
 
 
 def record_few(run: Sequence[ev.AnyEvent]) -> float:
-    """Events a second, of as many as stay in the caches, as those of a run do: it records them as it makes them."""
+    """Measure events per second for few events: they fit in the CPU caches, like those of a run."""
     with tempfile.TemporaryDirectory() as directory:
         recorder = Recorder(Path(directory))
         rate = len(run) / seconds(lambda: record(run, recorder))
@@ -80,7 +80,7 @@ def record_few(run: Sequence[ev.AnyEvent]) -> float:
 
 def measure_writing(count: int, directory: Path) -> Iterator[tuple[str, str]]:
     run = events(count)
-    freeze_loaded_objects()  # the events too: a run does not keep them
+    freeze_loaded_objects()  # frees the events too, because a run does not keep them
     n = len(run)
     steps = [event for event in run if isinstance(event, ev.EnvStepped)]
     size = statistics.fmean(len(encode_json(event)) for event in steps[:2000])
@@ -99,7 +99,7 @@ def measure_writing(count: int, directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def measure_reading(directory: Path) -> Iterator[tuple[str, str]]:
-    freeze_loaded_objects()  # as the dashboard does
+    freeze_loaded_objects()  # like the dashboard
     start = time.perf_counter()
     history = open_history(directory)
     took = time.perf_counter() - start
@@ -123,7 +123,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as directory:
         show(measure_writing(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000, Path(directory)))
-        # A replay is a process of its own, without a million events in its memory.
+        # In a separate process, because a replay does not have a million events in memory.
         subprocess.run([sys.executable, "-m", "benchmarks.telemetry", "--read", directory], check=True)
 
 

@@ -1,7 +1,7 @@
-"""What a refresh of a screen costs with every row changing: `python benchmarks/ui.py`.
+"""CPU time per refresh of a screen when every row changes: `python benchmarks/ui.py`.
 
-The dashboard runs on a pseudo-terminal at its own five looks a second, and gets one step of every env before each.
-The figure is the CPU time of its process for one refresh: fold, drawing, and encoding the frame for the terminal.
+The dashboard runs on a pseudo-terminal with its normal five refreshes per second, and receives one step of every env
+before each. The result is the CPU time of the process per refresh: fold, drawing, and encoding for the terminal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WARM_UP, REFRESHES = 10, 40
 
 
 class FedSource(LiveSource):
-    """Says one step of every env before each look, and notes the CPU time."""
+    """An app that receives one step of every env before each refresh, and records the CPU time."""
 
     def __init__(self, envs: int) -> None:
         steps = WARM_UP + REFRESHES + 2
@@ -55,7 +55,7 @@ class FedSource(LiveSource):
 
 
 class MeasuredApp(SanctumApp):
-    """Leaves when the source has its figure."""
+    """An app that exits once the measurement is complete."""
 
     def refresh_view(self) -> None:
         super().refresh_view()
@@ -64,7 +64,7 @@ class MeasuredApp(SanctumApp):
 
 
 def measure(envs: int, width: int, height: int, place: str) -> float:
-    """CPU seconds for one refresh, in a process of its own."""
+    """Return CPU seconds per refresh, measured in a separate process."""
     with tempfile.NamedTemporaryFile("r") as answer:
         child, terminal = pty.fork()
         if child == 0:
@@ -78,14 +78,14 @@ def measure(envs: int, width: int, height: int, place: str) -> float:
             try:
                 if not os.read(terminal, 65536):
                     break
-            except OSError:  # the child has closed its end
+            except OSError:  # the child has closed its side of the terminal
                 break
         os.waitpid(child, 0)
         return float(answer.read())
 
 
 def main() -> None:
-    """A line for each population and terminal."""
+    """Print a line for each screen, number of envs and terminal size."""
     print(
         f"{'screen':<9} {'envs':>5}  {'terminal':>8}  CPU ms a refresh  "
         f"% of a core at {1 / TICK_INTERVAL_S:.0f} a second"
