@@ -1,4 +1,4 @@
-"""Addresses survive being written and read; what is none is refused in one sentence."""
+"""Addresses survive formatting and parsing; invalid ones are rejected with one sentence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_address_accepts_common_spellings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("night#", "invalid part '' in 'night#'; expected an address such as RUN#step=812"),
         ("night#step=x", "'step=x' of"),
@@ -44,8 +44,8 @@ def test_address_accepts_common_spellings() -> None:
         ("night#step", "'step' in"),
     ],
 )
-def test_invalid_address_is_refused(text: str, says: str) -> None:
-    with pytest.raises(AddressError) as refused:
+def test_invalid_address_is_refused(text: str, message: str) -> None:
+    with pytest.raises(AddressError) as error:
         parse_address(text)
-    assert says in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

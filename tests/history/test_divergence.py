@@ -1,4 +1,4 @@
-"""Two recordings held against each other: doctored in one place, the first difference is found there."""
+"""The comparison of two recordings finds the one event that was modified."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compare(folder: Path, events: Sequence[ev.AnyEvent]) -> DivergenceSearch:
     return comparison
 
 
-def doctored(index: int, **changes: object) -> list[ev.AnyEvent]:
+def modified_run(index: int, **changes: object) -> list[ev.AnyEvent]:
     return [*RUN[:index], msgspec.structs.replace(RUN[index], **changes), *RUN[index + 1 :]]
 
 
@@ -39,16 +39,16 @@ def doctored(index: int, **changes: object) -> list[ev.AnyEvent]:
 def test_divergence_names_the_first_changed_event(tmp_path_factory: pytest.TempPathFactory, index: int) -> None:
     folder = tmp_path_factory.mktemp("runs")
 
-    comparison = compare(folder, doctored(index, round=7))
+    comparison = compare(folder, modified_run(index, round=7))
 
     found = comparison.divergence
     assert found is not None
     assert (found.position, found.other_position) == (index + 1, index + 1)
     assert comparison.num_equal == COMPUTED_AT.index(index)
-    where = RUN[index]
-    assert isinstance(where, tuple(DETERMINISTIC_EVENTS))
-    assert f"a and b diverge at round {where.round}" in comparison.description
-    assert f"round {where.round} vs 7" in comparison.description
+    event = RUN[index]
+    assert isinstance(event, tuple(DETERMINISTIC_EVENTS))
+    assert f"a and b diverge at round {event.round}" in comparison.description
+    assert f"round {event.round} vs 7" in comparison.description
 
 
 def test_divergence_ignores_seq_time_and_requests(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_divergence_treats_two_nans_as_equal(tmp_path: Path) -> None:
 def test_divergence_finds_a_nan_in_one_run(tmp_path: Path) -> None:
     index = next(i for i, event in enumerate(RUN) if isinstance(event, ev.EnvStepped) and event.env == 2)
 
-    found = compare(tmp_path, doctored(index, loss=math.nan)).divergence
+    found = compare(tmp_path, modified_run(index, loss=math.nan)).divergence
 
     assert found is not None
     assert (found.round, found.step, found.env) == (1, 1, 2)
@@ -87,7 +87,9 @@ def test_divergence_names_nested_fields(tmp_path: Path) -> None:
     assert isinstance(step, ev.EnvStepped)
     slots = [step.slots[0], msgspec.structs.replace(step.slots[1], alpha=0.25, contribution=None), step.slots[2]]
 
-    found = compare(tmp_path, doctored(index, slots=slots, reward_parts={**step.reward_parts, "rent": 0.0})).divergence
+    found = compare(
+        tmp_path, modified_run(index, slots=slots, reward_parts={**step.reward_parts, "rent": 0.0})
+    ).divergence
 
     assert found is not None
     assert "reward_parts.rent -0.05 vs 0" in found.text
@@ -113,25 +115,25 @@ def test_divergence_ignores_an_early_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "message"),
     [
-        (doctored(0, seed=3), "a has seed 0, b has 3; they are not comparable"),
-        (doctored(0, task="digits"), "a has task digits_impaired, b has digits; they are not comparable"),
+        (modified_run(0, seed=3), "a has seed 0, b has 3; they are not comparable"),
+        (modified_run(0, task="digits"), "a has task digits_impaired, b has digits; they are not comparable"),
         (example_run(envs=2), "a has number of envs 4, b has 2; they are not comparable"),
     ],
 )
-def test_incomparable_runs_are_not_compared(other: Sequence[ev.AnyEvent], said: str, tmp_path: Path) -> None:
+def test_incomparable_runs_are_not_compared(other: Sequence[ev.AnyEvent], message: str, tmp_path: Path) -> None:
     comparison = DivergenceSearch(history(tmp_path / "a", RUN), history(tmp_path / "b", other), ("a", "b"))
 
     assert comparison.search()
     assert comparison.divergence is None
-    assert comparison.description == said
+    assert comparison.description == message
 
 
 def test_excerpt_is_compared_from_its_first_complete_step(tmp_path: Path) -> None:
     cut = next(i for i, event in enumerate(RUN) if isinstance(event, ev.EnvStepped) and event.step == 3)
     last = max(COMPUTED_AT)
-    other = doctored(last, round=9)
+    other = modified_run(last, round=9)
     piece = open_history(write_segment(tmp_path / "b", 1, recording(other[cut:], fold(other[:cut]))))
     comparison = DivergenceSearch(history(tmp_path / "a", RUN), piece, ("a", "b"))
 
@@ -145,7 +147,7 @@ def test_divergence_search_can_be_interrupted_and_continued(tmp_path: Path, monk
     monkeypatch.setattr("esper.history.divergence.EVENTS_PER_CLOCK_CHECK", 3)
     index = COMPUTED_AT[-1]
     comparison = DivergenceSearch(
-        history(tmp_path / "a", RUN), history(tmp_path / "b", doctored(index, round=9)), ("a", "b")
+        history(tmp_path / "a", RUN), history(tmp_path / "b", modified_run(index, round=9)), ("a", "b")
     )
 
     slices = 1
@@ -162,9 +164,9 @@ def test_divergence_search_can_be_interrupted_and_continued(tmp_path: Path, monk
 def test_ghost_run_is_at_the_same_step(tmp_path: Path) -> None:
     run = history(tmp_path / "a", RUN)
     slower = [event for event in RUN if not isinstance(event, ev.DeviceSampled)]
-    rival = GhostRun(run, history(tmp_path / "b", stamp(slower)))
+    ghost = GhostRun(run, history(tmp_path / "b", stamp(slower)))
 
     for position in [0, 1, 2, *run.steps, 30, *(start + 1 for start in run.rounds)]:
         state = fold(RUN[:position])
-        rival.follow(state, 0.0)
-        assert (rival.state.round, rival.state.step) == (state.round, state.step)
+        ghost.follow(state, 0.0)
+        assert (ghost.state.round, ghost.state.step) == (state.round, state.step)

@@ -1,3 +1,5 @@
+"""A history gives the recorded events and states of any recording: packed, resumed, growing or damaged."""
+
 from __future__ import annotations
 
 import itertools
@@ -26,14 +28,14 @@ SHORT = example_run(envs=1, rounds=1, steps=1)
 SHORT_BYTES = recording(SHORT)
 
 
-def same(history: History, run: list[ev.AnyEvent]) -> bool:
-    """Whether a history is these events, and the state at its end theirs."""
+def matches(history: History, run: list[ev.AnyEvent]) -> bool:
+    """Return True if a history consists of these events and ends with their state."""
     return repr(list(history.events())) == repr(run) and repr(history.state_at(len(run))) == repr(fold(run))
 
 
 @pytest.fixture(params=["file", "packed file", "directory", "packed directory"])
 def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """RUN in each of the forms in which a recording comes."""
+    """RUN in each form of a recording."""
     path = write_segment(tmp_path / "run", 1, recording(RUN))
     if "packed" in request.param:
         compress_segment(path)
@@ -44,7 +46,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_recording_formats_read_the_same(recorded: Path) -> None:
     history = open_history(recorded)
 
-    assert same(history, RUN)
+    assert matches(history, RUN)
     assert history.length == len(RUN)
     assert history.duration == pytest.approx(RUN[-1].time - RUN[0].time)
     assert history.notices == []
@@ -70,7 +72,7 @@ def test_poll_in_time_slices_over_segments_reads_all(tmp_path: Path) -> None:
 
     assert 0 < lengths[0] < len(RUN)
     assert len(lengths) >= 3
-    assert same(history, RUN)
+    assert matches(history, RUN)
     assert history.notices == []
 
 
@@ -110,7 +112,7 @@ def test_flipped_byte_loses_its_line_with_a_notice(tmp_path: Path, offset: int, 
 
     try:
         history = open_history(path)
-    except ReadError:  # it struck the name of a field in the first event, without which there is no run
+    except ReadError:  # a field name of the first event was hit, without which there is no run
         assert len(RUN_LINES[0]) <= offset < SHORT_BYTES.index(b"\n", len(RUN_LINES[0]))
         return
 
@@ -123,8 +125,8 @@ RUN_LINES = recording(RUN).splitlines(keepends=True)
 FLIPS = st.lists(st.tuples(st.integers(0, len(recording(RUN)) - 2), st.integers(1, 255)), min_size=1, max_size=8)
 
 
-def without_struck(flips: list[tuple[int, int]]) -> list[ev.AnyEvent]:
-    """The events in whose lines, and the ends of the lines before them, no byte was flipped."""
+def undamaged_events(flips: list[tuple[int, int]]) -> list[ev.AnyEvent]:
+    """Return the events without a flipped byte in their line or in the line end before it."""
     ends = list(itertools.accumulate(map(len, RUN_LINES)))
     return [
         event
@@ -141,13 +143,13 @@ def test_flipped_bytes_lose_only_their_lines(tmp_path: Path, flips: list[tuple[i
         damaged[offset] ^= mask
     path = tmp_path / "flipped.jsonl"
     path.write_bytes(damaged)
-    whole = without_struck(flips)
+    whole = undamaged_events(flips)
 
     try:
         history = open_history(path)
     except ReadError:
         struck = {type(event) for event in RUN} - {type(event) for event in whole}
-        assert whole[:1] != RUN[:1] or struck  # without its beginning, or with all of a type, there is no run to open
+        assert whole[:1] != RUN[:1] or struck  # a run cannot be opened without its start or all events of a type
         return
 
     if whole[:1] == RUN[:1]:
@@ -158,7 +160,7 @@ def test_flipped_bytes_lose_only_their_lines(tmp_path: Path, flips: list[tuple[i
 
 
 UNUSED_BIT = (4, 1 << 4)
-"""Of a frame: the byte and the bit of it that no decoder looks at (RFC 8878, section 3.1.1.1.1.3)."""
+"""Byte and bit mask of the unused bit of a zstd frame, which decoders ignore (RFC 8878, section 3.1.1.1.1.3)."""
 
 
 @settings(max_examples=30)
@@ -179,7 +181,7 @@ def test_flipped_byte_in_packed_file_loses_its_frame(tmp_path: Path, data: st.Da
 
     assert "could not be unpacked completely" in history.notices[-1]
     without = RUN[: cuts[struck] - 1] + RUN[cuts[struck + 1] - 1 :]
-    # Where the flag was struck that promises a checksum, the frame is whole, and the checksum no frame.
+    # If the checksum flag was hit, the frame is intact, and its checksum is read as an invalid frame.
     assert repr(list(history.events())) in (repr(without), repr(RUN))
     assert repr(history.state_at(history.length)) == repr(fold(history.events()))
 
@@ -187,9 +189,9 @@ def test_flipped_byte_in_packed_file_loses_its_frame(tmp_path: Path, data: st.Da
 def test_frame_with_wrong_length_keeps_later_frames(tmp_path: Path) -> None:
     compress = zstandard.ZstdCompressor(write_checksum=True).compress
     first, struck, last = (compress(b"".join(RUN_LINES[start:stop])) for start, stop in pairwise((0, 20, 40, 60)))
-    length_of_block = 8  # its second byte: 4 of magic, 1 of flags and 2 of size are before it
+    length_of_block = 8  # its second byte, after 4 bytes of magic number, 1 of flags and 2 of size
     damaged = bytearray(struck)
-    damaged[length_of_block] += (len(last) >> 5) + 4  # in units of 32: more than is there
+    damaged[length_of_block] += (len(last) >> 5) + 4  # in units of 32 bytes: longer than the rest of the file
     path = tmp_path / "swallowed.jsonl.zst"
     path.write_bytes(first + damaged + last)
 
@@ -207,7 +209,7 @@ def test_oversized_frame_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.Mo
     path.write_bytes(zstandard.compress(recording(RUN)))
     history = open_history(path)
 
-    assert same(history, RUN)
+    assert matches(history, RUN)
     assert repr(history.state_at(50)) == repr(fold(RUN[:50]))
 
 
@@ -227,7 +229,7 @@ def test_damaged_only_event_of_its_type_is_skipped(tmp_path: Path) -> None:
     content = recording(RUN).replace(b'"outcome"', b'"outcume"')
     history = open_history(write_segment(tmp_path, 1, content))
 
-    assert same(history, RUN[:-1])
+    assert matches(history, RUN[:-1])
     assert re.search(r"line \d+ is damaged and was skipped: .*missing required field `outcome`", history.notices[0])
 
 
@@ -245,7 +247,7 @@ def test_damaged_line_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
 
     history = open_history(path)
 
-    assert same(history, RUN[:39] + RUN[40:])
+    assert matches(history, RUN[:39] + RUN[40:])
     [notice] = history.notices
     assert notice.startswith(f"{path}, line 41 is damaged and was skipped")
 
@@ -254,7 +256,7 @@ def test_inapplicable_event_is_reported_as_damage(tmp_path: Path) -> None:
     strange = stamp([ev.SeedMoved(round=1, step=1, env=9, slot="mid", before="a", after="b", reason="c")], first=20)
     history = open_history(write_segment(tmp_path, 1, recording(RUN[:19]) + lines([*strange, *RUN[19:]])))
 
-    assert same(history, RUN)
+    assert matches(history, RUN)
     assert "it is about env 9, but the run has 4 envs" in history.notices[0]
 
 
@@ -271,7 +273,7 @@ def test_newer_version_is_read_as_far_as_known(tmp_path: Path) -> None:
     content += b'{"type":"SlotSang","seq":900,"time":1,"song":"la"}\n' * 3
     history = open_history(write_segment(tmp_path, 1, content))
 
-    assert same(history, RUN)
+    assert matches(history, RUN)
     assert history.notices == [
         "fields of EnvStepped that a newer version wrote were skipped: mood",
         "fields of PhaseTimed that a newer version wrote were skipped: mood",
@@ -285,14 +287,14 @@ def test_resume_by_a_newer_version_is_reported(tmp_path: Path) -> None:
     write_segment(tmp_path, 2, newer)
     history = open_history(tmp_path)
 
-    assert same(history, RUN)
+    assert matches(history, RUN)
     assert history.notices == ["fields of EnvStepped that a newer version wrote were skipped: mood"]
 
 
 def test_second_run_in_one_file_is_reported(tmp_path: Path) -> None:
     history = open_history(write_segment(tmp_path, 1, recording(RUN) + lines(example_run(envs=2)[:1])))
 
-    assert same(history, RUN)
+    assert matches(history, RUN)
     assert "it starts a run of 2 envs, but this run has 4" in history.notices[0]
 
 
@@ -340,24 +342,24 @@ def test_run_that_has_just_begun_is_empty(tmp_path: Path) -> None:
 
     write_segment(tmp_path, 1, recording(RUN))
     assert history.poll() == 0
-    assert same(history, RUN)
+    assert matches(history, RUN)
 
 
-def resumed(directory: Path, *, until: int, at: int, torn: bytes = b"") -> list[ev.AnyEvent]:
-    """A run killed after `until` events, and resumed from a checkpoint at event `at`. Returns what it amounts to."""
+def record_resumed_run(directory: Path, *, until: int, at: int, torn: bytes = b"") -> list[ev.AnyEvent]:
+    """Record a run killed after `until` events and resumed from a checkpoint at event `at`. Returns its history."""
     write_segment(directory, 1, recording(RUN[:until]) + torn)
-    anew = stamp([ev.Resumed(round=1, step=2, origin="start", checkpoint="c"), *RUN[at:]], at + 1, RUN[0].time + 9000)
-    write_segment(directory, 2, recording(anew, fold(RUN[:at])))
-    return RUN[:at] + anew
+    later = stamp([ev.Resumed(round=1, step=2, origin="start", checkpoint="c"), *RUN[at:]], at + 1, RUN[0].time + 9000)
+    write_segment(directory, 2, recording(later, fold(RUN[:at])))
+    return RUN[:at] + later
 
 
 @pytest.mark.parametrize("torn", [b"", b'{"type":"EnvStep'])
 def test_resumed_run_reads_as_one_history(tmp_path: Path, torn: bytes) -> None:
-    whole = resumed(tmp_path, until=60, at=31, torn=torn)
+    whole = record_resumed_run(tmp_path, until=60, at=31, torn=torn)
 
     history = open_history(tmp_path)
 
-    assert same(history, whole)
+    assert matches(history, whole)
     assert repr(history.state_at(31)) == repr(fold(RUN[:31]))
     assert repr(history.state_at(32)) == repr(fold(whole[:32]))
     assert [type(whole[position - 1]) for position in history.steps] == [ev.PhaseTimed] * 10
@@ -371,7 +373,7 @@ def test_history_returns_any_events_and_any_state(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(keyframe_index, "INDEX_INTERVAL", 3)
     monkeypatch.setattr(segments, "READ_CHUNK_BYTES", 1000)
     monkeypatch.setattr(keyframe_index, "MAX_INDEX_ENTRIES", 9)
-    whole = resumed(tmp_path, until=60, at=31)
+    whole = record_resumed_run(tmp_path, until=60, at=31)
     history = open_history(tmp_path)
 
     for start in range(0, len(whole), 11):
@@ -382,7 +384,7 @@ def test_history_returns_any_events_and_any_state(tmp_path: Path, monkeypatch: p
 
 
 def test_recorded_time_stands_still_during_a_gap(tmp_path: Path) -> None:
-    whole = resumed(tmp_path, until=60, at=31)
+    whole = record_resumed_run(tmp_path, until=60, at=31)
     history = open_history(tmp_path)
 
     assert history.duration == pytest.approx((len(whole) - 2) / 100)
@@ -395,24 +397,24 @@ def test_recorded_time_stands_still_during_a_gap(tmp_path: Path) -> None:
 
 
 def test_recorded_time_is_correct_after_a_second_restore(tmp_path: Path) -> None:
-    resumed(tmp_path, until=60, at=31)
+    record_resumed_run(tmp_path, until=60, at=31)
     again = stamp(RUN[20:], first=21, start=RUN[0].time + 20_000)
     write_segment(tmp_path, 3, recording(again, fold(RUN[:20])))
     history = open_history(tmp_path)
 
-    assert same(history, RUN[:20] + again)
+    assert matches(history, RUN[:20] + again)
     for index, event in enumerate(RUN[:20] + again):
         assert history.elapsed(index, event.time) == pytest.approx(max(index - (index >= 20), 0) / 100, abs=1e-5)
 
 
 def test_restore_with_damaged_keyframe_is_still_undone(tmp_path: Path) -> None:
-    whole = resumed(tmp_path, until=60, at=31)
+    whole = record_resumed_run(tmp_path, until=60, at=31)
     second = tmp_path / "events-00002.jsonl"
     second.write_bytes(second.read_bytes().replace(b"{", b"[", 1))
 
     history = open_history(tmp_path)
 
-    assert same(history, whole)
+    assert matches(history, whole)
     assert "events-00002.jsonl, line 1 is damaged" in history.notices[0]
 
 
@@ -422,7 +424,7 @@ def test_missing_first_segment_is_reported(tmp_path: Path) -> None:
     (tmp_path / "events-00001.jsonl").unlink()
 
     assert open_history(tmp_path).notices == [f"events 1 to 20 are missing before {rest}"]
-    assert open_history(rest).notices == []  # a part is not the whole, and is not taken for it
+    assert open_history(rest).notices == []  # a single segment may be a part of a run
 
 
 def test_events_lost_in_a_torn_file_are_reported(tmp_path: Path) -> None:
@@ -458,7 +460,7 @@ def test_reader_follows_a_growing_file(tmp_path: Path, cuts: list[int]) -> None:
         assert history.poll() == before
         assert history.length == max(content[:cut].count(b"\n") - 1, 0)
 
-    assert same(history, RUN)
+    assert matches(history, RUN)
     assert history.notices == []
 
 
@@ -467,10 +469,10 @@ def test_reader_follows_new_segments_and_restores(tmp_path: Path) -> None:
     history = open_history(tmp_path)
     assert history.length == 60
 
-    whole = resumed(tmp_path, until=60, at=31)
+    whole = record_resumed_run(tmp_path, until=60, at=31)
 
     assert history.poll() == 31
-    assert same(history, whole)
+    assert matches(history, whole)
     assert history.poll() == len(whole)
 
 
@@ -484,10 +486,8 @@ def test_reader_continues_when_its_file_is_packed(tmp_path: Path, monkeypatch: p
     compress_segment(path)
 
     assert history.poll() == 50
-    assert same(history, RUN)
-    monkeypatch.setattr(
-        Segment, "line_blocks", None
-    )  # from then on it is not unpacked again to see whether it has grown
+    assert matches(history, RUN)
+    monkeypatch.setattr(Segment, "line_blocks", None)  # a finished file is not unpacked again
     assert history.poll() == len(RUN)
     monkeypatch.undo()
     assert repr(history.state_at(33)) == repr(fold(RUN[:33]))

@@ -1,3 +1,5 @@
+"""Moments in all spellings resolve to positions; invalid ones are rejected with one sentence."""
+
 from __future__ import annotations
 
 import contextlib
@@ -15,9 +17,9 @@ from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import fold, recording, write_segment
 
-BEGIN = datetime(2026, 3, 4, 12, 30, 20).timestamp()
+START_TIME = datetime(2026, 3, 4, 12, 30, 20).timestamp()
 RUN = [
-    msgspec.structs.replace(event, time=BEGIN + 60 * index)  # an event a minute
+    msgspec.structs.replace(event, time=START_TIME + 60 * index)  # one event per minute
     for index, event in enumerate(example_run())
 ]
 STEPS = [index + 1 for index, event in enumerate(RUN) if isinstance(event, ev.PhaseTimed)]
@@ -43,7 +45,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
         ("90s", 2),
         ("1h20m", 81),
         (" 1h0m30.5s ", 61),
-        ("12:30", 0),  # the minute in which it began
+        ("12:30", 0),  # the minute of the start
         ("12:31:20", 2),
         ("13:00", 30),
         ("100%", len(RUN)),
@@ -55,7 +57,7 @@ def test_moments_accept_common_spellings(history: History, text: str, position: 
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "'' is not a moment; expected round:14"),
         ("noon", "'noon' is not a moment"),
@@ -69,8 +71,8 @@ def test_moments_accept_common_spellings(history: History, text: str, position: 
         ("12:29", "12:29 is not in this recording, which lasts from 12:30:20 to 14:16:20"),
     ],
 )
-def test_invalid_moment_is_refused(history: History, text: str, says: str) -> None:
-    with pytest.raises(MomentError, match=says):
+def test_invalid_moment_is_refused(history: History, text: str, message: str) -> None:
+    with pytest.raises(MomentError, match=message):
         parse_moment(text, history)
 
 
@@ -99,7 +101,7 @@ def test_time_of_day_in_a_gap_is_the_resume(tmp_path: Path) -> None:
 
 
 def without(*lost: int) -> list[ev.AnyEvent]:
-    """The run without some of its events, by number."""
+    """Return the run without the events with these numbers."""
     return [event for event in RUN if event.seq not in lost]
 
 

@@ -1,3 +1,5 @@
+"""The playhead shows the same state at a position, however it got there."""
+
 from __future__ import annotations
 
 import math
@@ -48,12 +50,12 @@ MOVES: st.SearchStrategy[Callable[[Playback], None]] = st.one_of(
 )
 
 
-@given(moves=st.lists(MOVES, max_size=12), near=st.sampled_from([0, 5, 1000]))
+@given(moves=st.lists(MOVES, max_size=12), forward_seek_limit=st.sampled_from([0, 5, 1000]))
 def test_seek_gives_the_same_state_from_anywhere(
-    history: History, moves: list[Callable[[Playback], None]], near: int
+    history: History, moves: list[Callable[[Playback], None]], forward_seek_limit: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "FORWARD_SEEK_LIMIT", near)
+        patch.setattr(module, "FORWARD_SEEK_LIMIT", forward_seek_limit)
         playback = Playback(history)
         for move in moves:
             move(playback)
@@ -70,7 +72,7 @@ def test_playback_starts_paused_at_the_beginning(playback: Playback) -> None:
 def test_playback_applies_events_by_recorded_time(playback: Playback) -> None:
     playback.playing = True
 
-    assert playback.advance(0.105) == 11  # one every hundredth of a second, the first at 0
+    assert playback.advance(0.105) == 11  # one per 0.01 s, the first at 0 s
     assert playback.elapsed == pytest.approx(0.105)
     playback.speed = 10
     assert playback.advance(0.01) == 10
@@ -106,7 +108,7 @@ def test_playback_limits_the_events_of_a_frame(playback: Playback, monkeypatch: 
     playback.speed = math.inf
 
     assert playback.advance(0.1) == 20
-    assert playback.elapsed == pytest.approx(0.19)  # it does not run ahead of what is shown
+    assert playback.elapsed == pytest.approx(0.19)  # the clock does not run ahead of the shown state
     assert playback.advance(0.1) == 20
     assert playback.playing
 
@@ -168,15 +170,15 @@ def test_playhead_at_the_end_follows_a_growing_run(tmp_path: Path) -> None:
     assert is_exact(playback)
 
 
-@pytest.mark.parametrize(("at", "lands"), [(60, 42), (50, 31), (20, 20)])
-def test_playhead_on_undone_events_moves_back(tmp_path: Path, at: int, lands: int) -> None:
+@pytest.mark.parametrize(("position", "expected"), [(60, 42), (50, 31), (20, 20)])
+def test_playhead_on_undone_events_moves_back(tmp_path: Path, position: int, expected: int) -> None:
     write_segment(tmp_path, 1, recording(RUN[:60]))
     playback = Playback(open_history(tmp_path))
-    playback.seek(at)
-    anew = stamp(RUN[31:42], first=32, start=RUN[60].time)
-    write_segment(tmp_path, 2, recording(anew, fold(RUN[:31])))
+    playback.seek(position)
+    later = stamp(RUN[31:42], first=32, start=RUN[60].time)
+    write_segment(tmp_path, 2, recording(later, fold(RUN[:31])))
 
     assert playback.poll()
 
-    assert playback.position == lands
-    assert repr(playback.state) == repr(fold((RUN[:31] + anew)[:lands]))
+    assert playback.position == expected
+    assert repr(playback.state) == repr(fold((RUN[:31] + later)[:expected]))

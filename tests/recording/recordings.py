@@ -1,4 +1,4 @@
-"""Recordings made by hand, for tests of what reads them."""
+"""Hand-made recordings for tests of the readers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def lines(records: Iterable[Record]) -> bytes:
 
 
 def recording(events: Sequence[AnyEvent], state: RunState | None = None) -> bytes:
-    """A segment: the Keyframe of a state, the empty one unless it is given, and the events after it."""
+    """Return a segment: the Keyframe of a state, by default an empty one, and the events after it."""
     return lines([Keyframe.from_state(state or RunState()), *events])
 
 

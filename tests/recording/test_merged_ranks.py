@@ -1,4 +1,4 @@
-"""The recordings of several ranks, read as one: the same history as if one process had recorded it all."""
+"""The merged recordings of several ranks give the same history as the recording of a single process."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ RUN = example_run(envs=4, rounds=2, steps=5)
 
 
 def rank_of(event: ev.AnyEvent, ranks: int) -> int:
-    """Envs are dealt to the ranks; what is of no env is rank 0's."""
+    """Return the rank that records an event: envs are distributed over the ranks, other events belong to rank 0."""
     return (getattr(event, "env", None) or 0) % ranks
 
 
-def shares(run: Sequence[ev.AnyEvent], ranks: int) -> list[list[ev.AnyEvent]]:
-    """What each rank records."""
+def events_by_rank(run: Sequence[ev.AnyEvent], ranks: int) -> list[list[ev.AnyEvent]]:
+    """Return the events that each rank records. Every rank records the start of the run."""
     return [
         [event for event in run if rank_of(event, ranks) == rank or isinstance(event, ev.RunStarted)]
         for rank in range(ranks)
@@ -44,16 +44,16 @@ def directory_of(run: Path, rank: int) -> Path:
 
 
 def record(run: Path, events: Sequence[ev.AnyEvent], ranks: int) -> list[Path]:
-    """Every rank's file."""
+    """Write the recording of every rank and return the files."""
     run.mkdir()
     opening = Keyframe.from_state(RunState())
     return [
-        write_segment(directory_of(run, rank), 1, lines([opening, *share]))
-        for rank, share in enumerate(shares(events, ranks))
+        write_segment(directory_of(run, rank), 1, lines([opening, *events_of_rank]))
+        for rank, events_of_rank in enumerate(events_by_rank(events, ranks))
     ]
 
 
-def assert_same(run: Path, events: Sequence[ev.AnyEvent]) -> None:
+def assert_history_equals(run: Path, events: Sequence[ev.AnyEvent]) -> None:
     history = open_history(run)
     assert repr(list(history.events())) == repr(list(events))
     assert history.notices == []
@@ -68,7 +68,7 @@ def test_merged_ranks_read_as_one_history(ranks: int, packed: bool, tmp_path: Pa
     if packed:
         for path in paths:
             compress_segment(path)
-    assert_same(tmp_path / "run", RUN)
+    assert_history_equals(tmp_path / "run", RUN)
 
 
 def test_merged_history_seeks_to_any_position(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -82,72 +82,72 @@ def test_merged_history_seeks_to_any_position(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_merged_ranks_may_have_different_segments(tmp_path: Path) -> None:
-    """A recorder begins a segment by the size of its own file."""
+    """Recorders begin a new segment depending on the size of their own file."""
     run = tmp_path / "run"
-    first, second = shares(RUN, 2)
+    first, second = events_by_rank(RUN, 2)
     cut = len(second) // 2
     record(run, RUN, 2)
     (run / "rank-1" / "events-00001.jsonl").write_bytes(lines([Keyframe.from_state(RunState()), *second[:cut]]))
     write_segment(run / "rank-1", 2, lines([Keyframe.from_state(fold(RUN[: second[cut - 1].seq])), *second[cut:]]))
     cut = len(first) // 3
     (run / "events-00001.jsonl").write_bytes(lines([Keyframe.from_state(RunState()), *first[:cut]]))
-    # What rank 0 has heard of the others is in the state as well.
-    heard = RUN[: first[cut].seq - 1]
-    write_segment(run, 2, lines([Keyframe.from_state(fold(heard)), *first[cut:]]))
-    assert_same(run, RUN)
+    # The state of rank 0 includes events of other ranks.
+    known_to_rank_0 = RUN[: first[cut].seq - 1]
+    write_segment(run, 2, lines([Keyframe.from_state(fold(known_to_rank_0)), *first[cut:]]))
+    assert_history_equals(run, RUN)
 
 
-def goes_back(ranks: int, run: Path) -> list[ev.AnyEvent]:
-    """Record a run that went back to its 20th event; the history that is left."""
+def record_with_restore(ranks: int, run: Path) -> list[ev.AnyEvent]:
+    """Record a run that restored the state after its 20th event. Returns the events that were not undone."""
     kept, undone = RUN[:20], RUN[20:40]
     again = stamp(RUN[30:60], first=21, start=RUN[60].time)
-    back = msgspec.structs.replace(Keyframe.from_state(fold(kept)), restored=RUN[45].time)
+    restored = msgspec.structs.replace(Keyframe.from_state(fold(kept)), restored=RUN[45].time)
     run.mkdir()
     for rank in range(ranks):
-        before, after = shares([*kept, *undone], ranks)[rank], shares(again, ranks)[rank]
+        before, after = events_by_rank([*kept, *undone], ranks)[rank], events_by_rank(again, ranks)[rank]
         write_segment(directory_of(run, rank), 1, lines([Keyframe.from_state(RunState()), *before]))
-        write_segment(directory_of(run, rank), 2, lines([back, *after]))
+        write_segment(directory_of(run, rank), 2, lines([restored, *after]))
     return [*kept, *again]
 
 
 def test_merged_history_omits_undone_events(tmp_path: Path) -> None:
-    assert_same(tmp_path / "run", goes_back(2, tmp_path / "run"))
+    assert_history_equals(tmp_path / "run", record_with_restore(2, tmp_path / "run"))
 
 
 def test_merged_history_spans_a_changed_number_of_ranks(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    history = goes_back(2, run)
+    history = record_with_restore(2, run)
     third = stamp(RUN[60:], first=history[-1].seq + 1, start=RUN[-1].time + 1)
-    back = msgspec.structs.replace(Keyframe.from_state(fold(history)), restored=RUN[-1].time + 1)
-    write_segment(run, 3, lines([back, *third]))
-    assert_same(run, [*history, *third])
+    restored = msgspec.structs.replace(Keyframe.from_state(fold(history)), restored=RUN[-1].time + 1)
+    write_segment(run, 3, lines([restored, *third]))
+    assert_history_equals(run, [*history, *third])
 
 
 def test_merged_reader_reports_joining_ranks(tmp_path: Path) -> None:
-    """What rank 0 records is followed on."""
+    """An open history continues with the events of rank 0 only."""
     run = tmp_path / "run"
     write_segment(run, 1, lines([Keyframe.from_state(RunState()), *RUN[:50]]))
     history = open_history(run)
-    back = msgspec.structs.replace(Keyframe.from_state(fold(RUN[:50])), restored=RUN[50].time)
+    restored = msgspec.structs.replace(Keyframe.from_state(fold(RUN[:50])), restored=RUN[50].time)
     later = stamp([run_started(), *RUN[50:]], first=51, start=RUN[50].time)
-    first, second = shares(later, 2)
-    write_segment(run / "rank-1", 1, lines([back, *second]))
-    write_segment(run, 2, lines([back, *first]))
+    first, second = events_by_rank(later, 2)
+    write_segment(run / "rank-1", 1, lines([restored, *second]))
+    write_segment(run, 2, lines([restored, *first]))
     history.poll()
     assert history.length == 50 + len(first)
     assert "was resumed with more ranks" in history.notices[0]
-    assert_same(run, [*RUN[:50], *later])
+    assert_history_equals(run, [*RUN[:50], *later])
 
 
 def test_merged_event_waits_for_earlier_ones_of_other_ranks(tmp_path: Path) -> None:
-    """Their recorders write when they write. The reader never has to take back what it has shown."""
+    """Recorders of different ranks write at different times. The reader must never revoke an event."""
     run = tmp_path / "run"
     _, path = record(run, RUN, 2)
     whole = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(whole[:4]))
     playback = Playback(open_history(run))
     seen = [event.seq for event in playback.history.events()]
-    missing = shares(RUN, 2)[1][3].seq
+    missing = events_by_rank(RUN, 2)[1][3].seq
     assert seen == list(range(1, missing))
     playback.seek_end()
     path.write_bytes(b"".join(whole[:9]))
@@ -159,15 +159,15 @@ def test_merged_event_waits_for_earlier_ones_of_other_ranks(tmp_path: Path) -> N
 
 
 def test_merged_reader_waits_for_nothing_after_the_end(tmp_path: Path) -> None:
-    """A rank was killed: what it had not written yet is lost, and what the others have is shown."""
+    """A killed rank loses its unwritten events; those of the other ranks are shown."""
     run = tmp_path / "run"
     first, second = record(run, RUN, 2)
     text = second.read_bytes()
     kept = text[: text.rindex(b"\n", 0, -40) + 10]
     second.write_bytes(kept)
     compress_segment(first)
-    lost = {event.seq for event in shares(RUN, 2)[1]} - {
-        event.seq for event in shares(RUN, 2)[1][: kept.count(b"\n") - 1]
+    lost = {event.seq for event in events_by_rank(RUN, 2)[1]} - {
+        event.seq for event in events_by_rank(RUN, 2)[1][: kept.count(b"\n") - 1]
     }
     assert lost
     history = open_history(run)
@@ -177,19 +177,19 @@ def test_merged_reader_waits_for_nothing_after_the_end(tmp_path: Path) -> None:
 
 def test_merged_reader_reports_missing_events_of_a_lost_rank(tmp_path: Path) -> None:
     record(tmp_path / "run", RUN, 2)
-    lost = [event for event in shares(RUN, 2)[1] if event.seq > 1]
+    lost = [event for event in events_by_rank(RUN, 2)[1] if event.seq > 1]
     shutil.rmtree(tmp_path / "run" / "rank-1")
     history = open_history(tmp_path / "run")
-    # What is after the last event of the others cannot be known to be missing.
+    # Events after the last one of the other ranks cannot be detected as missing.
     known = [event for event in lost if event.seq < history.state_at(history.length).seq]
-    (told,) = history.notices
+    (notice,) = history.notices
     assert (
-        told == f"{len(known)} events are missing in {segment_path(tmp_path / 'run', 1)}, from event {lost[0].seq} on"
+        notice == f"{len(known)} events are missing in {segment_path(tmp_path / 'run', 1)}, from event {lost[0].seq} on"
     )
 
 
 def leave_lock(directory: Path, host: str) -> None:
-    """As a process does that was killed there."""
+    """Leave the lock file that a killed process on a machine leaves."""
     lock = RunLock(directory)
     (directory / LOCK_FILE).write_bytes(msgspec.json.encode(LockHolder(pid=1, host=host)))
     lock.release()
@@ -198,13 +198,13 @@ def leave_lock(directory: Path, host: str) -> None:
 def test_merged_reader_shows_other_ranks_if_rank_0_was_killed(tmp_path: Path) -> None:
     run = tmp_path / "run"
     record(run, RUN, 2)[0].unlink()
-    assert open_history(run).length == 0  # nobody knows yet that rank 0 will not write
+    assert open_history(run).length == 0  # rank 0 might still write
     leave_lock(run, socket.gethostname())
     history = open_history(run)
-    second = shares(RUN, 2)[1]
+    second = events_by_rank(RUN, 2)[1]
     assert repr(list(history.events())) == repr(second)
-    (told,) = history.notices
-    assert told == f"{second[-1].seq - len(second)} events are missing in {segment_path(run, 1)}, from event 2 on"
+    (notice,) = history.notices
+    assert notice == f"{second[-1].seq - len(second)} events are missing in {segment_path(run, 1)}, from event 2 on"
     state = history.state_at(history.length)
     assert state.started == RUN[0]
     assert [env.stepped is not None for env in state.envs] == [False, True, False, True]
@@ -212,16 +212,16 @@ def test_merged_reader_shows_other_ranks_if_rank_0_was_killed(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("host", "shown"), [("this", True), ("another", False)])
 def test_merged_reader_skips_a_rank_known_to_be_killed(host: str, shown: bool, tmp_path: Path) -> None:
-    """Rank 0 was killed, and what it had not written yet is lost; the other told why the run failed."""
+    """Rank 0 was killed and lost its unwritten events; the other rank recorded the end of the run."""
     run = tmp_path / "run"
     first, second = record(run, RUN, 2)
     first.write_bytes(b"".join(first.read_bytes().splitlines(keepends=True)[:6]))
     compress_segment(second)
     leave_lock(run, socket.gethostname() if host == "this" else "elsewhere")
-    last = shares(RUN, 2)[1][-1].seq
+    last = events_by_rank(RUN, 2)[1][-1].seq
     history = open_history(run)
     assert (history.state_at(history.length).seq == last) is shown
-    lock = RunLock(run)  # it is trained on
+    lock = RunLock(run)  # the run is resumed
     assert open_history(run).state_at(open_history(run).length).seq < last
     lock.release()
 
@@ -269,9 +269,9 @@ def test_merged_history_is_independent_of_the_split(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     owners = data.draw(st.lists(st.integers(0, 2), min_size=len(RUN), max_size=len(RUN)))
-    run = tmp_path_factory.mktemp("spread")
+    run = tmp_path_factory.mktemp("run")
     for rank in range(3):
-        own = [event for event, owner in zip(RUN, owners, strict=True) if owner == rank or event.seq == 1]
-        write_segment(directory_of(run, rank), 1, lines([Keyframe.from_state(RunState()), *own]))
+        recorded = [event for event, owner in zip(RUN, owners, strict=True) if owner == rank or event.seq == 1]
+        write_segment(directory_of(run, rank), 1, lines([Keyframe.from_state(RunState()), *recorded]))
     history = open_history(run)
     assert repr(list(history.events())) == repr(RUN)

@@ -1,3 +1,5 @@
+"""The recorder loses no event while the disk is slow, full or gone, and its files are readable at any moment."""
+
 from __future__ import annotations
 
 import errno
@@ -21,12 +23,12 @@ from tests.factory import example_run, stamp
 from tests.recording.recordings import fold, recording, write_segment
 
 RUN = example_run()
-PATIENCE = 60.0
-"""Seconds after which what has not come about is given up."""
+TIMEOUT_S = 60.0
+"""Seconds after which `eventually` fails the test."""
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FLUSH_INTERVAL_S", 0.01)
     monkeypatch.setattr(module, "RETRY_INTERVAL_S", 0.02)
 
@@ -56,10 +58,10 @@ def read(directory: Path) -> list[ev.AnyEvent]:
 
 
 def eventually(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         if time.monotonic() > deadline:
-            pytest.fail("it has not come about")
+            pytest.fail("the condition did not become true")
         time.sleep(0.01)
 
 
@@ -97,7 +99,7 @@ def test_segments_are_packed_and_start_with_a_keyframe(recorder: Recorder, monke
     put_all(recorder, RUN)
     recorder.flush()
 
-    # They are packed beside.
+    # Another thread packs them.
     eventually(lambda: sum(not name.endswith(".zst") for name in files(recorder.directory)) <= 1)
     names = files(recorder.directory)
     assert len(names) > 3
@@ -109,15 +111,15 @@ def test_segments_are_packed_and_start_with_a_keyframe(recorder: Recorder, monke
 
 
 def test_restore_starts_a_segment_and_undoes_later_events(recorder: Recorder) -> None:
-    anew = stamp(RUN[31:40], first=32, start=RUN[-1].time)
+    repeated = stamp(RUN[31:40], first=32, start=RUN[-1].time)
     put_all(recorder, RUN[:60])
     recorder.put(Keyframe.from_state(fold(RUN[:31])))
-    put_all(recorder, anew)
+    put_all(recorder, repeated)
 
-    assert repr(recorder.snapshot().decode_state()) == repr(fold(RUN[:31] + anew))
+    assert repr(recorder.snapshot().decode_state()) == repr(fold(RUN[:31] + repeated))
     recorder.close()
     assert files(recorder.directory) == ["events-00001.jsonl.zst", "events-00002.jsonl.zst"]
-    assert repr(read(recorder.directory)) == repr(RUN[:31] + anew)
+    assert repr(read(recorder.directory)) == repr(RUN[:31] + repeated)
 
 
 def test_resumed_recorder_continues_after_a_killed_one(tmp_path: Path) -> None:
@@ -137,11 +139,11 @@ def test_slow_disk_loses_no_events(recorder: Recorder, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "MAX_PENDING_RECORDS", 20)
     monkeypatch.setattr(module, "WRITE_BATCH_RECORDS", 10)
     append = SegmentWriter.append
-    waited = []
+    pending_counts = []
 
     def slowly(writer: SegmentWriter, lines: bytes) -> None:
         time.sleep(0.005)
-        waited.append(len(recorder._incoming))
+        pending_counts.append(len(recorder._incoming))
         append(writer, lines)
 
     monkeypatch.setattr(SegmentWriter, "append", slowly)
@@ -150,27 +152,29 @@ def test_slow_disk_loses_no_events(recorder: Recorder, monkeypatch: pytest.Monke
     recorder.flush()
 
     assert repr(read(recorder.directory)) == repr(RUN)
-    assert max(waited) <= 20
+    assert max(pending_counts) <= 20
 
 
 class FullDisk:
-    """Stands in for os.write: takes `room` bytes, and then no more until `room` grows."""
+    """Replacement of os.write that accepts `free_bytes` bytes, then raises ENOSPC until they are increased."""
 
-    def __init__(self, room: int) -> None:
-        self.room = room
+    def __init__(self, free_bytes: int) -> None:
+        self.free_bytes = free_bytes
         self._write = os.write
 
     def __call__(self, file: int, data: memoryview) -> int:
-        if self.room == 0:
+        if self.free_bytes == 0:
             raise OSError(errno.ENOSPC, "No space left on device")
-        written = self._write(file, data[: self.room])
-        self.room -= written
+        written = self._write(file, data[: self.free_bytes])
+        self.free_bytes -= written
         return written
 
 
-@pytest.mark.parametrize("room", [0, 10, 2500, 9001])
-def test_full_disk_loses_no_events_and_recovers(recorder: Recorder, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    disk = FullDisk(room)
+@pytest.mark.parametrize("free_bytes", [0, 10, 2500, 9001])
+def test_full_disk_loses_no_events_and_recovers(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, free_bytes: int
+) -> None:
+    disk = FullDisk(free_bytes)
     monkeypatch.setattr(segments.os, "write", disk)
     monkeypatch.setattr(module, "WRITE_BATCH_RECORDS", 10)
     put_all(recorder, RUN[:90])
@@ -179,10 +183,10 @@ def test_full_disk_loses_no_events_and_recovers(recorder: Recorder, monkeypatch:
     assert recorder.failure == f"cannot record to {recorder.directory}: No space left on device"
     assert repr(recorder.snapshot().decode_state()) == repr(fold(RUN[:90]))
     if files(recorder.directory):
-        held = open_history(recorder.directory)  # what is there is valid
+        held = open_history(recorder.directory)  # the written part is valid
         assert repr(list(held.events())) == repr(RUN[: held.length])
 
-    disk.room = 10**9
+    disk.free_bytes = 10**9
     eventually(lambda: recorder.failure is None)
     put_all(recorder, RUN[90:])
     assert recorder.flush()

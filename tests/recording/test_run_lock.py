@@ -1,4 +1,4 @@
-"""A run counts as alive as long as its process is: no longer after a kill, no shorter in a pause."""
+"""A run is live exactly as long as its process exists, also while the process is stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOLD += "lock = RunLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin
 
 @pytest.fixture
 def other(tmp_path: Path):
-    """Another process that holds the run in `tmp_path`."""
+    """Another process that holds the lock of the run in `tmp_path`."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -46,7 +46,7 @@ def test_run_is_live_until_released(tmp_path: Path) -> None:
     lock = RunLock(tmp_path)
     assert lock.warning is None
     assert is_live(tmp_path)
-    assert is_live(tmp_path)  # a look takes nothing away
+    assert is_live(tmp_path)  # the check does not take the lock
     lock.release()
     assert not is_live(tmp_path)
 
@@ -76,14 +76,14 @@ def test_second_process_cannot_lock_a_run(
 def test_lock_waits_while_another_process_checks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_lock, "LOCK_TIMEOUT_S", 60.0)
     RunLock(tmp_path).release()
-    look = os.open(tmp_path / LOCK_FILE, os.O_RDONLY)
-    fcntl.flock(look, fcntl.LOCK_SH)
-    os.set_blocking(look, False)
-    code = "import sys, time, os, fcntl; fcntl.flock(0, fcntl.LOCK_SH); print('looking', flush=True); time.sleep(0.3)"
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=look, stdout=subprocess.PIPE, text=True)
+    descriptor = os.open(tmp_path / LOCK_FILE, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    os.set_blocking(descriptor, False)
+    code = "import sys, time, os, fcntl; fcntl.flock(0, fcntl.LOCK_SH); print('locked', flush=True); time.sleep(0.3)"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=descriptor, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
-    os.close(look)
+    os.close(descriptor)
     RunLock(tmp_path).release()
     process.communicate()
 

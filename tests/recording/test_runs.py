@@ -1,3 +1,5 @@
+"""Run directories get unique names, and are found by name, path or `last`."""
+
 from __future__ import annotations
 
 import os
@@ -31,16 +33,16 @@ def test_new_run_name_is_task_and_time_and_unique(tmp_path: Path) -> None:
 
 
 def test_unreadable_directory_hides_no_other_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, others = make_run(tmp_path, "a", 100), make_run(tmp_path, "b", 200)
-    look = runs.list_segments
+    readable, unreadable = make_run(tmp_path, "a", 100), make_run(tmp_path, "b", 200)
+    list_segments = runs.list_segments
 
-    def refused(run: Path) -> list[Path]:
-        if run == others:
+    def deny(run: Path) -> list[Path]:
+        if run == unreadable:
             raise PermissionError(13, "Permission denied", str(run))
-        return look(run)
+        return list_segments(run)
 
-    monkeypatch.setattr(runs, "list_segments", refused)
-    assert list_runs(tmp_path) == [ours]
+    monkeypatch.setattr(runs, "list_segments", deny)
+    assert list_runs(tmp_path) == [readable]
 
 
 def test_run_is_found_while_its_segment_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,10 +62,10 @@ def test_run_is_found_while_its_segment_is_packed(tmp_path: Path, monkeypatch: p
 def test_last_run_is_the_one_written_to_last(tmp_path: Path) -> None:
     early = make_run(tmp_path, "z", 100)
     late = make_run(tmp_path, "a", 300, "events-00004.jsonl.zst")
-    just_begun = make_run(tmp_path, "m", 200, "run.json")
+    without_events = make_run(tmp_path, "m", 200, "run.json")
     (tmp_path / "no run").mkdir()
 
-    assert list_runs(tmp_path) == [late, just_begun, early]
+    assert list_runs(tmp_path) == [late, without_events, early]
     assert resolve_run("last", tmp_path) == late
 
 

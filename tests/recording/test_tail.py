@@ -1,4 +1,4 @@
-"""The present of a run: from the last Keyframe on, and then everything, once, in order."""
+"""RecordingFollower yields the last Keyframe, then every later record once and in order."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def fold(records: list[Record]) -> RunState:
     return state
 
 
-def folded(records: list[Record]) -> bytes:
-    """The state after them, written down: a NaN is equal to none."""
+def state_json(records: list[Record]) -> bytes:
+    """Return the state after the records as JSON, because NaN does not equal itself."""
     return encode_json(fold(records))
 
 
@@ -43,52 +43,52 @@ def kinds(records: list[Record]) -> list[str]:
 
 def test_tail_yields_every_record_once_in_order(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
-    tail = RecordingFollower(tmp_path)
-    assert list(tail.poll()) == []
-    heard: list[Record] = []
+    follower = RecordingFollower(tmp_path)
+    assert list(follower.poll()) == []
+    records: list[Record] = []
     for start in range(0, len(RUN), 7):
         for event in RUN[start : start + 7]:
             recorder.put(event)
         assert recorder.flush()
-        heard += tail.poll()
+        records += follower.poll()
     recorder.close()
-    assert list(tail.poll()) == []
-    assert kinds(heard[:1]) == ["Keyframe"]
-    assert lines(*heard[1:]) == lines(*RUN)
-    assert folded(heard) == folded(list(RUN))
+    assert list(follower.poll()) == []
+    assert kinds(records[:1]) == ["Keyframe"]
+    assert lines(*records[1:]) == lines(*RUN)
+    assert state_json(records) == state_json(list(RUN))
 
 
 def test_tail_starts_at_the_last_segment(tmp_path: Path) -> None:
-    segment_path(tmp_path, 1).write_bytes(b"this is not looked at\n")
+    segment_path(tmp_path, 1).write_bytes(b"not a record\n")
     early = fold(list(RUN[:30]))
     segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(early), *RUN[30:40]))
-    tail = RecordingFollower(tmp_path)
-    heard = list(tail.poll())
-    assert kinds(heard) == ["Keyframe", *kinds(list(RUN[30:40]))]
-    assert folded(heard) == folded(list(RUN[:40]))
-    assert tail.notices == []
+    follower = RecordingFollower(tmp_path)
+    records = list(follower.poll())
+    assert kinds(records) == ["Keyframe", *kinds(list(RUN[30:40]))]
+    assert state_json(records) == state_json(list(RUN[:40]))
+    assert follower.notices == []
 
 
 def test_tail_continues_into_a_new_segment(tmp_path: Path) -> None:
     first = segment_path(tmp_path, 1)
     first.write_bytes(lines(Keyframe.from_state(RunState()), *RUN[:20]))
-    tail = RecordingFollower(tmp_path)
-    assert len(list(tail.poll())) == 21
+    follower = RecordingFollower(tmp_path)
+    assert len(list(follower.poll())) == 21
     with first.open("ab") as file:
         file.write(lines(*RUN[20:25]))
     segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(fold(list(RUN[:25]))), *RUN[25:30]))
     compress_segment(first)
-    assert lines(*tail.poll()) == lines(*RUN[20:30])
+    assert lines(*follower.poll()) == lines(*RUN[20:30])
 
 
 def test_tail_yields_the_restored_state(tmp_path: Path) -> None:
     first = segment_path(tmp_path, 1)
     first.write_bytes(lines(Keyframe.from_state(RunState()), *RUN[:20]))
-    tail = RecordingFollower(tmp_path)
-    heard = list(tail.poll())
+    follower = RecordingFollower(tmp_path)
+    records = list(follower.poll())
     segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(fold(list(RUN[:10]))), *RUN[10:12]))
-    heard += tail.poll()
-    assert folded(heard) == folded(list(RUN[:12]))
+    records += follower.poll()
+    assert state_json(records) == state_json(list(RUN[:12]))
 
 
 def test_tail_waits_for_the_rest_of_a_line(tmp_path: Path) -> None:
@@ -96,11 +96,11 @@ def test_tail_waits_for_the_rest_of_a_line(tmp_path: Path) -> None:
     file = segment_path(tmp_path, 1)
     for cut in (0, 10, len(content) - 5):
         file.write_bytes(content[:cut])
-        tail = RecordingFollower(tmp_path)
-        before = list(tail.poll())
+        follower = RecordingFollower(tmp_path)
+        before = list(follower.poll())
         file.write_bytes(content)
-        assert folded(before + list(tail.poll())) == folded(list(RUN[:9]))
-        assert tail.notices == []
+        assert state_json(before + list(follower.poll())) == state_json(list(RUN[:9]))
+        assert follower.notices == []
 
 
 def test_tail_reports_unreadable_lines(tmp_path: Path) -> None:
@@ -109,11 +109,11 @@ def test_tail_reports_unreadable_lines(tmp_path: Path) -> None:
         lines(Keyframe.from_state(RunState()), *RUN[:5]) + unknown + b"rubbish\n" + lines(*RUN[5:7]) + b'{"type":"RunE'
     )
     segment_path(tmp_path, 1).write_bytes(content)
-    tail = RecordingFollower(tmp_path)
-    assert len(list(tail.poll())) == 8
+    follower = RecordingFollower(tmp_path)
+    assert len(list(follower.poll())) == 8
     segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(fold(list(RUN[:7]))), *RUN[7:9]))
-    assert len(list(tail.poll())) == 2
-    skipped, damaged, torn = tail.notices
+    assert len(list(follower.poll())) == 2
+    skipped, damaged, torn = follower.notices
     assert skipped == "events of the unknown type Sneezed were skipped; a newer version wrote them"
     assert damaged.startswith(f"{segment_path(tmp_path, 1)}, line 9 is damaged and was skipped: ")
     assert torn == f"{segment_path(tmp_path, 1)} ends in the middle of a line; that event is lost"
@@ -121,22 +121,22 @@ def test_tail_reports_unreadable_lines(tmp_path: Path) -> None:
 
 def test_tail_reports_a_deleted_file_and_reads_the_next(tmp_path: Path) -> None:
     segment_path(tmp_path, 1).write_bytes(lines(Keyframe.from_state(RunState()), *RUN[:5]))
-    tail = RecordingFollower(tmp_path)
-    records = list(tail.poll())
+    follower = RecordingFollower(tmp_path)
+    records = list(follower.poll())
     segment_path(tmp_path, 1).unlink()
-    assert list(tail.poll()) == []
+    assert list(follower.poll()) == []
     segment_path(tmp_path, 2).write_bytes(lines(Keyframe.from_state(fold(list(RUN[:9]))), *RUN[9:12]))
-    records += tail.poll()
-    assert folded(records) == folded(list(RUN[:12]))
-    assert tail.notices == [f"{segment_path(tmp_path, 1)} was deleted; its unread events are lost"]
+    records += follower.poll()
+    assert state_json(records) == state_json(list(RUN[:12]))
+    assert follower.notices == [f"{segment_path(tmp_path, 1)} was deleted; its unread events are lost"]
 
 
 def test_tail_summarises_much_damage(tmp_path: Path) -> None:
     segment_path(tmp_path, 1).write_bytes(lines(Keyframe.from_state(RunState())) + b"rubbish\n" * 1000)
-    tail = RecordingFollower(tmp_path)
-    list(tail.poll())
-    assert len(tail.notices) == MAX_DAMAGE_NOTICES + 1
-    assert tail.notices[-1] == "more lines are damaged and were skipped; replay the run to count them"
+    follower = RecordingFollower(tmp_path)
+    list(follower.poll())
+    assert len(follower.notices) == MAX_DAMAGE_NOTICES + 1
+    assert follower.notices[-1] == "more lines are damaged and were skipped; replay the run to count them"
 
 
 def test_tail_refuses_a_state_of_another_version(tmp_path: Path) -> None:
@@ -151,20 +151,20 @@ def test_tail_refuses_a_deleted_directory(tmp_path: Path) -> None:
 
 
 def test_tail_merges_ranks_into_one_stream(tmp_path: Path) -> None:
-    """Odd numbers in one file, even ones in the other."""
+    """One file has the odd event numbers, the other the even ones."""
     other = tmp_path / "rank-1"
     other.mkdir()
     started, rest = RUN[0], RUN[1:60]
     assert isinstance(started, ev.RunStarted)
     opening = Keyframe.from_state(RunState())
-    shares = [[event for event in rest if event.seq % 2 == part] for part in (1, 0)]
-    segment_path(tmp_path, 1).write_bytes(lines(opening, started, *shares[0][:10]))
-    segment_path(other, 1).write_bytes(lines(opening, started, *shares[1][:10]))
-    tail = RecordingFollower(tmp_path)
-    heard = list(tail.poll())
+    events_by_rank = [[event for event in rest if event.seq % 2 == parity] for parity in (1, 0)]
+    segment_path(tmp_path, 1).write_bytes(lines(opening, started, *events_by_rank[0][:10]))
+    segment_path(other, 1).write_bytes(lines(opening, started, *events_by_rank[1][:10]))
+    follower = RecordingFollower(tmp_path)
+    records = list(follower.poll())
     with segment_path(tmp_path, 1).open("ab") as file:
-        file.write(lines(*shares[0][10:]))
+        file.write(lines(*events_by_rank[0][10:]))
     with segment_path(other, 1).open("ab") as file:
-        file.write(lines(*shares[1][10:]))
-    heard += tail.poll()
-    assert lines(*(record for record in heard if not isinstance(record, Keyframe))) == lines(*RUN[:60])
+        file.write(lines(*events_by_rank[1][10:]))
+    records += follower.poll()
+    assert lines(*(record for record in records if not isinstance(record, Keyframe))) == lines(*RUN[:60])

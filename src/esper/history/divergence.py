@@ -157,7 +157,7 @@ def _common_start(run: History, other: History) -> tuple[int, int]:
 
 
 def _run_settings(history: History) -> dict[str, Any]:
-    """Return the settings that determine all results of a run, keyed by their name in messages; empty at its start."""
+    """Return the settings that determine all results of a run, keyed by their name in messages; empty if unknown."""
     started = history.state_at(min(history.length, 1)).started
     if started is None:
         return {}

@@ -1,1 +1,1 @@
-"""Recordings on disk: written, locked, decoded, followed."""
+"""Recordings on disk: writing, locking, decoding and following them."""

@@ -1,4 +1,4 @@
-"""The lock a live run holds in its directory: tells whether the run is alive."""
+"""The lock of a run: held by the process that trains it, so that other processes can detect a live run."""
 
 from __future__ import annotations
 
@@ -131,5 +131,5 @@ class RunLock:
 
 def _locked_message(directory: Path) -> str:
     holder = read_holder(directory)
-    who = f"process {holder.pid} on {holder.host}" if holder else "another process"
-    return f"{directory} is being trained by {who}; stop that run first, or watch it with `esper-sanctum attach`"
+    trainer = f"process {holder.pid} on {holder.host}" if holder else "another process"
+    return f"{directory} is being trained by {trainer}; stop that run first, or watch it with `esper-sanctum attach`"
