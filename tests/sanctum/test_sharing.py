@@ -154,7 +154,7 @@ async def test_failed_excerpt_reports_the_error(run: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ("night#step=99", "there is no step:99 in this recording"),
+        ("night#step=99", "step:99 is not in this recording"),
         ("night#env=4", "there is no env 4 in night: it has 4, counted from 0"),
         ("night#view=overwiev", "there is no view 'overwiev': did you mean overview?"),
         ("night#setp=3", "unknown key in 'setp=3' of 'night#setp=3'; did you mean step?"),
