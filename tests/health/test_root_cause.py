@@ -36,7 +36,7 @@ def test_nan_is_traced_to_the_first_abnormal_signal() -> None:
     assert why.symptom is not None
     assert (why.symptom.step, why.symptom.text) == (7, "not finite: gradient of the host")
     assert [(moment.step, moment.text) for moment in why.chain] == [
-        (5, "1 batch skipped for an overflow"),
+        (5, "1 batch skipped because of an overflow"),
         (5, "loss scale fell from 2^10 to 2^8"),
         (6, "gradient of the host is 40, more than 8"),
     ]
@@ -97,7 +97,7 @@ def test_env_with_an_anomaly_is_not_healthy() -> None:
     assert find_root_cause(after_anomalies(*steps(*course, {"grad_norm": 82.0}, {"grad_norm": 1.0})), 0).symptom is None
     why = find_root_cause(after_anomalies(*steps(*course, skip, {"grad_norm": 82.0})), 0)
     assert why.symptom is not None
-    assert why.symptom.text == "1 batch skipped for an overflow"  # which is worse
+    assert why.symptom.text == "1 batch skipped because of an overflow"  # which is worse
 
 
 def test_current_anomaly_outranks_an_earlier_symptom() -> None:

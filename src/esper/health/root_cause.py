@@ -1,4 +1,4 @@
-"""Traces the trouble of an env back to its first symptom."""
+"""Root cause of a symptom of an env: the chain of signals that led to it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import RunState
 
 ACCURACY_DROP = 0.1
-"""Share of accuracy lost from the best of the episode: a fall."""
+"""Drop of the accuracy below the best of the episode that counts as a symptom."""
 MAX_GAP_STEPS = 3
-"""Steps between two signals of one chain, at most."""
+"""Maximum number of steps between two signals of one chain."""
 LOSS_RISE_FACTOR = 1.5
-"""Times the least loss of the episode: out of its range."""
+"""Multiple of the minimum loss of the episode above which the loss is a signal."""
 
 
 class ChainEntry(NamedTuple):
-    """One line of the time line."""
+    """Entry of a causal chain."""
 
     seq: int
-    """Of the event to go to."""
+    """Sequence number of the event."""
     round: int
     step: int
     severity: str
@@ -33,18 +33,18 @@ class ChainEntry(NamedTuple):
 
 
 class RootCause(NamedTuple):
-    """The answer for one env."""
+    """Symptom of an env and its causal chain."""
 
     symptom: ChainEntry | None
-    """None while nothing is wrong with it."""
+    """None if the env has no symptom."""
     chain: list[ChainEntry]
-    """What led to it, from the first; empty where no cause was found."""
+    """Signals that led to the symptom, first to last; empty if no cause was found."""
 
 
 def find_root_cause(state: RunState, env: int) -> RootCause:
-    """The last symptom of an env in the episodes that are known, and what led to it in its episode.
+    """Return the last symptom of an env in the recorded steps, and its causal chain within the episode.
 
-    Where it has none, or only in earlier episodes, it is the last anomaly that has not ended.
+    If the env has no symptom, or only in an earlier episode, an active anomaly is the symptom.
     """
     vitals = state.vitals.envs.get(env)
     slots = state.started.slots if state.started else []
@@ -70,25 +70,25 @@ def find_root_cause(state: RunState, env: int) -> RootCause:
 
 
 def _is_same_finding(symptom: ChainEntry, signal: ChainEntry) -> bool:
-    """Whether they are one thing. A warning is no worse than what else left its range in its step."""
-    told = signal.text == symptom.text or (symptom.severity == signal.severity == "warning")
-    return told and signal.seq == symptom.seq
+    """Return True if a signal repeats the symptom. In the step of a warning, every other warning repeats it."""
+    same = signal.text == symptom.text or (symptom.severity == signal.severity == "warning")
+    return same and signal.seq == symptom.seq
 
 
 def _last_symptom(recent: list[EnvStepStats], slots: Sequence[str]) -> tuple[int, ChainEntry] | None:
-    """Index and kind of the worst thing that began last: not finite before a fall, a fall before a skip."""
-    for look in (partial(_not_finite, slots=slots), _fall, _skip):
+    """Return index and entry of the last start of the worst symptom: non-finite, else accuracy drop, else skip."""
+    for find_symptom in (partial(_non_finite, slots=slots), _accuracy_drop, _skips):
         for index in range(len(recent) - 1, -1, -1):
             episode = [vital for vital in recent[: index + 1] if vital.round == recent[index].round]
-            text = look(episode)
-            if text and not look(episode[:-1]):  # it begins here
+            text = find_symptom(episode)
+            if text and not find_symptom(episode[:-1]):  # it begins here
                 vital = recent[index]
                 return index, ChainEntry(vital.seq, vital.round, vital.step, "error", text)
     return None
 
 
 def _open_anomaly(state: RunState, env: int, recent: list[EnvStepStats]) -> tuple[int, ChainEntry] | None:
-    """Index of the step in which the worst anomaly of an env began that has not ended, and what it is."""
+    """Return the step index and entry of the worst active anomaly of an env."""
     for found in (anomaly.found for anomaly in state.active_anomalies() if anomaly.found.env == env):
         for index in range(len(recent) - 1, -1, -1):
             vital = recent[index]
@@ -98,7 +98,7 @@ def _open_anomaly(state: RunState, env: int, recent: list[EnvStepStats]) -> tupl
     return None
 
 
-def _not_finite(episode: list[EnvStepStats], slots: Sequence[str]) -> str | None:
+def _non_finite(episode: list[EnvStepStats], slots: Sequence[str]) -> str | None:
     if not episode:
         return None
     vital = episode[-1]
@@ -108,7 +108,7 @@ def _not_finite(episode: list[EnvStepStats], slots: Sequence[str]) -> str | None
     return f"not finite: {', '.join(broken)}" if broken else None
 
 
-def _fall(episode: list[EnvStepStats]) -> str | None:
+def _accuracy_drop(episode: list[EnvStepStats]) -> str | None:
     if len(episode) < 2:
         return None
     best = max(vital.accuracy for vital in episode[:-1])
@@ -116,46 +116,46 @@ def _fall(episode: list[EnvStepStats]) -> str | None:
     return f"accuracy fell from {best:.1%} to {now:.1%}" if now < best - ACCURACY_DROP else None
 
 
-def _skip(episode: list[EnvStepStats]) -> str | None:
-    return _skipped(episode[-1].lost) if episode and episode[-1].lost else None
+def _skips(episode: list[EnvStepStats]) -> str | None:
+    return _skip_text(episode[-1].lost) if episode and episode[-1].lost else None
 
 
-def _skipped(count: int) -> str:
-    return f"{pluralise(count, 'batch', 'batches')} skipped for an overflow"
+def _skip_text(count: int) -> str:
+    return f"{pluralise(count, 'batch', 'batches')} skipped because of an overflow"
 
 
 def _signals(episode: list[EnvStepStats], index: int, slots: Sequence[str]) -> list[ChainEntry]:
-    """What left its range at a step."""
+    """Return the quantities that left their range at a step."""
     vital, before = episode[index], episode[:index]
     texts: list[str] = []
     if vital.lost:
-        texts.append(_skipped(vital.lost))
+        texts.append(_skip_text(vital.lost))
     if before and vital.scale and before[-1].scale and vital.scale < before[-1].scale:
         texts.append(f"loss scale fell from 2^{math.log2(before[-1].scale):g} to 2^{math.log2(vital.scale):g}")
     norms: list[tuple[str, float, list[float | None]]] = [("host", vital.grad_norm, [v.grad_norm for v in before])]
     for number, (slot, norm) in enumerate(zip(slots, vital.slots, strict=False)):
         if norm is not None:
-            # Only of this seed, which had none before it began to train: those of the one before say nothing of it.
-            its = takewhile(lambda earlier: earlier is not None, (v.slots[number] for v in reversed(before)))
-            norms.append((f"{slot} seed", norm, [*its]))
+            # Only the norms of this seed: there is a step without a norm before it began to train.
+            seed_norms = takewhile(lambda earlier: earlier is not None, (v.slots[number] for v in reversed(before)))
+            norms.append((f"{slot} seed", norm, [*seed_norms]))
     for name, norm, earlier in norms:
         limit = explosion_limit(earlier, norm)
         if limit is not None:
             texts.append(f"gradient of the {name} is {norm:.3g}, more than {limit:.3g}")
     losses = [v.loss for v in before if math.isfinite(v.loss)]
     if losses and math.isfinite(vital.loss) and vital.loss > LOSS_RISE_FACTOR * min(losses):
-        texts.append(f"validation loss is {vital.loss:.3g}, its least was {min(losses):.3g}")
+        texts.append(f"validation loss is {vital.loss:.3g}; its minimum was {min(losses):.3g}")
     return [ChainEntry(vital.seq, vital.round, vital.step, "warning", text) for text in texts]
 
 
 def _chain(signals: list[ChainEntry], symptom: ChainEntry) -> list[ChainEntry]:
-    """The signals that hang together with the symptom, each at most `GAP` steps before the next."""
+    """Return the signals linked to the symptom, each at most `MAX_GAP_STEPS` steps before the next."""
     chain: list[ChainEntry] = []
     step = symptom.step
     for signal in reversed(signals):
         if step - signal.step > MAX_GAP_STEPS:
             break
         chain.insert(0, signal)
-        if signal.severity != "info":  # a stage alone does not carry the chain further back
+        if signal.severity != "info":  # a stage transition alone does not extend the chain
             step = signal.step
     return chain
