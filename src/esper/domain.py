@@ -1,4 +1,4 @@
-"""Shared vocabulary: stages, ops, policy heads, pause causes, anomaly rule names, step numbers."""
+"""Shared vocabulary: stages, ops, policy heads, pause causes, anomaly rules, run statuses and step numbers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ VERSION = "0.1.0"
 
 
 class Stage(IntEnum):
-    """Stage of a slot, in the order of a successful seed, then the stages of a removed one. Numbers are on disk."""
+    """Stage of a slot: those of a successful seed in order, then those of a removed one. Numbers are on disk."""
 
     DORMANT = 0
     """The slot is empty."""
     GERMINATED = 1
-    """The seed exists, but is not called."""
+    """The seed exists, but the forward pass does not call it."""
     TRAINING = 2
     """The seed is trained straight-through; the host's output is unchanged."""
     BLENDING = 3
@@ -41,21 +41,21 @@ class Stage(IntEnum):
 
 
 class StepNumber(NamedTuple):
-    """The end of a step, which is counted from 1, of a round, which is too. The start of a run is 0, 0."""
+    """Round and step that were last completed, both from 1. The start of a run is (0, 0)."""
 
     round: int
     step: int
 
     @classmethod
     def from_completed(cls, rounds: int, steps: int, length: int) -> StepNumber:
-        """After so many rounds of that many steps, and so many steps of the next."""
+        """Return the step number after `rounds` rounds of `length` steps and `steps` steps of the next round."""
         if steps == 0:
             return cls(rounds, length if rounds else 0)
         return cls(rounds + 1, steps)
 
 
 class Op(IntEnum):
-    """What a policy can do to an env in one step."""
+    """Operation that a policy can apply to an env in one step."""
 
     WAIT = 0
     GERMINATE = 1
@@ -66,12 +66,12 @@ class Op(IntEnum):
 
     @property
     def label(self) -> str:
-        """Name in telemetry."""
+        """Lower-case name, used in events and on screen."""
         return self.name.lower()
 
 
 HEADS = ("op", "slot", "blueprint", "style", "tempo", "alpha_target", "alpha_speed", "alpha_curve")
-"""Factors of an action, in the order in which they are chosen."""
+"""Policy heads, in the order in which they choose the factors of an action."""
 
 
 class PauseCause(StrEnum):

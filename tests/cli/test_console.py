@@ -40,7 +40,7 @@ def test_log_has_dated_lines_for_rounds_and_notable_events() -> None:
     assert [re.sub(r"\d+\.\d.*", "…", line[20:]) for line in log] == [
         "INFO    run digits_impaired-20261121-015300: ppo on digits_impaired, 4 envs on cpu:0 ×2, cpu:1 ×2",
         "ERROR   env 01: the gradient of the host is NaN at round 1 step 3",
-        "INFO    env 01: non-finite gradient is over",
+        "INFO    env 01: non-finite gradient ended",
         "INFO    round 1/2: accuracy …",
         "WARNING head tempo received no gradient in round 1, although it had choices",
         "INFO    checkpoint at round 1 step 5 (schedule), …",
@@ -92,7 +92,7 @@ def test_anomaly_end_is_printed_if_its_start_was() -> None:
     log = printed([*stamp([run_started(), *[begins, ev.AnomalyEnded(rule="r", where="w")] * 25])])
 
     told = [line[20:] for line in log[1:]]
-    over = "INFO    w: r is over"
+    over = "INFO    w: r ended"
     assert told == ["WARNING it happened", over, "WARNING it happened (×10)", over]
 
 

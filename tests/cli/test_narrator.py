@@ -55,8 +55,8 @@ ANOMALY = ev.AnomalyFound(
         (seed("fossilized"), "env 01 mid norm fossilized, at round 1 step 4"),
         (seed("culled"), "env 01 mid norm culled, at round 1 step 4"),
         (ANOMALY, "warning: env 01: 0.1 is below 0.5, at round 1 step 3"),
-        (ev.AnomalyEnded(rule="stalled env", where="env 1", env=1), "env 01: stalled env is over, at round 1 step 3"),
-        (ev.AnomalyEnded(rule="KL spike", where="policy"), "policy: KL spike is over, at round 1 step 3"),
+        (ev.AnomalyEnded(rule="stalled env", where="env 1", env=1), "env 01: stalled env ended, at round 1 step 3"),
+        (ev.AnomalyEnded(rule="KL spike", where="policy"), "policy: KL spike ended, at round 1 step 3"),
         (
             ev.CheckpointSaved(round=1, step=3, path="p", bytes=2**20, origin="keyboard"),
             "checkpoint at round 1 step 3 (keyboard), 1.0 MiB",

@@ -124,7 +124,7 @@ async def test_ignored_request_is_removed(run: StubRun) -> None:
             ignored = "the run is paused already"
             run.say(ev.ControlRequested(kind="pause", origin=origin, ignored=ignored))
             await until(pilot, lambda: "pausing…" not in header(app))
-            assert source.state.log[-1].text == f"pause requested ({origin}), in vain: {ignored}"
+            assert source.state.log[-1].text == f"pause requested ({origin}), ignored: {ignored}"
 
 
 async def test_run_without_socket_is_shown_but_not_controllable(run: StubRun) -> None:

@@ -166,7 +166,7 @@ def test_hub_reports_recording_failure_and_recovery_once(hub: EventHub, memory: 
     logged = [record for record in drained(heard) if isinstance(record, ev.Logged)]
     assert [(log.severity, log.text) for log in logged] == [
         ("error", "cannot record: no space"),
-        ("info", "recording goes on"),
+        ("info", "recording resumed"),
     ]
 
 

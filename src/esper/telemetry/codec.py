@@ -1,8 +1,8 @@
-"""JSON in which a number that is not finite stays itself, and what was not measured stays absent.
+"""JSON codec that preserves non-finite numbers and leaves out fields that were not measured.
 
-msgspec writes NaN as `null`, which must not happen: a NaN is the very thing that one looks for. Here NaN and the
-infinities are written as the strings "NaN", "Infinity" and "-Infinity", and are read back as floats wherever the type
-says float. In an untyped place, such as `RunStarted.config`, they stay strings.
+msgspec writes NaN as `null`, which would hide the values that a user looks for. This codec writes NaN and infinities as
+the strings "NaN", "Infinity" and "-Infinity", and reads them back as floats if the type is float. In untyped fields,
+such as `RunStarted.config`, they stay strings.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 NON_FINITE_STRINGS = ("NaN", "Infinity", "-Infinity")
-"""How numbers that are not finite are written."""
+"""Encoding of NaN, positive and negative infinity."""
 
 T = TypeVar("T")
 
@@ -23,17 +23,17 @@ _encode = _encoder.encode
 
 
 def encode_json(value: object) -> bytes:
-    """Write a value as one line of JSON, without the line's end. Lone surrogates in text become question marks."""
+    """Return a value as one line of JSON, without a newline. Lone surrogates in text become question marks."""
     try:
         line = _encode(value)
     except UnicodeEncodeError:
         return _encode(_to_builtins(value))
-    # Absent fields are left out, so a null is most likely a number that was not finite.
+    # Fields that are None are left out, so a null is most likely a non-finite number.
     return _encode(_to_builtins(value)) if b"null" in line else line
 
 
 def encode_lines(values: Sequence[object]) -> bytes:
-    """Write values as lines of JSON, each with its end: what `encode` writes, at less cost."""
+    """Return values as lines of JSON with newlines. Faster than `encode_json` for each of them."""
     try:
         lines = _encoder.encode_lines(values)
     except UnicodeEncodeError:
@@ -42,12 +42,12 @@ def encode_lines(values: Sequence[object]) -> bytes:
 
 
 def make_decoder(kind: type[T] | Any) -> msgspec.json.Decoder[T]:
-    """Make a decoder of what `encode` writes."""
+    """Return a decoder of the output of `encode_json`."""
     return msgspec.json.Decoder(kind, strict=False)
 
 
 def _to_builtins(value: object) -> object:
-    """The value as dicts, lists and scalars, all of which msgspec can write without loss."""
+    """Return the value as dicts, lists and scalars that msgspec can write without loss."""
     return _writable(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,)))
 
 

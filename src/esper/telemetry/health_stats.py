@@ -1,6 +1,6 @@
-"""Running statistics of each env and device, which the anomaly rules read.
+"""Health statistics of envs, lanes and memories, which the anomaly rules and the screens read.
 
-RunState folds them for the screens, the hub's Inspector for the rules; both through the same methods.
+`RunState` folds them for the screens and `AnomalyDetector` for the rules, with the same methods.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from esper.telemetry import events as ev
 from esper.telemetry.series import append_bounded
 
 MAX_STEPS = 60
-"""Steps of an env, and samples of a lane, that are looked back on."""
+"""Number of last steps of an env, and of last samples of a lane, that are kept."""
 MAX_SCALE_CHANGES = 120
-"""Changes of a loss scale, and steps that lost a batch, that are kept."""
+"""Number of last changes of a loss scale, and of last steps with skipped batches, that are kept."""
 MAX_MEMORY_POINTS = 120
-"""Most points of the memory's course."""
+"""Maximum number of points in the history of a memory."""
 MAX_ROUNDS = 24
-"""Rounds whose greatest memory is kept."""
+"""Number of last rounds for which the maximum memory is kept."""
 
 
 class EnvStepStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One step of one env."""
+    """Health values of one step of one env."""
 
     seq: int
     round: int
@@ -36,30 +36,35 @@ class EnvStepStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     loss: float
     accuracy: float
     grad_norm: float
-    """Of the host, mean L2 norm before clipping."""
+    """L2 norm of the host's gradient before clipping, mean over the epoch."""
     slots: list[float | None]
-    """The same of the seed in each slot; None where there is none, or none that trains."""
+    """Gradient norm of the seed in each slot; None if there is no seed or it does not train."""
     scale: float | None
     lost: int
-    """Batches skipped for an overflow."""
+    """Number of batches skipped because of an overflow."""
 
 
 class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Vital signs of one env, over the rounds: its loss scale outlives its episodes."""
+    """Health statistics of one env over all rounds, because its loss scale outlives its episodes."""
 
     recent: list[EnvStepStats] = msgspec.field(default_factory=list)
-    """The last steps."""
+    """Last `MAX_STEPS` steps."""
     steps: int = 0
-    """Steps since the run began."""
+    """Number of steps since the start of the run."""
     lost: int = 0
-    """Batches lost to overflows since then."""
+    """Number of batches skipped because of overflows since the start of the run."""
     scales: list[tuple[int, float]] = msgspec.field(default_factory=list)
-    """Where the loss scale changed: number of the step, from 1, and the scale after it. The staircase, exactly."""
+    """Changes of the loss scale: number of the step, from 1, and the scale after it."""
     skips: list[tuple[int, int]] = msgspec.field(default_factory=list)
-    """Steps that lost batches: number of the step, and how many."""
+    """Steps with skipped batches: number of the step, from 1, and number of batches."""
 
     def fold(self, event: ev.EnvStepped, norms: list[float | None]) -> None:
-        """Take a step in. `norms` are the gradient norms of its slots."""
+        """Process a step.
+
+        Args:
+            event: Step of this env.
+            norms: Gradient norm of the seed in each slot.
+        """
         self.steps += 1
         if event.loss_scale is not None and (not self.scales or self.scales[-1][1] != event.loss_scale):
             append_bounded(self.scales, (self.steps, event.loss_scale), MAX_SCALE_CHANGES)
@@ -74,48 +79,48 @@ class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def episode(self) -> list[EnvStepStats]:
-        """The steps of the last episode that are known."""
+        """Kept steps of the last episode."""
         if not self.recent:
             return []
         return self.recent[bisect_left(self.recent, self.recent[-1].round, key=attrgetter("round")) :]
 
     def recent_scales(self, steps: int) -> list[float | None]:
-        """The loss scale after each of the last `steps` steps; None before the first that is known."""
-        stairs: list[float | None] = []
+        """Return the loss scale after each of the last `steps` steps; None before the first known one."""
+        scales: list[float | None] = []
         changes = iter(reversed(self.scales))
         change = next(changes, None)
         for number in range(self.steps, max(self.steps - steps, 0), -1):
             while change is not None and change[0] > number:
                 change = next(changes, None)
-            stairs.append(change[1] if change else None)
-        return stairs[::-1]
+            scales.append(change[1] if change else None)
+        return scales[::-1]
 
     def recent_skips(self, steps: int) -> dict[int, int]:
-        """Of the last `steps` steps, those that lost batches: place from 0, and how many."""
+        """Return the number of skipped batches by index, from 0, among the last `steps` steps."""
         first = max(self.steps - steps, 0)
         return {number - first - 1: lost for number, lost in self.skips if number > first}
 
     @property
     def num_oscillations(self) -> int:
-        """How often, among the changes known, the loss scale grew and next fell: a ping-pong when it is often."""
+        """Number of times that the loss scale rose and then fell, among the kept changes."""
         values = [scale for _, scale in self.scales]
         rises = [after > before for before, after in itertools.pairwise(values)]
         return sum(rise and not after for rise, after in itertools.pairwise(rises))
 
 
 class NonFiniteCount(msgspec.Struct, kw_only=True):
-    """How often a quantity was not finite, and when first."""
+    """Number of non-finite values of a quantity, and where the first one occurred."""
 
     nan: int = 0
     inf: int = 0
     first_round: int
     first_step: int | None
-    """None for a quantity of a whole round."""
+    """None if the quantity belongs to a whole round."""
     last_seq: int
     env: int | None = None
 
     def count(self, value: float, seq: int) -> None:
-        """Take one in."""
+        """Count a non-finite value."""
         if math.isnan(value):
             self.nan += 1
         else:
@@ -124,7 +129,7 @@ class NonFiniteCount(msgspec.Struct, kw_only=True):
 
 
 def non_finite_update(event: ev.PolicyUpdated) -> Iterator[tuple[str, float]]:
-    """What is not finite in an update of the policy, in the same words."""
+    """Yield name and value of each non-finite quantity of a policy update."""
     values = {
         "the policy loss": event.policy_loss,
         "the value loss": event.value_loss,
@@ -139,18 +144,18 @@ def non_finite_update(event: ev.PolicyUpdated) -> Iterator[tuple[str, float]]:
 
 
 class LaneHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Vital signs of one lane."""
+    """Health statistics of one lane, over its last samples."""
 
     busy: list[float | None] = msgspec.field(default_factory=list)
-    """Share of each of the last steps that it spent working."""
+    """Fraction of each step in which the lane was busy."""
     loads: list[float | None] = msgspec.field(default_factory=list)
-    """The same by the number of envs that trained; None where none did."""
+    """Busy fraction per env that trained; None if none did."""
     utilisation: list[float | None] = msgspec.field(default_factory=list)
     temperature: list[float | None] = msgspec.field(default_factory=list)
     power: list[float | None] = msgspec.field(default_factory=list)
 
     def fold(self, event: ev.DeviceSampled) -> None:
-        """Take a sample in."""
+        """Process a sample."""
         append_bounded(self.busy, event.busy, MAX_STEPS)
         load = event.busy / event.active if event.busy is not None and event.active else None
         append_bounded(self.loads, load, MAX_STEPS)
@@ -159,13 +164,13 @@ class LaneHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         append_bounded(self.power, event.power, MAX_STEPS)
 
     def mean_load(self, steps: int) -> float | None:
-        """Mean busy share per env over the last `steps` steps; None while fewer were measured."""
+        """Return the mean busy fraction per env over the last `steps` steps; None if any was not measured."""
         recent = [load for load in self.loads[-steps:] if load is not None]
         return sum(recent) / len(recent) if len(recent) == steps else None
 
 
 class MemoryPoint(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Memory at a moment, bytes."""
+    """Sample of a memory, in bytes."""
 
     round: int
     allocated: int | None
@@ -175,21 +180,21 @@ class MemoryPoint(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class MemoryHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The course of one memory. All CPU lanes of a machine share one, which its first lane tells of."""
+    """History of one memory. All CPU lanes of a machine share one, which its first lane reports."""
 
     total: int | None = None
     peak: int = 0
-    """The most that this run held since it began."""
+    """Maximum number of bytes that the run held."""
     every: int = 1
-    """Samples to a point: it doubles when there are too many points."""
+    """Samples per point; doubles when there are too many points."""
     pending: int = 0
     """Samples since the last point."""
     points: list[MemoryPoint] = msgspec.field(default_factory=list)
     rounds: list[tuple[int, int]] = msgspec.field(default_factory=list)
-    """For each of the last rounds, the most that was held in it."""
+    """Round number and maximum number of bytes held, for each of the last rounds."""
 
     def fold(self, event: ev.DeviceSampled, round_: int) -> None:
-        """Take a sample in."""
+        """Process a sample of round `round_`."""
         self.total = event.total
         if self.pending == 0:
             point = MemoryPoint(round_, event.allocated, event.reserved, event.used, event.owners)
@@ -208,9 +213,9 @@ class MemoryHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
             append_bounded(self.rounds, (round_, now), MAX_ROUNDS)
 
     def growth_per_round(self, rounds: int) -> float | None:
-        """Bytes a round by which it grew over the last `rounds` whole rounds, if it grew in each; else None."""
-        whole = self.rounds[-rounds - 2 : -1]  # the round in progress may still rise
-        if len(whole) <= rounds or whole[-1][1] <= whole[-2][1]:  # most often it stays as it is
+        """Return the bytes per round by which it grew over the last `rounds` complete rounds; None if not in each."""
+        whole = self.rounds[-rounds - 2 : -1]  # the current round is incomplete
+        if len(whole) <= rounds or whole[-1][1] <= whole[-2][1]:  # the usual case: no growth in the last round
             return None
         if any(after[1] <= before[1] for before, after in itertools.pairwise(whole)):
             return None
@@ -218,7 +223,7 @@ class MemoryHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The vital signs of a run."""
+    """Health statistics of a run."""
 
     slots: list[str] = msgspec.field(default_factory=list)
     """Names of the slots."""
@@ -228,26 +233,26 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     memories: dict[str, MemoryHealth] = msgspec.field(default_factory=dict)
     """Keyed by `memory_name`."""
     bad: dict[str, NonFiniteCount] = msgspec.field(default_factory=dict)
-    """What was ever not finite, by place and quantity."""
+    """Counts of non-finite values, keyed by env and quantity."""
 
     def fold_start(self, event: ev.RunStarted) -> None:
-        """Take the beginning of a run in."""
+        """Process the start of a run."""
         self.slots = event.slots
 
     def describe_seed(self, event: ev.EnvStepped, index: int) -> str:
-        """What people call the seed in one of an env's slots."""
+        """Return a name for the seed in slot `index`, for example `the conv_small in early`."""
         where = self.slots[index] if index < len(self.slots) else f"slot {index + 1}"
         return f"the {event.slots[index].blueprint or 'seed'} in {where}"
 
     def fold_step(self, event: ev.EnvStepped) -> list[tuple[str, float]]:
-        """Take a step of an env in. Returns what of it is not finite."""
+        """Process a step of an env. Return names and values of its non-finite quantities."""
         self.round = event.round
         env = self.envs.get(event.env)
         if env is None:
             env = self.envs[event.env] = EnvHealth()
         norms = [slot.grad_norm for slot in event.slots]
         env.fold(event, norms)
-        # The sum is finite only if every term is, but for an overflow, which the closer look then clears.
+        # The sum is finite only if every term is. It can also overflow; `_non_finite` then finds nothing.
         total = event.train_loss + event.loss + event.train_accuracy + event.accuracy + event.grad_norm
         for norm in norms:
             if norm is not None:
@@ -260,30 +265,30 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         return bad
 
     def fold_update(self, event: ev.PolicyUpdated) -> None:
-        """Take an update of the policy in."""
+        """Process an update of the policy."""
         for what, value in non_finite_update(event):
             self._count(what, value, event.seq, event.round, None, None)
 
     def fold_sample(self, event: ev.DeviceSampled) -> None:
-        """Take a sample of a device in."""
+        """Process a sample of a lane's device."""
         lane = self.lanes.get(event.device)
         if lane is None:
             lane = self.lanes[event.device] = LaneHealth()
         lane.fold(event)
         if self.is_memory_reporter(event.device):
             memory = memory_name(event.device)
-            course = self.memories.get(memory)
-            if course is None:
-                course = self.memories[memory] = MemoryHealth()
-            course.fold(event, self.round)
+            history = self.memories.get(memory)
+            if history is None:
+                history = self.memories[memory] = MemoryHealth()
+            history.fold(event, self.round)
 
     def is_memory_reporter(self, device: str) -> bool:
-        """Whether it is the lane whose samples stand for its memory: the first of those that share it."""
+        """Return True if this lane reports its memory: it is the first of the lanes that share it."""
         memory = memory_name(device)
         return device == next((lane for lane in self.lanes if memory_name(lane) == memory), device)
 
     def _non_finite(self, event: ev.EnvStepped) -> list[tuple[str, float]]:
-        """What is not finite in a step: the quantity, as people name it, and the value."""
+        """Return name and value of each non-finite quantity of a step."""
         values = [
             ("the training loss", event.train_loss),
             ("the validation loss", event.loss),
@@ -305,12 +310,12 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def bytes_held(event: ev.DeviceSampled) -> int | None:
-    """Bytes that this run holds of a memory: what its allocator has reserved, or the process's on a CPU."""
+    """Return the bytes that the run holds: reserved by the CUDA allocator, or resident on a CPU; None if unknown."""
     return event.allocated if event.reserved is None else event.reserved
 
 
 @lru_cache
 def memory_name(device: str) -> str:
-    """Name of the memory of a lane: `1/cpu` for lane `1/cpu:3`; a GPU has one of its own."""
+    """Return the name of a lane's memory: `1/cpu` for lane `1/cpu:3`, and the lane itself for a GPU."""
     name, _, _ = device.rpartition(":")
     return name if name.rpartition("/")[2] == "cpu" else device

@@ -1,4 +1,4 @@
-"""Where events come in, are numbered, dated and looked at, and go out to whoever listens."""
+"""Event hub: numbers and timestamps events, checks them for anomalies, and forwards them to sink and subscribers."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from esper.telemetry.state import Keyframe, Record, RunState
 
 
 class RecordSink(Protocol):
-    """What keeps every record, and holds the engine up rather than lose one. The Recorder is one."""
+    """Destination of all records, such as `Recorder`. It blocks the engine rather than lose a record."""
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be kept just now: a sentence for people."""
+        """Error that prevents recording at the moment, in one sentence; None if there is none."""
         ...
 
     @property
     def notices(self) -> deque[str]:
-        """What was lost of what was kept, to be told and taken out: sentences for people."""
+        """Sentences about lost records. The hub logs and removes them."""
         ...
 
     def put(self, record: Record) -> None:
-        """Take a record in; wait while there is no room."""
+        """Store a record. Block while there is no room."""
         ...
 
     def flush(self) -> bool:
-        """Return once all that was put is safe; False if it cannot be made so."""
+        """Wait until all records are on disk. Return False if they cannot be written."""
         ...
 
     def snapshot(self) -> Keyframe:
-        """The state after all that was put."""
+        """Return the state after all stored records."""
         ...
 
 
 class Detector(Protocol):
-    """Finds anomalies in the events of a run. The Inspector is one."""
+    """Finder of anomalies in the events of a run, such as `AnomalyDetector`."""
 
     def check(self, event: AnyEvent) -> Sequence[AnyEvent]:
-        """Return the anomalies that begin or end with an event."""
+        """Process an event, and return the anomalies that begin or end with it."""
         ...
 
     def fold_remote(self, event: AnyEvent) -> None:
@@ -52,62 +52,66 @@ class Detector(Protocol):
         ...
 
     def resume(self, state: RunState) -> None:
-        """Start again from a state of the run, which the detector then owns."""
+        """Continue from a state of the run. The detector takes ownership of the state."""
         ...
 
 
 class EventHub:
-    """The one way from the engine to its listeners. Only the engine's thread emits; any thread may subscribe."""
+    """Distributor of the engine's events. Only the engine's thread may emit; any thread may subscribe."""
 
     def __init__(self, sink: RecordSink, detector: Detector) -> None:
         self.seq = 0
-        """Number of the last event."""
+        """Sequence number of the last event."""
         self._sink = sink
         self._detector = detector
         self._put = sink.put
         self._queues: tuple[SimpleQueue[Record], ...] = ()
         self._reported_failure: str | None = None
-        """The sink's failure that listeners have heard of."""
+        """Failure of the sink that was logged last."""
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be recorded just now: a sentence for people."""
+        """Error that prevents recording at the moment, in one sentence; None if there is none."""
         return self._sink.failure
 
     def subscribe(self, queue: SimpleQueue[Record] | None = None) -> SimpleQueue[Record]:
-        """Put every later record into a queue, a new one unless it is given. It never makes `emit` wait: drain it."""
+        """Put every later record into a queue, and return it. `emit` never waits for it, so the caller must drain it.
+
+        Args:
+            queue: Queue to fill; a new one if None.
+        """
         queue = SimpleQueue() if queue is None else queue
         self._queues = (*self._queues, queue)
         return queue
 
     def emit(self, event: AnyEvent) -> None:
-        """Number and date a new event of an env or a device, and give it out; after it the anomalies that are in it."""
+        """Number, timestamp and forward an event of an env or lane, then the anomalies that it starts or ends."""
         self._send(event)
         for finding in self._detector.check(event):
             self._send(finding)
-        self._tell_of_sink()
+        self._report_sink()
 
     def emit_global(self, event: AnyEvent) -> None:
-        """Emit an event that is not of one env or device, but of the run."""
+        """Emit an event of the whole run, not of one env or lane."""
         self.emit(event)
 
     def stop_synchronising(self) -> None:
-        """The run has failed: what is told from here on concerns nobody but this process."""
+        """Stop synchronising events with other ranks after a failure. Does nothing for a single rank."""
 
     def rewind(self, keyframe: Keyframe) -> None:
-        """Go back to the state of a checkpoint: listeners get it, and the next event follows its number."""
+        """Restore the state of a checkpoint and forward it to subscribers. The next event continues its numbering."""
         self.seq = keyframe.seq
         self._detector.resume(keyframe.decode_state())
-        self._give(replace(keyframe, restored=self._clock()))
+        self._forward(replace(keyframe, restored=self._clock()))
 
     def flush(self) -> bool:
-        """Return once everything emitted is on disk, for good; False, and a Logged event, if it cannot be."""
+        """Wait until all emitted events are on disk. Log an event and return False if they cannot be written."""
         flushed = self._sink.flush()
-        self._tell_of_sink()
+        self._report_sink()
         return flushed
 
     def snapshot(self) -> Keyframe:
-        """The state after everything emitted so far: what a checkpoint keeps."""
+        """Return the state after all emitted events, for a checkpoint."""
         return self._sink.snapshot()
 
     def _clock(self) -> float:
@@ -115,86 +119,85 @@ class EventHub:
 
     def _send(self, event: AnyEvent) -> None:
         self.seq += 1
-        # The event was made for this call and nobody else has it yet, so it may still be written to.
+        # Writing to a frozen event is safe here: it was made for this call and has no other reference yet.
         force_setattr(event, "seq", self.seq)
         force_setattr(event, "time", int(time.time() * 1000) / 1000)
-        self._give(event)
+        self._forward(event)
 
-    def _give(self, record: Record) -> None:
+    def _forward(self, record: Record) -> None:
         for queue in self._queues:
             queue.put(record)
         self._put(record)
 
-    def _tell_of_sink(self) -> None:
-        """What listeners have not heard of yet."""
+    def _report_sink(self) -> None:
         while self._sink.notices:
             self._send(Logged(severity="error", text=self._sink.notices.popleft()))
         failure = self._sink.failure
         if failure != self._reported_failure:
             self._reported_failure = failure
-            told = ("error", failure) if failure else ("info", "recording goes on")
-            self._send(Logged(severity=told[0], text=told[1]))
+            severity, text = ("error", failure) if failure else ("info", "recording resumed")
+            self._send(Logged(severity=severity, text=text))
 
 
 T = TypeVar("T")
 
 
 class RankPeers(Protocol):
-    """The ranks of a run, as this one sees them."""
+    """Collective operations of the ranks of a run."""
 
     @property
     def rank(self) -> int:
-        """Of this one."""
+        """Rank of this process."""
         ...
 
     def all_gather_object(self, item: T) -> list[T]:
-        """What every rank gives, by rank. Returns when all have called it."""
+        """Return the items of all ranks, by rank. Blocks until every rank has called it."""
         ...
 
 
 class RankedSink(RecordSink, Protocol):
-    """A sink that also knows what it is not to keep. The Recorder is one."""
+    """Sink that also receives the events that other ranks record, such as `Recorder`."""
 
     def apply_remote(self, event: AnyEvent) -> None:
-        """Take in an event that another rank keeps."""
+        """Process an event that another rank records."""
         ...
 
 
 class RankedEventHub(EventHub):
-    """The hub of one rank. What `emit` is given waits for the next `announce`, which all ranks call together."""
+    """Event hub of one of several ranks. Events wait for the next `emit_global`, which all ranks call together."""
 
     def __init__(self, sink: RankedSink, detector: Detector, peers: RankPeers) -> None:
         super().__init__(sink, detector)
-        self._hear = sink.apply_remote
+        self._apply_remote = sink.apply_remote
         self._peers = peers
         self._pending: list[AnyEvent] = []
-        """What this rank has told since the last announcement."""
+        """Events of this rank since the last `emit_global`."""
         self._detached = False
 
     def emit_global(self, event: AnyEvent) -> None:
-        """Give out what every rank has told, rank by rank, and after it rank 0's `event`; the others' is not used."""
+        """Forward the pending events of all ranks by rank, then `event` of rank 0. That of other ranks is ignored."""
         if self._detached:
             self.emit(event)
             return
-        said, self._pending = self._pending, []
+        pending, self._pending = self._pending, []
         if self._peers.rank == 0:
             self.emit(event)
-        announced, self._pending = self._pending, []
+        global_events, self._pending = self._pending, []
         try:
-            told = self._peers.all_gather_object((time.time(), said, announced))
+            gathered = self._peers.all_gather_object((time.time(), pending, global_events))
         except Exception:
-            self._pending = said  # for `part`: this rank has told it, whether the others hear it or not
+            self._pending = pending  # `stop_synchronising` publishes them, although other ranks may not have them
             raise
-        now, _, announced = told[0]
-        for rank, (_, events, _) in enumerate(told):
+        now, _, global_events = gathered[0]
+        for rank, (_, events, _) in enumerate(gathered):
             self._publish(events, now, rank)
-        self._publish(announced, now, 0)
+        self._publish(global_events, now, 0)
 
     def stop_synchronising(self) -> None:
-        """Go on alone: what was told and is still to be told is this rank's word, not agreed on with the others."""
+        """Publish pending and later events on this rank only, without agreement with the other ranks."""
         self._detached = True
-        said, self._pending = self._pending, []
-        self._publish(said, time.time(), self._peers.rank)
+        pending, self._pending = self._pending, []
+        self._publish(pending, time.time(), self._peers.rank)
 
     def _clock(self) -> float:
         return self._peers.all_gather_object(time.time())[0]
@@ -214,8 +217,8 @@ class RankedEventHub(EventHub):
                 queue.put(event)
             if rank != self._peers.rank:
                 self._detector.fold_remote(event)
-            # Every file begins with what the run is, so that it can be read by itself.
+            # RunStarted is in the file of every rank, so that each file can be read alone.
             if rank == self._peers.rank or isinstance(event, RunStarted):
                 self._put(event)
             else:
-                self._hear(event)
+                self._apply_remote(event)

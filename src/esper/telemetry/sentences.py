@@ -1,4 +1,4 @@
-"""One sentence per event, for logs and the log panel."""
+"""Sentences that describe events, for logs and the log panel."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from collections.abc import Sequence
 from esper.telemetry import events as ev
 
 _STAGE_VERBS = {"germinated": "planted", "blending": "blending", "fossilized": "fossilized", "culled": "culled"}
-"""What is said of a seed that reaches a stage; timers bring it to the others."""
+"""Verb for a seed that reaches a stage. Transitions to other stages are not logged."""
 UNLOGGED_EVENTS = frozenset(
     {ev.RoundStarted, ev.EnvStepped, ev.GateRefused, ev.GateOpened, ev.DeviceSampled, ev.PhaseTimed, ev.EpisodeEnded}
 )
-"""Of these nothing is ever said. They are nearly all events, and so are told from the others by one look."""
-_LANES_IN_FULL = 8
-"""Up to so many lanes are named one by one."""
+"""Event types without a sentence. Nearly all events are of these types, so one set lookup skips them."""
+_MAX_LISTED_LANES = 8
+"""Maximum number of lanes that `format_lanes` names one by one."""
 _ASCII = {"×": "x", "–": "-", "−": "-", "·": "-", "…": "...", "→": "->", "“": '"', "”": '"', "’": "'"}
 
 
 def format_lanes(lanes: Sequence[str]) -> str:
-    """How many envs each lane has, as in `16 envs on cpu:0 ×8, cpu:1 ×8`.
+    """Return the number of envs by lane, for example `16 envs on cpu:0 ×8, cpu:1 ×8`.
 
     Args:
-        lanes: for each env, the name of its lane.
+        lanes: Lane name of each env.
     """
     counts = Counter(lanes)
-    if len(counts) <= _LANES_IN_FULL:
+    if len(counts) <= _MAX_LISTED_LANES:
         return f"{len(lanes)} envs on {', '.join(f'{name} ×{count}' for name, count in counts.items())}"
-    names, least, most = list(counts), min(counts.values()), max(counts.values())
-    each = f"×{least}" if least == most else f"×{least} to ×{most}"
-    return f"{len(lanes)} envs on {len(names)} lanes, {names[0]} to {names[-1]}, {each}"
+    names, minimum, maximum = list(counts), min(counts.values()), max(counts.values())
+    per_lane = f"×{minimum}" if minimum == maximum else f"×{minimum} to ×{maximum}"
+    return f"{len(lanes)} envs on {len(names)} lanes, {names[0]} to {names[-1]}, {per_lane}"
 
 
 def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
-    """Severity (info, warning or error) and text of an event; None for the routine ones.
+    """Return severity (info, warning or error) and sentence of an event; None if it has no sentence.
 
-    A rollback is told by the anomaly that it is.
+    A rollback has none, because the anomaly `governor rollback` describes it.
     """
     if type(event) in UNLOGGED_EVENTS:
         return None
@@ -45,11 +45,11 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
         case ev.SeedMoved() if event.after in _STAGE_VERBS:
             return "info", f"env {event.env:02d} {event.slot} {event.blueprint} {_STAGE_VERBS[event.after]}"
         case ev.PolicyUpdated():
-            return "info", f"round {event.round} learned: return {event.episode_return:+.3f}, KL {event.kl:.4f}"
+            return "info", f"round {event.round} policy update: return {event.episode_return:+.3f}, KL {event.kl:.4f}"
         case ev.AnomalyFound():
             return event.severity, event.text
         case ev.AnomalyEnded():
-            return "info", f"{anomaly_subject(event)}: {event.rule} is over"
+            return "info", f"{anomaly_subject(event)}: {event.rule} ended"
         case ev.CheckpointSaved():
             return (
                 "info",
@@ -57,7 +57,7 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
             )
         case ev.ControlRequested():
             checkpoint = f" from {event.path}" if event.path else ""
-            ignored = f", in vain: {event.ignored}" if event.ignored else ""
+            ignored = f", ignored: {event.ignored}" if event.ignored else ""
             return "info", f"{event.kind}{checkpoint} requested ({event.origin}){ignored}"
         case ev.Paused():
             reason = f": {event.reason}" if event.reason else ""
@@ -76,15 +76,21 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
 
 
 def anomaly_subject(anomaly: ev.AnomalyFound | ev.AnomalyEnded) -> str:
-    """What it is about, an env as everywhere else: `env 07`."""
+    """Return the subject of an anomaly, with envs in the format of the log: `env 07`."""
     return anomaly.where if anomaly.env is None else f"env {anomaly.env:02d}"
 
 
 def pluralise(count: int, one: str, more: str = "") -> str:
-    """A count and what is counted: 1 env, 2 envs; `more` is the plural where that is not `one` and an s."""
+    """Return a count with its noun, for example `1 env` or `2 envs`.
+
+    Args:
+        count: Number of things.
+        one: Singular of the noun.
+        more: Plural of the noun, if it is not the singular and an s.
+    """
     return f"{count} {one if count == 1 else more or one + 's'}"
 
 
 def to_ascii(text: str) -> str:
-    """A text that any terminal, log and screen reader takes: what is neither ASCII nor known here is escaped."""
+    """Return the text in ASCII, for any terminal, log and screen reader. Other characters are escaped."""
     return "".join(c if " " <= c <= "~" else _ASCII.get(c) or c.encode("unicode_escape").decode("ascii") for c in text)

@@ -1,4 +1,4 @@
-"""Bounded histories: down-sampled series, the steps of an episode, blueprint statistics."""
+"""Bounded histories: downsampled series, step traces of an episode, and blueprint statistics."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from typing import TypeVar
 
 import msgspec
 
+from esper.domain import Stage
 from esper.telemetry import events as ev
 
 MAX_POINTS = 240
-"""Most points of a course."""
+"""Number of points at which a `DownsampledSeries` merges pairs of points."""
+_SEED_STAGE_LETTERS = "".join(
+    stage.label[0] for stage in (Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.PROBATIONARY, Stage.FOSSILIZED)
+)
+"""Letters, as in `StepTrace.stages`, of the stages in which a slot holds a seed."""
 
 T = TypeVar("T")
 
@@ -24,17 +29,17 @@ def append_bounded(values: list[T], value: T, limit: int) -> None:
 
 
 class DownsampledSeries(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One value a round over a whole run, however long: from 240 rounds on a point is the mean over several."""
+    """One value per round over a whole run. After `MAX_POINTS` rounds, each point is the mean of several rounds."""
 
     every: int = 1
-    """Rounds to a point."""
+    """Rounds per point."""
     points: list[float | None] = msgspec.field(default_factory=list)
     rest: list[float | None] = msgspec.field(default_factory=list)
-    """Values of the last rounds, fewer than make a point."""
+    """Values of the last rounds, not yet merged into a point."""
     last: float | None = None
 
     def append(self, value: float | None) -> None:
-        """Add the value of a round; None where nothing was measured."""
+        """Append the value of a round; None if not measured."""
         self.last = value
         self.rest.append(value)
         if len(self.rest) == self.every:
@@ -47,43 +52,43 @@ class DownsampledSeries(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def values(self) -> list[float | None]:
-        """The points, and one for the rest."""
+        """All points, followed by one for the rounds in `rest`."""
         return [*self.points, _mean(self.rest)] if self.rest else self.points
 
 
 def min_median_max(values: Sequence[float]) -> tuple[float, float, float]:
-    """Least, median and greatest."""
+    """Return minimum, median and maximum."""
     return min(values), median(values), max(values)
 
 
 def _mean(values: list[float | None]) -> float | None:
-    """Of what was measured; not finite if any of it is."""
+    """Return the mean of the measured values; non-finite if any of them is."""
     measured = [value for value in values if value is not None]
     return sum(measured) / len(measured) if measured else None
 
 
 class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What is kept of one step of an env until its episode ends."""
+    """Details of one step of an env, kept until the next round starts."""
 
     step: int
     stages: str
-    """A letter for each slot: the first of its stage."""
+    """First letter of each slot's stage."""
     contributions: list[float | None]
-    """By slot, as a share of accuracy."""
+    """Contribution of each slot's seed, as accuracy; None if not measured."""
     parts: dict[str, float]
-    """Components of the reward."""
+    """Components of the reward, keyed by name."""
     op: str
     target: str | None
     probability: float | None
-    """Of the op."""
+    """Probability of the op; None if the policy is deterministic."""
     decision: dict[str, ev.HeadChoice]
     loss_scale: float | None
     skipped: dict[str, int]
-    """Optimizer steps skipped, by owner."""
+    """Skipped optimizer steps, keyed by owner."""
 
     @classmethod
     def from_event(cls, event: ev.EnvStepped) -> StepTrace:
-        """The trace that a step leaves."""
+        """Make the trace of a step."""
         stages = ""
         contributions: list[float | None] = []
         for slot in event.slots:
@@ -104,42 +109,45 @@ class StepTrace(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class BlueprintStats(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How the seeds of one blueprint fared since the run began."""
+    """Statistics of the seeds of one blueprint since the start of the run."""
 
     planted: int = 0
     fossilized: int = 0
     culled: int = 0
     judged: int = 0
-    """Seeds whose contribution was measured and is final: they were culled, or their episode is over."""
+    """Number of seeds with a measured final contribution: they were culled, or their episode has ended."""
     contributions: float = 0.0
-    """Sum over them of the last contribution that was measured, as shares of accuracy."""
+    """Sum of the final contributions of these seeds, as accuracy."""
     sized: int = 0
-    """Seeds whose size is known."""
+    """Number of seeds with a known number of parameters."""
     parameters: int = 0
-    """Sum over them."""
+    """Sum of the parameters of these seeds."""
 
     @property
     def contribution(self) -> float | None:
-        """Mean over the seeds judged."""
+        """Mean final contribution, as accuracy; None if none was measured."""
         return self.contributions / self.judged if self.judged else None
 
     @property
     def size(self) -> float | None:
-        """Mean parameters of a seed."""
+        """Mean number of parameters of a seed; None if not known."""
         return self.parameters / self.sized if self.sized else None
 
     def add_final_contribution(self, contribution: float | None) -> None:
-        """Take in what a seed was worth at last; None if that was never measured."""
+        """Add the final contribution of a seed; None if it was never measured."""
         if contribution is not None:
             self.judged += 1
             self.contributions += contribution
 
 
 def last_contribution(trace: list[StepTrace], slot: int) -> float | None:
-    """The last contribution measured of the seed that left a slot at the end of `trace`, or just before it."""
+    """Return the last measured contribution of the seed that left a slot at or just before the end of `trace`.
+
+    None if it was never measured.
+    """
     grown = False
     for step in reversed(trace):
-        alive = step.stages[slot] in "gtbpf"
+        alive = step.stages[slot] in _SEED_STAGE_LETTERS
         if grown and not alive:
             return None
         grown = grown or alive

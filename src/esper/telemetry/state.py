@@ -1,7 +1,7 @@
-"""RunState: what is true now. The one fold over events that every reader of a run shares.
+"""RunState: the state of a run, folded from its events.
 
-The live dashboard, the replay, the headless lines and the tests all read this, and nothing else. `apply` is a pure
-function of the state and the event: no clock, no randomness, no files. Memory is bounded whatever the run's length.
+The live dashboard, the replay, the printed lines and the tests all read it. `apply` depends only on the state and the
+event: it uses no clock, no randomness and no files. The size of the state does not grow with the length of the run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, final
 
 import msgspec
 
+from esper.domain import Stage
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json, make_decoder
 from esper.telemetry.health_stats import RunHealth
@@ -25,9 +26,9 @@ from esper.telemetry.series import (
 )
 
 SERIES_POINTS = 240
-"""Points kept of each curve."""
+"""Maximum number of values in each series."""
 OP_HISTORY_ROUNDS = 24
-"""Rounds whose ops are counted one by one."""
+"""Number of last rounds for which op counts are kept."""
 MAX_LOG_LINES = 500
 MAX_ANOMALIES = 200
 
@@ -41,60 +42,60 @@ UPDATE_SERIES = (
     "value_loss",
     "grad_norm",
 )
-"""Fields of PolicyUpdated whose courses are kept."""
+"""Fields of PolicyUpdated that are kept as series over the run."""
 
 
 class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One env as of its last step. `revision` is the sequence number of the last event that changed it."""
+    """State of one env. `revision` is the sequence number of the last event that changed it."""
 
     env: int
     lane: str
     revision: int = 0
     stepped: ev.EnvStepped | None = None
-    """Its last step: the numbers of a table row. None before the first."""
+    """Last step of this episode; None before the first."""
     episode_return: float = 0.0
     accuracy: list[float] = msgspec.field(default_factory=list)
     """Validation accuracy of each step of this episode."""
     rewards: list[float] = msgspec.field(default_factory=list)
     returns: list[float] = msgspec.field(default_factory=list)
-    """Return of each finished episode."""
+    """Return of each of the last finished episodes."""
     best_accuracy: float | None = None
-    """Over all episodes."""
+    """Maximum validation accuracy over all episodes."""
     moves: list[ev.SeedMoved] = msgspec.field(default_factory=list)
-    """Lifecycle of this episode's seeds."""
+    """Stage transitions of this episode."""
     refusals: dict[str, ev.GateRefused] = msgspec.field(default_factory=dict)
-    """By slot: the gate that holds its seed back."""
+    """Gate that refuses the seed of a slot, keyed by slot."""
     trace: list[StepTrace] = msgspec.field(default_factory=list)
-    """The steps of this episode."""
+    """Traces of the steps of this episode."""
     rolled_back: ev.GovernorRolledBack | None = None
-    """Why it sits out the rest of this round; None while it takes part."""
+    """Rollback that made the env inactive in this round; None while it is active."""
 
 
 class HeadState(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One head of the policy. A None in a curve is an update that no gradient, or no choice, reached."""
+    """State of one policy head. None in a series stands for an update without a gradient, or without a choice."""
 
     grad_norm: list[float | None] = msgspec.field(default_factory=list)
     entropy: list[float | None] = msgspec.field(default_factory=list)
     course: DownsampledSeries = msgspec.field(default_factory=DownsampledSeries)
-    """The gradient norm over the whole run."""
+    """Gradient norm over the whole run."""
 
 
 class Anomaly(msgspec.Struct, kw_only=True):
-    """One rule broken in one place, however often."""
+    """All occurrences of one rule for one subject."""
 
     found: ev.AnomalyFound
-    """As it began, the last time that it did."""
+    """Start of the last occurrence."""
     first_round: int
     first_step: int
     last_round: int
     ended: float | None = None
-    """When the value came back into its range; None while it is out of it."""
+    """Time at which the last occurrence ended, seconds since the epoch; None while it is active."""
     count: int = 1
-    """Times that it began."""
+    """Number of occurrences."""
 
 
 def anomaly_key(anomaly: ev.AnomalyFound | ev.AnomalyEnded) -> str:
-    """By which an anomaly is known: its rule and place."""
+    """Return the key of an anomaly: its rule and subject."""
     return f"{anomaly.rule} {anomaly.where}"
 
 
@@ -110,7 +111,7 @@ class LogLine(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Everything that a screen can show, as of event `seq`."""
+    """State of a run after event `seq`: everything that the dashboard shows."""
 
     seq: int = 0
     time: float = 0.0
@@ -119,45 +120,45 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     status: str = "starting"
     """starting, running, paused, done, stopped or failed."""
     reason: str | None = None
-    """Why it failed, stopped or is held."""
+    """Reason for which the run failed, stopped or is held; None if there is none."""
     cause: str | None = None
-    """What holds it, as in `Paused`; None unless it is held."""
+    """Problem that holds the run, as in `Paused.cause`; None if it is not held."""
     round: int = 0
     """Round in progress, from 1; 0 before the first."""
     step: int = 0
-    """Last step of it that every env has completed."""
+    """Last step of the round that every env has completed."""
     envs: list[EnvState] = msgspec.field(default_factory=list)
     heads: dict[str, HeadState] = msgspec.field(default_factory=dict)
     update: ev.PolicyUpdated | None = None
-    """The last of the policy."""
+    """Last update of the policy; None before the first."""
     learning: dict[str, DownsampledSeries] = msgspec.field(default_factory=dict)
-    """By the name of a field of PolicyUpdated, its course over the rounds."""
+    """Series over the rounds, keyed by a field of PolicyUpdated (`UPDATE_SERIES`)."""
     ops: list[dict[str, int]] = msgspec.field(default_factory=list)
-    """For each of the last rounds, how often each op was chosen."""
+    """Number of choices of each op, for each of the last rounds."""
     blueprints: dict[str, BlueprintStats] = msgspec.field(default_factory=dict)
-    """How the seeds of each blueprint fared, over all envs and rounds."""
+    """Statistics of each blueprint, over all envs and rounds."""
     accuracy: list[tuple[float, float, float]] = msgspec.field(default_factory=list)
-    """For each round: least, median and greatest final accuracy of its episodes."""
+    """Minimum, median and maximum final accuracy of the episodes of each of the last rounds."""
     finals: list[float] = msgspec.field(default_factory=list)
-    """Final accuracies of the round in progress."""
+    """Final accuracies of the finished episodes of the current round."""
     devices: dict[str, ev.DeviceSampled] = msgspec.field(default_factory=dict)
     walls: list[float] = msgspec.field(default_factory=list)
-    """Wall time of each step, seconds."""
+    """Duration of each of the last steps, seconds."""
     worked: list[int] = msgspec.field(default_factory=list)
-    """Env-steps in each of them."""
+    """Number of env steps in each of these steps."""
     working: int = 0
-    """Env-steps since the last."""
+    """Number of env steps since the last PhaseTimed."""
     phases: dict[str, float] = msgspec.field(default_factory=dict)
-    """Seconds spent in each phase since the run began."""
+    """Seconds spent in each phase since the start of the run."""
     anomalies: dict[str, Anomaly] = msgspec.field(default_factory=dict)
     vitals: RunHealth = msgspec.field(default_factory=RunHealth)
     timing: ev.PhaseTimed | None = None
-    """Of the last step."""
+    """Timing of the last step; None before the first."""
     checkpoints: list[ev.CheckpointSaved] = msgspec.field(default_factory=list)
     log: list[LogLine] = msgspec.field(default_factory=list)
 
     def apply(self, event: ev.AnyEvent) -> None:
-        """Fold one event in. Events must come in the order of their sequence numbers."""
+        """Update the state with an event. Events must come in the order of their sequence numbers."""
         self.seq = event.seq
         self.time = event.time
         kind = type(event)
@@ -173,29 +174,29 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def steps_done(self) -> int:
-        """Steps completed since the run began, over all rounds."""
+        """Number of steps completed since the start of the run."""
         per_round = self.started.steps if self.started else 0
         return max(self.round - 1, 0) * per_round + self.step
 
     @property
     def steps_total(self) -> int:
-        """Steps of the whole run; 0 before it has started."""
+        """Number of steps of the whole run; 0 before it has started."""
         return self.started.rounds * self.started.steps if self.started else 0
 
     @property
     def steps_per_second(self) -> float | None:
-        """Env-steps a second over the last steps; None before the first."""
+        """Env steps per second over the last 50 steps; None before the first."""
         recent, seconds = self.worked[-50:], sum(self.walls[-50:])
         return sum(recent) / seconds if seconds > 0 else None
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate from the recent steps, if no env sits out in those to come; None before the first."""
+        """Estimated seconds until the end of the run, if all envs stay active; None before the first step."""
         rate = self.steps_per_second
         return (self.steps_total - self.steps_done) * len(self.envs) / rate if rate else None
 
     def active_anomalies(self) -> list[Anomaly]:
-        """Those that have not ended, errors first, then the newest."""
+        """Return the anomalies that have not ended: errors first, then by start, newest first."""
         active = [anomaly for anomaly in self.anomalies.values() if anomaly.ended is None]
         return sorted(active, key=lambda a: (a.found.severity != "error", -a.found.seq))
 
@@ -214,7 +215,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.finals = []
         append_bounded(self.ops, {}, OP_HISTORY_ROUNDS)
         for anomaly in self.anomalies.values():
-            if anomaly.found.env is not None and anomaly.ended is None:  # its host is gone
+            if anomaly.found.env is not None and anomaly.ended is None:  # it was about the previous host
                 anomaly.ended = event.time
         for env in self.envs:
             env.revision = event.seq
@@ -235,12 +236,12 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         if len(env.accuracy) > SERIES_POINTS:
             for ring in (env.accuracy, env.rewards, env.trace):
                 del ring[:-SERIES_POINTS]
-        if not self.ops:  # opened at a keyframe of a time when ops were not counted
+        if not self.ops:  # the keyframe was written by a version without op counts
             self.ops.append({})
         counts = self.ops[-1]
         counts[event.op] = counts.get(event.op, 0) + 1
         best = env.best_accuracy
-        if best is None or event.accuracy > best or best != best:  # anything is better than a NaN
+        if best is None or event.accuracy > best or best != best:  # replaces a NaN, too
             env.best_accuracy = event.accuracy
 
     def _seed_moved(self, event: ev.SeedMoved) -> None:
@@ -249,22 +250,22 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env.refusals.pop(event.slot, None)
         append_bounded(env.moves, event, SERIES_POINTS)
         slots = self.started.slots if self.started else []
-        if event.blueprint is not None and event.slot in slots:  # a damaged line may name another
+        if event.blueprint is not None and event.slot in slots:  # a damaged line may name an unknown slot
             self._note_blueprint(env, event.after, event.blueprint, slots.index(event.slot))
 
     def _note_blueprint(self, env: EnvState, after: str, blueprint: str, slot: int) -> None:
-        record = self.blueprints.setdefault(blueprint, BlueprintStats())
+        stats = self.blueprints.setdefault(blueprint, BlueprintStats())
         match after:
-            case "germinated":
-                record.planted += 1
+            case Stage.GERMINATED.label:
+                stats.planted += 1
                 reading = env.stepped.slots[slot] if env.stepped else None
                 if reading is not None and reading.blueprint == blueprint:
-                    record.sized, record.parameters = record.sized + 1, record.parameters + reading.parameters
-            case "fossilized":
-                record.fossilized += 1
-            case "culled":
-                record.culled += 1
-                record.add_final_contribution(last_contribution(env.trace, slot))
+                    stats.sized, stats.parameters = stats.sized + 1, stats.parameters + reading.parameters
+            case Stage.FOSSILIZED.label:
+                stats.fossilized += 1
+            case Stage.CULLED.label:
+                stats.culled += 1
+                stats.add_final_contribution(last_contribution(env.trace, slot))
 
     def _gate_changed(self, event: ev.GateRefused | ev.GateOpened) -> None:
         env = self.envs[event.env]
@@ -308,7 +309,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             )
         else:
             known.found, known.last_round, known.count, known.ended = event, self.round, known.count + 1, None
-        self.anomalies[key] = known  # last again: the oldest is the first of the dict
+        self.anomalies[key] = known  # move to the end, so that the oldest anomaly is the first
         if len(self.anomalies) > MAX_ANOMALIES:
             del self.anomalies[next(iter(self.anomalies))]
 
@@ -344,7 +345,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.status, self.reason, self.cause = "running", None, None
 
     def _log_only(self, event: ev.Logged | ev.ControlRequested) -> None:
-        """Its line in the log is all: asked is not done."""
+        """Change nothing: `apply` logs the event, and a request has no effect until a later event confirms it."""
 
     def _run_ended(self, event: ev.RunEnded) -> None:
         self.status, self.reason, self.cause = event.outcome, event.reason, None
@@ -375,24 +376,24 @@ _FOLDS: dict[type[ev.Event], Callable[[RunState, Any], None]] = {
 
 @final
 class Keyframe(ev.Event, frozen=True, kw_only=True, tag=True):
-    """A whole RunState as of event `seq`: what opens a segment, and what a restored checkpoint goes back to."""
+    """The whole RunState after event `seq`: the first line of a segment, and the state that a checkpoint restores."""
 
     restored: float = 0.0
-    """When the run went back to this state, or went on from it in a new process; 0 where it did neither."""
+    """Time at which the run was restored to or resumed from this state, seconds since the epoch; 0 if it was not."""
     state: msgspec.Raw
-    """The JSON of the RunState; `open` it only where it is needed."""
+    """JSON of the RunState. Decoding is slow, so call `decode_state` only if needed."""
 
     @classmethod
     def from_state(cls, state: RunState) -> Keyframe:
-        """Freeze a state."""
+        """Make a keyframe of a state."""
         return cls(seq=state.seq, time=state.time, state=msgspec.Raw(encode_json(state)))
 
     def decode_state(self) -> RunState:
-        """A fresh RunState that the caller owns."""
+        """Return a new RunState."""
         return _STATE.decode(self.state)
 
 
 _STATE: msgspec.json.Decoder[RunState] = make_decoder(RunState)
 
 Record: TypeAlias = ev.AnyEvent | Keyframe
-"""A line of a recording, and what the hub's listeners receive."""
+"""A line of a recording, and an item of a hub's subscriber queue."""
