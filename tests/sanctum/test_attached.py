@@ -195,7 +195,7 @@ async def test_attached_run_whose_process_died_is_shown_as_failed(tmp_path: Path
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: "RUNNING" in header(app))
         run.end()
-        await until(pilot, lambda: "FAILED the engine ended without a word" in header(app))
+        await until(pilot, lambda: "FAILED the engine stopped unexpectedly" in header(app))
         assert not source.alive
         await pilot.press("p")
         assert "The run has ended: there is nothing to control." in " ".join(notices(app))

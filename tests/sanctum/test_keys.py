@@ -63,7 +63,7 @@ async def test_pause_step_resume_show_confirmed_state() -> None:
         say(session, ev.Paused(round=12, step=6, origin="keyboard"))
         await settle(pilot)
         assert "❚❚ PAUSED round" in header(app)
-        assert shown(app, Footer).startswith("p go on s step")
+        assert shown(app, Footer).startswith("p resume s step")
         await pilot.press("s")
         assert kinds(session) == [RequestKind.STEP]
         await settle(pilot)
@@ -266,7 +266,7 @@ async def test_engine_death_without_message_is_a_failure() -> None:
         session.is_engine_alive, session.directory = False, Path("run")
         tick(app)
         await pilot.pause()
-        assert "✖ FAILED the engine ended without a word" in header(app)
+        assert "✖ FAILED the engine stopped unexpectedly" in header(app)
 
 
 async def test_engine_death_during_setup_ends_the_app() -> None:

@@ -307,7 +307,7 @@ async def test_ended_anomalies_are_marked_as_ended() -> None:
     app, _ = live(run)
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
-        assert shown(app, AnomalyStrip) == "✓ no anomalies over: env 02, r"
+        assert shown(app, AnomalyStrip) == "✓ no anomalies ended: env 02, r"
 
 
 async def test_root_cause_list_is_in_order_of_time(tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ async def test_policy_screen_without_policy_has_no_curves() -> None:
         await settle(pilot)
         await pilot.press("2")
         await settle(pilot)
-        assert shown(app, HeadNormChart) == "no update of the policy yet"
-        assert shown(app, UpdateCharts) == "no update of the policy yet"
+        assert shown(app, HeadNormChart) == "no policy update yet"
+        assert shown(app, UpdateCharts) == "no policy update yet"
 
 
 async def test_every_update_metric_has_a_chart() -> None:

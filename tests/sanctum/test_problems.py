@@ -44,11 +44,11 @@ async def test_pause_reason_in_wide_characters_is_shown_in_full(size: tuple[int,
 @pytest.mark.parametrize(
     ("cause", "way", "keys", "no_keys"),
     [
-        ("fault", "r goes back to a checkpoint, q ends the run.", ["r restore"], ["p go on", "s step", "c check"]),
-        ("unsaved", "or leaves without one.", ["c checkpoint", "r restore"], ["p go on", "s step"]),
-        ("of tomorrow", "see the reason.", ["p go on", "c checkpoint"], []),
-        ("recording", "the run goes on by itself; q ends it.", ["c checkpoint", "r restore"], ["p go on", "s step"]),
-        ("checkpoint", "q tries again, or leaves without one; p goes on.", ["p go on", "c checkpoint"], []),
+        ("fault", "r goes back to a checkpoint, q ends the run.", ["r restore"], ["p resume", "s step", "c check"]),
+        ("unsaved", "or leaves without one.", ["c checkpoint", "r restore"], ["p resume", "s step"]),
+        ("of tomorrow", "see the reason.", ["p resume", "c checkpoint"], []),
+        ("recording", "the run goes on by itself; q ends it.", ["c checkpoint", "r restore"], ["p resume", "s step"]),
+        ("checkpoint", "q tries again, or leaves without one; p goes on.", ["p resume", "c checkpoint"], []),
     ],
 )
 async def test_held_run_shows_full_reason_and_usable_keys(

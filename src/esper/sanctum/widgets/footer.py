@@ -1,4 +1,4 @@
-"""The last line: the keys that mean something now."""
+"""Footer: the bottom line with the keys that apply now."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from esper.sanctum.symbols import key_name
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
 
-_WHILE_PAUSED = {"pause": "go on"}
-"""Other names of keys while the run is paused."""
-_WHILE_ATTACHED = {"quit": "detach"}
-"""And where the run is in another process."""
+_CAPTIONS_WHILE_PAUSED = {RequestKind.PAUSE.value: "resume"}
+"""Captions that replace those of `KEYS` while the run is paused. Keyed by action."""
+_CAPTIONS_WHILE_ATTACHED = {"quit": "detach"}
+"""Captions that replace those of `KEYS` while the run is in another process. Keyed by action."""
 
 
 class Footer(Panel):
-    """Generated from the table of keys. A click on a key is that key."""
+    """Keys of the app and of the open screen, from the table `KEYS`. A click on a key presses it."""
 
     DEFAULT_CSS = """
     Footer { height: 1; padding: 0 1; }
@@ -31,21 +31,22 @@ class Footer(Panel):
     def __init__(self, view: ViewState, *categories: KeyCategory) -> None:
         super().__init__(view)
         self._categories = categories
-        self._places: list[tuple[range, KeyBinding]] = []
+        self._key_ranges: list[tuple[range, KeyBinding]] = []
+        """Columns that each key occupies, for clicks."""
 
     def cache_key(self) -> Hashable:
-        """Whether the run is paused, whether its past is shown, and the dashboard's own figures."""
+        """Return status of the run, pause cause, whether the past is shown, and the text of the frame statistics."""
         source = self.view.source
         return (
             run_has_ended(source),
             source.live_state.status,
             source.live_state.cause,
-            self._past,
+            self._shows_past,
             self.view.frame_stats.text,
         )
 
     def draw_lines(self, size: Size) -> list[Line]:
-        """As many keys as fit; help and quit always."""
+        """Draw as many keys as fit, always including the last two of the table: help and quit."""
         live = self.view.source.live
         keys = [
             key
@@ -57,11 +58,11 @@ class Footer(Panel):
         while len(keys) > 2 and sum(len(labels[key]) + len(self._caption(key)) + 3 for key in keys) - 2 > size.width:
             keys.pop(-3)
         line = self.line()
-        self._places = []
+        self._key_ranges = []
         for key in keys:
             start = line.width
             line.append(labels[key], "key").append(f" {self._caption(key)}", "dim")
-            self._places.append((range(start, line.width), key))
+            self._key_ranges.append((range(start, line.width), key))
             line.append("  ")
         stats = self.view.frame_stats.text
         if stats and line.width + len(stats) <= size.width:
@@ -71,26 +72,26 @@ class Footer(Panel):
     def _is_shown(self, key: KeyBinding, *, live: bool) -> bool:
         source = self.view.source
         cause = source.live_state.cause
-        nobody = run_has_ended(source) or (source.requests is not None and source.requests.disabled_reason)
-        vain = set(RequestKind) if nobody else pause_cause(cause).refused_requests if cause else ()
-        if source.live and key.action in {kind.value for kind in vain}:
+        no_requests = run_has_ended(source) or (source.requests is not None and source.requests.disabled_reason)
+        refused = set(RequestKind) if no_requests else pause_cause(cause).refused_requests if cause else ()
+        if source.live and key.action in {kind.value for kind in refused}:
             return False
-        also = {"step": source.live_state.status == "paused", "stop": source.attached, "rejoin": self._past}
-        return is_available(key, live=live) and (key.footer or also.get(key.action, False))
+        shown_if = {"step": source.live_state.status == "paused", "stop": source.attached, "rejoin": self._shows_past}
+        return is_available(key, live=live) and (key.footer or shown_if.get(key.action, False))
 
     @property
-    def _past(self) -> bool:
-        """Whether the past of a live run is shown; its keys act on the present all the same."""
+    def _shows_past(self) -> bool:
+        """True if the past of a live run is shown. Keys that control the run still act on the present."""
         return self.view.source.live and self.view.source.playback is not None
 
     def _caption(self, key: KeyBinding) -> str:
-        paused = _WHILE_PAUSED if self.view.source.live_state.status == "paused" else {}
-        attached = _WHILE_ATTACHED if self.view.source.attached else {}
+        paused = _CAPTIONS_WHILE_PAUSED if self.view.source.live_state.status == "paused" else {}
+        attached = _CAPTIONS_WHILE_ATTACHED if self.view.source.attached else {}
         return {**paused, **attached}.get(key.action, key.name)
 
     def on_click(self, event: Click) -> None:
-        """Do what the key under the pointer does."""
+        """Press the clicked key."""
         offset = event.get_content_offset(self)
-        for places, key in self._places:
-            if offset is not None and offset.x in places:
+        for columns, key in self._key_ranges:
+            if offset is not None and offset.x in columns:
                 self.app.simulate_key(key.keys.partition(",")[0])

@@ -1,4 +1,4 @@
-"""The first line: what runs, whether it is alive, how far it is."""
+"""The top lines of every screen: Header with the run's status and progress, and Tabs of the screens."""
 
 from __future__ import annotations
 
@@ -17,36 +17,41 @@ from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.sentences import pluralise
 
+_WIDE_COLS = 110
+"""Minimum width of the terminal for tabs with names."""
+
 
 class StatusLabel(NamedTuple):
-    """The word that says how the run is."""
+    """Status of the run, as the header shows it."""
 
     name: str
-    """A key of `symbols.STATUSES`."""
+    """Word for the status, a key of `STATUS_SYMBOLS`."""
     role: str
     note: str = ""
-    """What was asked for and not answered, or why the run ended."""
+    """Pending requests, or the reason for which the run ended; empty for none."""
 
 
 def run_status(source: RunSource) -> StatusLabel:
-    """How the run is, from its events; never from what was merely asked for."""
+    """Return the status of the run. It follows from the run's events; a pending request appears only in the note."""
     state = source.state
     if not source.live:
         moment = {"paused": "of a pause", "failed": "of a failed run"}.get(state.status, "")
         following = "following" if source.following and state.status not in TERMINAL_STATUSES else ""
-        beside = source.ghost_run.comparison_label if source.ghost_run else ""
-        return StatusLabel("REPLAY", "curve", " ".join(filter(None, (following, moment, beside))))
+        ghost = source.ghost_run.comparison_label if source.ghost_run else ""
+        return StatusLabel("REPLAY", "curve", " ".join(filter(None, (following, moment, ghost))))
     note = _note(source)
     if source.playback is not None:
-        ahead = f"+{source.live_state.seq - state.seq} events"
-        return StatusLabel("PAST", "warning", f"{ahead} {note or source.live_state.status}")
+        newer = f"+{source.live_state.seq - state.seq} events"
+        return StatusLabel("PAST", "warning", f"{newer} {note or source.live_state.status}")
     match state.status:
         case "failed":
             return StatusLabel("FAILED", "error", state.reason or "")
         case "done" | "stopped" as ended:
             return StatusLabel(ended.upper(), "bright", state.reason or "")
+        case _:
+            pass
     if not source.alive:
-        return StatusLabel("FAILED", "error", "the engine ended without a word")
+        return StatusLabel("FAILED", "error", "the engine stopped unexpectedly")
     match state.status:
         case "paused" if state.cause:
             return StatusLabel("HELD", "error", note)
@@ -59,7 +64,7 @@ def run_status(source: RunSource) -> StatusLabel:
 
 
 def _note(source: RunSource) -> str:
-    """What was asked for and not answered, or why nothing can be."""
+    """Return the pending requests, or the reason for which the run accepts none."""
     if source.attached and source.live_state.started is None:
         return "reading the recording…"
     if source.requests is None:
@@ -68,20 +73,20 @@ def _note(source: RunSource) -> str:
 
 
 class Header(Panel):
-    """Task, policy, envs and lanes; status; progress; throughput; time left."""
+    """Line with task, policy, envs, lanes, status, progress, throughput and remaining time."""
 
     DEFAULT_CSS = """
     Header { height: 1; padding: 0 1; }
     """
 
     def cache_key(self) -> Hashable:
-        """The state, and what only the source knows."""
+        """Return the event number, and the status, which also depends on the source."""
         return self.state.seq, run_status(self.view.source)
 
     def draw_lines(self, size: Size) -> list[Line]:
-        """One line: the identity to the left, status and progress to the right."""
+        """Draw one line: the run's identity to the left, status and progress to the right."""
         width = size.width
-        right = self._right(width)
+        right = self._draw_right(width)
         left = self.line()
         started = self.state.started
         if started is None:
@@ -95,7 +100,7 @@ class Header(Panel):
                     left.append("  " if width >= 100 else " ").append(text, "dim")
         return [left.pad_to(width - right.width).extend(right)]
 
-    def _right(self, width: int) -> Line:
+    def _draw_right(self, width: int) -> Line:
         wide = width >= 100
         line = self.line()
         name, role, note = run_status(self.view.source)
@@ -120,45 +125,52 @@ class Header(Panel):
 
 
 class Tabs(Panel):
-    """Numbers and names; where it is narrow, numbers alone but for the open screen. A click goes there."""
+    """Numbers and names of the screens; on a narrow terminal, only the open screen has its name.
+
+    A click on a tab opens its screen.
+
+    Args:
+        view: State that all panels share.
+        open_screen: Name of the open screen; None if it has no tab.
+    """
 
     DEFAULT_CSS = """
     Tabs { height: 1; width: auto; padding: 0 1; }
     """
 
-    def __init__(self, view: ViewState, here: str | None) -> None:
+    def __init__(self, view: ViewState, open_screen: str | None) -> None:
         super().__init__(view)
-        self._open_screen = here
-        """Name of the open screen; None on one without a tab."""
-        self._places: list[tuple[range, str]] = []
+        self._open_screen = open_screen
+        self._tab_ranges: list[tuple[range, str]] = []
+        """Columns that each tab occupies, for clicks."""
 
     def cache_key(self) -> Hashable:
-        """Always the same."""
+        """Return None: the tabs of a screen depend on nothing but the size."""
         return None
 
     def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002 (Textual's signature)
-        """What the tabs take."""
-        return self._tabs(wide=viewport.width >= 110).width
+        """Return the width of all tabs, columns."""
+        return self._draw_tabs(wide=viewport.width >= _WIDE_COLS).width
 
-    def draw_lines(self, size: Size) -> list[Line]:  # noqa: ARG002 (it is as wide as it wants to be)
-        """One line."""
-        return [self._tabs(wide=self.app.size.width >= 110)]
+    def draw_lines(self, size: Size) -> list[Line]:  # noqa: ARG002 (the width follows from the content)
+        """Draw one line."""
+        return [self._draw_tabs(wide=self.app.size.width >= _WIDE_COLS)]
 
-    def _tabs(self, *, wide: bool) -> Line:
+    def _draw_tabs(self, *, wide: bool) -> Line:
         line = self.line()
-        self._places = []
-        for name, place in SCREEN_INFO.items():
-            start, open_ = line.width, name == self._open_screen
-            line.append(place.key, "key" if open_ else "dim")
-            if wide or open_:
-                line.append(f" {name}", "bright" if open_ else "dim")
-            self._places.append((range(start, line.width), name))
+        self._tab_ranges = []
+        for name, info in SCREEN_INFO.items():
+            start, is_open = line.width, name == self._open_screen
+            line.append(info.key, "key" if is_open else "dim")
+            if wide or is_open:
+                line.append(f" {name}", "bright" if is_open else "dim")
+            self._tab_ranges.append((range(start, line.width), name))
             line.append("  " if wide else " ")
         return line
 
     async def on_click(self, event: Click) -> None:
-        """Go to the screen under the pointer."""
+        """Open the screen of the clicked tab."""
         offset = event.get_content_offset(self)
-        for places, name in self._places:
-            if offset is not None and offset.x in places:
+        for columns, name in self._tab_ranges:
+            if offset is not None and offset.x in columns:
                 await self.run_action(f"app.go('{name}')")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import ClassVar, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
+from textual import getters
+from textual.app import App
 from textual.color import Color
 from textual.content import Content
 from textual.filter import ANSIToTruecolor, LineFilter
@@ -128,6 +130,9 @@ class _Frame(NamedTuple):
 
 class Panel(Widget):
     """Draws the state as lines. The app calls `update` once per tick; it repaints only the lines that differ."""
+
+    if TYPE_CHECKING:
+        app = getters.app(App[Any])  # Textual's own declaration leaves the type argument of App unknown
 
     DEFAULT_CSS = """
     Panel { height: auto; }

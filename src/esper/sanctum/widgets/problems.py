@@ -1,4 +1,4 @@
-"""What is wrong now: the anomaly strip, and why a run is paused."""
+"""Problems of the run at the top of every screen: AnomalyStrip, and PauseCausePanel for a held run."""
 
 from __future__ import annotations
 
@@ -19,19 +19,26 @@ from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.sentences import anomaly_subject
 from esper.telemetry.state import Anomaly, anomaly_key
 
+_MAX_REASON_LINES = 6
+"""Maximum height of the reason for a pause, because some libraries raise messages of several pages."""
+
 
 def anomaly_target(anomaly: Anomaly) -> GoToMoment:
-    """Where to look at an anomaly."""
-    found, over = anomaly.found, anomaly.ended is not None
+    """Return the message that shows the start of an anomaly, on the screen of its env or of its metric."""
+    found, has_ended = anomaly.found, anomaly.ended is not None
     if found.env is not None:
-        return GoToMoment(found.seq, env=found.env, over=over)
-    lane = ":" in found.where
-    scales = found.rule in {Rule.LOSS_SCALES_DIVERGE, Rule.LOSS_SCALE_BELOW_1}
-    return GoToMoment(found.seq, screen="numerics" if scales else "devices" if lane else "policy", over=over)
+        return GoToMoment(found.seq, env=found.env, over=has_ended)
+    is_lane = ":" in found.where
+    is_loss_scale = found.rule in {Rule.LOSS_SCALES_DIVERGE, Rule.LOSS_SCALE_BELOW_1}
+    screen = "numerics" if is_loss_scale else "devices" if is_lane else "policy"
+    return GoToMoment(found.seq, screen=screen, over=has_ended)
 
 
 class AnomalyStrip(Panel, can_focus=True):
-    """What goes on, as much as fits, and the count of the rest; then what of this round is over. Enter goes there."""
+    """Line with the active anomalies that fit, the number of the others, and anomalies that ended in this round.
+
+    Enter or a click shows the worst active anomaly.
+    """
 
     METRICS = ("anomalies",)
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.ANOMALIES)]
@@ -41,12 +48,12 @@ class AnomalyStrip(Panel, can_focus=True):
     """
 
     def cache_key(self) -> Hashable:
-        """The state, what only the clock tells, and the focus."""
+        """Return the event number, the message about a silent engine, and the focus."""
         stale = self.view.stale
         return self.state.seq, stale and stale.text, self.has_focus
 
     def draw_lines(self, size: Size) -> list[Line]:
-        """One line."""
+        """Draw one line."""
         line = self.line().append("▸" if self.has_focus else "", "key")
         active = [anomaly.found for anomaly in self.state.active_anomalies()]
         if self.view.stale is not None:
@@ -57,12 +64,12 @@ class AnomalyStrip(Panel, can_focus=True):
             return [line] if self.state.started else [self.line()]
         worst = "error" if any(found.severity == "error" for found in active) else "warning"
         line.append(f"{SEVERITIES[worst].glyph} {len(active)}", worst)
-        for shown, found in enumerate(active):
-            gap, rest = ("  " if shown == 0 else " · "), len(active) - shown - 1
+        for index, found in enumerate(active):
+            gap, rest = ("  " if index == 0 else " · "), len(active) - index - 1
             room = size.width - line.width - len(gap) - (len(f"  +{rest} more") if rest else 0)
-            known = self.state.anomalies.get(anomaly_key(found))
-            text = strip_control(found.text) + (f" ×{known.count}" if known and known.count > 1 else "")
-            if shown and len(text) > room:
+            anomaly = self.state.anomalies.get(anomaly_key(found))
+            text = strip_control(found.text) + (f" ×{anomaly.count}" if anomaly and anomaly.count > 1 else "")
+            if index and len(text) > room:
                 line.append(f"  +{rest + 1} more", "dim")
                 return [line]
             line.append(gap, "faint").append(ellipsise(text, room), "bright")
@@ -70,37 +77,33 @@ class AnomalyStrip(Panel, can_focus=True):
         return [line]
 
     def _append_ended(self, line: Line, width: int) -> None:
-        """What of this round is over, where it still fits."""
+        """Append the anomalies that ended in this round, the latest first, as far as they fit."""
         for anomaly in reversed(self.state.anomalies.values()):
-            text = f"  over: {strip_control(anomaly_subject(anomaly.found))}, {strip_control(anomaly.found.rule)}"
+            text = f"  ended: {strip_control(anomaly_subject(anomaly.found))}, {strip_control(anomaly.found.rule)}"
             if anomaly.ended is not None and anomaly.last_round == self.state.round and line.width + len(text) <= width:
                 line.append(text, "dim")
 
     def action_visit(self) -> None:
-        """Go to the worst."""
+        """Show the worst active anomaly."""
         active = self.state.active_anomalies()
         if active:
             self.post_message(anomaly_target(active[0]))
 
     def on_click(self) -> None:
-        """As Enter."""
+        """Show the worst active anomaly."""
         self.action_visit()
 
     def on_focus(self) -> None:
-        """Show that Enter is ours now."""
+        """Draw the focus mark, because Enter now applies to this panel."""
         self.update()
 
     def on_blur(self) -> None:
-        """Show that it is not."""
+        """Remove the focus mark."""
         self.update()
 
 
-_MOST_LINES = 6
-"""Of a reason: some libraries write whole pages."""
-
-
 class PauseCausePanel(Panel):
-    """Below the first lines of every screen, while a fault holds the run."""
+    """Reason for which the engine holds the run, and the keys that help. Hidden if the run is not held."""
 
     DEFAULT_CSS = """
     PauseCausePanel { height: auto; padding: 0 1; display: none; }
@@ -108,32 +111,33 @@ class PauseCausePanel(Panel):
     """
 
     def update(self) -> None:
-        """Come, or go."""
+        """Show the panel if the run is held, else hide it, and draw it."""
         self.set_class(self.state.cause is not None, "-held")
         super().update()
 
     def cache_key(self) -> Hashable:
-        """Of the state, only this."""
+        """Return cause and reason of the pause."""
         return self.state.cause, self.state.reason
 
     def preferred_height(self) -> int:
-        """As many lines as the text takes."""
-        return len(self._texts(self.app.size.width - 2))
+        """Return the number of lines of the wrapped text."""
+        return len(self._wrapped_lines(self.app.size.width - 2))
 
     def draw_lines(self, size: Size) -> list[Line]:
-        """The reason in the colour of an error, then what leads on."""
-        return [self.line().append(text, role) for text, role in self._texts(size.width)]
+        """Draw the reason in the style of an error, then, in a live run, the advice."""
+        return [self.line().append(text, role) for text, role in self._wrapped_lines(size.width)]
 
-    def _texts(self, width: int) -> list[tuple[str, str]]:
-        """Lines and their roles."""
+    def _wrapped_lines(self, width: int) -> list[tuple[str, str]]:
+        """Return the lines with their roles."""
         cause = self.state.cause
         if cause is None:
             return []
         held = STATUS_SYMBOLS["HELD"]
         reason = wrap_cells(f"{held.glyph} {strip_control(self.state.reason or '')}", width)
-        if len(reason) > _MOST_LINES:
-            reason[_MOST_LINES - 1 :] = [ellipsise(" ".join(reason[_MOST_LINES - 1 :]), width)]
-        way = (
-            [f"  {text}" for text in wrap_cells(pause_cause(cause).advice, width - 2)] if self.view.source.live else []
-        )
-        return [*((set_cell_size(text, width), "error") for text in reason), *((text, "bright") for text in way)]
+        if len(reason) > _MAX_REASON_LINES:
+            reason[_MAX_REASON_LINES - 1 :] = [ellipsise(" ".join(reason[_MAX_REASON_LINES - 1 :]), width)]
+        advice = wrap_cells(pause_cause(cause).advice, width - 2) if self.view.source.live else []
+        return [
+            *((set_cell_size(text, width), "error") for text in reason),
+            *((f"  {text}", "bright") for text in advice),
+        ]

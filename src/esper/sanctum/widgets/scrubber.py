@@ -1,4 +1,4 @@
-"""The time line: where the play head is, how fast it goes, and what happened when."""
+"""Timeline of a replay: playhead, speed, marks and time."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import MARK_SYMBOLS
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
+from esper.text_plot import BLOCK_CHARS
 
 PLAYHEAD_GLYPH = "●"
-HEAT_GLYPHS = "▁▂▃▄▅▆▇█"
-"""How many of the anomalies fall into a cell, against the cell with most."""
+HEAT_GLYPHS = BLOCK_CHARS
+"""Number of anomalies in a cell of the timeline, relative to the cell with the most."""
+_MIN_ROWS_FOR_HEAT = 34
+"""Minimum height of the terminal for the line of anomalies."""
 
 
 class Timeline(Panel, can_focus=True):
-    """A line of signs, and where there is room one of anomalies above it; nothing in the present of a live run.
+    """Bar with marks and the playhead, which can be dragged with the mouse; hidden if nothing is played back.
 
-    It is dragged with the mouse.
+    On a high terminal a second line above the bar shows where anomalies are frequent.
     """
 
     DEFAULT_CSS = """
@@ -38,32 +41,33 @@ class Timeline(Panel, can_focus=True):
     def __init__(self, view: ViewState) -> None:
         super().__init__(view)
         self._track = range(0)
-        self._dragged = False
-        self._cells: tuple[Hashable, list[Mark | None], list[int]] = (None, [], [])
+        """Columns of the bar."""
+        self._dragging = False
+        self._bins: tuple[Hashable, list[Mark | None], list[int]] = (None, [], [])
+        """Cached result of `_bin_marks`, with everything that it depends on."""
 
     def on_mount(self) -> None:
-        """Take no room where there is no play head."""
+        """Hide the timeline if nothing is played back."""
         self.display = self.view.source.playback is not None
 
     def update(self) -> None:
-        """Come and go with the play head; a second line where the screen has one to spare."""
+        """Show or hide the timeline and its second line, and draw it."""
         playback = self.view.source.playback
         self.display = playback is not None
-        warm = playback is not None and self.app.size.height >= 34
-        self.set_class(warm, "-heat")
+        self.set_class(playback is not None and self.app.size.height >= _MIN_ROWS_FOR_HEAT, "-heat")
         super().update()
 
     def cache_key(self) -> Hashable:
-        """The play head, what is marked, and whether it has the focus."""
+        """Return position, speed, length and marks of the playback, and the focus; None if nothing is played back."""
         playback = self.view.source.playback
         if playback is None:
             return None
         history = playback.history
-        place = (playback.position, playback.playing, playback.speed)
-        return (*place, history.length, history.is_fully_read, len(history.marks), self.has_focus)
+        playhead = (playback.position, playback.playing, playback.speed)
+        return (*playhead, history.length, history.is_fully_read, len(history.marks), self.has_focus)
 
     def draw_lines(self, size: Size) -> list[Line]:
-        """Play or hold, speed, the line, the time."""
+        """Draw the play or pause symbol, the speed, the bar and the time."""
         playback = self.view.source.playback
         if playback is None:
             return []
@@ -74,37 +78,37 @@ class Timeline(Panel, can_focus=True):
         times = f"  {format_clock(playback.elapsed)} of {format_clock(playback.duration)}{reading}"
         room = max(size.width - line.width - len(times), 1)
         self._track = range(line.width, line.width + room)
-        signs, heat = self._spread(playback, room)
-        lines = [self._draw_heat(heat)] if size.height > 1 else []
-        self._draw_track(line, playback, signs)
+        marks, anomaly_counts = self._bin_marks(playback, room)
+        lines = [self._draw_heat(anomaly_counts)] if size.height > 1 else []
+        self._append_track(line, playback, marks)
         return [*lines, line.append(times, "dim")]
 
-    def _spread(self, playback: Playback, room: int) -> tuple[Sequence[Mark | None], Sequence[int]]:
-        """For each cell of the line, what it shows, and how many anomalies fall into it."""
+    def _bin_marks(self, playback: Playback, room: int) -> tuple[Sequence[Mark | None], Sequence[int]]:
+        """Return for each cell of the bar its most important mark, and its number of anomalies."""
         history = playback.history
         key = (id(history), history.length, len(history.marks), room)
-        if self._cells[0] != key:
-            signs: list[Mark | None] = [None] * room
-            heat = [0] * room
+        if self._bins[0] != key:
+            marks: list[Mark | None] = [None] * room
+            anomaly_counts = [0] * room
             for mark in history.marks:
                 cell = _cell(mark.elapsed, history.duration, room)
-                shown = signs[cell]
-                if shown is None or mark.kind < shown.kind:
-                    signs[cell] = mark
-                heat[cell] += mark.kind in ANOMALY_KINDS
-            self._cells = (key, signs, heat)
-        return self._cells[1], self._cells[2]
+                known = marks[cell]
+                if known is None or mark.kind < known.kind:
+                    marks[cell] = mark
+                anomaly_counts[cell] += mark.kind in ANOMALY_KINDS
+            self._bins = (key, marks, anomaly_counts)
+        return self._bins[1], self._bins[2]
 
-    def _draw_heat(self, heat: Sequence[int]) -> Line:
-        line, most = self.line(), max(heat, default=0)
+    def _draw_heat(self, anomaly_counts: Sequence[int]) -> Line:
+        line, maximum = self.line(), max(anomaly_counts, default=0)
         line.append("anomalies".ljust(self._track.start), "dim")
-        for count in heat:
-            line.append(HEAT_GLYPHS[(len(HEAT_GLYPHS) - 1) * count // most] if count else " ", "warning")
+        for count in anomaly_counts:
+            line.append(HEAT_GLYPHS[(len(HEAT_GLYPHS) - 1) * count // maximum] if count else " ", "warning")
         return line
 
-    def _draw_track(self, line: Line, playback: Playback, signs: Sequence[Mark | None]) -> None:
-        at = _cell(playback.elapsed, playback.duration, len(signs))
-        for column, mark in enumerate(signs):
+    def _append_track(self, line: Line, playback: Playback, marks: Sequence[Mark | None]) -> None:
+        at = _cell(playback.elapsed, playback.duration, len(marks))
+        for column, mark in enumerate(marks):
             if column == at:
                 line.append(PLAYHEAD_GLYPH, "key" if self.has_focus else "bright")
             elif mark is not None:
@@ -113,54 +117,53 @@ class Timeline(Panel, can_focus=True):
             else:
                 line.append(*("━", "curve") if column < at else ("─", "faint"))
 
-    # The mouse
-
     def on_mouse_down(self, event: MouseDown) -> None:
-        """Go there, and take hold of the play head."""
-        self._dragged = True
+        """Move the playhead to the pointer and start dragging."""
+        self._dragging = True
         self.capture_mouse()
-        self._follow(event)
+        self._seek_to_pointer(event)
 
     def on_mouse_move(self, event: MouseMove) -> None:
-        """Drag it along."""
-        if self._dragged:
-            self._follow(event)
+        """Move the playhead to the pointer while dragging."""
+        if self._dragging:
+            self._seek_to_pointer(event)
 
     def on_mouse_up(self, event: MouseUp) -> None:
-        """Let go."""
-        if self._dragged:
-            self._dragged = False
+        """Stop dragging."""
+        if self._dragging:
+            self._dragging = False
             self.release_mouse()
-            self._follow(event)
+            self._seek_to_pointer(event)
 
-    def _follow(self, event: MouseDown | MouseMove | MouseUp) -> None:
+    def _seek_to_pointer(self, event: MouseDown | MouseMove | MouseUp) -> None:
         playback = self.view.source.playback
         if playback is None or not self._track:
             return
         column = event.x - self.gutter.left - self._track.start
-        share = min(max(column / max(len(self._track) - 1, 1), 0.0), 1.0)
+        fraction = min(max(column / max(len(self._track) - 1, 1), 0.0), 1.0)
         try:
-            playback.seek_time(share * playback.duration)
+            playback.seek_time(fraction * playback.duration)
         except ReadError as error:
             self.notify(str(error), severity="error", markup=False)
-        self.update()  # the other panels follow with the next tick
+        self.update()  # the other panels are updated in the next tick
 
     def on_focus(self) -> None:
-        """Show that Home and End are ours now."""
+        """Highlight the playhead, because Home and End now apply to this panel."""
         self.update()
 
     def on_blur(self) -> None:
-        """Show that they are not."""
+        """Remove the highlight."""
         self.update()
 
     async def action_start(self) -> None:
-        """Go to the start."""
+        """Move the playhead to the start."""
         await self.run_action("app.replay_start")
 
     async def action_end(self) -> None:
-        """Go to the end."""
+        """Move the playhead to the end."""
         await self.run_action("app.replay_end")
 
 
-def _cell(elapsed: float, duration: float, room: int) -> int:
-    return min(int(elapsed / duration * room), room - 1) if duration > 0 else 0
+def _cell(elapsed: float, duration: float, num_cells: int) -> int:
+    """Return the cell of a time."""
+    return min(int(elapsed / duration * num_cells), num_cells - 1) if duration > 0 else 0
