@@ -83,7 +83,7 @@ async def test_request_progress_shows_sent_accepted_and_done(run: StubRun) -> No
             await until(pilot, lambda: "RUNNING" in header(app))
             await until(pilot, lambda: source.session.control.origin is not None)
             await pilot.press("p")
-            await until(pilot, lambda: "RUNNING asking to pause…" in header(app))
+            await until(pilot, lambda: "RUNNING sending pause…" in header(app))
             answering.set()
             await until(pilot, lambda: "RUNNING pausing…" in header(app))
             (request,) = asked(run.control)
@@ -183,7 +183,7 @@ async def test_stop_asks_to_confirm_and_waits_for_the_end(run: StubRun) -> None:
             await pilot.press("escape")
             assert not has_left(app)
             await pilot.press("Q", "c")
-            await until(pilot, lambda: "checkpointing, then l" in header(app))
+            await until(pilot, lambda: "checkpointing, then q" in header(app))
             assert [request.kind for request in asked(run.control)] == [RequestKind.STOP]
             run.say(ev.RunEnded(outcome="stopped"))
             await until(pilot, lambda: has_left(app))

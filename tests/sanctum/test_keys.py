@@ -67,7 +67,7 @@ async def test_pause_step_resume_show_confirmed_state() -> None:
         await pilot.press("s")
         assert kinds(session) == [RequestKind.STEP]
         await settle(pilot)
-        assert "PAUSED one step…" in header(app)
+        assert "PAUSED stepping…" in header(app)
         say(
             session,
             ev.PhaseTimed(round=12, step=7, wall=0.1, phases={}),
@@ -169,7 +169,7 @@ async def test_quit_waits_until_the_run_has_ended(keys: tuple[str, ...], kind: R
         await settle(pilot)
         await pilot.press("q", *keys)
         assert kinds(session) == [kind]
-        assert "leaving…" in header(app)
+        assert "quitting…" in header(app)
         tick(app)
         assert not has_left(app)
         say(session, ev.RunEnded(outcome="stopped", reason="asked to"))
@@ -355,7 +355,7 @@ async def test_help_lists_every_key_and_symbol() -> None:
         await pilot.press("question_mark", "question_mark")
         await pilot.pause()
         assert isinstance(app.screen, HelpScreen)
-        assert "The run" in screen_text(app)
+        assert "Run" in screen_text(app)
         text = " ".join(app.screen.page().plain.split())
         for key in KEYS:
             if key.when is not Availability.REPLAY:
@@ -405,8 +405,8 @@ async def test_command_palette_lists_actions_of_the_screen() -> None:
         commands = {command.title for command in app.get_system_commands(app.screen)}
         assert {"Search", "Kind", "Severity"} <= commands
         assert "Map" not in commands
-        assert [command.help for command in app.get_system_commands(app.screen) if command.title == "All"] == [
-            "no filter"
+        assert [command.help for command in app.get_system_commands(app.screen) if command.title == "Clear filter"] == [
+            "show all lines"
         ]
 
 

@@ -44,11 +44,11 @@ async def test_pause_reason_in_wide_characters_is_shown_in_full(size: tuple[int,
 @pytest.mark.parametrize(
     ("cause", "way", "keys", "no_keys"),
     [
-        ("fault", "r goes back to a checkpoint, q ends the run.", ["r restore"], ["p resume", "s step", "c check"]),
-        ("unsaved", "or leaves without one.", ["c checkpoint", "r restore"], ["p resume", "s step"]),
-        ("of tomorrow", "see the reason.", ["p resume", "c checkpoint"], []),
-        ("recording", "the run goes on by itself; q ends it.", ["c checkpoint", "r restore"], ["p resume", "s step"]),
-        ("checkpoint", "q tries again, or leaves without one; p goes on.", ["p resume", "c checkpoint"], []),
+        ("fault", "r restore a checkpoint q end the run", ["r restore"], ["p resume", "s step", "c check"]),
+        ("unsaved", "q quit, with or without saving", ["c checkpoint", "r restore"], ["p resume", "s step"]),
+        ("of tomorrow", "see the reason", ["p resume", "c checkpoint"], []),
+        ("recording", "once it can write again q end the run", ["c checkpoint", "r restore"], ["p resume", "s step"]),
+        ("checkpoint", "q quit, with or without saving p resume the run", ["p resume", "c checkpoint"], []),
     ],
 )
 async def test_held_run_shows_full_reason_and_usable_keys(
@@ -80,7 +80,7 @@ async def test_held_run_sends_no_request_that_would_be_refused(tmp_path: Path) -
         await settle(pilot)
         await pilot.press("p", "s", "c")
         assert session.asked() == []
-        assert "half done" in " ".join(notices(app))
+        assert "r restore a checkpoint" in " ".join(notices(app))
         await pilot.press("r", "enter")
         assert [request.kind for request in session.asked()] == [RequestKind.RESTORE]
         await settle(pilot)

@@ -1,4 +1,4 @@
-"""What each metric means, its unit, its healthy range, and what to do outside it."""
+"""Explanation of each metric: meaning, unit, healthy range, and remedy."""
 
 from __future__ import annotations
 
@@ -8,182 +8,185 @@ from esper.health import rules
 
 
 class MetricHelp(NamedTuple):
-    """Of one metric."""
+    """Explanation of one metric."""
 
-    what: str
+    meaning: str
     unit: str
     healthy: str
     remedy: str
+    """What the user can do if the metric leaves its healthy range."""
 
 
 METRIC_HELP: dict[str, MetricHelp] = {
     "accuracy": MetricHelp(
-        "share of the validation split that the network gets right after the step",
-        "per cent",
-        "it rises over the episode, and its end rises over the rounds",
+        "validation accuracy after the step",
+        "%",
+        "rises within an episode; its final value rises over the rounds",
         f"an env {rules.STALLED_MIN_GAP:.0%} behind the others for {rules.STALLED_STEPS} steps is stalled: "
-        "ask why with W",
+        "press W for the root cause",
     ),
     "reward": MetricHelp(
-        "what the policy is paid for the step: its parts sum to it",
+        "reward of the policy for the step; the sum of its components",
         "units of return",
-        "near 0 in a quiet step; its sum over the episode rises over the rounds",
-        "a part that dominates for many rounds wants another weight: [reward-weights]",
+        "near 0 in a step without changes; the episode return rises over the rounds",
+        "if a component dominates for many rounds, change its weight: [reward-weights]",
     ),
     "stage": MetricHelp(
-        "where the seed of a slot is in its life, which blueprint it is, how much of it is blended in (alpha)",
-        "letter; alpha from 0 to 1",
-        "seeds move on; a gate that holds one back says why in the env's detail",
-        "open the env with Enter and read which check fails",
+        "stage of the seed in a slot, its blueprint, and its blending weight (alpha)",
+        "letter; alpha 0 to 1",
+        "seeds advance; the env screen shows which gate refuses a seed, and why",
+        "open the env with Enter to see which check fails",
     ),
     "gradient norm": MetricHelp(
-        "mean L2 norm of a gradient over the epoch, before clipping",
+        "mean L2 norm of the gradients of the epoch, before clipping",
         "none",
-        f"steady; more than {rules.EXPLODING_FACTOR:.0f} times its median in the episode, and above "
-        f"{rules.EXPLODING_MIN_NORM:g}, explodes",
-        "lower the learning rate or the clip of its owner: [training] host-clip, seed-clip",
+        f"steady; it explodes above {rules.EXPLODING_FACTOR:.0f} times its median in the episode and above "
+        f"{rules.EXPLODING_MIN_NORM:g}",
+        "lower the learning rate or the clipping limit: [training] host-clip, seed-clip",
     ),
     "loss scale": MetricHelp(
-        "what the loss is multiplied by, so that float16 gradients do not vanish; halved by an overflow",
-        "a power of two",
-        f"stairs that climb and seldom fall, never below {rules.MIN_LOSS_SCALE:g}; no bar where there is no scaling",
-        "a scale that keeps falling means gradients that overflow: ask why with W, or train with --amp bf16",
+        "factor of the loss that keeps float16 gradients from vanishing; an overflow halves it",
+        "power of two",
+        f"rises in steps and rarely falls, never below {rules.MIN_LOSS_SCALE:g}; no bar without loss scaling",
+        "if it keeps falling, gradients overflow: press W for the root cause, or train with --amp bf16",
     ),
     "lost": MetricHelp(
-        "share of the batches since the run began that taught nothing, since a gradient overflowed",
-        "per cent of batches",
-        f"below 1; {rules.MAX_CONSECUTIVE_SKIPS} steps in a row that lose a batch are an anomaly",
-        "look at the env's gradient norms, or train with --amp bf16",
+        "batches skipped because a gradient overflowed, since the start of the run",
+        "% of batches",
+        f"below 1; skipped batches in {rules.MAX_CONSECUTIVE_SKIPS} consecutive steps are an anomaly",
+        "check the gradient norms of the env, or train with --amp bf16",
     ),
     "growth": MetricHelp(
-        "clean steps until the loss scale doubles",
+        "steps without overflow until the loss scale doubles",
         "steps",
-        "it counts down; an overflow starts it again",
-        "one that never comes to 0 overflows too often; with --scaler device others may be the cause",
+        "counts down; an overflow restarts it",
+        "if it never reaches 0, the env overflows too often; with --scaler device, another env may be the cause",
     ),
     "ping-pong": MetricHelp(
-        "the loss scale grows, overflows at once and falls back, again and again",
-        "times among its last changes",
-        f"less than {rules.MAX_SCALE_OSCILLATIONS}",
-        "each costs a batch and no more: harmless while the share lost is small",
+        "the loss scale repeatedly grows, overflows at once and falls back",
+        "count among the last changes",
+        f"below {rules.MAX_SCALE_OSCILLATIONS}",
+        "each one skips a batch: harmless while few batches are skipped",
     ),
     "scale spread": MetricHelp(
-        "greatest over least loss scale among the envs of a lane",
+        "ratio of the largest to the smallest loss scale on a lane",
         "halvings",
         f"up to a factor of {rules.MAX_SCALE_RATIO:.0f}",
-        "look at the env with the least scale: its gradients overflow where the others' do not",
+        "check the env with the smallest scale: only its gradients overflow",
     ),
     "not finite": MetricHelp(
-        "quantities that were NaN or infinite, how often, and in which round and step first",
+        "values that were NaN or infinite: how often, and the first round and step",
         "count",
         "none",
-        "go to the env and ask why with W; the first of them is the one to look at",
+        "start with the first one: select its env and press W for the root cause",
     ),
     "memory": MetricHelp(
-        "on a GPU what live tensors hold, what the allocator has reserved, and what anyone uses; "
-        "on a CPU the process and the machine",
+        "GPU: bytes of live tensors, reserved by the allocator, and used by all processes; "
+        "CPU: used by this process and by the machine",
         "GiB",
-        f"flat from the second round on, below {rules.MAX_MEMORY_FRACTION:.0%} of the total",
+        f"constant from the second round on, below {rules.MAX_MEMORY_FRACTION:.0%} of the total",
         "fewer --envs, or more --devices",
     ),
     "peak memory": MetricHelp(
-        "the most that this run held since it began",
+        "maximum memory use since the start of the run",
         "GiB",
         f"below {rules.MAX_MEMORY_FRACTION:.0%} of the total",
         "fewer --envs, or more --devices",
     ),
     "memory forecast": MetricHelp(
-        f"the round in which the memory is full, if it grew in each of the last {rules.MEMORY_GROWTH_ROUNDS} rounds "
-        f"and by {rules.MIN_MEMORY_GROWTH_FRACTION:.0%} of it",
+        f"round in which the memory will be full; shown if it grew in each of the last {rules.MEMORY_GROWTH_ROUNDS} "
+        f"rounds, by {rules.MIN_MEMORY_GROWTH_FRACTION:.0%} of the total",
         "round",
-        "flat",
-        "look which owner grows; checkpoint, and resume in a fresh process",
+        "none",
+        "check which owner grows; checkpoint, and resume in a new process",
     ),
     "memory owners": MetricHelp(
-        "whose the live bytes are: parameters, gradients and buffers of hosts and seeds, optimizers, policy, data; "
-        "the rest is activations and the libraries",
+        "live bytes by owner: parameters, gradients and buffers of hosts and seeds, optimizers, policy, data; "
+        "the rest is activations and libraries",
         "MiB",
-        "seeds and optimizers rise and fall with what is grown",
-        "an owner that only ever rises leaks: tell us",
+        "seeds and optimizers rise and fall with the planted seeds",
+        "an owner that never falls has a memory leak: report it",
     ),
     "busy": MetricHelp(
-        "share of the step that the lane spent working",
-        "per cent",
-        "alike on all lanes, and near 100",
-        "idle lanes wait for the slowest: deal the envs evenly",
+        "fraction of the step in which the lane worked",
+        "%",
+        "equal on all lanes, near 100",
+        "idle lanes wait for the slowest one: distribute the envs evenly",
     ),
     "straggler": MetricHelp(
-        "a lane that needs longer for an env than the others",
-        "times the others' median",
+        "a lane that is slower per env than the others",
+        "multiple of the median of the other lanes",
         f"below {rules.STRAGGLER_RATIO} over {rules.STRAGGLING_STEPS} steps",
-        "another process may use its device: see the utilisation",
+        "another process may use the device: check the utilisation",
     ),
     "utilisation": MetricHelp(
-        "share of the time that the device was busy, as its driver has it",
-        "per cent",
+        "fraction of the time in which the device was busy, as reported by its driver",
+        "%",
         "high; small hosts leave a GPU mostly idle",
-        "more --envs on it",
+        "run more --envs on it",
     ),
-    "temperature": MetricHelp("of the device", "degrees Celsius", "as its maker says", "see to its cooling"),
-    "power": MetricHelp("that the device draws", "watts", "below its limit", "nothing: it is the honest load"),
+    "temperature": MetricHelp(
+        "temperature of the device", "°C", "within the limits of the vendor", "check the cooling"
+    ),
+    "power": MetricHelp("power draw of the device", "W", "below its limit", "none: it shows the load"),
     "phases": MetricHelp(
-        "where the wall time of a step goes; lanes side by side count as their mean",
-        "per cent",
-        "nearly all of it in train and validate",
-        "a large telemetry or fetch share is worth a report",
+        "wall time of a step by phase; parallel lanes count with their mean",
+        "%",
+        "nearly all in train and validate",
+        "report a large fraction of telemetry or fetch",
     ),
     "heads": MetricHelp(
-        "gradient norm of each head of the policy, and how open its choice still is (entropy)",
-        "norm; share of the greatest entropy",
-        f"norms above {rules.DEAD_GRAD_NORM:g}, entropy above {rules.ENTROPY_FLOOR}; a dash had no choice, no fault",
-        "a collapsed head wants more entropy-coef, a dead one is cut off from the loss",
+        "gradient norm and entropy of each policy head",
+        "norm; fraction of the maximum entropy",
+        f"norm above {rules.DEAD_GRAD_NORM:g}, entropy above {rules.ENTROPY_FLOOR}; a dash is a head without a choice",
+        "for a collapsed head, raise entropy-coef; a dead head gets no gradient from the loss",
     ),
     "update": MetricHelp(
-        "how far an update moved the policy (KL), what share it clipped, how well the critic foresaw (EV)",
-        "nats; shares of 1",
+        "change of the policy (KL), clipped fraction, explained variance of the critic (EV)",
+        "nats; fractions 0 to 1",
         f"KL below {rules.KL_SPIKE}, EV rising towards 1",
-        "a spike wants a lower learning rate or target-kl",
+        "after a spike, lower the learning rate or target-kl",
     ),
     "decisions": MetricHelp(
-        "what the policy chose, and how probable each legal op was",
-        "share of 1",
-        "ops that pay become probable; none is certain early in the run",
+        "chosen action, and the probability of each legal op",
+        "probability 0 to 1",
+        "ops with a high reward become probable; no op is certain early in the run",
         "compare with the contributions on the growth screen",
     ),
     "growth timeline": MetricHelp(
-        "each slot of each env through the stages, a letter per step",
+        "stages of each slot of each env, one letter per step",
         "steps",
-        "seeds are blended, tried and kept or removed",
-        "rows of t alone are held back by a gate: open the env",
+        "seeds are blended in, evaluated, and then kept or removed",
+        "in a row with only t, a gate refuses the seed: open the env",
     ),
     "league": MetricHelp(
-        "for each blueprint how often it was planted, kept and removed, and what its seeds were worth at last",
-        "seeds; points of accuracy, the mean over the seeds",
+        "number of seeds planted, kept and removed by blueprint, and their last contribution",
+        "seeds; mean over the seeds in pp",
         "blueprints with a positive mean are planted more as the policy learns",
-        "nothing: it is what the policy has to find out",
+        "none: the policy learns this",
     ),
     "contribution": MetricHelp(
-        "accuracy with every seed, less that without this one, ± its standard error",
-        "points of accuracy",
-        "above 0 by more than its error before a seed is kept",
-        "a seed that hurts should be culled: see whether the policy does",
+        "accuracy with all seeds minus without this one, ± standard error",
+        "pp (percentage points)",
+        "above 0 by more than its standard error before a seed is kept",
+        "check whether the policy culls seeds with a negative contribution",
     ),
     "lifecycle": MetricHelp(
-        "what became of the env's seeds in this episode, and which gate holds one back",
+        "history of the seeds of the env in this episode, and gates that refuse one",
         "steps",
-        "every refusal is resolved in time",
-        "read the check that fails: its value and what it needs",
+        "a gate that refuses a seed passes later",
+        "compare the value of the failed check with its limit",
     ),
     "log": MetricHelp(
-        "a line for everything notable that was said",
+        "one line for each notable event",
         "local time",
         "few warnings, no errors",
-        "Enter on a line of the log screen goes where it happened",
+        "Enter on a line of the log screen goes to its moment and env",
     ),
     "anomalies": MetricHelp(
-        "values that left the range that a rule allows, until they come back",
-        "as each says",
+        "values outside the healthy range of a rule",
+        "see each anomaly",
         "none",
-        "a lists them; Enter goes there",
+        "press a for the list; Enter goes to one",
     ),
 }

@@ -1,4 +1,4 @@
-"""What was asked of the engine and not answered yet: shown as asked until the event that answers it has come."""
+"""Pending requests, shown in the header until the event that confirms them arrives, and the causes of a held run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from esper.telemetry.state import Record
 _PENDING_LABELS = {
     RequestKind.PAUSE: "pausing…",
     RequestKind.RESUME: "resuming…",
-    RequestKind.STEP: "one step…",
+    RequestKind.STEP: "stepping…",
     RequestKind.CHECKPOINT: "checkpointing…",
     RequestKind.RESTORE: "restoring…",
-    RequestKind.STOP: "checkpointing, then leaving…",
-    RequestKind.ABANDON: "leaving…",
+    RequestKind.STOP: "checkpointing, then quitting…",
+    RequestKind.ABANDON: "quitting…",
 }
 _DEDUPLICATED = frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP, RequestKind.CHECKPOINT})
-"""Not asked for twice while the first is unanswered."""
+"""Kinds of requests that are not sent again while one is pending."""
 
 
 class RequestSink(Protocol):
-    """Takes requests for an engine. A Control is one."""
+    """Accepts requests for an engine, such as a `RequestQueue`."""
 
     def put(self, kind: RequestKind, origin: str, path: str | None = None) -> None:
         """Send a request."""
@@ -32,51 +32,55 @@ class RequestSink(Protocol):
 
 
 class PendingRequests:
-    """Asks an engine in this process, and remembers until the answer."""
+    """Requests to an engine in this process that no event has confirmed yet.
+
+    Args:
+        sink: Queue of the engine.
+    """
 
     disabled_reason: str | None = None
-    """Why nothing may be asked: a sentence for people."""
+    """Message for the user if the engine accepts no requests; None if it accepts them."""
 
-    def __init__(self, inbox: RequestSink) -> None:
-        self._inbox = inbox
+    def __init__(self, sink: RequestSink) -> None:
+        self._sink = sink
         self._pending: set[RequestKind] = set()
         self._refused: list[str] = []
         self._stopped_by_signal = False
-        """Whether not a person, but a signal asked for the end: then there is nobody to try again."""
+        """True if a signal requested the stop. The engine then ends even if its last checkpoint fails."""
 
     def ask(self, kind: RequestKind, path: str | None = None, origin: str = "keyboard") -> None:
-        """Send a request. PAUSE, RESUME, STEP and CHECKPOINT are not sent twice while the first is unanswered."""
+        """Send a request. PAUSE, RESUME, STEP and CHECKPOINT are not sent again while one is pending."""
         if kind in self._pending and kind in _DEDUPLICATED:
             return
         self._pending.add(kind)
         self._stopped_by_signal |= kind is RequestKind.STOP and origin == "signal"
-        self._inbox.put(kind, origin, path)
+        self._sink.put(kind, origin, path)
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the run was asked to end."""
+        """True if a stop or abandon request is pending."""
         return bool(self._pending & {RequestKind.STOP, RequestKind.ABANDON})
 
     @property
     def text(self) -> str:
-        """What is asked for, for the header; empty when all is answered."""
+        """Pending requests as a text for the header; empty if there are none."""
         return " ".join(self._shown(kind) for kind in _PENDING_LABELS if kind in self._pending)
 
     def mark_answered(self, record: Record) -> None:
-        """Cross off what this record answers."""
+        """Remove the requests that this record confirms or refuses."""
         answered = self._pending & self._answered(record)
         if answered and isinstance(record, ev.Logged):
             self._refused.append(record.text)
         self._pending -= answered
 
     def pop_refusals(self) -> list[str]:
-        """What the engine could not do, or not even be asked, since the last call: sentences for people."""
+        """Return the messages of requests that the engine refused or could not receive since the last call."""
         refused, self._refused = self._refused, []
         return refused
 
     @property
     def _origin(self) -> str | None:
-        """What events call the one who asks here."""
+        """Name of this dashboard in the `origin` of events."""
         return "keyboard"
 
     def _shown(self, kind: RequestKind) -> str:
@@ -86,7 +90,7 @@ class PendingRequests:
         match record:
             case ev.ControlRequested(ignored=str()) if record.origin == self._origin:
                 return {RequestKind(record.kind)}
-            case ev.Paused(reason=str()):  # what was asked for could not be done
+            case ev.Paused(reason=str()):  # paused by a fault: no other request is carried out
                 return set(RequestKind) - ({RequestKind.STOP} if self._stopped_by_signal else set())
             case ev.Paused():
                 return {RequestKind.PAUSE, RequestKind.STEP}
@@ -96,25 +100,21 @@ class PendingRequests:
                 return {RequestKind.RESUME} if record.checkpoint is None else {RequestKind.RESUME, RequestKind.RESTORE}
             case ev.CheckpointSaved() if record.origin == self._origin:
                 return {RequestKind.CHECKPOINT}
-            case ev.Logged(severity="error"):
-                return {
-                    RequestKind.CHECKPOINT,
-                    RequestKind.RESTORE,
-                }  # what cannot be done is answered by an error in the log
+            case ev.Logged(severity="error"):  # the engine logs an error if it cannot save or restore
+                return {RequestKind.CHECKPOINT, RequestKind.RESTORE}
             case ev.RunEnded():
-                return {
-                    RequestKind.PAUSE,
-                    RequestKind.RESUME,
-                    RequestKind.STEP,
-                    RequestKind.CHECKPOINT,
-                    RequestKind.RESTORE,
-                }
+                return set(RequestKind) - {RequestKind.STOP, RequestKind.ABANDON}
             case _:
                 return set()
 
 
 class RemotePendingRequests(PendingRequests):
-    """Asks an engine in another process, which first has to acknowledge what it is asked."""
+    """Requests to an engine in another process, which acknowledges each one before it acts.
+
+    Args:
+        control: Connection to the engine.
+        read_only: Accept no requests.
+    """
 
     def __init__(self, control: RemoteRequestQueue, *, read_only: bool) -> None:
         super().__init__(control)
@@ -123,7 +123,7 @@ class RemotePendingRequests(PendingRequests):
             self.disabled_reason = "This view is read-only: attach without --read-only to control the run."
 
     def pop_refusals(self) -> list[str]:
-        """What the run could not be asked, or has refused, since the last call; it is crossed off."""
+        """Return the messages of refused or undelivered requests since the last call, and forget these requests."""
         sentences = super().pop_refusals()
         while not self._control.refusals.empty():
             kind, sentence = self._control.refusals.get()
@@ -138,48 +138,48 @@ class RemotePendingRequests(PendingRequests):
         return self._control.origin
 
     def _shown(self, kind: RequestKind) -> str:
-        return f"asking to {kind.value}…" if kind in self._control.unacknowledged else super()._shown(kind)
+        return f"sending {kind.value}…" if kind in self._control.unacknowledged else super()._shown(kind)
 
 
 class PauseCauseInfo(NamedTuple):
-    """What a cause of `Paused` means for who looks on."""
+    """Texts and limits for one cause of a held run."""
 
     description: str
-    """What has happened: for people."""
+    """Sentence that says what happened."""
     advice: str
-    """What leads on: for people."""
+    """Keys that the user can press now."""
     refused_requests: frozenset[RequestKind]
-    """What the engine would refuse."""
+    """Requests that the engine would refuse."""
 
 
 PAUSE_CAUSES: dict[str, PauseCauseInfo] = {
     PauseCause.FAULT: PauseCauseInfo(
-        "A step has failed, or run out of memory. The beginning of its round is saved.",
-        "The step is half done: r goes back to a checkpoint, q ends the run.",
+        "A step failed or ran out of memory. The start of this round is saved.",
+        "r restore a checkpoint   q end the run",
         frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP, RequestKind.CHECKPOINT}),
     ),
     PauseCause.UNSAVED: PauseCauseInfo(
-        "A step has failed, or run out of memory, and the beginning of its round cannot be saved.",
-        "Make room: c tries again. r goes back to an older checkpoint; q tries again, or leaves without one.",
+        "A step failed or ran out of memory. The start of this round could not be saved.",
+        "Free disk space, then c save again   r restore an older checkpoint   q quit, with or without saving",
         frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP}),
     ),
     PauseCause.RECORDING: PauseCauseInfo(
-        "Events cannot be written: the disk is full, or the run's directory is gone. They wait in memory.",
-        "Once that is mended, the run goes on by itself; q ends it.",
+        "Events cannot be written: the disk is full or the run directory is missing. They are kept in memory.",
+        "The run resumes by itself once it can write again   q end the run",
         frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP}),
     ),
     PauseCause.CHECKPOINT: PauseCauseInfo(
-        "The checkpoint that was to end the run cannot be written.",
-        "q tries again, or leaves without one; p goes on.",
+        "The last checkpoint before the end of the run could not be written.",
+        "q quit, with or without saving   p resume the run",
         frozenset(),
     ),
 }
-"""By cause."""
+"""Keyed by the `cause` of a `Paused` event."""
 _UNKNOWN = PauseCauseInfo(
-    "The run is held.", "A newer version of the program recorded why: see the reason.", frozenset()
+    "The run is paused by a fault.", "The cause is unknown to this version; see the reason", frozenset()
 )
 
 
 def pause_cause(cause: str) -> PauseCauseInfo:
-    """What a cause means."""
+    """Return the texts and limits of a cause, also of one that a newer version recorded."""
     return PAUSE_CAUSES.get(cause, _UNKNOWN)

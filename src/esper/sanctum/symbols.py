@@ -1,7 +1,7 @@
-"""Every glyph that the dashboard draws, and how it writes numbers.
+"""Glyphs, number cells and character sets of the dashboard.
 
-The help screen is generated from the tables here, so that what it says is what the screens show. Three cases never
-look alike: not measured is a dash, zero is a bare 0, and not a number is NaN, reversed.
+The screens and the help screen share the tables of glyphs, so that they agree. Three values never look alike: a dash
+is not measured, a bare 0 is zero, and a reversed NaN is not a number.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from rich.text import Text
 from textual.color import Color
 from textual.filter import LineFilter
 
+from esper.domain import Op, Stage
 from esper.formatting import NOT_A_NUMBER, NOT_MEASURED, format_power
 from esper.history.timeline import MarkKind
 
 _CONSOLE = Console()
-"""Rich wants one to wrap a text, and asks nothing of it."""
+"""Rich needs a console to wrap a text."""
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """A glyph and what it stands for."""
+    """A glyph and its meaning."""
 
     name: str
     glyph: str
@@ -39,66 +40,66 @@ class Symbol:
 STAGES: dict[str, Symbol] = {
     symbol.name: symbol
     for symbol in (
-        Symbol("dormant", "·", "nothing is planted in the slot"),
-        Symbol("germinated", "g", "a seed is planted, and is not called yet"),
-        Symbol("training", "t", "the seed learns behind the host, which does not feel it"),
-        Symbol("blending", "b", "its output is being blended in, alpha on the way to its target"),
-        Symbol("probationary", "p", "blended at its target, on trial"),
-        Symbol("fossilized", "F", "a permanent part of the host"),
-        Symbol("culled", "x", "removed"),
-        Symbol("embargoed", "z", "the slot rests after a cull"),
+        Symbol(Stage.DORMANT.label, "·", "the slot is empty"),
+        Symbol(Stage.GERMINATED.label, "g", "a seed is planted; it does not train yet"),
+        Symbol(Stage.TRAINING.label, "t", "the seed trains; the host's output is unchanged"),
+        Symbol(Stage.BLENDING.label, "b", "the seed's output is blended in; alpha moves to its target"),
+        Symbol(Stage.PROBATIONARY.label, "p", "alpha has reached its target; the seed is on trial"),
+        Symbol(Stage.FOSSILIZED.label, "F", "the seed is a permanent part of the host"),
+        Symbol(Stage.CULLED.label, "x", "the seed was removed"),
+        Symbol(Stage.EMBARGOED.label, "z", "the slot is locked for a while after a cull"),
     )
 }
-"""In the order of the lifecycle."""
+"""Stages of a slot, in the order of the lifecycle."""
 
 SEVERITIES: dict[str, Symbol] = {
     symbol.name: symbol
     for symbol in (
-        Symbol("info", "✓", "fine"),
-        Symbol("warning", "▲", "look at it"),
-        Symbol("error", "✖", "act"),
+        Symbol("info", "✓", "normal"),
+        Symbol("warning", "▲", "check this"),
+        Symbol("error", "✖", "action needed"),
     )
 }
 
 STATUS_SYMBOLS: dict[str, Symbol] = {
     symbol.name: symbol
     for symbol in (
-        Symbol("STARTING", "○", "torch is being loaded and the envs are being built"),
+        Symbol("STARTING", "○", "torch is loading, and the envs are being built"),
         Symbol("RUNNING", "●", "the engine trains"),
-        Symbol("PAUSED", "❚❚", "the engine holds between two steps"),
-        Symbol("HELD", "✖", "a fault holds the run: it says below which, and what leads on"),
-        Symbol("REPLAY", "▶", "this is a recording"),
-        Symbol("PAST", "◀", "the past of a run that goes on; so many events have come since"),
-        Symbol("DONE", "✓", "the run came to its end"),
-        Symbol("STOPPED", "■", "the run was ended before its last round, as asked"),
-        Symbol("FAILED", "✖", "the run ended by an error; the log says which"),
+        Symbol("PAUSED", "❚❚", "paused between two steps"),
+        Symbol("HELD", "✖", "paused by a fault; the reason and the keys are shown below"),
+        Symbol("REPLAY", "▶", "replay of a recording"),
+        Symbol("PAST", "◀", "viewing the past of a live run; +N newer events"),
+        Symbol("DONE", "✓", "the run has finished"),
+        Symbol("STOPPED", "■", "the run was stopped on request before its last round"),
+        Symbol("FAILED", "✖", "the run ended with an error; see the log"),
     )
 }
 
 MARK_SYMBOLS: dict[MarkKind, tuple[Symbol, str]] = {
-    MarkKind.BOOKMARK: (Symbol("bookmark", "◆", "set here with m"), "key"),
-    MarkKind.DIVERGENCE: (Symbol("divergence", "≠", "from here on, the run held against it computed otherwise"), "key"),
-    MarkKind.ROLLBACK: (Symbol("rollback", "↶", "the governor took an env back"), "error"),
-    MarkKind.NOT_FINITE: (Symbol("not finite", "✖", "an anomaly: something became NaN or infinite"), "error"),
-    MarkKind.ANOMALY: (Symbol("anomaly", "▲", "a value left its range"), "warning"),
+    MarkKind.BOOKMARK: (Symbol("bookmark", "◆", "set with m"), "key"),
+    MarkKind.DIVERGENCE: (Symbol("divergence", "≠", "first event that differs from the ghost run"), "key"),
+    MarkKind.ROLLBACK: (Symbol("rollback", "↶", "an env broke down; its last good state was restored"), "error"),
+    MarkKind.NOT_FINITE: (Symbol("not finite", "✖", "anomaly: a value became NaN or infinite"), "error"),
+    MarkKind.ANOMALY: (Symbol("anomaly", "▲", "anomaly: a value left its healthy range"), "warning"),
     MarkKind.CHECKPOINT: (Symbol("checkpoint", "C", "a checkpoint was written"), "bright"),
     MarkKind.PAUSE: (Symbol("pause", "‖", "the run was paused"), "bright"),
-    MarkKind.SKIP: (Symbol("skip", "↓", "a gradient overflowed, and a loss scale fell"), "warning"),
+    MarkKind.SKIP: (Symbol("skip", "↓", "a gradient overflowed; the loss scale was lowered"), "warning"),
     MarkKind.FOSSILIZED: (Symbol("fossilized", "F", "a seed became permanent"), "fossilized"),
     MarkKind.CULLED: (Symbol("culled", "x", "a seed was removed"), "culled"),
     MarkKind.PLANTED: (Symbol("planted", "g", "a seed was planted"), "germinated"),
 }
-"""Signs of the time line and their roles; where several fall into one cell, the first is shown."""
+"""Symbol and style role of each kind of mark on the timeline. Of several marks in a cell, the first kind is shown."""
 
 OPS: dict[str, str] = {
-    "wait": "do nothing",
-    "germinate": "plant a seed in an empty slot",
-    "advance": "begin to blend a trained seed in",
-    "set_alpha": "blend to another alpha",
-    "cull": "remove a seed",
-    "fossilize": "make a seed permanent",
+    Op.WAIT.label: "do nothing",
+    Op.GERMINATE.label: "plant a seed in an empty slot",
+    Op.ADVANCE.label: "start to blend in a trained seed",
+    Op.SET_ALPHA.label: "change a seed's alpha",
+    Op.CULL.label: "remove a seed",
+    Op.FOSSILIZE.label: "make a seed permanent",
 }
-"""What the policy can do in a step."""
+"""Ops of the policy and their meaning."""
 
 HEADS: dict[str, tuple[str, str]] = {
     "op": ("op", "op"),
@@ -110,27 +111,30 @@ HEADS: dict[str, tuple[str, str]] = {
     "alpha_speed": ("α speed", "αs"),
     "alpha_curve": ("α curve", "αc"),
 }
-"""Long and short label of each policy head."""
+"""Long and short label of each policy head, keyed by head name."""
 
 
 def head_label(head: str, *, short: bool = False) -> str:
-    """Label of a policy head; one that is not in the table goes by its own name."""
+    """Return the label of a policy head; the name of an unknown head is its label."""
     return HEADS.get(head, (head, head))[short]
 
 
 class Cell(NamedTuple):
-    """A text of fixed width, and the role of its style (see `theme.Palette`)."""
+    """Text of fixed width and its style role (see `theme.Palette`)."""
 
     text: str
     role: str = "normal"
 
 
 def number_cell(value: float | None, before: int, after: int, *, signed: bool = False, fixed: bool = False) -> Cell:
-    """Three significant digits, the decimal point always in the same column.
+    """Format a number with three significant digits and the decimal point in a fixed column.
 
-    The text is `before` columns, the point, and `after` columns. A value that is too small or too large for them is
-    written as 4e-5, which needs two columns after the point. `signed` marks positive values with a plus. `fixed` keeps
-    all `after` decimals, and lets what is too small for them be 0.00: for values of a known scale.
+    Args:
+        value: The number; None if not measured.
+        before: Columns before the decimal point.
+        after: Columns after the decimal point. A number that does not fit is written as 4e-5, which needs two columns.
+        signed: Mark positive numbers with a plus.
+        fixed: Keep all `after` decimals, and round a smaller number to 0.00. For numbers of a known scale.
     """
     width = before + 1 + after
     if value is None:
@@ -151,14 +155,17 @@ def number_cell(value: float | None, before: int, after: int, *, signed: bool = 
 
 
 def percent_cell(value: float | None) -> Cell:
-    """A share as per cent with one decimal, 5 columns."""
+    """Format a fraction as a percentage with one decimal, 5 columns."""
     return number_cell(None if value is None else value * 100, 3, 1, fixed=True)
 
 
 def compact_cell(value: float | None, digits: int = 3, *, tight: bool = False) -> Cell:
-    """A number where no column has to be kept: so many significant digits at most, no padding, no zeros behind it.
+    """Format a number without padding and trailing zeros.
 
-    `tight` leaves out the zero before the point too, for where each column counts.
+    Args:
+        value: The number; None if not measured.
+        digits: Maximum number of significant digits.
+        tight: Leave out the zero before the decimal point, to save a column.
     """
     cell = number_cell(value if value is None else float(f"{value:.{digits}g}"), 4, 4)
     text = cell.text.strip()
@@ -168,7 +175,7 @@ def compact_cell(value: float | None, digits: int = 3, *, tight: bool = False) -
 
 
 def scale_cell(value: float | None) -> Cell:
-    """A loss scale as 2^15, 5 columns, the exponents below each other."""
+    """Format a loss scale as a power of two, such as 2^15, in 5 columns."""
     if value is None:
         return Cell(f"  {NOT_MEASURED}  ", "absent")
     if math.isnan(value):
@@ -179,12 +186,15 @@ def scale_cell(value: float | None) -> Cell:
 
 
 def ellipsise(text: str, width: int) -> str:
-    """The text, or as much of it as fits into so many cells, with an ellipsis."""
+    """Shorten a text to `width` cells, with an ellipsis if anything is cut off."""
     return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"
 
 
 def wrap_cells(text: str, width: int) -> list[str]:
-    """Lines of at most so many cells, broken between words; `textwrap` counts characters, of which some take two."""
+    """Wrap a text between words into lines of at most `width` cells.
+
+    `textwrap` counts characters, but some characters take two cells.
+    """
     return [line.plain.rstrip() for line in Text(text).wrap(_CONSOLE, width)]
 
 
@@ -192,18 +202,18 @@ Charset: TypeAlias = Literal["auto", "braille", "block", "ascii"]
 CHARSETS: tuple[str, ...] = get_args(Charset)
 
 _QUADRANTS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
-"""By the bits of the quarters that are set: upper left 1, upper right 2, lower left 4, lower right 8."""
+"""Block characters. The index is the sum of the filled quarters: upper left 1, upper right 2, lower left 4, right 8."""
 _ASCII = str.maketrans(
     "─━│┃┄┈╌╸╺▏▎▍▌▋▊▉█▇▆▅▄▃▂▁░▒▓▔●○■◆▶◀▸◂▲▼✓✖❚‖–−±·…αΔ×≤≠↑↓←→↶⇧⇅↵╵╷°“”’•╭╮╰╯┌┐└┘├┤┬┴┼",
     '-=||-----||||####%*+=-_.,:%"*o#&><><!v+X||--~.~adx<#^v<><^%<||o""\'*+++++++++++++',
 )
 _KEYS = {"⇧": "Shift-", "←": "Left", "→": "Right", "↑": "Up", "↓": "Down", "↵": "Enter"}
-"""What a key is called where its sign would be translated into that of another."""
+"""ASCII names of key labels. Translated like other glyphs, different keys would look the same."""
 _PLAIN_TERMINALS = frozenset({"dumb", "vt100", "vt102", "vt220", "ansi", "unknown"})
 
 
 def detect_charset(charset: str) -> str:
-    """The character set for this terminal: as asked, or by locale and TERM."""
+    """Return `charset`, or the set that fits locale and `TERM` if it is "auto"."""
     if charset != "auto":
         return charset
     if locale.getpreferredencoding(do_setlocale=False).lower().replace("-", "") != "utf8":
@@ -211,12 +221,12 @@ def detect_charset(charset: str) -> str:
     term = os.environ.get("TERM", "")
     if term in _PLAIN_TERMINALS:
         return "ascii"
-    return "block" if term == "linux" else "braille"  # the console's font has blocks, and no braille
+    return "block" if term == "linux" else "braille"  # the font of the Linux console has no braille
 
 
 @lru_cache(4096)
 def translate(text: str, charset: str) -> str:
-    """A text in the characters of a set."""
+    """Translate a text into the characters of a set."""
     if charset == "braille" or text.isascii():
         return text
     blocks = "".join(_quadrant(ord(c) - 0x2800) if 0x2800 <= ord(c) < 0x2900 else c for c in text)
@@ -227,14 +237,14 @@ def translate(text: str, charset: str) -> str:
 
 
 def key_name(label: str, charset: str) -> str:
-    """The label of a key in the characters of a set."""
+    """Translate the label of a key into the characters of a set."""
     return "".join(_KEYS.get(c, c) for c in label) if charset == "ascii" else label
 
 
 def _quadrant(dots: int) -> str:
     left, right = dots & 0x47, dots & 0xB8
     quarters = (left & 0x03, right & 0x18, left & 0x44, right & 0xA0)
-    return _QUADRANTS[sum(1 << place for place, quarter in enumerate(quarters) if quarter)]
+    return _QUADRANTS[sum(1 << bit for bit, quarter in enumerate(quarters) if quarter)]
 
 
 def _ascii_dots(dots: int) -> str:
@@ -243,13 +253,13 @@ def _ascii_dots(dots: int) -> str:
 
 
 class CharsetFilter(LineFilter):
-    """Translates every line of the screen, whatever drew it."""
+    """Filter that translates every line of the screen into a character set."""
 
     def __init__(self, charset: str) -> None:
         super().__init__()
         self.charset = charset
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 (Textual's signature)
-        """The same segments in other characters."""
+        """Return the segments in the characters of the set."""
         charset = self.charset
         return [Segment(translate(text, charset), style, control) for text, style, control in segments]

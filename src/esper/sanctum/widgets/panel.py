@@ -152,7 +152,7 @@ class Panel(Widget):
         self._border_key: Hashable = None
         """Everything that the text in the border depends on, as last written."""
         if self.METRICS:
-            self.tooltip = "\n".join(f"{name}: {METRIC_HELP[name].what}" for name in self.METRICS)
+            self.tooltip = "\n".join(f"{name}: {METRIC_HELP[name].meaning}" for name in self.METRICS)
         self._lines: list[Row] = []
         self._painted: dict[int, Strip] = {}
         """Painted rows of the widget, borders included, that are still up to date. Keyed by row."""
