@@ -49,10 +49,10 @@ def shades(style: Style) -> float:
 
 @pytest.fixture(params=["sanctum-dark", "sanctum-light", "high-contrast", "colour-blind"])
 def palette(request: pytest.FixtureRequest) -> Palette:
-    return load_themes(sixteen=True)[request.param]
+    return load_themes(ansi16=True)[request.param]
 
 
-def test_sixteen_colours_every_role_is_readable(palette: Palette) -> None:
+def test_ansi16_every_role_is_readable(palette: Palette) -> None:
     for role, style in {
         **palette.styles,
         **{f"{role}, selected": style for role, style in palette.selected_styles.items()},
@@ -63,7 +63,7 @@ def test_sixteen_colours_every_role_is_readable(palette: Palette) -> None:
         assert shades(style) >= 2.0, role
 
 
-def test_sixteen_colours_roles_of_one_group_differ(palette: Palette) -> None:
+def test_ansi16_roles_of_one_group_differ(palette: Palette) -> None:
     ranks = [f"rank{rank}" for rank in range(5)]
     curves = [f"series{curve}" for curve in range(8)]
     for group in (LIVING, SEVERITIES, ranks, curves):

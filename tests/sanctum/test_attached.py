@@ -198,14 +198,14 @@ async def test_attached_run_whose_process_died_is_shown_as_failed(tmp_path: Path
         await until(pilot, lambda: "FAILED the engine stopped unexpectedly" in header(app))
         assert not source.alive
         await pilot.press("p")
-        assert "The run has ended: there is nothing to control." in " ".join(notices(app))
+        assert "Not available: the run has ended." in " ".join(notices(app))
 
 
 async def test_run_in_same_process_cannot_be_detached() -> None:
     app, session = live(example_run()[:30])
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("d")
-        assert "This run trains in this process and ends with it" in " ".join(notices(app))
+        assert "Cannot detach: the run trains in this process" in " ".join(notices(app))
         assert "--detach" in " ".join(notices(app))
         assert not has_left(app)
         await pilot.press("Q", "c")

@@ -79,7 +79,7 @@ def test_auto_charset_depends_on_term_and_locale(
     assert [detect_charset(charset) for charset in CHARSETS[1:]] == list(CHARSETS[1:])
 
 
-def test_pulse_shows_data_age_event_rate_and_frame_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frame_stats_show_data_age_event_rate_and_frame_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esper.sanctum.view.UPDATE_INTERVAL_S", 1.0)
     stats = FrameStats()
     for tick in range(6):

@@ -66,7 +66,7 @@ def test_driver_detects_a_closed_terminal_at_once(pipe: tuple[int, int]) -> None
     reading, writing = pipe
     os.close(reading)
     output = OutputThread(writing, "utf-8")
-    output.write("nobody hears it")
+    output.write("discarded")
     output.drain(PATIENCE)
     assert output.closed
     output.write("nor this")

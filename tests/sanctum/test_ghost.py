@@ -42,7 +42,7 @@ def beside(folder: Path, other: Sequence[ev.AnyEvent]) -> tuple[SanctumApp, Play
         for name, events in (("night", RUN), ("day", other))
     ]
     playback = Playback(histories[0])
-    source = ReplaySource(playback, rival=GhostRun(*histories))
+    source = ReplaySource(playback, ghost_run=GhostRun(*histories))
     source.start = lambda: None
     return SanctumApp(source, theme=DEFAULT_THEME), playback
 
@@ -77,9 +77,9 @@ async def test_divergence_is_notified_once_and_stays_in_header(tmp_path: Path) -
     async with app.run_test(size=(200, 60)) as pilot:
         await go(pilot, playback, 1, 1)
         await until(pilot, lambda: bool(notices(app)))
-        told = notices(app)
-        assert len(told) == 1
-        assert told[0].startswith("night and day diverge at round 2 step 3, env 00: accuracy ")
+        messages = notices(app)
+        assert len(messages) == 1
+        assert messages[0].startswith("night and day diverge at round 2 step 3, env 00: accuracy ")
         assert "REPLAY ≠ from round 2 step 3: day" in header(app)
         assert "≠" in shown(app, Timeline)
         await go(pilot, playback, 2, 1)

@@ -131,7 +131,7 @@ async def test_restore_lists_each_existing_checkpoint_once(tmp_path: Path) -> No
         await pilot.press("escape")
         newest.rmdir()
         await pilot.press("r")
-        assert "no checkpoint yet" in " ".join(notices(app))
+        assert "No checkpoint yet" in " ".join(notices(app))
 
 
 async def test_refused_restore_is_notified() -> None:
@@ -151,7 +151,7 @@ async def test_restore_without_checkpoints_explains_why() -> None:
         await settle(pilot)
         await pilot.press("r")
         assert isinstance(app.screen, OverviewScreen)
-        assert "no checkpoint yet" in " ".join(notices(app))
+        assert "No checkpoint yet" in " ".join(notices(app))
 
 
 @pytest.mark.parametrize(

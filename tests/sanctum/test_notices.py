@@ -23,8 +23,8 @@ async def test_notices_of_damage_appear_once_and_are_capped(tmp_path: Path) -> N
         tick(app)
         tick(app)
         await pilot.pause()
-        [told] = notices(app)
-        assert told.startswith(f"{path}, line {lines} is damaged and was skipped")
+        [message] = notices(app)
+        assert message.startswith(f"{path}, line {lines} is damaged and was skipped")
 
         with path.open("ab") as file:
             file.write(b"{[damage]}\n" * 9)
@@ -32,6 +32,6 @@ async def test_notices_of_damage_appear_once_and_are_capped(tmp_path: Path) -> N
         tick(app)
         tick(app)
         await pilot.pause()
-        told = notices(app)
-        assert len(told) == MAX_NOTICES + 1
-        assert told[-1] == f"{10 - MAX_NOTICES} more notices: --no-tui prints all."
+        messages = notices(app)
+        assert len(messages) == MAX_NOTICES + 1
+        assert messages[-1] == f"{10 - MAX_NOTICES} more notices. --no-tui prints all."

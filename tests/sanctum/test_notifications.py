@@ -26,7 +26,7 @@ START = [run_started(3), ev.RoundStarted(round=1)]
 BROKEN = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="env 02 is broken")
 
 
-class Ear:
+class StubAlerts:
     """Alerts of a run whose events a test supplies."""
 
     def __init__(self, *events: ev.AnyEvent) -> None:
@@ -36,7 +36,7 @@ class Ear:
         self.alerts = Alerts(self.source)
         self.seq = len(START) + len(events)
 
-    def hear(self, *events: ev.AnyEvent, now: float = 0.0, stale: ev.AnomalyFound | None = None) -> str | None:
+    def scan(self, *events: ev.AnyEvent, now: float = 0.0, stale: ev.AnomalyFound | None = None) -> str | None:
         self.session.say(*stamp(events, first=self.seq + 1))
         self.seq += len(events)
         self.source.tick(0.0)
@@ -45,7 +45,7 @@ class Ear:
 
 
 @pytest.mark.parametrize(
-    ("event", "told"),
+    ("event", "expected"),
     [
         (BROKEN, "env 02 is broken"),
         (
@@ -59,40 +59,40 @@ class Ear:
         (env_stepped(), None),
     ],
 )
-def test_alerts_notify_of_important_events_only(event: ev.AnyEvent, told: str | None) -> None:
-    ear = Ear()
-    assert ear.hear() is None
-    assert ear.hear(event) == told
-    assert ear.begun == isinstance(event, ev.AnomalyFound)
-    assert ear.hear(now=2 * NOTIFY_INTERVAL_S) is None
+def test_alerts_notify_of_important_events_only(event: ev.AnyEvent, expected: str | None) -> None:
+    alerts = StubAlerts()
+    assert alerts.scan() is None
+    assert alerts.scan(event) == expected
+    assert alerts.begun == isinstance(event, ev.AnomalyFound)
+    assert alerts.scan(now=2 * NOTIFY_INTERVAL_S) is None
 
 
 def test_alerts_in_quick_succession_are_merged_newest_first() -> None:
-    ear = Ear()
-    assert ear.hear(BROKEN, now=100.0) == "env 02 is broken"
-    assert ear.hear(BROKEN, now=100.2) is None
-    assert ear.begun
-    assert ear.hear(ev.RunEnded(outcome="stopped"), now=100.4) is None
-    assert ear.hear(now=100.0 + NOTIFY_INTERVAL_S) == "run stopped · env 02 is broken"
+    alerts = StubAlerts()
+    assert alerts.scan(BROKEN, now=100.0) == "env 02 is broken"
+    assert alerts.scan(BROKEN, now=100.2) is None
+    assert alerts.begun
+    assert alerts.scan(ev.RunEnded(outcome="stopped"), now=100.4) is None
+    assert alerts.scan(now=100.0 + NOTIFY_INTERVAL_S) == "run stopped · env 02 is broken"
 
 
 def test_alerts_report_a_silent_engine_once() -> None:
-    ear = Ear()
-    assert ear.hear(stale=BROKEN) == "env 02 is broken"
-    assert ear.begun
-    ear.session.is_engine_alive = False
-    assert ear.hear(now=20.0) == "the engine ended without a word"
-    assert ear.hear(now=40.0) is None
+    alerts = StubAlerts()
+    assert alerts.scan(stale=BROKEN) == "env 02 is broken"
+    assert alerts.begun
+    alerts.session.is_engine_alive = False
+    assert alerts.scan(now=20.0) == "the engine stopped unexpectedly"
+    assert alerts.scan(now=40.0) is None
 
 
 def test_alerts_skip_events_before_the_start() -> None:
     """A keyframe starts a late viewer or follows a restore: its anomalies are not new."""
-    ear = Ear(BROKEN)
-    ear.session.say(Keyframe.from_state(fold(stamp([*START, BROKEN, BROKEN]))))
-    assert ear.hear() is None
-    assert not ear.begun
-    ear.seq += 1
-    assert ear.hear(BROKEN) == "env 02 is broken"
+    alerts = StubAlerts(BROKEN)
+    alerts.session.say(Keyframe.from_state(fold(stamp([*START, BROKEN, BROKEN]))))
+    assert alerts.scan() is None
+    assert not alerts.begun
+    alerts.seq += 1
+    assert alerts.scan(BROKEN) == "env 02 is broken"
 
 
 @pytest.mark.parametrize(
@@ -125,5 +125,5 @@ def test_notifications_are_sent_only_when_enabled(options: tuple[str, ...], send
         assert terminal.leave() == 0
         terminal.assert_restored()
     sent = re.findall(rb"\x1b\](?:9|777);[^\x07]*\x07", terminal.output)
-    told = b"\x1b]777;notify;esper-sanctum digits_impaired-20261121-015300;run done \xc2\xb7 head tempo had choices"
-    assert [text.startswith(told) for text in sent] == ([True] if sends else [])
+    expected = b"\x1b]777;notify;esper-sanctum digits_impaired-20261121-015300;run done \xc2\xb7 head tempo had choices"
+    assert [text.startswith(expected) for text in sent] == ([True] if sends else [])

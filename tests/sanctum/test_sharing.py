@@ -34,12 +34,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_segment(tmp_path / "telemetry" / "night", 1, recording(RUN)).parent
 
 
-def opened(address: str, monkeypatch: pytest.MonkeyPatch) -> SanctumApp:
+def open_address(address: str, monkeypatch: pytest.MonkeyPatch) -> SanctumApp:
     """Return the dashboard that `replay ADDRESS` opens."""
     apps: list[SanctumApp] = []
 
-    def show(source: RunSource, look: DisplayOptions, *, env: int, place: str) -> int:
-        apps.append(SanctumApp(source, theme=look.theme, env=env, place=place))
+    def show(source: RunSource, options: DisplayOptions, *, env: int, initial_view: str) -> int:
+        apps.append(SanctumApp(source, theme=options.theme, env=env, initial_view=initial_view))
         return 0
 
     monkeypatch.setattr(command, "show_dashboard", show)
@@ -65,15 +65,15 @@ async def test_address_opens_the_same_view(
         await settle(pilot)
         await pilot.press(*keys)
         await settle(pilot)
-        there = screen_text(app)
+        expected = screen_text(app)
         await pilot.press("Y")
         assert app.clipboard == address
         assert f"esper-sanctum replay '{address}'" in notices(app)[0]
-    again = opened(address, monkeypatch)
+    again = open_address(address, monkeypatch)
     async with again.run_test(size=SIZE) as pilot:
         await settle(pilot)
         assert again.view.selected_env == app.view.selected_env
-        assert screen_text(again) == there
+        assert screen_text(again) == expected
 
 
 async def test_address_between_steps_gives_the_event(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ async def test_address_between_steps_gives_the_event(run: Path, monkeypatch: pyt
         source.playback.seek(source.playback.history.steps[3] + 2)
         await pilot.press("Y")
         assert app.clipboard == f"night#event={source.playback.position}&env=0&view=overview"
-    again = opened(app.clipboard, monkeypatch)
+    again = open_address(app.clipboard, monkeypatch)
     assert repr(again.source.state) == repr(source.state)
 
 
@@ -97,10 +97,10 @@ async def test_live_run_has_an_address(run: Path, monkeypatch: pytest.MonkeyPatc
         await settle(pilot)
         await pilot.press("Y")
         assert app.clipboard == "night#event=40&env=0&view=overview"
-    assert repr(opened(app.clipboard, monkeypatch).source.state) == repr(app.source.state)
+    assert repr(open_address(app.clipboard, monkeypatch).source.state) == repr(app.source.state)
 
 
-async def written(pilot: Pilot[None]) -> None:
+async def wait_for_excerpt(pilot: Pilot[None]) -> None:
     """Wait for the thread that writes the excerpt."""
     await pilot.app.workers.wait_for_complete()
     await pilot.pause()
@@ -113,10 +113,10 @@ async def test_excerpt_opens_with_the_same_screen(run: Path, monkeypatch: pytest
         source.playback.seek(source.playback.history.steps[4])
         await settle(pilot)
         await pilot.press("X")
-        await written(pilot)
+        await wait_for_excerpt(pilot)
         assert [path.name for path in Path.cwd().glob("*.zst")] == ["night-step5.jsonl.zst"]
         assert "To open it: esper-sanctum replay night-step5.jsonl.zst" in notices(app)[0]
-    again = opened("night-step5.jsonl.zst#step=5", monkeypatch)
+    again = open_address("night-step5.jsonl.zst#step=5", monkeypatch)
     assert repr(again.source.state) == repr(source.state)
     async with again.run_test(size=SIZE) as pilot:
         await settle(pilot)
@@ -131,23 +131,23 @@ async def test_excerpt_of_live_run_stays_in_the_present(run: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         await pilot.press("X")
-        await written(pilot)
+        await wait_for_excerpt(pilot)
         assert app.source.playback is None
-    piece = open_history(run.with_name("night-step10.jsonl.zst"))
-    assert repr(piece.state_at(piece.length)) == repr(app.source.state)
+    excerpt = open_history(run.with_name("night-step10.jsonl.zst"))
+    assert repr(excerpt.state_at(excerpt.length)) == repr(app.source.state)
 
 
 async def test_failed_excerpt_reports_the_error(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ReplaySource(Playback(open_history(run)), hold=True)
     app = SanctumApp(source, theme=DEFAULT_THEME)
 
-    def full(*_: object) -> Path:
+    def fail(*_: object) -> Path:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sharing, "write_excerpt", full)
+    monkeypatch.setattr(sharing, "write_excerpt", fail)
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("X")
-        await written(pilot)
+        await wait_for_excerpt(pilot)
         assert "No space left on device" in notices(app)[0]
 
 
@@ -164,9 +164,9 @@ async def test_failed_excerpt_reports_the_error(run: Path, monkeypatch: pytest.M
 def test_invalid_address_is_refused(run: Path, address: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run.is_dir()
     assert main(["replay", address]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert says in message
+    assert message.count("\n") == 1
 
 
 def test_address_conflicts_with_at_and_follow(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,9 +185,9 @@ def test_hash_in_an_existing_path_is_not_an_address(run: Path, capsys: pytest.Ca
     assert "done" in capsys.readouterr().out
 
 
-async def test_web_visitor_cannot_write_files_on_the_server(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_web_viewer_cannot_write_files_on_the_server(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(run.parent.parent.rglob("*"))
-    app = opened("night", monkeypatch)
+    app = open_address("night", monkeypatch)
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         monkeypatch.setattr(SanctumApp, "is_web", True)

@@ -54,7 +54,7 @@ def test_signed_numbers_show_plus_and_minus() -> None:
     assert number_cell(0.0, 2, 3, signed=True).text.strip() == "0"
 
 
-def test_brief_omits_trailing_zeros() -> None:
+def test_compact_cell_omits_trailing_zeros() -> None:
     assert [compact_cell(value).text for value in (0.0083, 0.5, 24.0, 117.6, 100.0)] == [
         "0.0083",
         "0.5",
@@ -84,7 +84,7 @@ def test_value_of_known_scale_keeps_its_decimals() -> None:
     assert number_cell(0.0, 1, 1, fixed=True).text == "0  "
 
 
-def test_brief_rounds_to_significant_digits() -> None:
+def test_compact_cell_rounds_to_significant_digits() -> None:
     assert compact_cell(0.02441, 2).text == "0.024"
     assert compact_cell(0.9312, 2).text == "0.93"
     assert compact_cell(-0.3421, 2).text == "−0.34"

@@ -122,10 +122,10 @@ def test_user_theme_overrides_shipped_and_adds_new(user_themes: Path) -> None:
         (
             'training = "#5b9bd8"',
             'training = "bluish"',
-            "stages.training: 'bluish' is no colour; write it as '#7aa2f7'",
+            "stages.training: invalid colour 'bluish'; write it as '#7aa2f7'",
         ),
         ('primary = "#6aa9d8"', 'primray = "#6aa9d8"', "object contains unknown field `primray`"),
-        ("[text]", "[text", "cannot be read"),
+        ("[text]", "[text", "cannot read theme file"),
     ],
 )
 def test_invalid_theme_file_is_refused_in_one_sentence(user_themes: Path, old: str, new: str, says: str) -> None:

@@ -143,10 +143,10 @@ async def test_control_keys_act_on_the_present_while_in_the_past(tmp_path: Path)
         assert [request.kind for request in session.asked()] == [RequestKind.PAUSE, RequestKind.CHECKPOINT]
         assert app.source.state.seq == 1
         assert "pausing…" in header(app)
-        assert shown(app, Footer).startswith("End present p pause")
+        assert shown(app, Footer).startswith("End live p pause")
         session.say(*stamp([ev.Paused(round=2, step=5, origin="keyboard")], first=HALF + 1))
         await settle(pilot)
-        assert shown(app, Footer).startswith("End present p resume s step")
+        assert shown(app, Footer).startswith("End live p resume s step")
         session.say(*stamp([ev.Resumed(round=2, step=5, origin="keyboard")], first=HALF + 2))
         await settle(pilot)
         await pilot.press("right_curly_bracket")
@@ -163,7 +163,7 @@ async def test_time_keys_without_recording_are_refused() -> None:
         await settle(pilot)
         assert session.asked() == []
         assert header(app) == before
-        assert notices(app) == ["Nothing is recorded yet."] * 2
+        assert notices(app) == ["No recording yet."] * 2
 
 
 class Gate:
@@ -205,7 +205,7 @@ async def test_long_recording_is_read_while_the_run_continues(tmp_path: Path, ga
         assert app.source.state.seq == HALF + 5
         assert "RUNNING" in header(app)
         gate.open = True
-        arrived(app)
+        tick_until_arrived(app)
         assert (app.source.state.round, app.source.state.step) == (2, 4)
 
 
@@ -219,18 +219,18 @@ async def test_cancelled_visit_to_the_past_stays_in_the_present(tmp_path: Path, 
         await pilot.press(*keys)
         file.write_bytes(recording(RUN))
         gate.open = True
-        arrived(app)
+        tick_until_arrived(app)
         await settle(pilot)
         assert "PAST" not in header(app)
         await pilot.press("left_curly_bracket")
-        arrived(app)
+        tick_until_arrived(app)
         assert app.source.playback is not None
         assert app.source.state.seq == 1
         marks = [mark.position for mark in app.source.playback.history.marks if mark.kind is MarkKind.BOOKMARK]
         assert marks == ([HALF] if "m" in keys else [])
 
 
-def arrived(app: SanctumApp) -> None:
+def tick_until_arrived(app: SanctumApp) -> None:
     """Tick often enough to read a recording and go to the requested moment."""
     for _ in range(10):
         app.source.tick(0.0)
@@ -285,4 +285,4 @@ async def test_deleted_recording_returns_to_the_present(tmp_path: Path, monkeypa
         await settle(pilot)
         assert app.source.playback is None
         assert "RUNNING" in header(app)
-        assert "The past cannot be shown any more" in notices(app)[-1]
+        assert "Cannot show the past any longer" in notices(app)[-1]

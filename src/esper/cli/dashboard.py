@@ -78,19 +78,19 @@ def check_theme(theme: str) -> None:
         raise ConfigError(str(error)) from None
 
 
-def show_dashboard(source: RunSource, look: DisplayOptions, *, env: int = 0, place: str = "overview") -> int:
+def show_dashboard(source: RunSource, look: DisplayOptions, *, env: int = 0, initial_view: str = "overview") -> int:
     """The dashboard, until the user leaves it; its exit code. Raises ConfigError as `check_screen` does.
 
     Args:
         source: what is shown.
         look: how it is to be.
         env: the one under the cursor.
-        place: the view to begin with.
+        initial_view: View that is opened first.
     """
     check_terminal(look.theme)
     from esper.sanctum.app import run_dashboard
 
     try:
-        return run_dashboard(source, **look._asdict(), env=env, place=place)
+        return run_dashboard(source, **look._asdict(), env=env, initial_view=initial_view)
     finally:
         discard_broken_output()  # of the terminal, if it was closed

@@ -36,20 +36,21 @@ from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.view import GoToMoment, ViewState
 
 TICK_INTERVAL_S = 0.2
-"""Seconds between two looks at the source."""
+"""Seconds between two updates from the source."""
 MAX_NOTICES = 3
-"""Of what could not be read, so many are shown; so long that they can be."""
+"""Maximum number of notices about a damaged recording that are shown."""
 NOTICE_SECONDS = 20.0
+"""Seconds for which a notice stays on the screen."""
 _WIDTHS = [(0, "-tiny"), (WIDTH, "-narrow"), (110, "-normal"), (160, "-wide")]
 _HEIGHTS = [(0, "-flat"), (HEIGHT, "-short"), (34, "-medium"), (50, "-tall")]
-"""From which size on a screen has a class; sanctum.tcss says what follows from it."""
+"""Minimum width or height, in cells, from which a screen has a CSS class; see `sanctum.tcss`."""
 
 
 class SanctumApp(App[None]):
-    """Shows a source until the user leaves, or the run that the user ended is over.
+    """Dashboard app. Exits when the user quits, or when the run has ended after a stop request.
 
     Raises:
-        ThemeError: the theme is unknown, or a theme file is broken.
+        ThemeError: The theme is unknown, or a theme file is invalid.
     """
 
     TITLE = "Esper Sanctum"
@@ -68,15 +69,15 @@ class SanctumApp(App[None]):
         bell: bool = False,
         notify: str | None = None,
         env: int = 0,
-        place: str = "overview",
+        initial_view: str = "overview",
     ) -> None:
         super().__init__()
         self.source = source
         self._charset = CharsetFilter(symbols)
-        self.palettes = load_themes(sixteen=self.console.color_system == "standard")
+        self.palettes = load_themes(ansi16=self.console.color_system == "standard")
         palette = find_theme(theme, self.palettes)
         for name in list(self.available_themes):
-            self.unregister_theme(name)  # Textual's own have no colours for stages
+            self.unregister_theme(name)  # Textual's themes have no colours for stages
         for known in self.palettes.values():
             self.register_theme(known.theme)
         self.view = ViewState(source, palette, env, charset=symbols)
@@ -84,17 +85,17 @@ class SanctumApp(App[None]):
         self.playback_actions = PlaybackActions(source, self)
         self.sharing_actions = SharingActions(source, self.view, self)
         self.diagnosis_actions = DiagnosisActions(source, self.view, self, bell=bell, notify_protocol=notify)
-        self._place = place
-        for place in SCREEN_CLASSES:
-            self.add_mode(place, partial(open_screen, place, self.view))
+        self._initial_view = initial_view
+        for name in SCREEN_CLASSES:
+            self.add_mode(name, partial(open_screen, name, self.view))
         self._ticked = 0.0
-        self._warned = 0
+        self._num_warned = 0
         self._state = source.state
         self.set_reactive(SanctumApp.theme, palette.name)
-        self.stylesheet.set_variables(self.get_css_variables())  # the first frame is in these colours already
+        self.stylesheet.set_variables(self.get_css_variables())  # before the first frame is drawn
 
     def on_load(self) -> None:
-        """Handle signals before the terminal is taken over, so that every signal finds it restored."""
+        """Install the signal handlers before Textual changes the terminal, so that every exit restores it."""
         self.run_actions.install_signal_handlers()
 
     def on_unmount(self) -> None:
@@ -102,9 +103,10 @@ class SanctumApp(App[None]):
         self.run_actions.restore_signal_handlers()
 
     def on_ready(self) -> None:
-        """The first frame comes before the engine, whose imports take seconds."""
-        if self._place != self.DEFAULT_MODE:
-            self.call_next(self.run_action, "open_env" if self._place == ENV_VIEW else f"go({self._place!r})")
+        """Start the source after the first frame, because the imports of the engine take seconds."""
+        if self._initial_view != self.DEFAULT_MODE:
+            action = "open_env" if self._initial_view == ENV_VIEW else f"go({self._initial_view!r})"
+            self.call_next(self.run_action, action)
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
@@ -129,35 +131,37 @@ class SanctumApp(App[None]):
             self.refresh_view()
         self.diagnosis_actions.update_stats(now)
         self._warn()
-        if self.source.ghost_run is not None and (news := self.source.ghost_run.pop_message()) is not None:
-            self.notify(news, timeout=NOTICE_SECONDS, markup=False)
+        if self.source.ghost_run is not None and (message := self.source.ghost_run.pop_message()) is not None:
+            self.notify(message, timeout=NOTICE_SECONDS, markup=False)
         for refusal in self.source.requests.pop_refusals() if self.source.requests else ():
             self.notify(refusal, severity="error", markup=False)
 
     def _warn(self) -> None:
-        """Say what of a recording could not be read."""
+        """Notify the user of new damage in the recording."""
         notices = self.source.notices
-        for notice in notices[self._warned : MAX_NOTICES]:
+        for notice in notices[self._num_warned : MAX_NOTICES]:
             self.notify(notice, severity="warning", timeout=NOTICE_SECONDS, markup=False)
-        if len(notices) > MAX_NOTICES >= self._warned:
-            rest = len(notices) - MAX_NOTICES
-            self.notify(f"{rest} more notices: --no-tui prints all.", severity="warning", timeout=NOTICE_SECONDS)
-        self._warned = len(notices)
+        if len(notices) > MAX_NOTICES >= self._num_warned:
+            more = len(notices) - MAX_NOTICES
+            self.notify(f"{more} more notices. --no-tui prints all.", severity="warning", timeout=NOTICE_SECONDS)
+        self._num_warned = len(notices)
 
     def get_driver_class(self) -> type[Driver]:
-        """Textual's; those of a terminal and a page, for one that may be closed."""
+        """Return Textual's driver, or the variant of it that survives a closed terminal or browser."""
         driver = super().get_driver_class()
-        return {LinuxDriver: ResilientDriver, WebDriver: BrowserDriver}.get(driver, driver)
+        if driver is LinuxDriver:
+            return ResilientDriver
+        return BrowserDriver if driver is WebDriver else driver
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's, and the translation into what the terminal can draw."""
+        """Return Textual's filters, plus the translation into the character set of the terminal."""
         filters = super().get_line_filters()
         return filters if self._charset.charset == "braille" else [*filters, self._charset]
 
     def clear_selection(self) -> None:
-        """Textual's; nothing before there is a screen.
+        """Clear the text selection, unless there is no screen yet.
 
-        From Python 3.12 on, Textual mounts an Input of the first screen before that is one (Textual's issue 6444).
+        From Python 3.12 on, Textual mounts an Input of the first screen before the screen is on the stack (issue 6444).
         """
         if self.screen_stack:
             super().clear_selection()
@@ -170,20 +174,20 @@ class SanctumApp(App[None]):
         for screen in reversed(self.screen_stack):
             if isinstance(screen, RunScreen):
                 screen.update()
-                break  # it hides those below; a dialog does not
+                break  # a full screen hides the ones below; a dialog does not
 
     def write_to_terminal(self, sequence: str) -> None:
         """Write an escape sequence to the terminal, between two frames."""
         if self._driver is not None:
-            self._driver.write(sequence)  # in one call: this thread writes each frame in one call, too
+            self._driver.write(sequence)  # each frame is one call too, so that the two never mix
 
     def watch_theme(self, name: str) -> None:
-        """Draw everything in the colours of another theme."""
+        """Redraw everything in the colours of the new theme."""
         self.view.palette = self.palettes[name]
         self.refresh_view()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that go back to the present are for those who are in the past; those that end a run, for a live one."""
+        """Disable End unless the past of a live run is shown or read, and the stop and detach keys in a replay."""
         if action == "rejoin":
             return self.source.live and (self.source.playback is not None or self.playback_actions.is_loading_history)
         if action in {"stop", "detach"}:
@@ -196,7 +200,7 @@ class SanctumApp(App[None]):
         default_namespace: DOMNode | None = None,
         namespaces: Mapping[str, DOMNode] | None = None,
     ) -> bool:
-        """Do what a key says; where that needs a recording that can no longer be read, say so."""
+        """Run an action; if it cannot read the recording, notify the user."""
         try:
             return await super().run_action(action, default_namespace, namespaces)
         except ReadError as error:
@@ -204,11 +208,11 @@ class SanctumApp(App[None]):
             return True
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Commands of the palette: the keys of the app and of what has the focus, and every theme by name."""
+        """Yield the commands of the palette: keys of the app and of the focused widgets, and all themes."""
         focused = {active.binding.id for active in screen.active_bindings.values()}
         for key in KEYS:
-            known = key.priority or key.action == "command_palette"  # a second key for the same, and this list itself
-            if not is_available(key, live=self.source.live) or known:
+            redundant = key.priority or key.action == "command_palette"  # a second key of an action; this palette
+            if redundant or not is_available(key, live=self.source.live):
                 continue
             if key.category in APP_CATEGORIES:
                 yield SystemCommand(key.name.capitalize(), key.description, partial(self.run_action, key.action))
@@ -231,25 +235,25 @@ class SanctumApp(App[None]):
         self.refresh_view()
 
     def action_open_env(self) -> None:
-        """Open the env under the cursor."""
+        """Open the selected env."""
         if self.source.state.envs and not isinstance(self.screen, EnvDetailScreen):
             self.push_screen(EnvDetailScreen(self.view))
 
     def action_go(self, name: str) -> None:
-        """Open the screen of a number key, and close what lies over it."""
+        """Open the screen of a number key, and close all dialogs and env screens."""
         while len(self.screen_stack) > 1:
             self.pop_screen()
         self.switch_mode(name)
 
     def action_help(self) -> None:
-        """The page of keys and symbols."""
+        """Open the help screen."""
         self.push_screen(HelpScreen(self.view, live=self.source.live))
 
     def action_next_theme(self) -> None:
-        """The next theme by name."""
+        """Switch to the next theme."""
         names = list(self.palettes)
         self.theme = names[(names.index(self.theme) + 1) % len(names)]
-        self.notify(f"theme {self.theme}", timeout=2)
+        self.notify(f"Theme {self.theme}", timeout=2)
 
     # Run
 
@@ -258,7 +262,7 @@ class SanctumApp(App[None]):
         self.run_actions.toggle_pause()
 
     def action_step(self) -> None:
-        """Play one step of a paused run."""
+        """Run one step of a paused run."""
         self.run_actions.step()
 
     def action_checkpoint(self) -> None:
@@ -270,21 +274,21 @@ class SanctumApp(App[None]):
         self.run_actions.restore()
 
     async def action_quit(self) -> None:
-        """Leave the dashboard; ask first if that ends the run."""
+        """Leave the dashboard; ask for confirmation if this ends the run."""
         self.run_actions.quit()
 
     def action_stop(self) -> None:
-        """End the run; ask first."""
+        """End the run after a confirmation."""
         self.run_actions.stop()
 
     def action_detach(self) -> None:
-        """Leave a run that trains in another process."""
+        """Leave the dashboard of a run that trains in another process."""
         self.run_actions.detach()
 
     # Time
 
     def action_play(self) -> None:
-        """Play or hold."""
+        """Play or pause the recording."""
         self.playback_actions.toggle_play()
 
     def action_replay_step(self, delta: int) -> None:
@@ -304,7 +308,7 @@ class SanctumApp(App[None]):
         self.playback_actions.seek_start()
 
     def action_replay_end(self) -> None:
-        """Move the playhead to the end; in a live run, to its present."""
+        """Move the playhead to the end; in a live run, return to live."""
         self.playback_actions.seek_end()
 
     def action_rejoin(self) -> None:
@@ -344,11 +348,11 @@ class SanctumApp(App[None]):
     # Diagnosis
 
     def action_anomalies(self) -> None:
-        """Choose one of all anomalies."""
+        """Choose an anomaly to go to."""
         self.diagnosis_actions.show_anomalies()
 
     def action_why(self) -> None:
-        """Show the root cause of the trouble of the selected env."""
+        """Show the root cause of the anomalies of the selected env."""
         self.diagnosis_actions.show_root_cause()
 
     def action_explain(self) -> None:
@@ -364,28 +368,27 @@ def run_dashboard(
     bell: bool,
     notify: str | None,
     env: int = 0,
-    place: str = "overview",
+    initial_view: str = "overview",
 ) -> int:
-    """Show a source until the user leaves. The terminal is restored however it ends.
+    """Run the dashboard until the user quits, and restore the terminal.
 
     Args:
-        source: what is shown.
-        theme: name of the colours.
-        symbols: what it is drawn with, one of `charset.CHARSETS`.
-        bell: ring the terminal's bell when an anomaly begins.
-        notify: how the terminal is asked for notifications of the desktop, one of `NOTIFY_PROTOCOLS`; None: not at all.
-        env: the one under the cursor.
-        place: the view to begin with, one of `bindings.VIEW_NAMES`.
+        source: Source of the run.
+        theme: Name of the theme.
+        symbols: Character set, one of `symbols.CHARSETS`.
+        bell: Ring the bell of the terminal when an anomaly begins.
+        notify: Escape sequence for desktop notifications, one of `NOTIFY_PROTOCOLS`; None to send none.
+        env: Index of the env that is selected first.
+        initial_view: View that is opened first, one of `bindings.VIEW_NAMES`.
 
     Returns:
-        An exit code: 0; 128 + n if signal n said to leave at once; 1 if the dashboard broke down.
+        Exit code: 0; 128 + n if signal n abandoned the run; 1 if the dashboard failed.
 
     Raises:
-        ThemeError: the theme is unknown, or a theme file is broken.
+        ThemeError: The theme is unknown, or a theme file is invalid.
     """
-    app = SanctumApp(
-        source, theme=theme, symbols=detect_charset(symbols), bell=bell, notify=notify, env=env, place=place
-    )
+    charset = detect_charset(symbols)
+    app = SanctumApp(source, theme=theme, symbols=charset, bell=bell, notify=notify, env=env, initial_view=initial_view)
     freeze_loaded_objects()
     app.run()
-    return 1 if app.return_code is None else app.return_code  # None: the thread that reads the keys broke down
+    return 1 if app.return_code is None else app.return_code  # None: the input thread failed

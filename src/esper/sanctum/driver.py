@@ -1,4 +1,4 @@
-"""The terminal, which may be closed at any moment, or cease to take anything."""
+"""Textual drivers for terminals and browser connections that may close or freeze at any time."""
 
 from __future__ import annotations
 
@@ -14,69 +14,69 @@ if TYPE_CHECKING:
     from textual.app import App
 
 MAX_PENDING_CHARS = 1 << 20
-"""Characters that wait for a terminal: those of several frames of a large one. What is more is dropped."""
+"""Maximum number of characters waiting for the terminal, enough for several frames of a large one."""
 EXIT_DRAIN_S = 1.0
-"""Seconds for which a terminal is waited for that is to be left as it was."""
+"""Maximum seconds to wait at exit until the terminal has been restored."""
 
 
 class ResilientDriver(LinuxDriver):
-    """Textual's driver, for a terminal that may be closed, or frozen: open, but nobody reads what is written to it.
+    """Terminal driver that survives a closed terminal, or a frozen one, whose output is not read.
 
-    Textual's own writes in a thread, behind a queue with room for 30 pieces. An error would end that thread, and a
-    frozen terminal hold it up; further pieces would fill the queue, and the app, with its signals and its exit, would
-    wait for room in it for ever. Here that thread has nothing to do.
+    Textual's driver writes in a thread that reads from a queue of 30 items. A write error ends that thread, and a
+    frozen terminal blocks it. The queue then fills up, and the app blocks forever, including its signal handlers and
+    its exit. This driver leaves that queue empty, and writes with `OutputThread`.
     """
 
     def __init__(
         self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
-        assert self._file is not None  # it is stderr, as it was when the process began
+        assert self._file is not None  # stderr at process start
         self._output = OutputThread(self._file.fileno(), self._file.encoding)
 
     def write(self, data: str) -> None:
-        """Have it written, soon."""
+        """Queue data for the terminal."""
         self._output.write(data)
 
     @property
     def closed(self) -> bool:
-        """Whether the terminal is gone: it takes nothing any more, or is none."""
+        """True if a write has failed, or the input is no longer a terminal."""
         return self._output.closed or (self.input_tty and not os.isatty(self.fileno))
 
     def consume_dropped(self) -> bool:
-        """Whether frames were dropped since the last time, and the terminal takes them again: it has to be redrawn."""
+        """Return True if the screen must be redrawn: frames were dropped, and the terminal accepts output again."""
         return self._output.consume_dropped()
 
     def close(self) -> None:
-        """Leave the terminal: what was written has come to it, unless it is frozen."""
+        """Restore the terminal, and wait for the output unless the terminal is frozen."""
         super().close()
         self._output.drain(EXIT_DRAIN_S)
 
     def _sigcont_application(self, *_: object) -> None:
-        # A terminal that is closed continues its processes, whether they were suspended or not. Textual would begin
-        # anew, with a second thread for the keys, and end only one of them.
+        # A closing terminal sends SIGCONT to all its processes, suspended or not. Textual would then start a second
+        # input thread, and later stop only one of the two.
         if self._must_signal_resume or not self.closed:
             super()._sigcont_application()
 
 
 class BrowserDriver(WebDriver):
-    """Textual's driver, for a page whose server may be killed: without one, a dashboard would go on for nobody."""
+    """Driver of a dashboard in a browser, which exits when its web server is gone."""
 
     def run_input_thread(self) -> None:
-        """Take what is typed, until it is left or the pipe of the server ends: then nobody looks on."""
+        """Read the input; when the app exits or the pipe of the server closes, exit."""
         super().run_input_thread()
         self._app.post_message(ExitApp())
 
 
 class OutputThread:
-    """What is written to a terminal, by a thread of its own, so that nobody who writes is held up.
+    """Thread that writes to a terminal, so that no caller blocks.
 
-    What waits for longer than there is room for it is dropped, in whole pieces, so that no sequence is torn. From the
-    first error on, everything goes nowhere.
+    If more than `MAX_PENDING_CHARS` characters wait, all waiting writes are dropped; whole writes, so that no escape
+    sequence is cut. After the first write error, all output is discarded.
 
     Args:
-        descriptor: of the terminal.
-        encoding: of what is written.
+        descriptor: File descriptor of the terminal.
+        encoding: Encoding of the terminal.
     """
 
     def __init__(self, descriptor: int, encoding: str) -> None:
@@ -84,46 +84,46 @@ class OutputThread:
         self._descriptor = descriptor
         self._encoding = encoding
         self._changed = threading.Condition()
-        self._waiting: list[str] = []
-        self._size = 0
+        self._pending: list[str] = []
+        self._pending_chars = 0
         self._busy = False
-        self._lost = False
-        # A daemon, since nothing can end the write to a frozen terminal; it holds no lock in it that an exit waits for.
+        self._dropped = False
+        # A daemon, because a write to a frozen terminal cannot be interrupted. It holds no lock that the exit needs.
         threading.Thread(target=self._run, name="terminal", daemon=True).start()
 
     def write(self, text: str) -> None:
-        """Have it written, soon."""
+        """Queue a text for the terminal."""
         with self._changed:
-            if self._size + len(text) > MAX_PENDING_CHARS:
-                self._waiting, self._size, self._lost = [], 0, True
-            self._waiting.append(text)
-            self._size += len(text)
+            if self._pending_chars + len(text) > MAX_PENDING_CHARS:
+                self._pending, self._pending_chars, self._dropped = [], 0, True
+            self._pending.append(text)
+            self._pending_chars += len(text)
             self._changed.notify_all()
 
     def consume_dropped(self) -> bool:
-        """Whether anything was dropped since the last time; told once all that is left of it was written."""
+        """Return True once after output was dropped, as soon as all remaining output is written."""
         with self._changed:
-            lost = self._lost and self._idle
-            self._lost = self._lost and not lost
-            return lost
+            dropped = self._dropped and self._idle
+            self._dropped = self._dropped and not dropped
+            return dropped
 
     def drain(self, seconds: float) -> None:
-        """Wait until everything was written, but no longer than this."""
+        """Wait until everything has been written, at most `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: self._idle, seconds)
 
     @property
     def _idle(self) -> bool:
-        return not self._waiting and not self._busy
+        return not self._pending and not self._busy
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._waiting)
-                text = "".join(self._waiting)
-                self._waiting, self._size, self._busy = [], 0, True
+                self._changed.wait_for(lambda: self._pending)
+                text = "".join(self._pending)
+                self._pending, self._pending_chars, self._busy = [], 0, True
             if not self.closed:
                 self._send(text.encode(self._encoding, "backslashreplace"))
 

@@ -1,7 +1,7 @@
 """Filter and sort order of the envs.
 
-A filter is a few terms, all of which must hold: `acc<0.5`, `stage:blending`, `device:cuda:1`, `anomaly`, a number of
-an env, or any text that stands in its row.
+A filter is a list of terms separated by spaces; an env must match all of them. A term is a comparison (`acc<0.5`),
+`stage:blending`, `device:cuda:1`, `blueprint:norm`, `op:cull`, `anomaly`, an env number, or a text in the env's row.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from esper.telemetry.events import EnvStepped, SlotReading
 from esper.telemetry.state import EnvState, RunState
 
 EnvPredicate: TypeAlias = Callable[[EnvState, str | None], bool]
-"""Whether an env is to be shown; given it, and the severity of its worst anomaly."""
+"""Returns True if an env matches. Arguments: the env, and the severity of its worst anomaly or None."""
 
 
 class FilterError(ValueError):
-    """A filter cannot be understood; the message is one sentence that says why and what there is."""
+    """A filter term is invalid; the message names the term and the valid ones."""
 
 
 def _of_step(value: Callable[[EnvStepped], float | None]) -> Callable[[EnvState], float | None]:
@@ -42,7 +42,7 @@ NUMERIC_FIELDS: dict[str, Callable[[EnvState], float | None]] = {
     "value": _of_step(lambda step: step.value),
     "skips": _of_step(lambda step: sum(step.skipped.values())),
 }
-"""What a filter can compare, by name."""
+"""Numbers that a filter can compare and the table can sort by. None if not measured."""
 _COMPARE = {
     "<": operator.lt,
     "<=": operator.le,
@@ -55,14 +55,14 @@ _COMPARISON = re.compile(r"([^<>=!:]*)(<=|>=|!=|<|>|=)(.*)")
 
 
 def parse_filter(text: str, lanes: Sequence[str]) -> EnvPredicate:
-    """The meaning of a filter; of an empty one, that every env is shown.
+    """Parse a filter; an empty filter matches every env.
 
     Args:
-        text: what was typed.
-        lanes: names of the devices of the run.
+        text: Filter as the user typed it.
+        lanes: Lane names of the run.
 
     Raises:
-        FilterError: a term has no meaning.
+        FilterError: A term is invalid.
     """
     terms = [_term(word, lanes) for word in text.lower().split()]
     return lambda env, severity: all(term(env, severity) for term in terms)
@@ -77,7 +77,7 @@ def _term(word: str, lanes: Sequence[str]) -> EnvPredicate:
     if colon and kind in _KIND_TERMS:
         return _KIND_TERMS[kind](value, lanes)
     if colon and not any(word in lane for lane in lanes):
-        raise FilterError(f"there is no '{kind}:' to filter by; {suggest(kind, _KIND_TERMS)}")
+        raise FilterError(f"unknown filter '{kind}:'; {suggest(kind, _KIND_TERMS)}")
     if word.isdecimal():
         number = int(word)
         return lambda env, _: env.env == number
@@ -86,11 +86,11 @@ def _term(word: str, lanes: Sequence[str]) -> EnvPredicate:
 
 def _comparison(name: str, symbol: str, value: str) -> EnvPredicate:
     if name not in NUMERIC_FIELDS:
-        raise FilterError(f"there is no number '{name}' to compare; {suggest(name, NUMERIC_FIELDS)}")
-    bound, compare, of = _number(name, value), _COMPARE[symbol], NUMERIC_FIELDS[name]
+        raise FilterError(f"unknown number '{name}'; {suggest(name, NUMERIC_FIELDS)}")
+    bound, compare, measure = _number(name, value), _COMPARE[symbol], NUMERIC_FIELDS[name]
 
     def holds(env: EnvState, _: str | None) -> bool:
-        measured = of(env)
+        measured = measure(env)
         if measured is None:
             return False
         if math.isnan(bound):
@@ -101,14 +101,14 @@ def _comparison(name: str, symbol: str, value: str) -> EnvPredicate:
 
 
 def _number(name: str, text: str) -> float:
-    """A number as people write it here: 0.5, 50%, 2^15, nan."""
+    """Parse a number: 0.5, 50%, 2^15 or nan."""
     base, power, exponent = text.partition("^")
     try:
         if power:
             return float(base) ** float(exponent)
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except (ValueError, OverflowError, ZeroDivisionError):
-        raise FilterError(f"'{name}' is compared with a number, as in {name}<0.5; '{text}' is none") from None
+        raise FilterError(f"expected a number after '{name}', as in {name}<0.5; got '{text}'") from None
 
 
 def _at_stage(value: str, _: Sequence[str]) -> EnvPredicate:
@@ -133,7 +133,7 @@ def _with_op(value: str, _: Sequence[str]) -> EnvPredicate:
 
 def _on_device(value: str, lanes: Sequence[str]) -> EnvPredicate:
     if not value or not any(lane.startswith(value) for lane in lanes):
-        raise FilterError(f"there is no device '{value}'; {suggest(value, dict.fromkeys(lanes))}")
+        raise FilterError(f"unknown device '{value}'; {suggest(value, dict.fromkeys(lanes))}")
     exact = value in lanes
     return lambda env, _: env.lane == value if exact else env.lane.startswith(value)
 
@@ -143,11 +143,11 @@ _KIND_TERMS = {"stage": _at_stage, "device": _on_device, "blueprint": _of_bluepr
 
 def _check(value: str | None, known: Sequence[str], what: str) -> None:
     if value is not None and value not in known:
-        raise FilterError(f"there is no {what} '{value}'; {suggest(value, known)}")
+        raise FilterError(f"unknown {what} '{value}'; {suggest(value, known)}")
 
 
 def _row_text(env: EnvState) -> str:
-    """What stands in the row of an env."""
+    """Return the texts in the row of an env, in lower case."""
     words = [f"{env.env:02d}", env.lane]
     if env.stepped is not None:
         words.append(env.stepped.op)
@@ -159,9 +159,16 @@ def _row_text(env: EnvState) -> str:
 def sort_envs(
     envs: Sequence[EnvState], value: Callable[[EnvState], float | None], *, descending: bool, first: frozenset[int]
 ) -> list[int]:
-    """Numbers of the envs by a value: `first` before all others, what is not a number next, what is missing last."""
+    """Return env indices sorted by a value.
 
-    def place(env: EnvState) -> tuple[bool, int, float, int]:
+    Args:
+        envs: Envs to sort.
+        value: Value to sort by; None if not measured. NaN sorts before all numbers, None after them.
+        descending: Put the largest number first.
+        first: Envs that come before all others, such as pinned ones.
+    """
+
+    def sort_key(env: EnvState) -> tuple[bool, int, float, int]:
         measured = value(env)
         if measured is None:
             return env.env not in first, 2, 0.0, env.env
@@ -169,21 +176,24 @@ def sort_envs(
             return env.env not in first, 0, 0.0, env.env
         return env.env not in first, 1, -measured if descending else measured, env.env
 
-    return [env.env for env in sorted(envs, key=place)]
+    return [env.env for env in sorted(envs, key=sort_key)]
 
 
 def worst_severity_by_env(state: RunState) -> dict[int, str]:
-    """Of each env with an anomaly, that of the worst."""
+    """Return the severity of the worst active anomaly of each env that has one."""
     active = reversed(state.active_anomalies())
     return {a.found.env: a.found.severity for a in active if a.found.env is not None}
 
 
 def worst_env(envs: Sequence[EnvState], severities: Mapping[int, str]) -> int | None:
-    """The env that wants a look most: by its anomalies, then by an accuracy that is no number, then by a low one."""
+    """Return the worst env: by severity of its anomalies, then by a NaN accuracy, then by a low accuracy.
 
-    def place(env: EnvState) -> tuple[int, bool, float]:
+    None if there are no envs.
+    """
+
+    def badness(env: EnvState) -> tuple[int, bool, float]:
         accuracy = env.stepped.accuracy if env.stepped else math.inf
         known = severities.get(env.env)
         return 0 if known == "error" else 1 if known else 2, not math.isnan(accuracy), accuracy
 
-    return min(envs, key=place).env if envs else None
+    return min(envs, key=badness).env if envs else None

@@ -1,4 +1,4 @@
-"""Where the dashboard's RunState comes from: a run in progress, or a recording of one."""
+"""Sources of the run state that the dashboard shows: a run in this or another process, or a recording."""
 
 from __future__ import annotations
 
@@ -17,164 +17,174 @@ from esper.sanctum.requests import PendingRequests, RemotePendingRequests, Reque
 from esper.telemetry.state import Keyframe, Record, RunState
 
 READ_BUDGET_S = 0.08
-"""Seconds of a tick that go into reading on, while a recording is not read to its end."""
+"""Maximum seconds per tick spent on reading a recording."""
 
 
 class RunSource(Protocol):
-    """What the dashboard shows. Read `state` anew each time: it may be replaced by another object."""
+    """Source of the run state that the dashboard shows.
+
+    Read `state` again at each use: a keyframe, a seek or a restore replaces the object.
+    """
 
     live: bool
-    """Whether the run goes on without us, as against a recording."""
+    """True for a run, False for a recording."""
     attached: bool
-    """Whether it goes on in another process, also when we leave."""
+    """True if the run trains in another process, and continues when the dashboard exits."""
 
     @property
     def state(self) -> RunState:
-        """What is true now."""
+        """State on the screen: at the playhead if there is one, else of the run now."""
         ...
 
     @property
     def requests(self) -> PendingRequests | None:
-        """The way to the engine; None where there is none to ask."""
+        """Pending requests to the engine; None for a recording."""
         ...
 
     @property
     def live_state(self) -> RunState:
-        """What is true of the run itself: not `state`, while one looks at its past."""
+        """Present state of the run; differs from `state` while the past of a live run is shown."""
         ...
 
     @property
     def playback(self) -> Playback | None:
-        """The play head of a recording, or over the past of a live run; None in its present."""
+        """Playhead of a recording or of the past of a live run; None while its present is shown."""
         ...
 
     def start_playback(self) -> str | None:
-        """Have a play head made, now or within the next ticks; where that cannot be, one sentence that says why."""
+        """Open the past of a live run, now or within the next ticks. Return a message if that is impossible."""
         ...
 
     def return_to_live(self) -> None:
-        """Leave the past of a live run for its present."""
+        """Show the present of a live run again."""
         ...
 
     @property
     def directory(self) -> Path | None:
-        """Of the recording; None while there is none."""
+        """Run directory or recording file; None before the run is set up."""
         ...
 
     @property
     def ghost_run(self) -> GhostRun | None:
-        """Another run that goes along as a ghost."""
+        """Ghost run that is overlaid on a replay; None if there is none."""
         ...
 
     @property
     def alive(self) -> bool:
-        """Whether an engine is at work."""
+        """True while the engine runs."""
         ...
 
     @property
     def failure(self) -> str | None:
-        """Why the run could not even be set up; the caller prints it once the terminal is restored."""
+        """Error that ends the dashboard; None if there is none. The caller prints it once the terminal is restored."""
         ...
 
     @property
     def following(self) -> bool:
-        """Whether the end of a recording is shown, and will be when there is more of it."""
+        """True if the end of a recording is shown, and the view moves on as the recording grows."""
         ...
 
     @property
     def notices(self) -> Sequence[str]:
-        """What of a recording could not be read, or was skipped: sentences for people, ever more of them."""
+        """Messages about damaged or skipped parts of the recording. The sequence only grows."""
         ...
 
     def start(self) -> None:
-        """Begin; called once, when the first frame is on the screen."""
+        """Start the source. Called once, after the first frame."""
         ...
 
     def tick(self, seconds: float) -> bool:
-        """Fold what has come in the last `seconds`; True if there is anything new to see."""
+        """Apply the events of the last `seconds`, and return True if the screen must be updated."""
         ...
 
 
 def run_has_ended(source: RunSource) -> bool:
-    """Whether nothing more will come from an engine."""
+    """Return True if the run has ended or its engine is gone."""
     return source.live_state.status in TERMINAL_STATUSES or not source.alive
 
 
 class RunHandle(Protocol):
-    """A run in this process, with the engine in a thread of its own."""
+    """Run whose engine a live source starts and reads from."""
 
     records: queue.SimpleQueue[Record]
     fatal_error: str | None
-    """Set when the run could not be set up."""
+    """Error message if the run could not be set up, else None."""
 
     @property
     def directory(self) -> Path | None:
-        """Of the run, once it is set up."""
+        """Run directory; None before the run is set up."""
         ...
 
     @property
     def control(self) -> RequestSink:
-        """Where the engine is asked."""
+        """Queue that accepts requests for the engine."""
         ...
 
     @property
     def is_engine_alive(self) -> bool:
-        """Whether the engine's thread runs."""
+        """True while the engine runs."""
         ...
 
     def start(self) -> None:
-        """Start the engine's thread. Torch is imported in there."""
+        """Start the engine in a thread, which also imports torch."""
         ...
 
 
 class LiveSource:
-    """A run in this process."""
+    """Source of a run that trains in this process.
+
+    Args:
+        run: The run.
+    """
 
     live = True
     following = False
     attached = False
     ghost_run = None
 
-    def __init__(self, session: RunHandle) -> None:
-        self._session = session
+    def __init__(self, run: RunHandle) -> None:
+        self._run = run
         self.live_state = RunState()
         self.playback: Playback | None = None
         self.notices: list[str] = []
         self._past: Playback | None = None
-        """The play head that was there last: it keeps what was read, and the bookmarks."""
+        """Last playback. Kept because it holds the history that was read, and the bookmarks."""
         self._entering = False
-        """It is to be shown as soon as everything is read."""
-        self.requests: PendingRequests = PendingRequests(session.control)
+        """True while the past is read before it is shown."""
+        self.requests: PendingRequests = PendingRequests(run.control)
         self._started = False
 
     @property
     def state(self) -> RunState:
-        """What is true now, or was true where one looks back to."""
+        """State at the playhead; present state if there is none."""
         return self.live_state if self.playback is None else self.playback.state
 
     @property
     def alive(self) -> bool:
-        """Whether the engine is at work, or will be once started."""
-        return not self._started or self._session.is_engine_alive
+        """True if the engine runs, or has not been started yet."""
+        return not self._started or self._run.is_engine_alive
 
     @property
     def directory(self) -> Path | None:
-        """Of the run, once it is set up."""
-        return self._session.directory
+        """Run directory; None before the run is set up."""
+        return self._run.directory
 
     @property
     def failure(self) -> str | None:
-        """Why the run could not be set up."""
-        return self._session.fatal_error
+        """Error message if the run could not be set up, else None."""
+        return self._run.fatal_error
 
     def start(self) -> None:
-        """Start the engine's thread."""
-        self._session.start()
+        """Start the engine."""
+        self._run.start()
         self._started = True
 
     def tick(self, seconds: float) -> bool:
-        """Fold what has come; only that, so that a fast engine cannot hold the screen."""
-        records = self._session.records
+        """Apply the waiting events, and move the playback.
+
+        Events that arrive meanwhile wait for the next tick, so that a fast engine cannot block the screen.
+        """
+        records = self._run.records
         count = records.qsize()
         for _ in range(count):
             record = records.get_nowait()
@@ -186,14 +196,14 @@ class LiveSource:
         try:
             moved = self._advance_playback(seconds)
         except ReadError as error:
-            self.notices.append(f"The past cannot be shown any more: {error}")
+            self.notices.append(f"Cannot show the past any longer: {error}")
             self.return_to_live()
             self._past = None
             moved = True
         return count > 0 or moved
 
     def _advance_playback(self, seconds: float) -> bool:
-        """Read on, and play, in the past; True if that changed anything. Raises ReadError."""
+        """Read and play the past, and return True if anything has changed. Raises `ReadError`."""
         if self._entering:
             self._enter()
         playback = self.playback
@@ -205,21 +215,21 @@ class LiveSource:
         return before != (playback.position, playback.length, playback.playing, playback.speed)
 
     def start_playback(self) -> str | None:
-        """Open what the run has recorded so far, at its end: a long recording within the next ticks."""
+        """Open the recording so far, at its end; a long recording opens within the next ticks."""
         if self.playback is None and not self._entering:
-            if self._session.directory is None:
-                return "Nothing is recorded yet."
+            if self._run.directory is None:
+                return "No recording yet."
             try:
                 self._enter()
             except ReadError as error:
-                return f"The past cannot be shown: {error}"
+                return f"Cannot show the past: {error}"
         return None
 
     def _enter(self) -> None:
-        """Read on, and show the end of the past once it is reached. Raises ReadError."""
-        assert self._session.directory is not None
+        """Continue to read the past, and show its end once all is read. Raises `ReadError`."""
+        assert self._run.directory is not None
         if self._past is None:
-            self._past = Playback(open_history(self._session.directory, READ_BUDGET_S))
+            self._past = Playback(open_history(self._run.directory, READ_BUDGET_S))
         else:
             self._past.poll(READ_BUDGET_S)
         self._entering = not self._past.history.is_fully_read
@@ -229,13 +239,17 @@ class LiveSource:
             self.playback.seek_end()
 
     def return_to_live(self) -> None:
-        """Show the present again, or stay in it."""
+        """Show the present again, and cancel the opening of the past."""
         self.playback = None
         self._entering = False
 
 
 class AttachSource(LiveSource):
-    """A run in another process."""
+    """Source of a run that trains in another process.
+
+    Args:
+        session: Connection to the run.
+    """
 
     attached = True
 
@@ -244,23 +258,23 @@ class AttachSource(LiveSource):
         self.session = session
         self.requests = RemotePendingRequests(session.control, read_only=session.read_only)
         self.notices = session.notices
-        self._asked = ""
+        self._pending_text = ""
 
     def tick(self, seconds: float) -> bool:
-        """Fold what has come. What was asked may be acknowledged, or refused, while nothing comes."""
+        """Apply the waiting events. Return True also if a request was acknowledged or refused without an event."""
         changed = super().tick(seconds)
-        asked, self._asked = self._asked, self.requests.text
-        return changed or asked != self._asked
+        previous, self._pending_text = self._pending_text, self.requests.text
+        return changed or previous != self._pending_text
 
 
 class ReplaySource:
-    """A recording.
+    """Source of a recording.
 
     Args:
-        playback: of it.
-        hold: stay where it is until someone plays.
-        follow: begin at its end, and read on while it is written.
-        rival: another run that goes along as a ghost.
+        playback: Playback of the recording.
+        hold: Start paused at the current position.
+        follow: Start at the end, and read on while the recording is written.
+        ghost_run: Ghost run to overlay on the replay.
     """
 
     live = False
@@ -269,10 +283,10 @@ class ReplaySource:
     alive = False
 
     def __init__(
-        self, playback: Playback, *, hold: bool = False, follow: bool = False, rival: GhostRun | None = None
+        self, playback: Playback, *, hold: bool = False, follow: bool = False, ghost_run: GhostRun | None = None
     ) -> None:
         self.playback = playback
-        self.ghost_run = rival
+        self.ghost_run = ghost_run
         self.failure: str | None = None
         self._hold = hold
         self._follow = follow
@@ -280,32 +294,32 @@ class ReplaySource:
 
     @property
     def state(self) -> RunState:
-        """What was true at the play head."""
+        """State at the playhead."""
         return self.playback.state
 
     @property
     def directory(self) -> Path:
-        """Of the run, or the one file that it is."""
+        """Run directory or recording file."""
         return self.playback.history.path
 
     @property
     def notices(self) -> Sequence[str]:
-        """What of it could not be read, or was skipped."""
+        """Messages about damaged or skipped parts of the recording."""
         return self.playback.history.notices
 
     @property
     def live_state(self) -> RunState:
-        """A recording has no other present than what it shows."""
+        """State at the playhead, because a recording has no present."""
         return self.playback.state
 
     def start_playback(self) -> None:
-        """There is a play head already."""
+        """Do nothing: a recording always has a playback."""
 
     def return_to_live(self) -> None:
-        """There is no present to go to."""
+        """Do nothing: a recording has no present."""
 
     def start(self) -> None:
-        """Let it play, hold, or go to its end."""
+        """Play, stay paused, or go to the end, as set."""
         if self._follow:
             self.playback.seek_end()
         else:
@@ -313,11 +327,11 @@ class ReplaySource:
 
     @property
     def following(self) -> bool:
-        """Whether the end is shown, and will be when there is more."""
+        """True if the end is shown, and the view moves on as the recording grows."""
         return self._follow and self.playback.position == self.playback.length
 
     def tick(self, seconds: float) -> bool:
-        """Move the play head on, if it plays; take in what was written since."""
+        """Read new events, and move the playhead if it plays. Return True if anything has changed."""
         playback = self.playback
         try:
             if self._follow or not playback.history.is_fully_read:
@@ -328,7 +342,7 @@ class ReplaySource:
                 self.ghost_run.follow(playback.state, READ_BUDGET_S)
         except ReadError as error:
             self.failure = str(error)
-        place = (playback.position, playback.length, playback.playing, playback.speed)
-        seen = (*place, self.ghost_run and self.ghost_run.comparison_label)
+        position = (playback.position, playback.length, playback.playing, playback.speed)
+        seen = (*position, self.ghost_run and self.ghost_run.comparison_label)
         changed, self._seen = seen != self._seen, seen
         return changed

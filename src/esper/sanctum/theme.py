@@ -1,7 +1,7 @@
-"""Themes: one TOML file each, the fields of a Textual theme plus the colours that mean something here.
+"""Colour themes, one TOML file each, and palettes for 16-colour terminals.
 
-A file is shipped with the package, or is the user's own; the user's wins where both have the name. The name of a
-theme is the name of its file.
+A theme file has the fields of a Textual theme, and the colours of text, stages and severities. The name of a theme is
+the name of its file. Files of the user take precedence over files of the package with the same name.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rich.style import Style
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
+from esper.domain import Stage
 from esper.formatting import suggest
-from esper.sanctum.symbols import STAGES
 
 DEFAULT_THEME = "sanctum-dark"
 
@@ -27,15 +27,18 @@ _SERIES = {
     True: ("#56b4e9", "#2fbf8f", "#cc79a7", "#d9cf5b", "#8f9cf0", "#e69f00", "#9aa4ad", "#e0734a"),
     False: ("#0072b2", "#007a58", "#a84c80", "#857a00", "#4a55b8", "#a86f00", "#5c666f", "#b8480f"),
 }
-"""Colours of curves that share a chart, on dark and on light ground: Okabe and Ito's, who can be told apart by all."""
+"""Colours of curves that share a chart. Keyed by whether the background is dark.
+
+From the palette of Okabe and Ito, which people with colour vision deficiency can also tell apart.
+"""
 
 
 class ThemeError(ValueError):
-    """A theme cannot be had; the message is one sentence that says which, where, and what to do."""
+    """A theme is unknown or its file is invalid; the message names the theme, the file and the key."""
 
 
 class TextColours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Four degrees of attention, from what moves to what only holds the place."""
+    """Text colours in four degrees, from the most to the least noticeable."""
 
     bright: str
     normal: str
@@ -44,7 +47,7 @@ class TextColours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StageColours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One colour for each stage of a seed's life."""
+    """Colours of the stages of a slot."""
 
     dormant: str
     germinated: str
@@ -57,7 +60,7 @@ class StageColours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SeverityColours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is fine, what wants a look, what wants an act."""
+    """Colours of the severities: normal, warning, error."""
 
     info: str
     warning: str
@@ -65,71 +68,72 @@ class SeverityColours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ThemeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of a theme file."""
+    """Content of a theme file."""
 
     dark: bool
     background: str
     surface: str
     panel: str
-    """Also the background of the selected row."""
+    """Background of panels and of the selected row."""
     foreground: str
     primary: str
-    """Curves, bars and keys."""
+    """Colour of curves, bars and keys."""
     secondary: str
     accent: str
     text: TextColours
     stages: StageColours
     severities: SeverityColours
     variables: dict[str, str] = {}
-    """CSS variables of Textual."""
+    """Values of Textual's CSS variables."""
 
 
 @dataclass(frozen=True)
 class Palette:
-    """The styles of a theme, by the role that a text plays on the screen."""
+    """Styles of a theme. A role, such as "dim" or "warning", names each style."""
 
     name: str
     styles: dict[str, Style]
+    """Styles keyed by role."""
     selected_styles: dict[str, Style]
-    """The same roles on the selected row."""
+    """Styles on the selected row, keyed by role."""
     theme: Theme
-    """What Textual draws its own widgets with."""
+    """Theme of Textual's own widgets."""
 
     def __getitem__(self, role: str) -> Style:
         return self.styles[role]
 
 
 class _DerivedColours(NamedTuple):
-    """What a file does not say, since it follows from what it says."""
+    """Colours that are computed from those of a theme file."""
 
-    spark: str
+    sparkline: str
     areas: tuple[str, ...]
-    """Under the curves of a chart."""
+    """Colours of the areas under the curves of a chart."""
     series: tuple[str, ...]
-    """The curves."""
+    """Colours of the curves of a chart."""
     ranks: tuple[str, ...]
-    """From the worst to the best."""
+    """Colours of a ranking, from the worst to the best."""
 
 
-def load_themes(*, sixteen: bool = False) -> dict[str, Palette]:
-    """All themes by name, the default first, then by name.
+def load_themes(*, ansi16: bool = False) -> dict[str, Palette]:
+    """Load all themes, keyed by name: the default theme first, then in the order of their names.
 
     Args:
-        sixteen: as far as sixteen colours go.
+        ansi16: Replace the colours by the palette for 16-colour terminals.
 
     Raises:
-        ThemeError: a file cannot be read, or a key of it is wrong.
+        ThemeError: A theme file cannot be read, or has an invalid key.
     """
     files = {path.stem: path for folder in _folders() for path in sorted(folder.glob("*.toml"))}
     names = sorted(files, key=lambda name: (name != DEFAULT_THEME, name))
-    return {name: _load(files[name], sixteen) for name in names}
+    return {name: _load(files[name], ansi16=ansi16) for name in names}
 
 
 def find_theme(name: str, themes: dict[str, Palette]) -> Palette:
-    """The theme of that name.
+    """Return the theme with a name.
 
     Raises:
-        ThemeError: there is none.
+        ThemeError: The name is unknown.
     """
     if name in themes:
         return themes[name]
@@ -137,22 +141,25 @@ def find_theme(name: str, themes: dict[str, Palette]) -> Palette:
 
 
 def user_folder() -> Path:
-    """Where a user's own theme files are looked for."""
+    """Return the folder of the user's theme files."""
     return platformdirs.user_config_path("esper-sanctum") / "themes"
 
 
 def _folders() -> list[Path]:
-    """Folders with theme files; a later one wins. An installed package has them inside, a checkout at its root."""
+    """Return the folders with theme files; later ones take precedence.
+
+    An installed package contains them; a checkout has them in its root.
+    """
     package = Path(__file__).resolve().parents[1]
     return [package / "themes", package.parents[1] / "themes", user_folder()]
 
 
-def _load(path: Path, sixteen: bool) -> Palette:
+def _load(path: Path, *, ansi16: bool) -> Palette:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         file = msgspec.convert(values, ThemeFile)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ThemeError(f"theme file {path} cannot be read: {error}") from error
+        raise ThemeError(f"cannot read theme file {path}: {error}") from error
     except msgspec.ValidationError as error:
         reason, _, where = str(error).partition(" - at `$.")
         key = f"{where.rstrip('`')}: " if where else ""
@@ -161,16 +168,16 @@ def _load(path: Path, sixteen: bool) -> Palette:
         try:
             Color.parse(colour)
         except ColorParseError as error:
-            raise ThemeError(f"theme file {path}: {key}: {colour!r} is no colour; write it as '#7aa2f7'") from error
-    if sixteen:
-        chosen = ANSI16_DARK if file.dark else ANSI16_LIGHT
-        shades = _DerivedColours(chosen.spark, chosen.series, chosen.series, chosen.ranks)
-        return _palette(path.stem, msgspec.convert(chosen.file, ThemeFile), shades)
+            raise ThemeError(f"theme file {path}: {key}: invalid colour {colour!r}; write it as '#7aa2f7'") from error
+    if ansi16:
+        palette = ANSI16_DARK if file.dark else ANSI16_LIGHT
+        derived = _DerivedColours(palette.sparkline, palette.series, palette.series, palette.ranks)
+        return _palette(path.stem, msgspec.convert(palette.file, ThemeFile), derived)
     return _palette(path.stem, file, _derive_colours(file))
 
 
 def _colours(file: ThemeFile) -> list[tuple[str, str]]:
-    """Every colour of a file, with its key."""
+    """Return the key and value of every colour in a file."""
     found: list[tuple[str, str]] = []
     for key, value in msgspec.structs.asdict(file).items():
         if isinstance(value, str):
@@ -181,18 +188,18 @@ def _colours(file: ThemeFile) -> list[tuple[str, str]]:
 
 
 def _derive_colours(file: ThemeFile) -> _DerivedColours:
-    ground, series = Color.parse(file.background), _SERIES[file.dark]
+    background, series = Color.parse(file.background), _SERIES[file.dark]
     calm, worst, best = map(Color.parse, (file.text.dim, file.severities.warning, file.primary))
     ranks = (calm.blend(worst, 0.6), calm.blend(worst, 0.3), calm, calm.blend(best, 0.5), best)
     return _DerivedColours(
-        spark=ground.blend(best, 0.5).hex,
-        areas=tuple(ground.blend(Color.parse(colour), 0.6).hex for colour in series),
+        sparkline=background.blend(best, 0.5).hex,
+        areas=tuple(background.blend(Color.parse(colour), 0.6).hex for colour in series),
         series=series,
         ranks=tuple(colour.hex for colour in ranks),
     )
 
 
-def _palette(name: str, file: ThemeFile, shades: _DerivedColours) -> Palette:
+def _palette(name: str, file: ThemeFile, derived: _DerivedColours) -> Palette:
     background = Color.parse(file.background)
 
     def style(colour: str, *, bold: bool | None = None, reverse: bool | None = None) -> Style:
@@ -209,7 +216,7 @@ def _palette(name: str, file: ThemeFile, shades: _DerivedColours) -> Palette:
         "title": style(text.bright, bold=True),
         "head": style(text.dim),
         "curve": style(file.primary),
-        "spark": style(shades.spark),
+        "spark": style(derived.sparkline),
         "band": style(file.secondary),
         "key": style(file.primary, bold=True),
         "info": style(severities.info),
@@ -218,11 +225,12 @@ def _palette(name: str, file: ThemeFile, shades: _DerivedColours) -> Palette:
         "error": style(severities.error, bold=True, reverse=True),
         "bad": style(severities.error, bold=True, reverse=True),
     }
-    for role, colours in (("series", shades.series), ("area", shades.areas), ("rank", shades.ranks)):
+    for role, colours in (("series", derived.series), ("area", derived.areas), ("rank", derived.ranks)):
         for index, colour in enumerate(colours):
             styles[f"{role}{index}"] = style(colour)
-    for stage in STAGES:
-        styles[stage] = style(getattr(file.stages, stage), bold=stage == "fossilized" or None)
+    for stage in Stage:
+        colour = getattr(file.stages, stage.label)
+        styles[stage.label] = style(colour, bold=True if stage is Stage.FOSSILIZED else None)
     theme = Theme(
         name=name,
         primary=file.primary,
@@ -249,14 +257,15 @@ BRIGHT_BLUE, BRIGHT_MAGENTA, BRIGHT_CYAN, BRIGHT_WHITE = "#5555ff", "#ff55ff", "
 
 
 class Ansi16Palette(NamedTuple):
-    """What stands in a theme file, and what is mixed from it elsewhere."""
+    """Colours of a theme on a 16-colour terminal, which cannot show blended colours."""
 
     file: dict[str, object]
+    """Content of a theme file."""
     series: tuple[str, ...]
-    """Curves that share a chart, and the areas below them."""
+    """Colours of the curves of a chart and of the areas below them."""
     ranks: tuple[str, str, str, str, str]
-    """From the worst to the best."""
-    spark: str
+    """Colours of a ranking, from the worst to the best."""
+    sparkline: str
 
 
 ANSI16_DARK = Ansi16Palette(
@@ -269,7 +278,7 @@ ANSI16_DARK = Ansi16Palette(
         "primary": BRIGHT_CYAN,
         "secondary": CYAN,
         "accent": BRIGHT_CYAN,
-        # Some schemes have no grey to speak of: nothing that must be read is in it.
+        # Grey is almost invisible in some terminal colour schemes: no text uses it.
         "text": {"bright": BRIGHT_WHITE, "normal": WHITE, "dim": WHITE, "faint": WHITE},
         "stages": {
             "dormant": WHITE,
@@ -286,7 +295,7 @@ ANSI16_DARK = Ansi16Palette(
     },
     series=(BRIGHT_CYAN, BRIGHT_GREEN, BRIGHT_MAGENTA, YELLOW, BRIGHT_BLUE, BROWN, WHITE, BRIGHT_RED),
     ranks=(YELLOW, BROWN, WHITE, CYAN, BRIGHT_CYAN),
-    spark=CYAN,
+    sparkline=CYAN,
 )
 ANSI16_LIGHT = Ansi16Palette(
     file={
@@ -314,5 +323,5 @@ ANSI16_LIGHT = Ansi16Palette(
     },
     series=(BLUE, GREEN, MAGENTA, BROWN, CYAN, RED, GREY, BLACK),
     ranks=(RED, BROWN, GREY, CYAN, BLUE),
-    spark=CYAN,
+    sparkline=CYAN,
 )

@@ -129,9 +129,9 @@ def replay(
     playback.speed = chosen.speed
     from esper.sanctum.source import ReplaySource
 
-    source = ReplaySource(playback, hold=chosen.at is not None, follow=follow, rival=rival)
-    env, place = _env_and_view(address, playback.history) if address is not None else (0, "overview")
-    code = show_dashboard(source, DisplayOptions.from_options(vars(chosen)), env=env, place=place)
+    source = ReplaySource(playback, hold=chosen.at is not None, follow=follow, ghost_run=rival)
+    env, view = _env_and_view(address, playback.history) if address is not None else (0, "overview")
+    code = show_dashboard(source, DisplayOptions.from_options(vars(chosen)), env=env, initial_view=view)
     return print_usage_error(source.failure) if source.failure else code
 
 

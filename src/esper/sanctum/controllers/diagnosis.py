@@ -95,7 +95,7 @@ class DiagnosisActions:
         self._app.push_screen(anomaly_list(self._view.palette, self._source.state), self._go_to)
 
     def show_root_cause(self) -> None:
-        """Open the root cause of the trouble of the selected env."""
+        """Open the root cause of the anomalies of the selected env."""
         if self._view.selected_env < len(self._source.state.envs):
             causes = root_cause_list(self._view.palette, self._source.state, self._view.selected_env)
             self._app.push_screen(causes, self._go_to)
@@ -156,7 +156,7 @@ class Alerts:
         lines = list(takewhile(lambda line: line.seq > self._last_seq, reversed(state.log)))
         self._last_seq = state.seq
         lost = source.live and not source.alive and state.status not in TERMINAL_STATUSES
-        texts = ["the engine ended without a word"] if lost and not self._engine_lost else []
+        texts = ["the engine stopped unexpectedly"] if lost and not self._engine_lost else []
         self._engine_lost = lost
         texts += [stale.text] if stale is not None else []
         self._waiting[:0] = texts + [line.text for line in lines if _is_notable(line)]

@@ -57,7 +57,7 @@ class RunActions:
         if self._require_engine() is None:
             return
         if self._source.live_state.status != "paused":
-            self._app.notify("Single steps need a paused run: p pauses.", severity="warning")
+            self._app.notify("Single steps need a paused run. Press p to pause.", severity="warning")
         else:
             self._request(RequestKind.STEP)
 
@@ -76,7 +76,7 @@ class RunActions:
 
         checkpoints = existing_checkpoints(self._source.live_state.checkpoints, self._source.directory)
         if not checkpoints:
-            self._app.notify("There is no checkpoint yet: c writes one.", severity="warning")
+            self._app.notify("No checkpoint yet. Press c to write one.", severity="warning")
             return
 
         def request_restore(path: str | None) -> None:
@@ -108,8 +108,8 @@ class RunActions:
         if self._source.attached:
             self._app.exit()
         else:
-            sentence = "This run trains in this process and ends with it: one that was started with --detach does not."
-            self._app.notify(sentence, severity="warning")
+            message = "Cannot detach: the run trains in this process. Start it with --detach next time."
+            self._app.notify(message, severity="warning")
 
     def install_signal_handlers(self) -> None:
         """Handle TERM, INT and HUP in the event loop: the first stops the run, a second TERM or INT abandons it."""
@@ -130,11 +130,11 @@ class RunActions:
         """Return the requests to the engine; None, with a notification, if it accepts none."""
         requests = self._source.requests
         if requests is None:
-            self._app.notify("This is a recording: it cannot be controlled.", severity="warning")
+            self._app.notify("Not available: a recording cannot be controlled.", severity="warning")
         elif requests.disabled_reason:
             self._app.notify(requests.disabled_reason, severity="warning")
         elif run_has_ended(self._source):
-            self._app.notify("The run has ended: there is nothing to control.", severity="warning")
+            self._app.notify("Not available: the run has ended.", severity="warning")
         else:
             return requests
         return None
@@ -154,7 +154,7 @@ class RunActions:
 
     def _on_signal(self, number: int) -> None:
         requests = self._source.requests
-        closed = number == signal.SIGHUP  # a terminal that is closed sends several: a second one is no second signal
+        closed = number == signal.SIGHUP  # a closing terminal sends several SIGHUPs: they count as one
         if requests is None or self._source.attached or run_has_ended(self._source):
             self._app.exit()
         elif requests.stop_requested and not closed:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
 TOAST_SECONDS = 10.0
-BROWSER_MESSAGE = (
-    "Nothing is written from a page: its files would land on the server. replay or attach RUN there writes."
-)
+"""Seconds for which a notice with a path or a command stays on the screen."""
+BROWSER_MESSAGE = "Files cannot be saved from the browser. On the server: esper-sanctum replay RUN"
+"""Notice in place of a file, which would be written on the web server, not on the machine of the viewer."""
 
 
 class SharingServices(Notifier, Protocol):
@@ -79,27 +79,27 @@ class SharingActions:
     def copy_address(self) -> None:
         """Copy the address of the current view to the clipboard of the terminal."""
         if self._source.directory is None:
-            self._app.notify("Nothing is recorded yet.", severity="warning")
+            self._app.notify("No recording yet.", severity="warning")
             return
         name = shortest_name(self._source.directory, Path(Config().telemetry_dir))
         env_is_open = any(isinstance(screen, EnvDetailScreen) for screen in self._app.screen_stack)
         view = ENV_VIEW if env_is_open else self._app.current_mode
         address = str(ViewAddress(name, self._moment(), self._view.selected_env, view))
         self._app.copy_to_clipboard(address)
-        message = f"Copied. To open it: esper-sanctum replay {shlex.quote(address)}"
+        message = f"Address copied. To open it: esper-sanctum replay {shlex.quote(address)}"
         self._app.notify(message, timeout=TOAST_SECONDS, markup=False)
 
     def copy_env(self) -> None:
         """Copy the last step of the selected env as JSON to the clipboard of the terminal."""
         envs = self._source.state.envs
         if not envs:
-            self._app.notify("There is no env yet.", severity="warning")
+            self._app.notify("No envs yet.", severity="warning")
             return
         env = envs[self._view.selected_env]
         row = {"env": env.env, "lane": env.lane, "episode_return": env.episode_return, "stepped": env.stepped}
         text = encode_json(row).decode()
         self._app.copy_to_clipboard(text)
-        self._app.notify(f"Env {env.env:02d} is copied as JSON: {len(text)} characters.", timeout=TOAST_SECONDS)
+        self._app.notify(f"Env {env.env:02d} copied as JSON ({len(text)} characters).", timeout=TOAST_SECONDS)
 
     def save_screenshot(self) -> None:
         """Write the screen as SVG: beside the recording of a live run, else to the working directory."""
@@ -111,9 +111,9 @@ class SharingActions:
         try:
             path = self._app.save_screenshot(f"{name}-round{state.round:03d}-step{state.step:03d}.svg", str(folder))
         except OSError as error:
-            self._app.notify(f"The screenshot cannot be written: {error}", severity="error", markup=False)
+            self._app.notify(f"Cannot save the screenshot: {error}", severity="error", markup=False)
         else:
-            self._app.notify(f"Written: {Path(path).resolve()}", timeout=TOAST_SECONDS, markup=False)
+            self._app.notify(f"Screenshot saved: {Path(path).resolve()}", timeout=TOAST_SECONDS, markup=False)
 
     def save_excerpt(self) -> None:
         """Write the recorded minutes around the moment on the screen to a separate recording.
@@ -124,7 +124,7 @@ class SharingActions:
             return
         recording, playback = self._source.directory, self._source.playback
         if recording is None:
-            self._app.notify("Nothing is recorded yet.", severity="warning")
+            self._app.notify("No recording yet.", severity="warning")
             return
         position = playback.position if playback is not None else None
         folder = recording.parent if self._source.live else Path()
@@ -150,10 +150,10 @@ class SharingActions:
         try:
             path = await asyncio.to_thread(_write_excerpt, recording, position, folder)
         except (OSError, ReadError) as error:
-            self._app.notify(f"The minutes around this cannot be cut out: {error}", severity="error", markup=False)
+            self._app.notify(f"Cannot save the excerpt: {error}", severity="error", markup=False)
         else:
             command = f"esper-sanctum replay {shlex.quote(str(path))}"
-            message = f"Written, {format_duration(EXCERPT_MARGIN_S)} before and after. To open it: {command}"
+            message = f"Excerpt saved, {format_duration(EXCERPT_MARGIN_S)} before and after. To open it: {command}"
             self._app.notify(message, timeout=TOAST_SECONDS, markup=False)
 
 

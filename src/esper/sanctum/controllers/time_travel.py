@@ -104,7 +104,7 @@ class PlaybackActions:
         if (playback := self._require_playback(entry)) is not None:
             playback.playing = False
             if not playback.seek_mark(delta):
-                self._app.notify(f"There is no bookmark {'after' if delta > 0 else 'before'} this.", timeout=3)
+                self._app.notify(f"No mark {'after' if delta > 0 else 'before'} this moment.", timeout=3)
             self._app.refresh_view()
 
     def toggle_bookmark(self) -> None:
@@ -136,7 +136,7 @@ class PlaybackActions:
             if refusal:
                 self._app.notify(refusal, severity="warning", markup=False)
             elif reading:
-                self._app.notify("The past of this run is read first; End stays in its present.", timeout=3)
+                self._app.notify("Reading the recording of this run. Press End to stay live.", timeout=3)
         return self._source.playback
 
     def _toggle_bookmark(self, present: int | None) -> None:
@@ -147,7 +147,7 @@ class PlaybackActions:
             is_set = playback.toggle_bookmark()
             if present is not None:
                 self._source.return_to_live()
-            self._app.notify("Bookmark set." if is_set else "Bookmark taken away.", timeout=2)
+            self._app.notify("Bookmark set." if is_set else "Bookmark removed.", timeout=2)
             self._app.refresh_view()
 
     def _choose_moment(self, *, stay: bool) -> None:
