@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -51,7 +51,7 @@ def _to_builtins(value: object) -> object:
     return _writable(msgspec.to_builtins(value, builtin_types=(msgspec.Raw,)))
 
 
-def _writable(value: Any) -> Any:
+def _writable(value: object) -> object:
     match value:
         case float() if not math.isfinite(value):
             nan, infinity, minus_infinity = NON_FINITE_STRINGS
@@ -59,8 +59,9 @@ def _writable(value: Any) -> Any:
         case str():
             return value.encode("utf-8", "replace").decode()
         case dict():
-            return {_writable(key): _writable(item) for key, item in value.items()}
+            items = cast(dict[object, object], value).items()
+            return {_writable(key): _writable(item) for key, item in items}
         case list() | tuple():
-            return [_writable(item) for item in value]
+            return [_writable(item) for item in cast(Sequence[object], value)]
         case _:
             return value

@@ -47,15 +47,15 @@ class EnvStepStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Health statistics of one env over all rounds, because its loss scale outlives its episodes."""
 
-    recent: list[EnvStepStats] = msgspec.field(default_factory=list)
+    recent: list[EnvStepStats] = []
     """Last `MAX_STEPS` steps."""
     steps: int = 0
     """Number of steps since the start of the run."""
     lost: int = 0
     """Number of batches skipped because of overflows since the start of the run."""
-    scales: list[tuple[int, float]] = msgspec.field(default_factory=list)
+    scales: list[tuple[int, float]] = []
     """Changes of the loss scale: number of the step, from 1, and the scale after it."""
-    skips: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    skips: list[tuple[int, int]] = []
     """Steps with skipped batches: number of the step, from 1, and number of batches."""
 
     def fold(self, event: ev.EnvStepped, norms: list[float | None]) -> None:
@@ -146,13 +146,13 @@ def non_finite_update(event: ev.PolicyUpdated) -> Iterator[tuple[str, float]]:
 class LaneHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Health statistics of one lane, over its last samples."""
 
-    busy: list[float | None] = msgspec.field(default_factory=list)
+    busy: list[float | None] = []
     """Fraction of each step in which the lane was busy."""
-    loads: list[float | None] = msgspec.field(default_factory=list)
+    loads: list[float | None] = []
     """Busy fraction per env that trained; None if none did."""
-    utilisation: list[float | None] = msgspec.field(default_factory=list)
-    temperature: list[float | None] = msgspec.field(default_factory=list)
-    power: list[float | None] = msgspec.field(default_factory=list)
+    utilisation: list[float | None] = []
+    temperature: list[float | None] = []
+    power: list[float | None] = []
 
     def fold(self, event: ev.DeviceSampled) -> None:
         """Process a sample."""
@@ -189,8 +189,8 @@ class MemoryHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Samples per point; doubles when there are too many points."""
     pending: int = 0
     """Samples since the last point."""
-    points: list[MemoryPoint] = msgspec.field(default_factory=list)
-    rounds: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    points: list[MemoryPoint] = []
+    rounds: list[tuple[int, int]] = []
     """Round number and maximum number of bytes held, for each of the last rounds."""
 
     def fold(self, event: ev.DeviceSampled, round_: int) -> None:
@@ -225,14 +225,14 @@ class MemoryHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Health statistics of a run."""
 
-    slots: list[str] = msgspec.field(default_factory=list)
+    slots: list[str] = []
     """Names of the slots."""
     round: int = 0
-    envs: dict[int, EnvHealth] = msgspec.field(default_factory=dict)
-    lanes: dict[str, LaneHealth] = msgspec.field(default_factory=dict)
-    memories: dict[str, MemoryHealth] = msgspec.field(default_factory=dict)
+    envs: dict[int, EnvHealth] = {}
+    lanes: dict[str, LaneHealth] = {}
+    memories: dict[str, MemoryHealth] = {}
     """Keyed by `memory_name`."""
-    bad: dict[str, NonFiniteCount] = msgspec.field(default_factory=dict)
+    bad: dict[str, NonFiniteCount] = {}
     """Counts of non-finite values, keyed by env and quantity."""
 
     def fold_start(self, event: ev.RunStarted) -> None:

@@ -33,8 +33,8 @@ class DownsampledSeries(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     every: int = 1
     """Rounds per point."""
-    points: list[float | None] = msgspec.field(default_factory=list)
-    rest: list[float | None] = msgspec.field(default_factory=list)
+    points: list[float | None] = []
+    rest: list[float | None] = []
     """Values of the last rounds, not yet merged into a point."""
     last: float | None = None
 

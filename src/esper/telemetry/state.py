@@ -7,7 +7,7 @@ event: it uses no clock, no randomness and no files. The size of the state does 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias, final
 
 import msgspec
 
@@ -54,18 +54,18 @@ class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
     stepped: ev.EnvStepped | None = None
     """Last step of this episode; None before the first."""
     episode_return: float = 0.0
-    accuracy: list[float] = msgspec.field(default_factory=list)
+    accuracy: list[float] = []
     """Validation accuracy of each step of this episode."""
-    rewards: list[float] = msgspec.field(default_factory=list)
-    returns: list[float] = msgspec.field(default_factory=list)
+    rewards: list[float] = []
+    returns: list[float] = []
     """Return of each of the last finished episodes."""
     best_accuracy: float | None = None
     """Maximum validation accuracy over all episodes."""
-    moves: list[ev.SeedMoved] = msgspec.field(default_factory=list)
+    moves: list[ev.SeedMoved] = []
     """Stage transitions of this episode."""
-    refusals: dict[str, ev.GateRefused] = msgspec.field(default_factory=dict)
+    refusals: dict[str, ev.GateRefused] = {}
     """Gate that refuses the seed of a slot, keyed by slot."""
-    trace: list[StepTrace] = msgspec.field(default_factory=list)
+    trace: list[StepTrace] = []
     """Traces of the steps of this episode."""
     rolled_back: ev.GovernorRolledBack | None = None
     """Rollback that made the env inactive in this round; None while it is active."""
@@ -74,8 +74,8 @@ class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
 class HeadState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """State of one policy head. None in a series stands for an update without a gradient, or without a choice."""
 
-    grad_norm: list[float | None] = msgspec.field(default_factory=list)
-    entropy: list[float | None] = msgspec.field(default_factory=list)
+    grad_norm: list[float | None] = []
+    entropy: list[float | None] = []
     course: DownsampledSeries = msgspec.field(default_factory=DownsampledSeries)
     """Gradient norm over the whole run."""
 
@@ -127,42 +127,42 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Round in progress, from 1; 0 before the first."""
     step: int = 0
     """Last step of the round that every env has completed."""
-    envs: list[EnvState] = msgspec.field(default_factory=list)
-    heads: dict[str, HeadState] = msgspec.field(default_factory=dict)
+    envs: list[EnvState] = []
+    heads: dict[str, HeadState] = {}
     update: ev.PolicyUpdated | None = None
     """Last update of the policy; None before the first."""
-    learning: dict[str, DownsampledSeries] = msgspec.field(default_factory=dict)
+    learning: dict[str, DownsampledSeries] = {}
     """Series over the rounds, keyed by a field of PolicyUpdated (`UPDATE_SERIES`)."""
-    ops: list[dict[str, int]] = msgspec.field(default_factory=list)
+    ops: list[dict[str, int]] = []
     """Number of choices of each op, for each of the last rounds."""
-    blueprints: dict[str, BlueprintStats] = msgspec.field(default_factory=dict)
+    blueprints: dict[str, BlueprintStats] = {}
     """Statistics of each blueprint, over all envs and rounds."""
-    accuracy: list[tuple[float, float, float]] = msgspec.field(default_factory=list)
+    accuracy: list[tuple[float, float, float]] = []
     """Minimum, median and maximum final accuracy of the episodes of each of the last rounds."""
-    finals: list[float] = msgspec.field(default_factory=list)
+    finals: list[float] = []
     """Final accuracies of the finished episodes of the current round."""
-    devices: dict[str, ev.DeviceSampled] = msgspec.field(default_factory=dict)
-    walls: list[float] = msgspec.field(default_factory=list)
+    devices: dict[str, ev.DeviceSampled] = {}
+    walls: list[float] = []
     """Duration of each of the last steps, seconds."""
-    worked: list[int] = msgspec.field(default_factory=list)
+    worked: list[int] = []
     """Number of env steps in each of these steps."""
     working: int = 0
     """Number of env steps since the last PhaseTimed."""
-    phases: dict[str, float] = msgspec.field(default_factory=dict)
+    phases: dict[str, float] = {}
     """Seconds spent in each phase since the start of the run."""
-    anomalies: dict[str, Anomaly] = msgspec.field(default_factory=dict)
+    anomalies: dict[str, Anomaly] = {}
     vitals: RunHealth = msgspec.field(default_factory=RunHealth)
     timing: ev.PhaseTimed | None = None
     """Timing of the last step; None before the first."""
-    checkpoints: list[ev.CheckpointSaved] = msgspec.field(default_factory=list)
-    log: list[LogLine] = msgspec.field(default_factory=list)
+    checkpoints: list[ev.CheckpointSaved] = []
+    log: list[LogLine] = []
 
     def apply(self, event: ev.AnyEvent) -> None:
         """Update the state with an event. Events must come in the order of their sequence numbers."""
         self.seq = event.seq
         self.time = event.time
         kind = type(event)
-        _FOLDS[kind](self, event)
+        self._folds[kind](self, event)
         if kind not in UNLOGGED_EVENTS and (line := describe_event(event)) is not None:
             severity, text = line
             env = getattr(event, "env", None)
@@ -266,6 +266,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             case Stage.CULLED.label:
                 stats.culled += 1
                 stats.add_final_contribution(last_contribution(env.trace, slot))
+            case _:
+                pass
 
     def _gate_changed(self, event: ev.GateRefused | ev.GateOpened) -> None:
         env = self.envs[event.env]
@@ -350,28 +352,27 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _run_ended(self, event: ev.RunEnded) -> None:
         self.status, self.reason, self.cause = event.outcome, event.reason, None
 
-
-_FOLDS: dict[type[ev.Event], Callable[[RunState, Any], None]] = {
-    ev.RunStarted: RunState._run_started,
-    ev.RoundStarted: RunState._round_started,
-    ev.EnvStepped: RunState._env_stepped,
-    ev.SeedMoved: RunState._seed_moved,
-    ev.GateRefused: RunState._gate_changed,
-    ev.GateOpened: RunState._gate_changed,
-    ev.PolicyUpdated: RunState._policy_updated,
-    ev.DeviceSampled: RunState._device_sampled,
-    ev.PhaseTimed: RunState._phase_timed,
-    ev.AnomalyFound: RunState._anomaly_found,
-    ev.AnomalyEnded: RunState._anomaly_ended,
-    ev.GovernorRolledBack: RunState._governor_rolled_back,
-    ev.EpisodeEnded: RunState._episode_ended,
-    ev.CheckpointSaved: RunState._checkpoint_saved,
-    ev.ControlRequested: RunState._log_only,
-    ev.Paused: RunState._paused,
-    ev.Resumed: RunState._resumed,
-    ev.Logged: RunState._log_only,
-    ev.RunEnded: RunState._run_ended,
-}
+    _folds: ClassVar[dict[type[ev.Event], Callable[[RunState, Any], None]]] = {
+        ev.RunStarted: _run_started,
+        ev.RoundStarted: _round_started,
+        ev.EnvStepped: _env_stepped,
+        ev.SeedMoved: _seed_moved,
+        ev.GateRefused: _gate_changed,
+        ev.GateOpened: _gate_changed,
+        ev.PolicyUpdated: _policy_updated,
+        ev.DeviceSampled: _device_sampled,
+        ev.PhaseTimed: _phase_timed,
+        ev.AnomalyFound: _anomaly_found,
+        ev.AnomalyEnded: _anomaly_ended,
+        ev.GovernorRolledBack: _governor_rolled_back,
+        ev.EpisodeEnded: _episode_ended,
+        ev.CheckpointSaved: _checkpoint_saved,
+        ev.ControlRequested: _log_only,
+        ev.Paused: _paused,
+        ev.Resumed: _resumed,
+        ev.Logged: _log_only,
+        ev.RunEnded: _run_ended,
+    }
 
 
 @final
