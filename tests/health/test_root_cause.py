@@ -1,4 +1,4 @@
-"""From a symptom back to its cause."""
+"""Causal chains of symptoms."""
 
 from __future__ import annotations
 
@@ -30,45 +30,45 @@ def test_healthy_env_has_no_symptom() -> None:
 def test_nan_is_traced_to_the_first_abnormal_signal() -> None:
     calm: list[dict[str, object]] = [{"loss_scale": 1024.0}] * 4
     skip: dict[str, object] = {"lost": 1, "loss_scale": 256.0}
-    why = find_root_cause(
+    cause = find_root_cause(
         state_after(*steps(*calm, skip, {"grad_norm": 40.0, "loss_scale": 256.0}, {"grad_norm": math.nan})), 0
     )
-    assert why.symptom is not None
-    assert (why.symptom.step, why.symptom.text) == (7, "not finite: gradient of the host")
-    assert [(moment.step, moment.text) for moment in why.chain] == [
+    assert cause.symptom is not None
+    assert (cause.symptom.step, cause.symptom.text) == (7, "not finite: gradient of the host")
+    assert [(entry.step, entry.text) for entry in cause.chain] == [
         (5, "1 batch skipped because of an overflow"),
         (5, "loss scale fell from 2^10 to 2^8"),
         (6, "gradient of the host is 40, more than 8"),
     ]
-    assert [moment.seq for moment in why.chain] == [7, 7, 8]  # events to go to
+    assert [entry.seq for entry in cause.chain] == [7, 7, 8]  # steps 5 and 6
 
 
 def test_sudden_nan_has_no_cause() -> None:
-    why = find_root_cause(state_after(*steps({}, {}, {}, {"grad_norm": math.nan})), 0)
-    assert why.symptom is not None
-    assert why.chain == []
+    cause = find_root_cause(state_after(*steps({}, {}, {}, {"grad_norm": math.nan})), 0)
+    assert cause.symptom is not None
+    assert cause.chain == []
 
 
 def test_old_events_are_no_cause() -> None:
-    why = find_root_cause(state_after(*steps({"lost": 1}, *[{}] * 6, {"loss": math.nan})), 0)
-    assert why.symptom is not None
-    assert why.chain == []
+    cause = find_root_cause(state_after(*steps({"lost": 1}, *[{}] * 6, {"loss": math.nan})), 0)
+    assert cause.symptom is not None
+    assert cause.chain == []
 
 
 def test_accuracy_drop_is_traced_to_a_seed_transition() -> None:
     move = ev.SeedMoved(round=1, step=3, env=0, slot="mid", before="blending", after="culled", blueprint="norm",
                         reason="cull")  # fmt: skip
-    why = find_root_cause(state_after(*steps({"accuracy": 0.8}, {"accuracy": 0.8}, {"accuracy": 0.5}), move), 0)
-    assert why.symptom is not None
-    assert why.symptom.text == "accuracy fell from 80.0% to 50.0%"
-    assert [moment.text for moment in why.chain] == ["mid norm culled: cull"]
-    assert why.chain[0].seq == 6
+    cause = find_root_cause(state_after(*steps({"accuracy": 0.8}, {"accuracy": 0.8}, {"accuracy": 0.5}), move), 0)
+    assert cause.symptom is not None
+    assert cause.symptom.text == "accuracy fell from 80.0% to 50.0%"
+    assert [entry.text for entry in cause.chain] == ["mid norm culled: cull"]
+    assert cause.chain[0].seq == 6
 
 
 def test_symptom_is_dated_at_its_start() -> None:
-    why = find_root_cause(state_after(*steps({}, {"loss": math.nan}, {"loss": math.nan})), 0)
-    assert why.symptom is not None
-    assert why.symptom.step == 2
+    cause = find_root_cause(state_after(*steps({}, {"loss": math.nan}, {"loss": math.nan})), 0)
+    assert cause.symptom is not None
+    assert cause.symptom.step == 2
 
 
 def test_new_episode_does_not_inherit_causes() -> None:
@@ -77,11 +77,11 @@ def test_new_episode_does_not_inherit_causes() -> None:
 
 
 def after_anomalies(*events: ev.AnyEvent) -> RunState:
-    """The state with what the rules find."""
-    inspector, state = AnomalyDetector(), RunState()
-    found = [(event, *inspector.check(event)) for event in (run_started(2), ev.RoundStarted(round=1), *events)]
-    for each in stamp([each for told in found for each in told]):
-        state.apply(each)
+    """Return the state after the events and the anomalies that the rules find in them."""
+    detector, state = AnomalyDetector(), RunState()
+    found = [(event, *detector.check(event)) for event in (run_started(2), ev.RoundStarted(round=1), *events)]
+    for event in stamp([event for events in found for event in events]):
+        state.apply(event)
     return state
 
 
@@ -89,22 +89,22 @@ def test_env_with_an_anomaly_is_not_healthy() -> None:
     course: list[dict[str, object]] = [{"grad_norm": 1.0}] * 5
     skip: dict[str, object] = {"grad_norm": 1.0, "lost": 1}
     loud = after_anomalies(*steps(*course, {"grad_norm": 82.0}))
-    why = find_root_cause(loud, 0)
-    assert why.symptom is not None
-    assert (why.symptom.step, why.symptom.severity) == (6, "warning")
-    assert why.symptom.text.startswith("the gradient of the host is 82 ")
-    assert why.chain == []
+    cause = find_root_cause(loud, 0)
+    assert cause.symptom is not None
+    assert (cause.symptom.step, cause.symptom.severity) == (6, "warning")
+    assert cause.symptom.text.startswith("the gradient of the host is 82 ")
+    assert cause.chain == []
     assert find_root_cause(after_anomalies(*steps(*course, {"grad_norm": 82.0}, {"grad_norm": 1.0})), 0).symptom is None
-    why = find_root_cause(after_anomalies(*steps(*course, skip, {"grad_norm": 82.0})), 0)
-    assert why.symptom is not None
-    assert why.symptom.text == "1 batch skipped because of an overflow"  # which is worse
+    cause = find_root_cause(after_anomalies(*steps(*course, skip, {"grad_norm": 82.0})), 0)
+    assert cause.symptom is not None
+    assert cause.symptom.text == "1 batch skipped because of an overflow"  # a skip outranks the warning
 
 
 def test_current_anomaly_outranks_an_earlier_symptom() -> None:
     later = [env_stepped(0, 2, step, grad_norm=82.0 if step == 6 else 1.0) for step in range(1, 7)]
-    why = find_root_cause(after_anomalies(*steps({}, {"lost": 1}), ev.RoundStarted(round=2), *later), 0)
-    assert why.symptom is not None
-    assert (why.symptom.round, why.symptom.step) == (2, 6)
+    cause = find_root_cause(after_anomalies(*steps({}, {"lost": 1}), ev.RoundStarted(round=2), *later), 0)
+    assert cause.symptom is not None
+    assert (cause.symptom.round, cause.symptom.step) == (2, 6)
 
 
 def test_norms_of_a_seed_exclude_its_predecessor() -> None:

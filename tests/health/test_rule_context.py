@@ -1,4 +1,4 @@
-"""What spares the rules a look back must never change what they find: held against the rules as they are meant."""
+"""Rules with running extremes find the same anomalies as a reference that scans all past steps."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.factory import device_sampled, env_stepped, run_started, stamp
 ENVS = 4
 STRANGE = (math.nan, math.inf, -math.inf)
 Broken: TypeAlias = dict[tuple[str, str], tuple[float, float | None]]
-"""By rule and place, value and threshold."""
+"""Value and threshold, keyed by rule and subject."""
 
 
 def course(seed: int, length: int) -> list[ev.AnyEvent]:
-    """Steps of some envs over several rounds: envs that stall, seeds that come and go, values that are no numbers."""
+    """Return random steps of several envs and rounds, with stalled envs, short-lived seeds and non-finite values."""
     draw = random.Random(seed)
     strange = draw.choice((0.0, 0.0, 0.02, 0.2))
     new_round = draw.choice((0.0, 0.01, 0.05))
@@ -63,19 +63,19 @@ def course(seed: int, length: int) -> list[ev.AnyEvent]:
 
 
 def broken_by_step(event: ev.EnvStepped, earlier: Sequence[ev.EnvStepped]) -> Iterator[tuple[str, float, float | None]]:
-    """The rules of a step as one would say them: rule, value and threshold, from all steps before it."""
+    """Yield rule, value and threshold of the anomalies of a step, computed from all earlier steps."""
     for rule, value in (("loss", event.train_loss), ("loss", event.loss), ("accuracy", event.accuracy)):
         if not math.isfinite(value):
             yield f"non-finite {rule}", value, None
     for value in (event.grad_norm, *(slot.grad_norm for slot in event.slots)):
         if value is not None and not math.isfinite(value):
             yield "non-finite gradient", value, None
-    known = [each for each in earlier if each.env == event.env][1 - health_stats.MAX_STEPS :]
-    episode = [each for each in known if each.round == event.round]
-    owners: list[tuple[list[float | None], float | None]] = [([each.grad_norm for each in episode], event.grad_norm)]
+    known = [one for one in earlier if one.env == event.env][1 - health_stats.MAX_STEPS :]
+    episode = [one for one in known if one.round == event.round]
+    owners: list[tuple[list[float | None], float | None]] = [([one.grad_norm for one in episode], event.grad_norm)]
     for index, slot in enumerate(event.slots):
         mine = episode[len(episode) - min(slot.age, len(episode)) :]
-        owners.append(([each.slots[index].grad_norm for each in mine], slot.grad_norm))
+        owners.append(([one.slots[index].grad_norm for one in mine], slot.grad_norm))
     for before, norm in owners:
         finite = [value for value in before if value is not None and math.isfinite(value)]
         if norm is None or not math.isfinite(norm) or len(finite) < rules.EXPLODING_MIN_SAMPLES:
@@ -84,12 +84,12 @@ def broken_by_step(event: ev.EnvStepped, earlier: Sequence[ev.EnvStepped]) -> It
         if median(finite) > 0 and limit < norm:
             yield "exploding gradient", norm, limit
     last = [*known, event][-rules.MAX_CONSECUTIVE_SKIPS :]
-    if len(last) == rules.MAX_CONSECUTIVE_SKIPS and all(each.lost for each in last):
-        yield "repeated skips", sum(each.lost for each in last), float(rules.MAX_CONSECUTIVE_SKIPS)
-    accuracies = [each.accuracy for each in [*episode, event]]
+    if len(last) == rules.MAX_CONSECUTIVE_SKIPS and all(one.lost for one in last):
+        yield "repeated skips", sum(one.lost for one in last), float(rules.MAX_CONSECUTIVE_SKIPS)
+    accuracies = [one.accuracy for one in [*episode, event]]
     split = len(accuracies) - rules.STALLED_STEPS
     if split > 0 and not max(accuracies[split:]) > max(accuracies[:split]):
-        latest = {each.env: each.accuracy for each in earlier if each.env != event.env}
+        latest = {one.env: one.accuracy for one in earlier if one.env != event.env}
         limit = (median(latest.values()) if latest else event.accuracy) - rules.STALLED_MIN_GAP
         if event.accuracy < limit:
             yield "stalled env", event.accuracy, limit
@@ -98,12 +98,12 @@ def broken_by_step(event: ev.EnvStepped, earlier: Sequence[ev.EnvStepped]) -> It
 def broken_by_sample(
     event: ev.DeviceSampled, earlier: Sequence[ev.DeviceSampled]
 ) -> Iterator[tuple[str, float, float | None]]:
-    """The same of a sample: only the straggling lane looks back on one of these."""
+    """Yield rule, value and threshold of the straggling lane, computed from all earlier samples."""
     loads: dict[str, float] = {}
-    for lane in {each.device for each in (*earlier, event)}:
-        samples = [each for each in (*earlier, event) if each.device == lane]
+    for lane in {one.device for one in (*earlier, event)}:
+        samples = [one for one in (*earlier, event) if one.device == lane]
         recent = samples[-rules.STRAGGLING_STEPS :]
-        busy = [each.busy / each.active for each in recent if each.busy is not None and each.active]
+        busy = [one.busy / one.active for one in recent if one.busy is not None and one.active]
         if len(busy) == rules.STRAGGLING_STEPS:
             loads[lane] = sum(busy) / len(busy)
     mine = loads.pop(event.device, None)
@@ -112,8 +112,8 @@ def broken_by_sample(
         yield "straggling lane", mine / usual, rules.STRAGGLER_RATIO
 
 
-def meant(run: Sequence[ev.AnyEvent]) -> Iterator[list[tuple[object, ...]]]:
-    """For each event of a run, what begins and what ends with it."""
+def reference(run: Sequence[ev.AnyEvent]) -> Iterator[list[tuple[object, ...]]]:
+    """Yield, for each event of a run, the anomalies that begin and end with it."""
     open_: dict[str, Broken] = {}
     rounds: dict[str, int] = {}
     steps: list[ev.EnvStepped] = []
@@ -140,7 +140,7 @@ def meant(run: Sequence[ev.AnyEvent]) -> Iterator[list[tuple[object, ...]]]:
         yield [*begun, *(("ended", *key) for key in sorted(known.keys() - now.keys()))]
 
 
-def told(findings: Sequence[AnomalyEvent]) -> list[tuple[object, ...]]:
+def as_tuples(findings: Sequence[AnomalyEvent]) -> list[tuple[object, ...]]:
     return [
         ("found", one.rule, one.where, one.value, one.threshold)
         if isinstance(one, ev.AnomalyFound)
@@ -155,30 +155,30 @@ COURSES = st.builds(course, st.integers(0, 2**32), st.integers(20, 160))
 @settings(max_examples=100)
 @given(run=COURSES, kept=st.sampled_from((health_stats.MAX_STEPS, 15, 12)))
 def test_rules_match_a_reference_over_all_past_steps(run: list[ev.AnyEvent], kept: int) -> None:
-    inspector = AnomalyDetector()
+    detector = AnomalyDetector()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(health_stats, "MAX_STEPS", kept)
-        for event, expected in zip(run, meant(run), strict=True):
-            assert repr(told(inspector.check(event))) == repr(expected)
+        for event, expected in zip(run, reference(run), strict=True):
+            assert repr(as_tuples(detector.check(event))) == repr(expected)
 
 
 @settings(max_examples=30)
 @given(run=COURSES, data=st.data())
 def test_resumed_run_finds_the_same_anomalies(run: list[ev.AnyEvent], data: st.DataObject) -> None:
-    inspector, state = AnomalyDetector(), RunState()
+    detector, state = AnomalyDetector(), RunState()
     stops = data.draw(st.sets(st.integers(0, len(run) - 1), max_size=3))
-    for number, (event, expected) in enumerate(zip(stamp(run), meant(run), strict=True)):
+    for number, (event, expected) in enumerate(zip(stamp(run), reference(run), strict=True)):
         if number in stops:
-            inspector = AnomalyDetector()
-            inspector.resume(Keyframe.from_state(state).decode_state())
-        findings = inspector.check(event)
-        assert repr(told(findings)) == repr(expected)
-        for each in (event, *findings):
-            state.apply(each)
+            detector = AnomalyDetector()
+            detector.resume(Keyframe.from_state(state).decode_state())
+        findings = detector.check(event)
+        assert repr(as_tuples(findings)) == repr(expected)
+        for one in (event, *findings):
+            state.apply(one)
 
 
 def test_example_series_break_every_history_rule() -> None:
-    begun = {each[1] for seed in range(10) for said in meant(course(seed, 160)) for each in said}
+    begun = {one[1] for seed in range(10) for said in reference(course(seed, 160)) for one in said}
     assert begun >= {"exploding gradient", "repeated skips", "stalled env", "straggling lane", "non-finite accuracy"}
 
 
@@ -187,9 +187,9 @@ def test_example_series_break_every_history_rule() -> None:
         st.tuples(st.integers(0, 4), st.sampled_from((0.1, 0.2, 0.3, 0.4, math.nan, math.inf))), min_size=1, max_size=40
     )
 )
-def test_median_of_other_envs_excludes_the_env(told: list[tuple[int, float]]) -> None:
+def test_median_of_other_envs_excludes_the_env(updates: list[tuple[int, float]]) -> None:
     accuracies, latest = SortedAccuracies(), dict[int, float]()
-    for env, accuracy in told:
+    for env, accuracy in updates:
         latest[env] = accuracy
         accuracies.set_accuracy(env, accuracy)
         others = [value for other, value in latest.items() if other != env]

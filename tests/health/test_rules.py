@@ -30,11 +30,11 @@ SLOT = ev.SlotReading(stage="training", blueprint="conv_small", grad_norm=math.n
 
 
 def inspect(*events: ev.AnyEvent) -> list[AnomalyEvent]:
-    """What a new inspector says of the last of some events."""
-    inspector = AnomalyDetector()
+    """Return what a new detector finds in the last event."""
+    detector = AnomalyDetector()
     said: list[AnomalyEvent] = []
     for event in events:
-        said = inspector.check(event)
+        said = detector.check(event)
     return said
 
 
@@ -82,13 +82,13 @@ def test_rules_find_their_anomaly(event: ev.AnyEvent, rule: str, severity: str, 
         env_stepped(loss=1.7e308, train_loss=1.7e308),  # finite, though their sum is not
         env_stepped(slots=[ev.SlotReading(stage="dormant")]),
         policy_updated(kl=KL_SPIKE, heads={}),
-        update(op=ev.HeadReading()),  # forced: it had no choice, so there is nothing to learn
+        update(op=ev.HeadReading()),  # forced: it had no choices, so it has nothing to learn
         update(op=ev.HeadReading(grad_norm=0.0)),
         update(op=ev.HeadReading(grad_norm=DEAD_GRAD_NORM, entropy=ENTROPY_FLOOR)),
         device_sampled(used=90, total=100),
         device_sampled(used=None, total=100),
         device_sampled(used=90, total=None),
-        ev.Logged(severity="error", text="no rule looks at this"),
+        ev.Logged(severity="error", text="no rule checks this"),
     ],
 )
 def test_rules_ignore_values_within_limits(event: ev.AnyEvent) -> None:
@@ -112,10 +112,13 @@ def test_anomaly_text_gives_what_where_when_and_value() -> None:
 def test_one_event_can_break_several_rules() -> None:
     found = inspect(env_stepped(loss=math.nan, train_loss=math.inf, grad_norm=math.nan))
 
-    assert [one.rule for one in found] == ["non-finite loss", "non-finite gradient"]  # each rule once a place
+    assert [one.rule for one in found] == [
+        "non-finite loss",
+        "non-finite gradient",
+    ]  # each rule at most once per subject
 
 
-def test_anomaly_events_are_not_inspected() -> None:
+def test_anomaly_events_are_not_checked() -> None:
     rules = [event for event in example_run() if isinstance(event, ev.AnomalyFound)]
 
     assert rules
@@ -123,7 +126,7 @@ def test_anomaly_events_are_not_inspected() -> None:
 
 
 def course(*changes: Mapping[str, object], env: int = 0, round: int = 1) -> list[ev.AnyEvent]:
-    """Steps of an env, with one that stays at 90 % beside it."""
+    """Return steps of an env, next to those of an env that stays at 90 %."""
     steps: list[ev.AnyEvent] = []
     for step, change in enumerate(changes, 1):
         steps += [env_stepped(9, round, step, accuracy=0.9), env_stepped(env, round, step, **change)]
@@ -131,7 +134,7 @@ def course(*changes: Mapping[str, object], env: int = 0, round: int = 1) -> list
 
 
 def memories(*held: int, used: int = 0) -> list[ev.AnyEvent]:
-    """A sample of a GPU of 1000 bytes in each of some rounds."""
+    """Return one sample per round of a GPU with 1000 bytes."""
     rounds: list[ev.AnyEvent] = []
     for round_, size in enumerate(held, 1):
         sample = device_sampled("cuda:0", allocated=1, reserved=size, used=used, total=1000)
@@ -174,12 +177,12 @@ CASES = {
 
 @pytest.mark.parametrize("rule", CASES)
 def test_anomaly_begins_once_and_ends_on_recovery(rule: str) -> None:
-    inspector = AnomalyDetector()
+    detector = AnomalyDetector()
     breaks, mends = CASES[rule]
-    said = [finding for event in breaks for finding in inspector.check(event)]
+    said = [finding for event in breaks for finding in detector.check(event)]
     assert [(type(one), one.rule) for one in said] == [(ev.AnomalyFound, rule)]
-    assert inspector.check(breaks[-1]) == []  # it goes on, which is no news
-    said = [finding for event in mends for finding in inspector.check(event)]
+    assert detector.check(breaks[-1]) == []  # already active
+    said = [finding for event in mends for finding in detector.check(event)]
     assert [(type(one), one.rule) for one in said] == [(ev.AnomalyEnded, rule)]
 
 
@@ -200,42 +203,40 @@ def test_rule_on_a_new_event_type_keeps_policy_anomalies(monkeypatch: pytest.Mon
 
 
 def test_gradient_below_the_clip_is_no_anomaly() -> None:
-    inspector = AnomalyDetector()
+    detector = AnomalyDetector()
     norms = (1e-4, 1e-4, 1e-4, 0.9, 1.1)
-    found = [
-        finding for event in course(*({"grad_norm": norm} for norm in norms)) for finding in inspector.check(event)
-    ]
+    found = [finding for event in course(*({"grad_norm": norm} for norm in norms)) for finding in detector.check(event)]
     assert [(finding.rule, finding.value) for finding in found if isinstance(finding, ev.AnomalyFound)] == [
         ("exploding gradient", 1.1)
     ]
 
 
 def test_rollback_anomaly_lasts_until_the_next_episode() -> None:
-    inspector = AnomalyDetector()
+    detector = AnomalyDetector()
     back = ev.GovernorRolledBack(round=1, step=3, env=0, reason="the loss is NaN", value=float("nan"))
-    [found] = inspector.check(back)
+    [found] = detector.check(back)
     assert isinstance(found, ev.AnomalyFound)
     assert found.text == "env 00: rolled back at round 1 step 3: the loss is NaN"
-    assert inspector.check(env_stepped(round=1, step=4)) == []
-    inspector.check(env_stepped(round=2, step=1))
-    assert len(inspector.check(back)) == 1
+    assert detector.check(env_stepped(round=1, step=4)) == []
+    detector.check(env_stepped(round=2, step=1))
+    assert len(detector.check(back)) == 1
 
 
 @pytest.mark.parametrize(
     "events",
     [
-        course({}, {"grad_norm": 9.0}),  # too few norms to compare it with
-        course(*[{"lost": 2}, {}] * 4),  # skips, but never in a row
-        course(*[{"accuracy": 0.85}] * 20),  # no better, yet as good as the others
+        course({}, {"grad_norm": 9.0}),  # too few norms for a median
+        course(*[{"lost": 2}, {}] * 4),  # skips, but not in consecutive steps
+        course(*[{"accuracy": 0.85}] * 20),  # not improving, but as good as the others
         course(*LONG[:-1]),
         memories(100, 110, 120, 130, 140, 140, 150),  # not in every round
-        memories(*(10_000 + i for i in range(7))),  # the noise of an allocator
+        memories(*(10_000 + i for i in range(7))),  # allocator noise
         EVEN,
     ],
 )
 def test_rules_ignore_lookalikes(events: list[ev.AnyEvent]) -> None:
-    inspector = AnomalyDetector()
-    assert [finding for event in events for finding in inspector.check(event)] == []
+    detector = AnomalyDetector()
+    assert [finding for event in events for finding in detector.check(event)] == []
 
 
 @pytest.mark.parametrize("scale", [0.25, 0.0, math.nan])
@@ -246,14 +247,14 @@ def test_exhausted_loss_scale_is_an_anomaly(scale: float) -> None:
 
 
 def test_growing_memory_is_forecast() -> None:
-    inspector = AnomalyDetector()
-    said = [f for event in memories(100, 110, 120, 130, 140, 150, 160, used=900) for f in inspector.check(event)]
+    detector = AnomalyDetector()
+    said = [f for event in memories(100, 110, 120, 130, 140, 150, 160, used=900) for f in detector.check(event)]
     [found] = [one for one in said if isinstance(one, ev.AnomalyFound)]
-    assert found.text.endswith("at this rate it is full in round 17")  # 100 bytes left, 10 a round, from round 7 on
+    assert found.text.endswith("at this rate it is full in round 17")  # 100 bytes left at 10 per round, from round 7
 
 
 def test_noisy_memory_gives_no_forecast() -> None:
-    for least, grows in ((100, False), (300, True)):  # bytes of 100,000 in five rounds: the limit is 1000
+    for least, grows in ((100, False), (300, True)):  # the limit is 1000 of 100,000 bytes in five rounds
         state = RunState()
         run = [msgspec.structs.replace(event, total=100_000) if isinstance(event, ev.DeviceSampled) else event
                for event in memories(*(1000 + least * round_ for round_ in range(8)))]  # fmt: skip
@@ -263,17 +264,17 @@ def test_noisy_memory_gives_no_forecast() -> None:
 
 
 def test_full_shared_memory_is_one_anomaly() -> None:
-    inspector = AnomalyDetector()
+    detector = AnomalyDetector()
     samples = [device_sampled(lane, used=99, total=100) for lane in ("cpu:0", "cpu:1")] * 2
-    assert [one.where for event in samples for one in inspector.check(event)] == ["cpu:0"]
+    assert [one.where for event in samples for one in detector.check(event)] == ["cpu:0"]
 
 
 def test_memory_points_stay_evenly_spaced() -> None:
     course = MemoryHealth()
     for sample in range(health_stats.MAX_MEMORY_POINTS * 5):
         course.fold(device_sampled(allocated=sample), 1)
-    told = [point.allocated for point in course.points]
-    assert told == [*range(0, health_stats.MAX_MEMORY_POINTS * 5, course.every)]
+    allocated = [point.allocated for point in course.points]
+    assert allocated == [*range(0, health_stats.MAX_MEMORY_POINTS * 5, course.every)]
 
 
 def test_lanes_of_one_cpu_share_one_memory() -> None:
@@ -283,25 +284,25 @@ def test_lanes_of_one_cpu_share_one_memory() -> None:
     assert [memory.peak for memory in state.vitals.memories.values()] == [5]
 
 
-def test_resumed_inspector_finds_the_same_anomalies() -> None:
+def test_resumed_detector_finds_the_same_anomalies() -> None:
     run: list[ev.AnyEvent] = [run_started(10), ev.RoundStarted(round=1)]
-    inspector, state = AnomalyDetector(), RunState()
-    told = course(*LONG[:6], *[{"accuracy": 0.4, "lost": 1}] * 4)
-    for event in stamp([*run, device_sampled(used=91, total=100), *told]):
+    detector, state = AnomalyDetector(), RunState()
+    steps = course(*LONG[:6], *[{"accuracy": 0.4, "lost": 1}] * 4)
+    for event in stamp([*run, device_sampled(used=91, total=100), *steps]):
         state.apply(event)
-        for finding in inspector.check(event):
+        for finding in detector.check(event):
             state.apply(finding)
     other = AnomalyDetector()
     other.resume(Keyframe.from_state(state).decode_state())
     rest = [*course({"accuracy": 0.4}), device_sampled(used=91, total=100), device_sampled(used=10, total=100)]
     rest = [msgspec.structs.replace(event, step=11) if isinstance(event, ev.EnvStepped) else event for event in rest]
-    expected = [inspector.check(event) for event in rest]
+    expected = [detector.check(event) for event in rest]
     assert [other.check(event) for event in rest] == expected
     assert [one.rule for said in expected for one in said] == ["stalled env", "repeated skips", "memory nearly full"]
 
 
 def test_silent_engine_is_stale_relative_to_its_pace() -> None:
-    assert check_stale(None, 1e6) is None  # it has not begun
+    assert check_stale(None, 1e6) is None  # the run has not started
     assert check_stale(0.1, 5.0) is None
     assert check_stale(2.0, 19.0) is None
     for cadence, age, limit in ((0.1, 5.1, 5.0), (2.0, 20.5, 20.0)):
@@ -313,11 +314,11 @@ def test_silent_engine_is_stale_relative_to_its_pace() -> None:
 def test_run_state_keeps_start_and_end_of_anomalies() -> None:
     state = RunState()
     run = [run_started(1), ev.RoundStarted(round=1), *stamp([])]
-    inspector = AnomalyDetector()
+    detector = AnomalyDetector()
     events = stamp([*run, device_sampled(used=91, total=100), device_sampled(used=10, total=100)])
     for event in events:
         state.apply(event)
-        for finding in inspector.check(event):
+        for finding in detector.check(event):
             state.apply(msgspec.structs.replace(finding, seq=event.seq, time=event.time))
         if event.seq == 3:
             [anomaly] = state.active_anomalies()

@@ -23,7 +23,7 @@ integers = st.integers(-(2**63), 2**63 - 1)
 
 
 def values(kind: Any) -> st.SearchStrategy[Any]:
-    """Any value of a field's type, with NaN, the infinities and None where they are allowed."""
+    """Return a strategy for all values of a type, including NaN and infinities for floats."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         fields = {field.name: values(field.type) for field in msgspec.structs.fields(kind)}
@@ -48,7 +48,7 @@ def test_event_round_trip_is_equal(kind: type[ev.Event], data: st.DataObject) ->
     line = encode_json(event)
 
     assert b"\n" not in line
-    assert repr(DECODER.decode(line)) == repr(event)  # repr tells NaN from None, and -0.0 from 0.0
+    assert repr(DECODER.decode(line)) == repr(event)  # NaN != NaN, and -0.0 == 0.0
 
 
 def test_json_has_non_finite_values_and_omits_missing_ones() -> None:
@@ -88,7 +88,7 @@ def test_keyframe_round_trip_keeps_the_state() -> None:
     assert repr(keyframe.decode_state()) == repr(state)
 
 
-def test_keyframe_opens_to_an_independent_state() -> None:
+def test_keyframe_decodes_to_an_independent_state() -> None:
     keyframe = Keyframe.from_state(fold(example_run()))
 
     keyframe.decode_state().envs[0].accuracy.append(1.0)

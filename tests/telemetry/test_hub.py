@@ -21,7 +21,7 @@ from tests.ranks import ThreadRanks, together
 
 
 class Memory:
-    """A sink that keeps what it gets, in memory."""
+    """Sink that stores records in memory."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -53,18 +53,18 @@ def drained(records: queue.SimpleQueue[Record]) -> Iterator[Record]:
         yield records.get()
 
 
-class HearingMemory(Memory):
-    """A sink of one of several ranks."""
+class RankedMemory(Memory):
+    """Sink of one of several ranks."""
 
     def apply_remote(self, event: ev.AnyEvent) -> None:
-        """Others keep it."""
+        """Ignore events that other ranks record."""
 
 
-def test_hub_of_a_rank_inspects_its_own_envs_and_lanes() -> None:
-    """It is told what the run is by rank 0, and how long the lanes of other ranks need by those."""
+def test_rank_checks_only_its_own_envs_and_lanes() -> None:
+    """A rank gets RunStarted from rank 0, and the load of other lanes from their ranks."""
 
     def work(ranks: RankGroup) -> list[Record]:
-        memory = HearingMemory()
+        memory = RankedMemory()
         hub = RankedEventHub(memory, AnomalyDetector(), ranks)
         lanes = ["cpu:0", "cpu:1", "cpu:2"]
         hub.emit_global(msgspec.structs.replace(run_started(), lanes=lanes))
@@ -84,7 +84,7 @@ def test_hub_of_a_rank_inspects_its_own_envs_and_lanes() -> None:
 
 
 def test_hub_emits_the_report_of_a_lost_rank() -> None:
-    meeting, memory = ThreadRanks(2), HearingMemory()
+    meeting, memory = ThreadRanks(2), RankedMemory()
     hub = RankedEventHub(memory, AnomalyDetector(), meeting.rank(0))
     hub.emit(env_stepped(env=0, step=1))
     meeting.leave()
@@ -129,7 +129,7 @@ def test_hub_emits_an_anomaly_after_its_event(hub: EventHub, memory: Memory) -> 
 
 
 def test_hub_continues_numbering_after_restore(hub: EventHub, memory: Memory) -> None:
-    heard = hub.subscribe()
+    records = hub.subscribe()
     for _ in range(9):
         hub.emit(run_started())
     keyframe = Keyframe.from_state(RunState(seq=4, time=1.0))
@@ -137,7 +137,7 @@ def test_hub_continues_numbering_after_restore(hub: EventHub, memory: Memory) ->
     hub.emit(ev.RoundStarted(round=1))
 
     assert [record.seq for record in memory.records[-2:]] == [4, 5]
-    assert list(drained(heard)) == memory.records
+    assert list(drained(records)) == memory.records
     restored = memory.records[-2]
     assert isinstance(restored, Keyframe)
     assert restored.restored > 0
@@ -145,16 +145,16 @@ def test_hub_continues_numbering_after_restore(hub: EventHub, memory: Memory) ->
 
 
 def test_hub_reports_lost_events_once(hub: EventHub, memory: Memory) -> None:
-    heard = hub.subscribe()
+    records = hub.subscribe()
     memory.notices.extend(["one file is gone", "another too"])
     hub.emit(run_started())
     assert hub.flush()
-    told = [(record.severity, record.text) for record in drained(heard) if isinstance(record, ev.Logged)]
-    assert told == [("error", "one file is gone"), ("error", "another too")]
+    logged = [(record.severity, record.text) for record in drained(records) if isinstance(record, ev.Logged)]
+    assert logged == [("error", "one file is gone"), ("error", "another too")]
 
 
 def test_hub_reports_recording_failure_and_recovery_once(hub: EventHub, memory: Memory) -> None:
-    heard = hub.subscribe()
+    records = hub.subscribe()
     hub.emit(run_started())
     memory.failure = "cannot record: no space"
     hub.emit(run_started())
@@ -163,7 +163,7 @@ def test_hub_reports_recording_failure_and_recovery_once(hub: EventHub, memory: 
     memory.failure = None
     assert hub.flush()
 
-    logged = [record for record in drained(heard) if isinstance(record, ev.Logged)]
+    logged = [record for record in drained(records) if isinstance(record, ev.Logged)]
     assert [(log.severity, log.text) for log in logged] == [
         ("error", "cannot record: no space"),
         ("info", "recording resumed"),
@@ -173,11 +173,11 @@ def test_hub_reports_recording_failure_and_recovery_once(hub: EventHub, memory: 
 def test_hub_snapshot_equals_the_state_of_a_listener(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "run")
     hub = EventHub(recorder, AnomalyDetector())
-    heard = hub.subscribe()
+    records = hub.subscribe()
     hub.emit(run_started())
     hub.emit(env_stepped(loss=math.inf))
     state = RunState()
-    for record in drained(heard):
+    for record in drained(records):
         assert not isinstance(record, Keyframe)
         state.apply(record)
 

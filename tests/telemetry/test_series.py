@@ -1,4 +1,4 @@
-"""What is kept of the past: courses of any length in few points, the steps of an episode, the league of blueprints."""
+"""Downsampled series, step traces and blueprint statistics."""
 
 import math
 
@@ -12,28 +12,28 @@ from esper.telemetry.state import Keyframe, RunState
 from tests.factory import SLOTS, env_stepped, policy_updated, run_started, stamp
 
 
-def course(values: list[float | None]) -> DownsampledSeries:
-    built = DownsampledSeries()
+def series_of(values: list[float | None]) -> DownsampledSeries:
+    series = DownsampledSeries()
     for value in values:
-        built.append(value)
-    return built
+        series.append(value)
+    return series
 
 
 @given(st.integers(0, 3000))
 def test_series_of_any_length_has_few_points_and_keeps_mean(count: int) -> None:
-    built = course([float(value) for value in range(count)])
-    assert len(built.points) < MAX_POINTS
-    assert len(built.points) * built.every + len(built.rest) == count
-    assert all(point == index * built.every + (built.every - 1) / 2 for index, point in enumerate(built.points))
-    assert built.last == (count - 1 if count else None)
+    series = series_of([float(value) for value in range(count)])
+    assert len(series.points) < MAX_POINTS
+    assert len(series.points) * series.every + len(series.rest) == count
+    assert all(point == index * series.every + (series.every - 1) / 2 for index, point in enumerate(series.points))
+    assert series.last == (count - 1 if count else None)
 
 
 def test_series_point_ignores_missing_values() -> None:
     values: list[float | None] = [1.0, None, None, None, 2.0, math.nan]
-    built = course(values + [0.0] * (MAX_POINTS - 6))
-    assert built.every == 2
-    assert built.values[:2] == [1.0, None]
-    assert math.isnan(built.values[2] or 0.0)
+    series = series_of(values + [0.0] * (MAX_POINTS - 6))
+    assert series.every == 2
+    assert series.values[:2] == [1.0, None]
+    assert math.isnan(series.values[2] or 0.0)
 
 
 def test_series_continues_after_a_keyframe() -> None:
@@ -59,7 +59,7 @@ def moved(step: int, after: str, *, slot: str = "mid", blueprint: str = "norm") 
 
 
 def grown(step: int, stage: str, contribution: float | None = None, blueprint: str | None = "norm") -> ev.EnvStepped:
-    """The seed is in the slot in the middle."""
+    """Return a step of env 0 with a seed in the second slot."""
     reading = ev.SlotReading(stage=stage, blueprint=blueprint, parameters=40, contribution=contribution)
     slots = [ev.SlotReading(stage="dormant"), reading, ev.SlotReading(stage="dormant")]
     return env_stepped(0, step=step, slots=slots)
@@ -79,7 +79,7 @@ def folded(*events: ev.AnyEvent) -> RunState:
     return state
 
 
-def test_blueprint_record_counts_each_seed_once() -> None:
+def test_blueprint_stats_counts_each_seed_once() -> None:
     state = folded(
         grown(1, "germinated"), moved(1, "germinated"),
         grown(2, "blending", 0.5), grown(3, "blending", 0.125), moved(3, "probationary"),
@@ -88,19 +88,19 @@ def test_blueprint_record_counts_each_seed_once() -> None:
         grown(6, "fossilized", 0.25), moved(6, "fossilized"),
         ended(),
     )  # fmt: skip
-    record = state.blueprints["norm"]
-    assert (record.planted, record.fossilized, record.culled, record.judged) == (2, 1, 1, 2)
-    assert record.contribution == pytest.approx((0.125 + 0.25) / 2)
-    assert record.size == 40
+    stats = state.blueprints["norm"]
+    assert (stats.planted, stats.fossilized, stats.culled, stats.judged) == (2, 1, 1, 2)
+    assert stats.contribution == pytest.approx((0.125 + 0.25) / 2)
+    assert stats.size == 40
 
 
-def test_blueprint_record_skips_unmeasured_seeds() -> None:
+def test_blueprint_stats_skips_unmeasured_seeds() -> None:
     planted = [grown(1, "germinated"), moved(1, "germinated")]
     earlier = [grown(2, "blending", 0.5), grown(3, "culled", blueprint=None), moved(3, "culled")]
     again = [grown(4, "germinated"), moved(4, "germinated"), grown(5, "training")]
     state = folded(*planted, *earlier, *again, grown(6, "culled", blueprint=None), moved(6, "culled"), ended())
-    record = state.blueprints["norm"]
-    assert (record.culled, record.judged, record.contribution) == (2, 1, 0.5)
+    stats = state.blueprints["norm"]
+    assert (stats.culled, stats.judged, stats.contribution) == (2, 1, 0.5)
     assert folded(*planted, ended()).blueprints["norm"].contribution is None
 
 

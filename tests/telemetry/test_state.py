@@ -1,4 +1,4 @@
-"""What the state of a run says of its speed."""
+"""Speed and remaining time of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.factory import env_stepped, run_started, stamp
 
 
 def test_inactive_envs_do_not_raise_the_pace() -> None:
-    """Two of four break down: half of the work, in half of the time, of which the coming rounds have all."""
+    """Two of four envs break down in step 2, which halves its work and its duration."""
     run: list[ev.AnyEvent] = [run_started(4, rounds=2, steps=2), ev.RoundStarted(round=1)]
     for step, envs, wall in ((1, 4, 0.8), (2, 2, 0.4)):
         run += [env_stepped(env, 1, step) for env in range(envs)]
