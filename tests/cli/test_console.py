@@ -1,3 +1,5 @@
+"""Console output of a run: log lines, progress bar and summary."""
+
 from __future__ import annotations
 
 import io
@@ -52,11 +54,11 @@ def test_log_has_dated_lines_for_rounds_and_notable_events() -> None:
 
 def test_round_line_has_accuracy_update_and_pace() -> None:
     state = fold(RUN)
-    least, median, greatest = state.accuracy[-1]
+    minimum, median, maximum = state.accuracy[-1]
 
     [line] = [line for line in printed([*RUN]) if "round 2/2: " in line]
 
-    assert f"accuracy {median:.1%} ({least:.1%} to {greatest:.1%}), return +0.600, KL 0.0120, entropy 0.90" in line
+    assert f"accuracy {median:.1%} ({minimum:.1%} to {maximum:.1%}), return +0.600, KL 0.0120, entropy 0.90" in line
     assert line.endswith("20 env-steps/s, 0s left")
 
 
@@ -91,9 +93,9 @@ def test_anomaly_end_is_printed_if_its_start_was() -> None:
     begins = ev.AnomalyFound(rule="r", severity="warning", where="w", value=1.0, text="it happened")
     log = printed([*stamp([run_started(), *[begins, ev.AnomalyEnded(rule="r", where="w")] * 25])])
 
-    told = [line[20:] for line in log[1:]]
-    over = "INFO    w: r ended"
-    assert told == ["WARNING it happened", over, "WARNING it happened (×10)", over]
+    printed_texts = [line[20:] for line in log[1:]]
+    end = "INFO    w: r ended"
+    assert printed_texts == ["WARNING it happened", end, "WARNING it happened (×10)", end]
 
 
 def test_terminal_shows_a_progress_bar_and_the_same_lines() -> None:
@@ -118,17 +120,17 @@ def test_console_continues_from_a_keyframe() -> None:
 
 def test_console_ends_when_run_has_ended_and_queue_is_empty() -> None:
     waiting: SimpleQueue[Record] = SimpleQueue()
-    looks = 0
+    polls = 0
 
-    def alive() -> bool:
-        nonlocal looks
-        looks += 1
-        if looks == 2:  # after it has found nothing for a while, the run's last events, all at once
+    def is_alive() -> bool:
+        nonlocal polls
+        polls += 1
+        if polls == 2:  # the first poll has found an empty queue; now all events arrive at once
             for event in RUN:
                 waiting.put(event)
-        return looks < 3
+        return polls < 3
 
-    assert list(drain(waiting, alive)) == RUN
+    assert list(drain(waiting, is_alive)) == RUN
 
 
 def test_console_ends_despite_a_slow_signal_handler() -> None:
@@ -153,22 +155,22 @@ def test_console_prints_a_summary() -> None:
 
     assert lines[0] == "run digits_impaired-20261121-015300: done"
     assert lines[1] == "ppo on digits_impaired, 4 envs, seed 0"
-    assert lines[2] == "10 of 10 steps, at round 2 of 2; 1s, the last steps at 20 env-steps/s"
+    assert lines[2] == "10 of 10 steps, round 2 of 2; 1s, last steps at 20 env-steps/s"
     assert "last checkpoint at round 2 step 5: checkpoints/00002-005" in lines
     assert lines[-3:] == [
-        "anomalies: 2; the last of each kind and place:",
+        "anomalies: 2; the last per rule and location:",
         "  env 01: the gradient of the host is NaN at round 1 step 3 (×1)",
         "  head tempo received no gradient in round 1, although it had choices (×1)",
     ]
 
 
 @pytest.mark.parametrize(
-    ("state", "says"),
+    ("state", "expected"),
     [
-        (RunState(), "the run has not started: nothing was recorded"),
+        (RunState(), "the run has not started; no events were recorded"),
         (fold(RUN[:1]), "– env-steps/s"),
         (fold([*RUN[:5], ev.RunEnded(outcome="failed", reason="out of memory")]), "failed (out of memory)"),
     ],
 )
-def test_console_summary_marks_unknown_values(state: RunState, says: str) -> None:
-    assert says in format_summary(state)
+def test_console_summary_marks_unknown_values(state: RunState, expected: str) -> None:
+    assert expected in format_summary(state)

@@ -1,4 +1,4 @@
-"""A run as those hear it who cannot look at it."""
+"""The narrator: a run as plain sentences, for screen readers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Terminal(io.StringIO):
         return True
 
 
-def told(records: list[Record], stream: io.StringIO | None = None) -> list[str]:
+def narrate(records: list[Record], stream: io.StringIO | None = None) -> list[str]:
     stream = stream or io.StringIO()
     Narrator(stream).run(records)
     return stream.getvalue().splitlines()
 
 
-def after(*events: ev.AnyEvent) -> list[str]:
-    """What is said of events that come in round 1 step 3 of a run of two envs."""
-    before = [run_started(2), ev.RoundStarted(round=1), env_stepped(0, 1, 3), env_stepped(1, 1, 3)]
-    return told([*stamp([*before, *events])])[1:]
+def sentences_after_step_3(*events: ev.AnyEvent) -> list[str]:
+    """Narrate events that follow step 3 of round 1 of a run of two envs."""
+    earlier = [run_started(2), ev.RoundStarted(round=1), env_stepped(0, 1, 3), env_stepped(1, 1, 3)]
+    return narrate([*stamp([*earlier, *events])])[1:]
 
 
 def seed(after: str) -> ev.SeedMoved:
@@ -73,25 +73,26 @@ ANOMALY = ev.AnomalyFound(
     ],
 )
 def test_notable_events_produce_dated_sentences(event: ev.AnyEvent, sentence: str) -> None:
-    assert after(event) == [sentence]
+    assert sentences_after_step_3(event) == [sentence]
 
 
 def test_routine_events_produce_no_sentence() -> None:
-    assert after(env_stepped(0, 1, 4), ev.PhaseTimed(round=1, step=4, wall=0.1, phases={}), seed("training")) == []
+    step_timed = ev.PhaseTimed(round=1, step=4, wall=0.1, phases={})
+    assert sentences_after_step_3(env_stepped(0, 1, 4), step_timed, seed("training")) == []
 
 
 def test_narrator_covers_a_whole_run() -> None:
     run = example_run()
     state = fold(run)
 
-    lines = told([*run])
+    lines = narrate([*run])
 
     assert lines[0] == "run digits_impaired-20261121-015300: ppo on digits_impaired, 4 envs on cpu:0 x2, cpu:1 x2"
     assert lines[-1] == "run done"
     assert [line for line in lines if line.startswith("round ")] == [
-        f"round {number}/2: accuracy {median:.1%} ({least:.1%} to {greatest:.1%}), "
+        f"round {number}/2: accuracy {median:.1%} ({minimum:.1%} to {maximum:.1%}), "
         "return +0.600, KL 0.0120, entropy 0.90"
-        for number, (least, median, greatest) in enumerate(state.accuracy, start=1)
+        for number, (minimum, median, maximum) in enumerate(state.accuracy, start=1)
     ]
     assert "error: env 01: the gradient of the host is NaN at round 1 step 3" in lines
 
@@ -100,18 +101,18 @@ def test_narrator_prints_plain_ascii_on_a_terminal() -> None:
     stream = Terminal()
     run = stamp([run_started(), ev.Logged(severity="info", text="größer ≠ 1\x1b[2J\nnext · –")])
 
-    lines = told([*run], stream)
+    lines = narrate([*run], stream)
 
     assert lines[1:] == [r"gr\xf6\xdfer \u2260 1\x1b[2J\nnext - -"]
     assert stream.getvalue().isascii()
 
 
 def test_narrator_continues_from_a_keyframe() -> None:
-    """As a viewer that comes later does, and a run that goes back to a checkpoint."""
+    """Viewers that attach later start from a keyframe, and so does the output after a restored checkpoint."""
     run = example_run()
-    lines = told([*run])
+    lines = narrate([*run])
 
-    later = told([Keyframe.from_state(fold(run[:36])), *run[36:]])
+    later = narrate([Keyframe.from_state(fold(run[:36])), *run[36:]])
 
     assert 1 < len(later) < len(lines)
     assert later == lines[-len(later) :]
@@ -119,7 +120,7 @@ def test_narrator_continues_from_a_keyframe() -> None:
 
 def test_narrator_gives_no_step_before_the_first_round() -> None:
     requested = ev.ControlRequested(kind="stop", origin="signal")
-    assert told([Keyframe.from_state(RunState()), *stamp([run_started(), requested])])[1:] == [
+    assert narrate([Keyframe.from_state(RunState()), *stamp([run_started(), requested])])[1:] == [
         "stop requested (signal)"
     ]
 

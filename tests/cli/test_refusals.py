@@ -1,4 +1,4 @@
-"""What is asked wrongly: exit 2, one sentence that names it, nothing left behind."""
+"""Invalid requests: exit code 2, one sentence that names the mistake, and no files left behind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WRONG = {
     ("replay", "last", "--follow", "--no-tui"): "--follow needs the dashboard: leave out --no-tui",
     ("replay", "last", "--follow", "--narrate"): "leave out --narrate, or see esper-sanctum attach --narrate",
     ("replay", "last", "--speed", "fast"): "--speed: invalid float value: 'fast'",
-    (): "the dashboard needs a terminal, and there is none here: add --no-tui",
+    (): "the dashboard needs a terminal; add --no-tui to run without it",
 }
 
 
@@ -69,7 +69,7 @@ def test_invalid_file_name_is_refused_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert_refused(main(["show", "x" * 300]), *printed(capsys), "cannot be used: File name too long")
+    assert_refused(main(["show", "x" * 300]), *printed(capsys), "File name too long")
 
 
 TOML = {
@@ -104,8 +104,8 @@ def test_engine_import_error_is_reported(
     monkeypatch.setitem(sys.modules, "esper.engine.run", None)
     monkeypatch.chdir(tmp_path)
     assert main(["--no-tui", "--telemetry-dir", "runs"]) == 1
-    _, said = printed(capsys)
-    assert said.splitlines()[-1].startswith("esper-sanctum: the engine cannot be loaded (ModuleNotFoundError: ")
+    _, errors = printed(capsys)
+    assert errors.splitlines()[-1].startswith("esper-sanctum: the engine cannot be loaded (ModuleNotFoundError: ")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -118,9 +118,9 @@ def test_too_little_memory_is_refused_in_one_sentence(
     monkeypatch.setattr(engine_run, "EnvPool", allocate)
     monkeypatch.chdir(tmp_path)
     assert main(["--no-tui", "--telemetry-dir", "runs"]) == 1
-    _, said = printed(capsys)
-    assert said.startswith("esper-sanctum: setting the run up ran out of memory: ")
-    assert said.count("\n") == 1
+    _, errors = printed(capsys)
+    assert errors.startswith("esper-sanctum: setting the run up ran out of memory: ")
+    assert errors.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -133,7 +133,7 @@ def test_command_line_overrides_the_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert (first.policy, len(first.lanes), first.config["ppo"]["clip"]) == ("random", 1, 0.3)
 
 
-CANNOT_BE = {
+UNSUPPORTED = {
     ("--task", "digit"): "unknown task 'digit': did you mean",
     ("--task", "zzz"): "unknown task 'zzz': valid: digits_impaired, digits,",
     ("--devices", "gpu"): "--devices 'gpu' is not a device: use auto, cuda:0, cuda:1 … or cpu:0, cpu:1 …",
@@ -150,7 +150,7 @@ CANNOT_BE = {
 }
 
 
-@pytest.mark.parametrize(("arguments", "named"), CANNOT_BE.items(), ids=map(" ".join, CANNOT_BE))
+@pytest.mark.parametrize(("arguments", "named"), UNSUPPORTED.items(), ids=map(" ".join, UNSUPPORTED))
 def test_unsupported_precision_or_device_is_refused(
     arguments: tuple[str, ...],
     named: str,
@@ -158,7 +158,7 @@ def test_unsupported_precision_or_device_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In this process, which has torch already."""
+    """Runs in this process, which has already imported torch."""
     (tmp_path / "taken").write_text("a file where a directory should be")
     monkeypatch.chdir(tmp_path)
     assert_refused(main([*arguments, "--no-tui"]), *printed(capsys), named)
@@ -186,7 +186,7 @@ def test_unwritable_directory_is_refused(
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has one checkpoint."""
+    """A stopped run with one checkpoint."""
     return stopped_run(tmp_path_factory.mktemp("stopped"))
 
 
@@ -218,7 +218,7 @@ def test_damaged_checkpoint_is_refused(
     code = main(["--resume", str(run_directory), "--no-tui"])
     output, errors = printed(capsys)
     assert_refused(code, output, errors, f"{damaged} is damaged")
-    assert errors.endswith(f"`esper-sanctum checkpoints {run_directory}` tells which are whole\n")
+    assert errors.endswith(f"list intact checkpoints with `esper-sanctum checkpoints {run_directory}`\n")
     assert {path: path.read_bytes() for path in run_directory.rglob("*") if path.is_file()} == before
 
 

@@ -1,4 +1,4 @@
-"""What is printed where nobody reads it, or where there is no room for it."""
+"""Output to a closed pipe, a full disk or closed streams."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_broken_pipe_is_not_an_error(command: tuple[str, ...]) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
+@pytest.mark.skipif(not FULL.exists(), reason="/dev/full does not exist")
 @pytest.mark.parametrize("command", PRINTING)
 def test_full_disk_is_reported_in_one_sentence(command: tuple[str, ...]) -> None:
     with FULL.open("wb") as full:
         done = subprocess.run([*PROGRAM, *command], check=False, stdout=full, stderr=subprocess.PIPE, timeout=TIMEOUT_S)
     assert done.returncode == 1
-    assert done.stderr == b"esper-sanctum: no more can be written: No space left on device\n"
+    assert done.stderr == b"esper-sanctum: cannot write output: No space left on device\n"
 
 
 @pytest.mark.parametrize("command", [("config",), ("show", "none")])

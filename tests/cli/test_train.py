@@ -1,4 +1,4 @@
-"""The program in a terminal: its first frame, signals, a terminal that is closed, and one that is frozen."""
+"""Training in a terminal: first frame, signals, and terminals that are closed or frozen."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_address_opens_view_and_is_copied_via_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_live_run_in_terminal_draws_first_and_can_quit(tmp_path: Path) -> None:
-    """First a frame, then torch; `q` asks, and `w` leaves without a checkpoint."""
+    """The first frame is drawn before torch is imported; `q` asks, and `w` then leaves without a checkpoint."""
     with Terminal("--envs", "2", cwd=tmp_path, python=["-X", "importtime"]) as terminal:
         terminal.wait_for("RUNNING")
         frame = terminal.output.index(b"starting: loading torch")
@@ -104,7 +104,7 @@ def test_signal_before_first_frame_ends_the_run(tmp_path: Path) -> None:
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.leave() == 0
         terminal.assert_restored()
-    assert not list(tmp_path.iterdir())  # nothing was set up yet, so there is nothing to save
+    assert not list(tmp_path.iterdir())  # the run was not set up yet, so no checkpoint is written
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_second_signal_to_dashboard_exits_at_once(number: signal.Signals, code: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("controlling", [True, False], ids=["with a signal", "without a word"])
+@pytest.mark.parametrize("controlling", [True, False], ids=["with a signal", "without a signal"])
 def test_lost_terminal_of_dashboard_checkpoints_the_run(controlling: bool, tmp_path: Path) -> None:
     with Terminal("--envs", "2", "--devices", "cpu:0", cwd=tmp_path, controlling=controlling) as terminal:
         terminal.wait_for("RUNNING")
@@ -140,7 +140,7 @@ def test_lost_terminal_of_dashboard_checkpoints_the_run(controlling: bool, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("dashboard", [True, False], ids=["dashboard", "no dashboard"])
 def test_repeated_hangup_does_not_count_as_second_signal(dashboard: bool, tmp_path: Path) -> None:
-    """A shell whose terminal is closed passes the HUP on, and the kernel sends one again when the shell has ended."""
+    """When a terminal is closed, its shell forwards SIGHUP, and the kernel sends it again when the shell has ended."""
     options = () if dashboard else ("--no-tui",)
     with Terminal(*SLOW_STEPS, *options, cwd=tmp_path, controlling=True) as terminal:
         terminal.wait_for("RUNNING" if dashboard else " run ")
@@ -155,7 +155,7 @@ def test_repeated_hangup_does_not_count_as_second_signal(dashboard: bool, tmp_pa
     assert read_checkpoint(list_checkpoints(directory)[-1]).step > 0
 
 
-# In a terminal that is frozen: it is open, but nobody reads
+# In a frozen terminal: open, but its output is not read
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_signal_is_handled_while_terminal_is_frozen(dashboard: bool, tmp_path: P
     assert read_checkpoint(list_checkpoints(only_run(tmp_path))[-1])
 
 
-@pytest.mark.parametrize("controlling", [True, False], ids=["with a signal", "without a word"])
+@pytest.mark.parametrize("controlling", [True, False], ids=["with a signal", "without a signal"])
 def test_closed_terminal_ends_the_replay(controlling: bool, tmp_path: Path) -> None:
     (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
     with Terminal("replay", ".", "--at", "50%", cwd=tmp_path, controlling=controlling) as terminal:
@@ -183,7 +183,7 @@ def test_closed_terminal_ends_the_replay(controlling: bool, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("controlling", [True, False], ids=["with a signal", "without a word"])
+@pytest.mark.parametrize("controlling", [True, False], ids=["with a signal", "without a signal"])
 def test_closed_terminal_ends_viewer_but_not_run(controlling: bool, tmp_path: Path) -> None:
     live = LiveRun(tmp_path).start_paused()
     with Terminal("attach", str(live.run.directory), cwd=tmp_path, controlling=controlling) as terminal:
@@ -194,7 +194,7 @@ def test_closed_terminal_ends_viewer_but_not_run(controlling: bool, tmp_path: Pa
 
 
 class Engine(EngineThread):
-    """One that trains nothing, until it is waited for."""
+    """Engine that trains nothing and records whether `join` was called."""
 
     waited_for = False
 

@@ -1,4 +1,4 @@
-"""The options of the dashboard, and how a command opens it."""
+"""Options of the dashboard, and the function with which commands open it."""
 
 from __future__ import annotations
 
@@ -18,58 +18,66 @@ DEFAULT_THEME = "sanctum-dark"
 
 
 class DisplayOptions(NamedTuple):
-    """How the dashboard is to be."""
+    """Appearance and notifications of the dashboard. The field names are the option names."""
 
     theme: str
     symbols: str
+    """`auto`, `braille`, `block` or `ascii`."""
     bell: bool
+    """Ring the terminal bell when an anomaly begins."""
     notify: str | None = None
+    """Escape sequence for desktop notifications, `osc9` or `osc777`; None for no notifications."""
 
     @classmethod
-    def from_options(cls, chosen: dict[str, Any]) -> DisplayOptions:
-        """Out of the options that a user chose."""
-        return cls(*(chosen.pop(name) for name in cls._fields))
+    def from_options(cls, options: dict[str, Any]) -> DisplayOptions:
+        """Remove the display options from the parsed command line and return them."""
+        return cls(*(options.pop(name) for name in cls._fields))
 
 
 def add_screen_options(parser: argparse.ArgumentParser) -> None:
-    """What `Look` holds, and `--no-tui` and `--narrate` to do without."""
+    """Add an option for each field of `DisplayOptions`, and `--no-tui` and `--narrate`, which replace the dashboard."""
     parser.add_argument(
         "--theme",
         default=DEFAULT_THEME,
         metavar="NAME",
-        help=f"colours; the key t shows all there are (default: {DEFAULT_THEME})",
+        help=f"colour theme; the key t lists all themes (default: {DEFAULT_THEME})",
     )
     parser.add_argument(
         "--symbols",
         default="auto",
         choices=("auto", "braille", "block", "ascii"),
-        help="what charts are drawn with (default: auto, by TERM and locale)",
+        help="characters of charts; auto chooses by TERM and locale (default: auto)",
     )
-    parser.add_argument("--bell", action="store_true", help="ring the terminal's bell when an anomaly begins")
+    parser.add_argument("--bell", action="store_true", help="ring the terminal bell when an anomaly begins")
     parser.add_argument(
         "--notify",
         choices=("osc9", "osc777"),
-        help="have the terminal notify the desktop when an anomaly begins, the run is held, or ends, by the sequence "
-        "that it understands: OSC 9 (iTerm2, kitty), OSC 777 (foot, rxvt)",
+        help="send a desktop notification when an anomaly begins, or when the run is held or ends: osc9 (iTerm2, "
+        "kitty); osc777 (foot, rxvt)",
     )
-    parser.add_argument("--no-tui", action="store_true", help="no dashboard: lines fit for a log file")
+    parser.add_argument("--no-tui", action="store_true", help="print log lines instead of opening the dashboard")
     parser.add_argument(
         "--narrate",
         action="store_true",
-        help="no dashboard: a plain sentence for each notable change, in ASCII, for screen readers and pipes",
+        help="print one ASCII sentence per notable event instead of opening the dashboard, for screen readers and "
+        "pipes",
     )
 
 
 def check_terminal(theme: str) -> None:
-    """Raises ConfigError if there is no terminal for the dashboard, or no such theme."""
-    served = "TEXTUAL_DRIVER" in os.environ  # its terminal is a page
+    """Check that the dashboard can be opened.
+
+    Raises:
+        ConfigError: Standard input or standard error is not a terminal, or the theme is unknown.
+    """
+    served = "TEXTUAL_DRIVER" in os.environ  # `serve` shows the dashboard in a browser
     if not served and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise ConfigError("the dashboard needs a terminal, and there is none here: add --no-tui")
+        raise ConfigError("the dashboard needs a terminal; add --no-tui to run without it")
     check_theme(theme)
 
 
 def check_theme(theme: str) -> None:
-    """Raises ConfigError if there is no such theme."""
+    """Check that a theme exists. Raises ConfigError if it is unknown."""
     from esper.sanctum.theme import ThemeError, find_theme, load_themes
 
     try:
@@ -78,19 +86,22 @@ def check_theme(theme: str) -> None:
         raise ConfigError(str(error)) from None
 
 
-def show_dashboard(source: RunSource, look: DisplayOptions, *, env: int = 0, initial_view: str = "overview") -> int:
-    """The dashboard, until the user leaves it; its exit code. Raises ConfigError as `check_screen` does.
+def show_dashboard(source: RunSource, display: DisplayOptions, *, env: int = 0, initial_view: str = "overview") -> int:
+    """Open the dashboard, wait until the user leaves it, and return its exit code.
 
     Args:
-        source: what is shown.
-        look: how it is to be.
-        env: the one under the cursor.
-        initial_view: View that is opened first.
+        source: Run or recording to show.
+        display: Appearance and notifications.
+        env: Index of the env that is selected first.
+        initial_view: Name of the view that is shown first.
+
+    Raises:
+        ConfigError: As `check_terminal` does.
     """
-    check_terminal(look.theme)
+    check_terminal(display.theme)
     from esper.sanctum.app import run_dashboard
 
     try:
-        return run_dashboard(source, **look._asdict(), env=env, initial_view=initial_view)
+        return run_dashboard(source, **display._asdict(), env=env, initial_view=initial_view)
     finally:
-        discard_broken_output()  # of the terminal, if it was closed
+        discard_broken_output()  # if the terminal was closed

@@ -1,7 +1,7 @@
-"""Entry point: finds the command, runs it, turns errors into exit codes.
+"""Entry point: finds the command, runs it, and turns errors into exit codes.
 
-Exit codes: 0 done, or stopped as asked; 1 the run failed; 2 the request was wrong; 130, 143: a second signal, INT or
-TERM.
+Exit codes: 0: done, or stopped on request; 1: the run failed; 2: invalid arguments or unusable files; 130 or 143: ended
+by a second SIGINT or SIGTERM.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from io import TextIOWrapper
 
 from esper.checkpoint.manifest import CheckpointError
 from esper.cli.commands import COMMANDS, TRAINING
@@ -22,19 +21,23 @@ from esper.tasks import TaskError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program; its exit code."""
+    """Run a command and return its exit code.
+
+    Args:
+        argv: Arguments without the program's name. None for those of the process.
+    """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # as after `>&-`: nobody is to read what is printed
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (until the end of the process)
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # no run is to end for a × that a terminal does not know
+        if getattr(sys, name) is None:  # the stream was closed, as with `>&-`; discard the output
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open until the process ends)
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):
+        reconfigure(errors="replace")  # a × that the terminal cannot encode must not end a run
     arguments = list(sys.argv[1:] if argv is None else argv)
     name, *options = arguments or [""]
     try:
         try:
             return _command(COMMANDS[name])(options) if name in COMMANDS else _command(TRAINING)(arguments)
         finally:
-            sys.stdout.flush()  # what cannot be printed is known only now, and at exit Python itself would complain
+            sys.stdout.flush()  # raises write errors here; at exit, Python itself would print a traceback
     except (ConfigError, TaskError, CheckpointError, ReadError) as error:
         return print_usage_error(str(error))
     except KeyboardInterrupt:
@@ -45,11 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return EXIT_OK
         if error.errno in DISK_FULL_ERRNOS:
             discard_broken_output()
-            print(f"esper-sanctum: no more can be written: {error.strerror}", file=sys.stderr)
+            print(f"esper-sanctum: cannot write output: {error.strerror}", file=sys.stderr)
             return EXIT_FAILED
         if error.filename is None or error.strerror is None:
             raise
-        return print_usage_error(f"{error.filename} cannot be used: {error.strerror}")
+        return print_usage_error(f"cannot use {error.filename}: {error.strerror}")
 
 
 def _command(target: str) -> Callable[[Sequence[str]], int]:

@@ -1,4 +1,4 @@
-"""The argument parser, exit codes, and the options of a run."""
+"""The argument parser, exit codes, and options that several commands share."""
 
 from __future__ import annotations
 
@@ -15,39 +15,41 @@ from esper.formatting import suggest
 from esper.tasks import TASK_NAMES, own_values
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+RUN_HELP = "run name, path, or last"
+"""Help text of every argument that `resolve_run` resolves."""
 
 _NEGATIVE_NUMBER = re.compile(r"-(\d|\.\d|inf|nan)")
 """Start of a negative value. The pattern of argparse has no exponents, so `-1e-3` would be an unknown option."""
 
 
 def print_usage_error(sentence: str) -> int:
-    """Say on stderr why a request is not carried out; the exit code for that."""
+    """Print an error to standard error and return the exit code for invalid usage."""
     print(f"esper-sanctum: {sentence}", file=sys.stderr)
     return EXIT_USAGE
 
 
 def print_warnings(sentences: Iterable[str]) -> None:
-    """Say on stderr what a request was carried out in spite of."""
+    """Print warnings to standard error, one line each."""
     for sentence in sentences:
         print(f"esper-sanctum: {sentence}", file=sys.stderr)
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses an unknown option with the nearest valid one, and prints a short help and a complete help.
+    """Argument parser that suggests the nearest valid option for an unknown one, and has `--help` and `--help-all`.
 
     Args:
-        commands: Names of commands that are valid in place of the options, if there are any.
-        options: Arguments of `argparse.ArgumentParser`.
+        commands: Names of commands that the user could give instead of options.
+        parser_arguments: Arguments of `argparse.ArgumentParser`.
     """
 
-    def __init__(self, *, commands: Collection[str] = (), **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
+    def __init__(self, *, commands: Collection[str] = (), **parser_arguments: Any) -> None:
+        super().__init__(allow_abbrev=False, **parser_arguments)
         self._negative_number_matcher = _NEGATIVE_NUMBER
         self._commands = commands
         self.complete_help: dict[argparse.Action, str] = {}
-        """Help texts of `--help-all`, where they differ from those of `--help`."""
-        self.tables: dict[str, argparse._ArgumentGroup] = {}
-        """Options of `--help-all` only, by table of the configuration."""
+        """Help texts of `--help-all` that differ from those of `--help`."""
+        self.tables: dict[str, Any] = {}
+        """Argument groups that only `--help-all` lists, keyed by configuration table. Their type is private."""
 
     def error(self, message: str) -> NoReturn:
         """Print one sentence and exit with code 2."""
@@ -56,11 +58,14 @@ class Parser(argparse.ArgumentParser):
             name = words[0].partition("=")[0]
             message = f"unknown option {name}: {self._nearest_option(name)}"
         elif message.startswith("unrecognized arguments"):
-            offer = suggest(words[0], self._commands) if self._commands else f"{self.prog} --help lists what there is"
-            message = f"unknown {'command or ' if self._commands else ''}argument {words[0]!r}: {offer}"
+            if self._commands:
+                message = f"unknown command or argument {words[0]!r}: {suggest(words[0], self._commands)}"
+            else:
+                message = f"unknown argument {words[0]!r}; list the valid ones with `{self.prog} --help`"
         raise SystemExit(print_usage_error(message))
 
     def _nearest_option(self, name: str) -> str:
+        """Return a suggestion: same key in a table, else nearest key of the same table, else nearest option."""
         known = [option for action in self._actions for option in action.option_strings]
         if without_table := [option for option in known if option.endswith(f".{name.removeprefix('--')}")]:
             return f"did you mean {' or '.join(without_table)}?"
@@ -71,7 +76,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _HelpAll(argparse.Action):
-    """`--help-all`: prints the complete help and exits."""
+    """The action of `--help-all`: prints the complete help and exits."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         assert isinstance(parser, Parser)
@@ -84,15 +89,15 @@ class _HelpAll(argparse.Action):
 
 
 def add_run_options(parser: Parser) -> None:
-    """Add `--config`, and an option for each key of `Config`: its dotted name.
+    """Add `--help-all`, `--config`, and an option for each key of `Config`, named by its dotted key.
 
     `--help` lists the keys outside the tables; `--help-all` lists all, by table, with range, unit and default. The
-    destination of an option is its key with underscores, as `resolve` takes it.
+    destination of an option is its key with underscores, as `resolve_config` expects it.
     """
     parser.usage = "%(prog)s [options]"
     pointer = f"{parser.prog} --help-all lists every option with its range, unit and default."
     parser.epilog = f"{parser.epilog} {pointer}" if parser.epilog else pointer
-    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every option, by table, and exit")
+    parser.add_argument("--help-all", action=_HelpAll, nargs=0, help="show every option by table and exit")
     for field in list_fields(Config):
         if field.table and field.table not in parser.tables:
             parser.tables[field.table] = parser.add_argument_group(f"[{field.table}]")
@@ -105,7 +110,7 @@ def add_run_options(parser: Parser) -> None:
             help=argparse.SUPPRESS if field.table else _escaped(_summary_of(field) + default),
         )
         parser.complete_help[action] = _escaped(field.details + _tasks_of(field) + default)
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of the keys that config prints")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with any of the keys printed by config")
 
 
 def _summary_of(field: ConfigField) -> str:
@@ -114,25 +119,25 @@ def _summary_of(field: ConfigField) -> str:
 
 
 def _tasks_of(field: ConfigField) -> str:
-    """Return the names of the tasks for `--task`; the configuration does not have them."""
+    """Return the task names for `--task`, because the configuration field does not list them."""
     return f": {', '.join(TASK_NAMES)}" if field.key == "task" else ""
 
 
 def _default_of(field: ConfigField) -> str:
-    """Return the default in parentheses; for a setting of the task, the value of every task."""
+    """Return the default in parentheses. A setting whose default depends on the task gets the value of each task."""
     match field.default:
         case None:
             return f" (default: {_values_by_task(field.name.replace('-', '_'))})"
         case "" | ():
             return ""
-        case tuple(words):
-            return f" (default: {' '.join(words)})"
+        case tuple():
+            return f" (default: {' '.join(map(str, field.default))})"
         case value:
             return f" (default: {value})"
 
 
 def _values_by_task(name: str) -> str:
-    """Return the value of a task setting, or each value and the tasks that have it."""
+    """Return the default of a task setting if all tasks share it, else each default and its tasks."""
     values = own_values(name)
     tasks_by_value = {value: [task for task in values if values[task] == value] for value in values.values()}
     if len(tasks_by_value) == 1:
@@ -141,32 +146,38 @@ def _values_by_task(name: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a help text without the format characters of argparse."""
+    """Escape the format characters of argparse in a help text."""
     return text.replace("%", "%%")
 
 
-def given_options(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a run that were given, as `resolve` takes them, from the parsed command line."""
+def given_options(parsed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the run options that the user gave, from the parsed command line, as `resolve_config` expects them."""
     keys = {field.key.replace("-", "_") for field in list_fields(Config)}
-    return {name: value for name, value in chosen.items() if name in keys and value is not None}
+    return {name: value for name, value in parsed.items() if name in keys and value is not None}
 
 
 def add_run_argument(parser: argparse.ArgumentParser, metavar: str, *, several: bool = False) -> None:
-    """`run`, for what `resolve_run` finds, and `--telemetry-dir`, where it looks; `runs` where there may be several."""
-    what = "a path, a run below the telemetry directory, or last"
+    """Add the positional argument `run`, which `resolve_run` resolves, and `--telemetry-dir`.
+
+    Args:
+        parser: Parser of the command.
+        metavar: Name of the argument in the help.
+        several: Accept one or more runs, and call the argument `runs`.
+    """
     if several:
-        parser.add_argument("runs", nargs="+", metavar=metavar, help=f"each {what}")
+        parser.add_argument("runs", nargs="+", metavar=metavar, help=RUN_HELP)
     else:
-        parser.add_argument("run", metavar=metavar, help=what)
+        parser.add_argument("run", metavar=metavar, help=RUN_HELP)
     add_telemetry_dir_option(parser)
 
 
 def add_telemetry_dir_option(parser: argparse.ArgumentParser) -> None:
-    """`--telemetry-dir`, for commands that look runs up."""
+    """Add `--telemetry-dir`, for commands that find runs by name."""
+    default = Config().telemetry_dir
     parser.add_argument(
         "--telemetry-dir",
         type=Path,
-        default=Path(Config().telemetry_dir),
+        default=Path(default),
         metavar="DIR",
-        help="where runs are looked for",
+        help=f"directory in which run names are looked up (default: {default})",
     )

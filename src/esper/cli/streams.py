@@ -10,22 +10,22 @@ import termios
 from typing import TextIO
 
 CLOSED_ERRNOS = frozenset({errno.EPIPE, errno.EIO})
-"""Errors of a stream whose reader has seen enough, or whose terminal was closed."""
+"""Errors of a pipe whose reader has exited, or of a terminal that was closed."""
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors of a file for which there is no room."""
+"""Errors of a file on a full disk, or of a user whose quota is exceeded."""
 FROZEN_AFTER_S = 1.0
-"""Seconds after which a terminal that takes nothing counts as frozen: who printed to it would wait for ever."""
+"""Seconds without accepting output after which a terminal counts as frozen. Printing to it would block for ever."""
 
 
 def discard_broken_output() -> None:
-    """Have what is still printed to such a stream go nowhere. Python itself would complain of it, at exit."""
+    """Redirect each unwritable standard stream to the null device, or Python would print an error at exit."""
     for stream in (sys.stdout, sys.stderr):
         if _is_unwritable(stream):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def is_frozen(stream: TextIO) -> bool:
-    """Whether it is a terminal that is open, but takes nothing: waits a second for it."""
+    """Return True if the stream is an open terminal that accepts no output. Waits up to `FROZEN_AFTER_S` for it."""
     return stream.isatty() and not select.select([], [stream], [], FROZEN_AFTER_S)[1]
 
 
@@ -37,6 +37,6 @@ def _is_unwritable(stream: TextIO) -> bool:
         if error.errno not in CLOSED_ERRNOS | DISK_FULL_ERRNOS:
             raise
         return True
-    except termios.error as error:  # ENOTTY: it is no terminal, but a file or a pipe
+    except termios.error as error:  # ENOTTY: not a terminal, but a file or a pipe
         return error.args[0] in CLOSED_ERRNOS
     return is_frozen(stream)

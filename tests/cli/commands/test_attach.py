@@ -1,4 +1,4 @@
-"""attach and --detach as a person meets them: processes of their own, in terminals of their own."""
+"""The `attach` command and the `--detach` option, each in a process and, where needed, a terminal of its own."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def end(directory: Path) -> None:
-    """End a run, if it is there, whatever a test has made of it."""
+    """Kill the process of a run if a failed test left it alive."""
     holder = read_holder(directory)
     if holder is not None and is_live(directory):
         os.kill(holder.pid, signal.SIGKILL)
 
 
-# What cannot be attached to: exit 2, one sentence
+# Runs that cannot be attached to: exit code 2 and one sentence
 
 
 def ended_run(folder: Path, name: str = "over") -> Path:
@@ -58,16 +58,25 @@ def ended_run(folder: Path, name: str = "over") -> Path:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "no run in telemetry is live: esper-sanctum replay last shows the last one"),
-        (("over",), "telemetry/over is not live, no process trains it: esper-sanctum replay over shows it"),
-        (("last",), "telemetry/over is not live, no process trains it: esper-sanctum replay last shows it"),
+        ((), "no run in telemetry is live; replay the last one with `esper-sanctum replay last`"),
+        (
+            ("over",),
+            "telemetry/over is not live: no process trains it; replay it with `esper-sanctum replay over`",
+        ),
+        (
+            ("last",),
+            "telemetry/over is not live: no process trains it; replay it with `esper-sanctum replay last`",
+        ),
         (
             ("telemetry/over/events-00001.jsonl",),
-            "telemetry/over/events-00001.jsonl is not the directory of a run: esper-sanctum replay "
-            "telemetry/over/events-00001.jsonl shows it",
+            "telemetry/over/events-00001.jsonl is not a run directory; replay it with `esper-sanctum replay "
+            "telemetry/over/events-00001.jsonl`",
         ),
         (("ovre",), "'ovre' is neither a file nor a run in telemetry; did you mean over"),
-        (("--telemetry-dir", "none"), "no run in none is live: esper-sanctum replay last shows the last one"),
+        (
+            ("--telemetry-dir", "none"),
+            "no run in none is live; replay the last one with `esper-sanctum replay last`",
+        ),
     ],
 )
 def test_attach_to_a_run_that_is_not_live_is_refused(arguments: tuple[str, ...], sentence: str, tmp_path: Path) -> None:
@@ -89,7 +98,7 @@ def test_attach_last_picks_the_run_started_last(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("option", "last"), [("--no-tui", "run {}: done"), ("--narrate", "run done")])
 def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_path: Path) -> None:
-    """And it is followed to its end, without torch; `--no-tui` and `--narrate` print what comes."""
+    """`--no-tui` and `--narrate` follow the run to its end without importing torch."""
     live = tmp_path / "telemetry" / "live"
     lock, recorder = RunLock(live), Recorder(live)
     events = example_run()
@@ -103,11 +112,11 @@ def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_pat
     with printed.open("w") as file:
         process = subprocess.Popen([sys.executable, "-c", script, option], cwd=tmp_path, stdout=file)
 
-    def heard() -> bool:
+    def is_printed() -> bool:
         recorder.put(ev.Logged(seq=events[-1].seq, time=events[-1].time, severity="info", text="still here"))
         return "still here" in printed.read_text()
 
-    wait_until(heard)
+    wait_until(is_printed)
     recorder.put(events[-1])
     recorder.close()
     lock.release()
@@ -132,16 +141,18 @@ def test_attach_reports_a_killed_run(tmp_path: Path) -> None:
         assert pipe is not None
         with (directory / "events-00001.jsonl").open("ab") as file:
 
-            def heard() -> bool:
+            def is_printed() -> bool:
                 file.write(encode_json(ev.Logged(seq=21, time=1.8e9, severity="info", text="still here")) + b"\n")
                 file.flush()
                 return bool(select.select([pipe], [], [], 0.1)[0])
 
-            wait_until(heard)
+            wait_until(is_printed)
         trainer.kill()
         trainer.communicate()
         _, errors = watching.communicate(timeout=TIMEOUT_S)
-        assert errors == "esper-sanctum: the process that trained telemetry/live ended without a word\n"
+        assert errors == (
+            "esper-sanctum: the process training telemetry/live exited without recording the end of the run\n"
+        )
         assert watching.returncode == 1
 
 
@@ -150,7 +161,7 @@ def test_run_without_a_socket_warns_and_trains(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delattr(socket, "AF_UNIX")
-    # One lane: a worker is spoken to through a pair of sockets, which every system has that starts one.
+    # One lane only: with more, the run would create worker processes and their socket pairs, which need AF_UNIX.
     assert main(["--no-tui", "--devices", "cpu:0", "--envs", "2", "--steps", "2", "--rounds", "1"]) == 0
     output = capsys.readouterr().out
     assert "WARNING this run cannot be controlled from elsewhere: this system has no Unix sockets\n" in output
@@ -184,7 +195,7 @@ def test_detach_interrupted_during_startup_ends_the_run(number: signal.Signals, 
         wait_until(lambda: bool(list(tmp_path.glob("telemetry/starting-*.log"))))
         wait_until(lambda: bool(psutil.Process(starting.pid).children()))
         (child,) = psutil.Process(starting.pid).children()
-        child.suspend()  # or it might train by then
+        child.suspend()  # so that it does not start training before the signal
         time.sleep(0.5)
         starting.send_signal(number)
         time.sleep(0.5)
@@ -196,7 +207,7 @@ def test_detach_interrupted_during_startup_ends_the_run(number: signal.Signals, 
 def test_detach_needs_a_terminal_only_for_the_dashboard(tmp_path: Path) -> None:
     done = run("--detach", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "esper-sanctum: the dashboard needs a terminal, and there is none here: add --no-tui\n"
+    assert done.stderr == "esper-sanctum: the dashboard needs a terminal; add --no-tui to run without it\n"
     with Terminal("--detach", "--theme", "sanctum-drak", cwd=tmp_path) as terminal:
         assert terminal.leave() == 2
         assert b"'sanctum-drak'" in terminal.output
@@ -215,14 +226,14 @@ def test_detach_under_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_detached_run_serves_two_viewers_and_is_stopped(tmp_path: Path) -> None:
-    """One viewer is killed, one only reads, one ends the run; the run minds none of it but the last."""
+    """Of three viewers, one is killed, one is read-only and one stops the run; only the last affects the run."""
     with Terminal("--detach", *LONG, cwd=tmp_path) as terminal:
         terminal.wait_for("RUNNING")
         directory = only_run(tmp_path)
         terminal.type("d")
         assert terminal.leave() == 0
         terminal.assert_restored()
-        assert f"{directory.name} goes on: esper-sanctum attach".encode() in terminal.output
+        assert f"{directory.name} is still running; reattach with `esper-sanctum attach".encode() in terminal.output
     try:
         assert is_live(directory)
         holder = read_holder(directory)
@@ -243,7 +254,7 @@ def test_detached_run_serves_two_viewers_and_is_stopped(tmp_path: Path) -> None:
             third.wait_for("PAUSED")
             third.type("p")
             third.wait_for("RUNNING")
-            third.type("{")  # who looks at the start of the run is still told of its end
+            third.type("{")  # a viewer that shows the start of the run still reports its end
             third.wait_for("PAST")
             third.type("Q")
             third.wait_for("End it?")
@@ -257,9 +268,9 @@ def test_detached_run_serves_two_viewers_and_is_stopped(tmp_path: Path) -> None:
     assert read_checkpoint(list_checkpoints(directory)[-1])
     requests = [event for event in recorded(directory) if isinstance(event, ev.ControlRequested)]
     assert [request.kind for request in requests] == ["pause", "resume", "stop"]
-    who = [request.origin.rpartition(" ") for request in requests]
-    assert {name for name, _, _ in who} == {who[0][0]}
-    assert [int(pid) for _, _, pid in who] == [first.process.pid, third.process.pid, third.process.pid]
+    origins = [request.origin.rpartition(" ") for request in requests]
+    assert {name for name, _, _ in origins} == {origins[0][0]}
+    assert [int(pid) for _, _, pid in origins] == [first.process.pid, third.process.pid, third.process.pid]
     assert not (directory / "control.sock").exists()
     assert f"run {directory.name}: stopped" in (directory / "output.log").read_text()
 
@@ -274,7 +285,7 @@ def test_detached_run_starts_and_resumes_from_a_script(tmp_path: Path) -> None:
         holder = read_holder(directory)
         assert holder is not None
         refused = run("--no-tui", "--resume", str(directory), cwd=tmp_path)
-        assert refused.returncode == 2  # it has no checkpoint yet
+        assert refused.returncode == 2  # the run has no checkpoint yet
         os.kill(holder.pid, signal.SIGTERM)
         wait_until(lambda: not is_live(directory))
         resumed = run("--detach", "--no-tui", "--resume", str(directory), cwd=tmp_path)

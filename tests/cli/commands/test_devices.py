@@ -84,4 +84,6 @@ def test_devices_names_an_extra_argument(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit) as ended:
         main(["devices", "cuda:0"])
     assert ended.value.code == EXIT_USAGE
-    assert "unknown argument 'cuda:0': esper-sanctum devices --help" in capsys.readouterr().err
+    assert (
+        "unknown argument 'cuda:0'; list the valid ones with `esper-sanctum devices --help`" in capsys.readouterr().err
+    )

@@ -1,4 +1,4 @@
-"""`attach [RUN]`: the dashboard over a run in another process."""
+"""`attach [RUN]`: shows and controls a live run of another process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from esper.cli.dashboard import DisplayOptions, add_screen_options, show_dashboard
-from esper.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_telemetry_dir_option, print_warnings
+from esper.cli.options import EXIT_FAILED, EXIT_OK, RUN_HELP, Parser, add_telemetry_dir_option, print_warnings
 from esper.config import ConfigError
 from esper.domain import TERMINAL_STATUSES
 
@@ -18,27 +18,30 @@ if TYPE_CHECKING:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Watch a live run."""
-    parser = Parser(prog="esper-sanctum attach", description="Watch and control a run that trains in another process.")
-    parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="a run's name or directory (default: the newest live one)"
-    )
+    """Show or print a live run until it ends or the user leaves it."""
+    parser = Parser(prog="esper-sanctum attach", description="Watch and control a run that trains in another process")
+    parser.add_argument("run", nargs="?", metavar="RUN", help=f"{RUN_HELP} (default: the run that started last)")
     add_telemetry_dir_option(parser)
-    parser.add_argument("--read-only", action="store_true", help="ask nothing of the run")
+    parser.add_argument("--read-only", action="store_true", help="watch without controlling the run")
     add_screen_options(parser)
-    chosen = parser.parse_args(arguments)
-    directory = find_live_run(chosen.run, chosen.telemetry_dir)
-    if not (chosen.no_tui or chosen.narrate):
-        return show_live_run(directory, look=DisplayOptions.from_options(vars(chosen)), read_only=chosen.read_only)
-    return print_live_run(directory, narrate=chosen.narrate)
+    options = parser.parse_args(arguments)
+    directory = find_live_run(options.run, options.telemetry_dir)
+    if not (options.no_tui or options.narrate):
+        display = DisplayOptions.from_options(vars(options))
+        return show_live_run(directory, display=display, read_only=options.read_only)
+    return print_live_run(directory, narrate=options.narrate)
 
 
 def find_live_run(name: str | None, telemetry_dir: Path) -> Path:
-    """The directory of the live run that is meant: by name or path, or the newest.
+    """Return the directory of a live run.
+
+    Args:
+        name: Name or path of the run, or `last`. None for the live run that started last.
+        telemetry_dir: Directory in which run names are looked up.
 
     Raises:
-        ConfigError: it is not live.
-        ReadError: there is no such run.
+        ConfigError: The run is not live, or no run is.
+        ReadError: The run does not exist.
     """
     from esper.recording.run_lock import is_live, live_since
     from esper.recording.runs import list_runs, resolve_run
@@ -46,22 +49,26 @@ def find_live_run(name: str | None, telemetry_dir: Path) -> Path:
     if name is None:
         live = [run for run in list_runs(telemetry_dir) if is_live(run)]
         if not live:
-            raise ConfigError(f"no run in {telemetry_dir} is live: esper-sanctum replay last shows the last one")
+            raise ConfigError(
+                f"no run in {telemetry_dir} is live; replay the last one with `esper-sanctum replay last`"
+            )
         return max(live, key=live_since)
     directory = resolve_run(name, telemetry_dir)
     if not directory.is_dir():
-        raise ConfigError(f"{directory} is not the directory of a run: esper-sanctum replay {name} shows it")
+        raise ConfigError(f"{directory} is not a run directory; replay it with `esper-sanctum replay {name}`")
     if not is_live(directory):
-        raise ConfigError(f"{directory} is not live, no process trains it: esper-sanctum replay {name} shows it")
+        raise ConfigError(
+            f"{directory} is not live: no process trains it; replay it with `esper-sanctum replay {name}`"
+        )
     return directory
 
 
 def print_live_run(directory: Path, *, narrate: bool) -> int:
-    """Print what a live run has to say, until it ends; the exit code.
+    """Print a live run until it ends, and return the exit code.
 
     Args:
-        directory: of the run.
-        narrate: plain sentences, rather than lines for a log and a summary.
+        directory: Run directory.
+        narrate: Print plain sentences instead of log lines and a summary.
     """
     from esper.attach.session import AttachedRun
     from esper.cli.console import Narrator, RunPrinter, drain
@@ -73,27 +80,33 @@ def print_live_run(directory: Path, *, narrate: bool) -> int:
     return _print_outcome(session, state, brief=narrate)
 
 
-def show_live_run(directory: Path, *, look: DisplayOptions, read_only: bool) -> int:
-    """Follow a live run in the dashboard until the user leaves it; the exit code.
+def show_live_run(directory: Path, *, display: DisplayOptions, read_only: bool) -> int:
+    """Follow a live run in the dashboard until the user leaves it, and return the exit code.
 
     Raises:
-        ConfigError: there is no terminal, or no such theme.
+        ConfigError: There is no terminal for the dashboard, or the theme is unknown.
     """
     from esper.attach.session import AttachedRun
     from esper.sanctum.source import AttachSource
 
     session = AttachedRun(directory, read_only=read_only)
     source = AttachSource(session)
-    code = show_dashboard(source, look)
+    code = show_dashboard(source, display)
     session.close()
     if code or (source.alive and source.live_state.status not in TERMINAL_STATUSES):
-        print(f"{directory.name} goes on: esper-sanctum attach {directory} comes back to it")
+        print(f"{directory.name} is still running; reattach with `esper-sanctum attach {directory}`")
         return code
     return _print_outcome(session, source.live_state)
 
 
 def _print_outcome(session: AttachedRun, state: RunState, *, brief: bool = False) -> int:
-    """What came of a run that is followed no longer, where there is more to say than was said; the exit code."""
+    """Print how a run ended, and what could not be read of it; return the exit code.
+
+    Args:
+        session: The run.
+        state: Its last state.
+        brief: Leave out the summary.
+    """
     from esper.cli.console import format_summary
 
     print_warnings(session.notices)
@@ -105,5 +118,5 @@ def _print_outcome(session: AttachedRun, state: RunState, *, brief: bool = False
     if state.status in {"done", "stopped"}:
         return EXIT_OK
     if state.status != "failed":
-        print(f"esper-sanctum: the process that trained {session.directory} ended without a word", file=sys.stderr)
+        print_warnings([f"the process training {session.directory} exited without recording the end of the run"])
     return EXIT_FAILED

@@ -130,8 +130,8 @@ def replay(
     from esper.sanctum.source import ReplaySource
 
     source = ReplaySource(playback, hold=chosen.at is not None, follow=follow, ghost_run=rival)
-    env, view = _env_and_view(address, playback.history) if address is not None else (0, "overview")
-    code = show_dashboard(source, DisplayOptions.from_options(vars(chosen)), env=env, initial_view=view)
+    env, place = _env_and_view(address, playback.history) if address is not None else (0, "overview")
+    code = show_dashboard(source, DisplayOptions.from_options(vars(chosen)), env=env, initial_view=place)
     return print_usage_error(source.failure) if source.failure else code
 
 

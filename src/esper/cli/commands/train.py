@@ -1,4 +1,4 @@
-"""`esper-sanctum [options]`: train, with dashboard, headless or detached."""
+"""`esper-sanctum [options]`: trains a run with the dashboard, headless, or in a detached background process."""
 
 from __future__ import annotations
 
@@ -52,35 +52,41 @@ if TYPE_CHECKING:
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SIGNAL_DEBOUNCE_S = 0.5
-"""Seconds after a signal within which another is the same: nobody is impatient so soon."""
+"""Repeated signals within this time count as one: `timeout` signals both the process and its group."""
+TERMINATING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a process by default."""
+START_POLL_S = 0.1
+"""Seconds between checks whether the detached run has started."""
+OUTPUT_LOG = "output.log"
+"""File in the run directory that receives the output of a detached run; `output-2.log` and so on if it exists."""
 
 
 def run_training(arguments: Sequence[str]) -> int:
-    """`esper-sanctum [options]`: train, with the dashboard or without."""
-    chosen = vars(_train_parser().parse_args(arguments))
-    file, resume, detach = (chosen.pop(name) for name in ("config", "resume", "detach"))
-    look, narrate = DisplayOptions.from_options(chosen), chosen.pop("narrate")
-    headless = chosen.pop("no_tui") or narrate
-    config, checkpoint = _resolve_config_and_checkpoint(file, resume, given_options(chosen))
+    """Train a run, with the dashboard or without, and return the exit code."""
+    options = vars(_train_parser().parse_args(arguments))
+    file, resume, detach = (options.pop(name) for name in ("config", "resume", "detach"))
+    display, narrate = DisplayOptions.from_options(options), options.pop("narrate")
+    headless = options.pop("no_tui") or narrate
+    config, checkpoint = _resolve_config_and_checkpoint(file, resume, given_options(options))
     check_task_name(config.task)
     if detach:
         telemetry_dir = run_directory_of(checkpoint).parent if checkpoint else Path(config.telemetry_dir)
-        return start_detached(arguments, telemetry_dir, look=look, headless=headless)
+        return start_detached(arguments, telemetry_dir, display=display, headless=headless)
 
-    if headless and look.theme != DEFAULT_THEME:
-        check_theme(look.theme)
+    if headless and display.theme != DEFAULT_THEME:
+        check_theme(display.theme)
 
     from esper.engine.thread import EngineThread
 
-    place = RankInfo.from_environment()
+    rank = RankInfo.from_environment().rank
     engine = EngineThread(config, checkpoint, interactive=not headless)
-    if place.rank > 0:  # rank 0 shows the run
-        with open(os.devnull, "w") as nobody:
-            state = _run_headless(engine, nobody, narrate=narrate)
+    if rank > 0:  # only rank 0 prints or shows the run
+        with open(os.devnull, "w") as devnull:
+            state = _run_headless(engine, devnull, narrate=narrate)
     elif headless:
         state = _run_headless(engine, sys.stdout, narrate=narrate)
     else:
-        state = _run_dashboard(engine, look)
+        state = _run_dashboard(engine, display)
     if engine.fatal_error:
         return print_usage_error(engine.fatal_error)
     if engine.run_error:
@@ -88,7 +94,7 @@ def run_training(arguments: Sequence[str]) -> int:
         return EXIT_FAILED
     from esper.cli.console import format_summary
 
-    if place.rank == 0 and not narrate:
+    if rank == 0 and not narrate:
         print(format_summary(state))
     return EXIT_OK
 
@@ -96,11 +102,18 @@ def run_training(arguments: Sequence[str]) -> int:
 def _resolve_config_and_checkpoint(
     file: Path | None, resume: str | None, options: dict[str, Any]
 ) -> tuple[Config, Path | None]:
+    """Return the configuration of the run, and the checkpoint to resume from, which `--resume` names.
+
+    Raises:
+        ConfigError: The configuration is invalid, or the run has no rounds left.
+        CheckpointError: The checkpoint is damaged, or does not fit the configuration.
+        ReadError: The run does not exist.
+    """
     if resume is None:
         return resolve_config(file, options), None
     table = read_config_file(file)
     telemetry_dir = Path(resolve_config(file, options, table=table).telemetry_dir)
-    options.pop("telemetry_dir", None)  # only where it is looked for: a run goes on where it is
+    options.pop("telemetry_dir", None)  # used for the lookup only: a run resumes in its own directory
     checkpoint = find_checkpoint(resolve_run(resume, telemetry_dir))
     run = run_directory_of(checkpoint)
     try:
@@ -108,17 +121,19 @@ def _resolve_config_and_checkpoint(
         saved = config_from_manifest(manifest, checkpoint)
         read_verified_files(checkpoint, manifest)
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; `esper-sanctum checkpoints {run}` tells which are whole") from None
+        raise CheckpointError(f"{error}; list intact checkpoints with `esper-sanctum checkpoints {run}`") from None
     config = resolve_config(file, options, base=msgspec.to_builtins(saved), table=table)
     check_compatible(with_task_settings(saved), with_task_settings(config), checkpoint)
     if manifest.round >= config.rounds:
         raise ConfigError(
-            f"{resume} is finished: all its {manifest.round} rounds are done; --rounds N with a greater N continues it"
+            f"{resume} has finished all of its {manifest.round} rounds; train more with --rounds N, "
+            f"N > {manifest.round}"
         )
     return config, checkpoint
 
 
 def _run_headless(engine: EngineThread, stream: TextIO, *, narrate: bool) -> RunState:
+    """Train and print to a stream until the run has ended; return its last state."""
     from esper.cli.console import Narrator, RunPrinter, drain
     from esper.telemetry.state import RunState
 
@@ -132,7 +147,7 @@ def _run_headless(engine: EngineThread, stream: TextIO, *, narrate: bool) -> Run
         try:
             printer = Narrator(stream) if narrate else RunPrinter(stream)
             state = printer.run(drain(engine.records, lambda: engine.is_engine_alive))
-        except OSError as error:  # nobody listens any more, or the terminal is gone: the engine saves what it has
+        except OSError as error:  # the pipe or terminal was closed, or the disk is full: write a checkpoint and stop
             engine.control.put(RequestKind.STOP, "signal")
             engine.join()
             if error.errno not in CLOSED_ERRNOS:
@@ -143,21 +158,22 @@ def _run_headless(engine: EngineThread, stream: TextIO, *, narrate: bool) -> Run
 
 
 def _exit_when_terminal_frozen(engine: EngineThread, stream: TextIO) -> None:
-    """Once the engine has ended, end the process, where it prints to a terminal of which nobody reads anything."""
+    """Wait until the engine has ended, then exit the process once its terminal is frozen, which blocks the printer."""
     engine.join()
     while not is_frozen(stream):
         time.sleep(FROZEN_AFTER_S)
     os._exit(EXIT_FAILED if engine.run_error or engine.fatal_error else EXIT_OK)
 
 
-def _run_dashboard(engine: EngineThread, look: DisplayOptions) -> RunState:
+def _run_dashboard(engine: EngineThread, display: DisplayOptions) -> RunState:
+    """Train and show the dashboard until the run has ended; return its last state."""
     from esper.sanctum.source import LiveSource
 
     source = LiveSource(engine)
     requests = source.requests
 
-    def save() -> None:
-        """Whatever ended the dashboard, its terminal too: the engine saves what it has."""
+    def save_and_stop() -> None:
+        """Stop the engine with a checkpoint and wait for it, whatever ended the dashboard."""
         signals.stop_requested = requests.stop_requested
         if not requests.stop_requested:
             requests.ask(RequestKind.STOP, origin="dashboard")
@@ -165,12 +181,12 @@ def _run_dashboard(engine: EngineThread, look: DisplayOptions) -> RunState:
 
     with _StopSignals(lambda: requests.ask(RequestKind.STOP, origin="signal")) as signals:
         try:
-            code = show_dashboard(source, look)
+            code = show_dashboard(source, display)
         except OSError:
-            save()
+            save_and_stop()
             raise
         if code in {EXIT_OK, EXIT_FAILED}:
-            save()
+            save_and_stop()
         if code:
             raise SystemExit(code)
     source.tick(0.0)
@@ -178,47 +194,50 @@ def _run_dashboard(engine: EngineThread, look: DisplayOptions) -> RunState:
 
 
 class _StopSignals:
-    """While it lasts, the first INT, TERM or HUP asks for a checkpoint and an end; a second ends the process at once.
+    """Context in which the first SIGINT, SIGTERM or SIGHUP stops the run with a checkpoint, and a second exits.
 
-    At once, but not before the terminal is as it was: the second raises SystemExit, and that ends the process here,
-    without waiting for the engine's threads. A HUP is never the second: who closes a terminal is not impatient, and
-    its shell sends one as well. Nor is the echo of the first: `timeout` sends one to the process, and one to its group.
+    The second signal raises SystemExit, so that the dashboard can restore the terminal; leaving the context then exits
+    the process without waiting for the engine's threads. SIGHUP never counts as second: closing a terminal sends it,
+    often twice, because the shell forwards it. Neither does a signal within `SIGNAL_DEBOUNCE_S` of the first.
+
+    Args:
+        request_stop: Requests a checkpoint and the end of the run.
     """
 
-    def __init__(self, ask_to_stop: Callable[[], None]) -> None:
-        self._ask_to_stop = ask_to_stop
+    def __init__(self, request_stop: Callable[[], None]) -> None:
+        self._request_stop = request_stop
         self._first_signal_at = -math.inf
-        """When the first came."""
+        """Time of the first signal, in seconds of the monotonic clock."""
         self.stop_requested = False
-        """Whether the end was asked for, by a signal or in another way: then a signal is the second."""
+        """True if a stop was requested, by a signal or otherwise, so that the next signal counts as second."""
 
     def __enter__(self) -> _StopSignals:
-        # Whom nohup started is to outlive the terminal.
-        heard = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        self._before = {number: signal.signal(number, self._handle) for number in heard}
+        # A run started by nohup ignores SIGHUP, and must outlive its terminal.
+        handled = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._previous = {number: signal.signal(number, self._handle) for number in handled}
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, SystemExit) and isinstance(error.code, int):
             os._exit(error.code)
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if not self.stop_requested:
             self.stop_requested, self._first_signal_at = True, time.monotonic()
-            self._ask_to_stop()
+            self._request_stop()
         elif number != signal.SIGHUP and time.monotonic() > self._first_signal_at + SIGNAL_DEBOUNCE_S:
             raise SystemExit(128 + number)
 
 
 def _train_parser() -> Parser:
-    """The options of a run, and those of the program itself."""
+    """Return the parser of the default command: options of the run, the dashboard and the program."""
     parser = Parser(
         commands=COMMANDS,
         prog="esper-sanctum",
         description="Train a population of growing networks and watch it in a dashboard",
-        epilog=f"Other commands, each with its --help: {', '.join(COMMANDS)}.",
+        epilog=f"Other commands (each has --help): {', '.join(COMMANDS)}.",
     )
     parser.add_argument("--version", action="version", version=f"esper-sanctum {VERSION}")
     add_run_options(parser)
@@ -234,37 +253,30 @@ def _train_parser() -> Parser:
     return parser
 
 
-START_POLL_S = 0.1
-"""Seconds between looks for the run that was started."""
-TERMINATING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a process which does not say otherwise."""
-OUTPUT_LOG = "output.log"
-"""Where in the run's directory it prints, as `--no-tui` does; output-2.log and so on where that is taken."""
+def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, display: DisplayOptions, headless: bool) -> int:
+    """Start a run in a background process, wait until it trains, show it, and return the exit code.
 
-
-def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, look: DisplayOptions, headless: bool) -> int:
-    """Start a run, wait until it trains, and show it; the exit code.
-
-    What keeps it from training is told here, as if it were to train in this process.
+    If the process ends before it trains, its output and exit code become those of this process.
 
     Args:
-        arguments: of the program; they are valid.
-        telemetry_dir: where the run's directory will be.
-        look: of the dashboard.
-        headless: show nothing.
+        arguments: Valid arguments of the program.
+        telemetry_dir: Parent of the run directory.
+        display: Appearance and notifications of the dashboard.
+        headless: Print the run directory instead of opening the dashboard.
 
     Raises:
-        ConfigError: it cannot be started like this, or not be shown.
+        ConfigError: The process runs under torchrun, there is no terminal for the dashboard, or the telemetry
+            directory cannot be created.
     """
     if RankInfo.from_environment().world_size > 1:
-        raise ConfigError("--detach cannot be used under torchrun: start torchrun itself in the background")
+        raise ConfigError("--detach cannot be used under torchrun; start torchrun itself in the background")
     if not headless:
-        check_terminal(look.theme)
-    made = _create_parents(telemetry_dir)
+        check_terminal(display.theme)
+    created = _create_parents(telemetry_dir)
     output = telemetry_dir / f"starting-{time.time_ns()}.log"
     process = _spawn(arguments, output)
     directory = None
-    before = {
+    previous_handlers = {
         number: signal.signal(number, _exit_on_signal)
         for number in TERMINATING_SIGNALS
         if signal.getsignal(number) is signal.SIG_DFL
@@ -279,40 +291,40 @@ def start_detached(arguments: Sequence[str], telemetry_dir: Path, *, look: Displ
         process.wait()
         raise
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
         if directory is None:
             sys.stderr.write(output.read_text(errors="replace"))
             output.unlink()
-            _remove_empty(made)
+            _remove_empty(created)
     if directory is None:
         return process.returncode
     output.rename(_unused_log_path(directory))
-    print(f"{directory.name} trains in process {process.pid}", file=sys.stderr)
+    print(f"{directory.name} is training in process {process.pid}", file=sys.stderr)
     if headless:
         print(directory)
         return EXIT_OK
-    from esper.cli.commands.attach import show_live_run  # only here, for the first frame of other runs
+    from esper.cli.commands.attach import show_live_run  # imported here to keep other runs' start-up fast
 
-    return show_live_run(directory, look=look, read_only=False)
+    return show_live_run(directory, display=display, read_only=False)
 
 
 def _exit_on_signal(number: int, _: FrameType | None) -> NoReturn:
-    """End this process, and first what it has started, which nobody would know of."""
+    """Raise SystemExit, so that `start_detached` first ends the process that it has started."""
     raise SystemExit(128 + number)
 
 
 def _spawn(arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
-    """Train headless, out of reach of this terminal."""
+    """Start a headless run in a session of its own, which signals of this terminal do not reach."""
     options = [word for word in arguments if word not in {"--detach", "--no-tui"}]
-    # -P: what lies in the working directory is not taken for a module.
+    # -P: do not import modules from the working directory.
     command = [sys.executable, "-P", "-m", "esper", *options, "--no-tui"]
     with output.open("xb") as file:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
 
 
 def _find_run_directory(pid: int, telemetry_dir: Path, output: Path) -> Path | None:
-    """The directory of the run that a process trains; None until its first line has been printed."""
+    """Return the directory of the run that a process trains; None until the process has printed its first line."""
     printed = output.read_text(errors="replace")
     for run in list_runs(telemetry_dir):
         if read_holder(run) == LockHolder(pid=pid, host=socket.gethostname()) and f"run {run.name}: " in printed:
@@ -321,7 +333,7 @@ def _find_run_directory(pid: int, telemetry_dir: Path, output: Path) -> Path | N
 
 
 def _create_parents(directory: Path) -> list[Path]:
-    """Make a directory; those made, the innermost first. Raises ConfigError."""
+    """Create a directory and its parents, and return the created ones, the innermost first. Raises ConfigError."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -331,7 +343,7 @@ def _create_parents(directory: Path) -> list[Path]:
 
 
 def _remove_empty(directories: Sequence[Path]) -> None:
-    """Take away what was made, unless something is in it by now."""
+    """Remove directories, in order, up to the first that is not empty."""
     for directory in directories:
         if any(directory.iterdir()):
             return
