@@ -1,4 +1,4 @@
-"""The viewer's end: what is asked arrives, what cannot is told, and no screen waits for either."""
+"""Viewer side of the socket: requests arrive, refusals are reported, and callers never wait."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 
 from esper.attach import client
 from esper.attach.client import RemoteRequestQueue
-from esper.attach.protocol import SOCKET_NAME, Acknowledged, Refused, Welcome, frame
+from esper.attach.protocol import SOCKET_NAME, Acknowledged, Refused, Welcome, encode_message
 from esper.attach.server import AttachServer
 from esper.control import RequestKind, RequestQueue
 from esper.recording.run_lock import LOCK_FILE, LockHolder
-from tests.attach.viewers import NO_TEXT, PATIENCE, asked, framed, wait_until, well
+from tests.attach.viewers import INVALID_UTF8, TIMEOUT_S, drain_requests, no_recording_error, wait_until, with_length
 
 
 def connected(folder: Path) -> RemoteRequestQueue:
@@ -28,7 +28,7 @@ def connected(folder: Path) -> RemoteRequestQueue:
 
 
 def refusal(remote: RemoteRequestQueue) -> tuple[RequestKind | None, str]:
-    kind, sentence = remote.refusals.get(timeout=PATIENCE)
+    kind, sentence = remote.refusals.get(timeout=TIMEOUT_S)
     beginning = f"No {kind.value}: " if kind else "This run cannot be controlled: "
     assert sentence.startswith(beginning)
     assert sentence.endswith(".")
@@ -41,7 +41,7 @@ def control() -> RequestQueue:
 
 
 def stub(folder: Path, *answers: bytes) -> Callable[[], None]:
-    """A run that gives these answers, one to each message, and then no more; what closes it."""
+    """Start a run that sends one of the given replies per message, then none; return a function that closes it."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(folder / SOCKET_NAME))
     listener.listen()
@@ -64,11 +64,11 @@ def stub(folder: Path, *answers: bytes) -> Callable[[], None]:
 
 
 def test_request_arrives_with_the_viewers_origin(tmp_path: Path, control: RequestQueue) -> None:
-    with closing(AttachServer(tmp_path, control, well)):
+    with closing(AttachServer(tmp_path, control, no_recording_error)):
         remote = connected(tmp_path)
         remote.put(RequestKind.RESTORE, "keyboard", "checkpoints/x")
         wait_until(lambda: not remote.unacknowledged)
-        (request,) = asked(control)
+        (request,) = drain_requests(control)
         assert (request.kind, request.path) == (RequestKind.RESTORE, "checkpoints/x")
         assert request.origin == remote.origin
         assert request.origin.startswith("attach ")
@@ -78,19 +78,20 @@ def test_request_arrives_with_the_viewers_origin(tmp_path: Path, control: Reques
 
 
 def test_client_reconnects_to_a_restarted_run(tmp_path: Path, control: RequestQueue) -> None:
-    with closing(AttachServer(tmp_path, control, well)):
+    with closing(AttachServer(tmp_path, control, no_recording_error)):
         remote = connected(tmp_path)
         remote.put(RequestKind.PAUSE, "keyboard")
         wait_until(lambda: not remote.unacknowledged)
-    with closing(AttachServer(tmp_path, control, well)):
+    with closing(AttachServer(tmp_path, control, no_recording_error)):
         remote.put(RequestKind.RESUME, "keyboard")
         wait_until(lambda: not remote.unacknowledged)
-    assert [request.kind for request in asked(control)] == [RequestKind.PAUSE, RequestKind.RESUME]
+    assert [request.kind for request in drain_requests(control)] == [RequestKind.PAUSE, RequestKind.RESUME]
     remote.put(RequestKind.STEP, "keyboard")
     kind, reason = refusal(remote)
     assert kind is RequestKind.STEP
     assert (
-        reason == f"the run does not listen at {tmp_path / SOCKET_NAME} (No such file or directory); its log says why"
+        reason == f"the run does not listen at {tmp_path / SOCKET_NAME} (No such file or directory); "
+        "see the log of the run for the reason"
     )
     remote.close()
 
@@ -98,13 +99,14 @@ def test_client_reconnects_to_a_restarted_run(tmp_path: Path, control: RequestQu
 def test_client_without_socket_reports_it_before_any_request(tmp_path: Path) -> None:
     assert refusal(connected(tmp_path)) == (
         None,
-        f"the run does not listen at {tmp_path / SOCKET_NAME} (No such file or directory); its log says why",
+        f"the run does not listen at {tmp_path / SOCKET_NAME} (No such file or directory); "
+        "see the log of the run for the reason",
     )
 
 
 def test_client_refuses_a_run_of_another_machine(tmp_path: Path) -> None:
     (tmp_path / LOCK_FILE).write_bytes(msgspec.json.encode(LockHolder(pid=1, host="far-away")))
-    assert refusal(connected(tmp_path)) == (None, "the run is on far-away: attach there to control it")
+    assert refusal(connected(tmp_path)) == (None, "the run is on far-away; attach on that machine to control it")
 
 
 def test_client_reports_missing_unix_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,25 +119,29 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "REPLY_TIMEOUT_S", 0.1)
 
 
-WELCOME = frame(Welcome("attach ann@box 1"))
-LATE = "the run has not answered for 0.1 s; it may still do what it was asked"
+WELCOME = encode_message(Welcome("attach ann@box 1"))
+LATE = "no reply from the run for 0.1 s; it may still carry out the request"
 ANSWERS = {
     "never": ([], None, LATE),
     "not to the request": ([WELCOME], RequestKind.PAUSE, LATE),
-    "with a refusal": ([frame(Refused("not you"))], None, "the run refuses: not you"),
+    "with a refusal": ([encode_message(Refused("not you"))], None, "refused by the run: not you"),
     "with a refusal of the request": (
-        [WELCOME, frame(Refused("not now"))],
+        [WELCOME, encode_message(Refused("not now"))],
         RequestKind.PAUSE,
-        "the run refuses: not now",
+        "refused by the run: not now",
     ),
-    "with nonsense": ([b"\x00\x00\x00\x01x"], None, "the run gave an answer that makes no sense: "),
-    "with what is no text": ([framed(NO_TEXT)], None, "the run gave an answer that makes no sense: "),
-    "with no end": ([framed(b"\x91" * 5000)], None, "the run gave an answer that makes no sense: "),
-    "with the wrong answer": ([frame(Acknowledged())], None, "the run refuses: it answers Acknowledged(failure=None)"),
+    "with nonsense": ([b"\x00\x00\x00\x01x"], None, "unexpected reply from the run: "),
+    "with invalid UTF-8": ([with_length(INVALID_UTF8)], None, "unexpected reply from the run: "),
+    "with no end": ([with_length(b"\x91" * 5000)], None, "unexpected reply from the run: "),
+    "with the wrong answer": (
+        [encode_message(Acknowledged())],
+        None,
+        "unexpected reply from the run: Acknowledged(failure=None)",
+    ),
     "with a welcome to a request": (
         [WELCOME, WELCOME],
         RequestKind.PAUSE,
-        "the run gave an answer that makes no sense: Welcome(",
+        "unexpected reply from the run: Welcome(",
     ),
 }
 
@@ -149,9 +155,9 @@ def test_client_reports_invalid_answers(
     remote = connected(tmp_path)
     if asked_for:
         remote.put(asked_for, "keyboard")
-    kind, told = refusal(remote)
+    kind, actual_reason = refusal(remote)
     assert kind is asked_for
-    assert told.startswith(reason)
+    assert actual_reason.startswith(reason)
     assert remote.unacknowledged == ({asked_for} - {None})
     close()
 
@@ -161,13 +167,13 @@ def test_client_reports_that_recording_failed(tmp_path: Path, control: RequestQu
     with closing(AttachServer(tmp_path, control, lambda: next(reasons))):
         remote = connected(tmp_path)
         remote.put(RequestKind.PAUSE, "keyboard")
-        assert remote.refusals.get(timeout=PATIENCE) == (
+        assert remote.refusals.get(timeout=TIMEOUT_S) == (
             None,
-            "The run holds, and shows nothing new until it can be recorded: "
+            "The run is held, and no new events appear until it can record: "
             "cannot record to run: No space left on device.",
         )
         wait_until(lambda: not remote.unacknowledged)
-        assert [request.kind for request in asked(control)] == [RequestKind.PAUSE]
+        assert [request.kind for request in drain_requests(control)] == [RequestKind.PAUSE]
         remote.close()
 
 
@@ -178,16 +184,16 @@ def test_client_reports_refusal_received_before_greeting(tmp_path: Path, monkeyp
 
         def refused_meanwhile() -> str:
             connection, _ = listener.accept()
-            connection.sendall(frame(Refused("not you")))
+            connection.sendall(encode_message(Refused("not you")))
             connection.close()
             return "ann"
 
         monkeypatch.setattr(getpass, "getuser", refused_meanwhile)
-        assert refusal(connected(tmp_path)) == (None, "the run refuses: not you")
+        assert refusal(connected(tmp_path)) == (None, "refused by the run: not you")
 
 
 def test_request_is_pending_until_acknowledged(tmp_path: Path) -> None:
-    """And who asks does not wait."""
+    """`put` returns before the reply arrives."""
     close = stub(tmp_path, WELCOME)
     remote = connected(tmp_path)
     wait_until(lambda: remote.origin is not None)

@@ -1,4 +1,4 @@
-"""A run in another process, as a session of this one."""
+"""`AttachedRun`: the state and the records of a run in another process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lock(tmp_path: Path) -> Iterator[RunLock]:
     held.release()
 
 
-def heard(session: AttachedRun) -> list[Record]:
+def received(session: AttachedRun) -> list[Record]:
     return [session.records.get_nowait() for _ in range(session.records.qsize())]
 
 
@@ -38,20 +38,20 @@ def test_session_sends_past_state_then_single_events(tmp_path: Path, lock: RunLo
     assert not session.is_engine_alive
     session.start()
     wait_until(lambda: session.records.qsize() == 1)
-    (past,) = heard(session)
+    (past,) = received(session)
     assert isinstance(past, Keyframe)
     assert past.decode_state().seq == 40
     for event in RUN[40:]:
         recorder.put(event)
     assert recorder.flush()
     wait_until(lambda: session.records.qsize() == len(RUN) - 40)
-    assert encode_json(heard(session)) == encode_json(RUN[40:])
+    assert encode_json(received(session)) == encode_json(RUN[40:])
     assert session.is_engine_alive
     recorder.close()
 
 
 def test_session_receives_the_last_events(tmp_path: Path) -> None:
-    """Between a look at the recording and the end of the process."""
+    """The last event is written between a poll of the recording and the end of the process."""
     lock = RunLock(tmp_path)
     recorder = Recorder(tmp_path)
     recorder.put(RUN[0])
@@ -63,7 +63,7 @@ def test_session_receives_the_last_events(tmp_path: Path) -> None:
     recorder.close()
     lock.release()
     wait_until(lambda: not session.is_engine_alive)
-    assert encode_json(heard(session)[1:]) == encode_json(RUN[1:2])
+    assert encode_json(received(session)[1:]) == encode_json(RUN[1:2])
     assert session.fatal_error is None
 
 

@@ -1,4 +1,4 @@
-"""A viewer that says what a test wants it to, whole or in pieces, right or wrong."""
+"""A scripted viewer, which can send valid and invalid messages, whole or in pieces."""
 
 from __future__ import annotations
 
@@ -18,60 +18,60 @@ from esper.attach.protocol import (
     Hello,
     RunMessage,
     ViewerMessage,
-    frame,
+    encode_message,
     socket_address,
 )
 from esper.control import Request, RequestQueue
 
-PATIENCE = 60.0
-"""Seconds: far more than anything takes; what never comes fails the test."""
-NO_TEXT = b"\x82\xa4type\xa3Ask\xa4kind\xa1\xff"
-"""A message whose text is no UTF-8."""
+TIMEOUT_S = 60.0
+"""Far longer than any reply takes, so that only a missing one fails a test."""
+INVALID_UTF8 = b"\x82\xa4type\xa3Ask\xa4kind\xa1\xff"
+"""An Ask message whose text is not valid UTF-8."""
 HELLO = Hello(PROTOCOL_VERSION, "ann@box", os.getpid())
 
 
-def framed(content: bytes) -> bytes:
-    """With its length before it."""
+def with_length(content: bytes) -> bytes:
+    """Put the length prefix before a message."""
     return len(content).to_bytes(LENGTH_PREFIX_BYTES, "big") + content
 
 
-def well() -> None:
-    """What a run has to say whose events can be recorded."""
+def no_recording_error() -> None:
+    """Return None, like a run whose events can be recorded."""
 
 
 _decode = msgspec.msgpack.Decoder(RunMessage).decode
 
 
 class Viewer:
-    """Connected to the socket in a directory."""
+    """Viewer that is connected to the socket in a directory."""
 
     def __init__(self, directory: Path) -> None:
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.connection.settimeout(PATIENCE)
+        self.connection.settimeout(TIMEOUT_S)
         with socket_address(directory / SOCKET_NAME) as name:
             self.connection.connect(name)
 
     def send(self, content: bytes) -> None:
         self.connection.sendall(content)
 
-    def say(self, message: ViewerMessage) -> RunMessage:
-        """Its answer; or why the run had ended the connection already."""
+    def exchange(self, message: ViewerMessage) -> RunMessage:
+        """Send a message and return the reply, or the refusal that was sent before the run closed the connection."""
         with suppress(BrokenPipeError):
-            self.send(frame(message))
-        return self.hear()
+            self.send(encode_message(message))
+        return self.receive()
 
-    def hear(self) -> RunMessage:
-        return _decode(self._receive(int.from_bytes(self._receive(LENGTH_PREFIX_BYTES), "big")))
+    def receive(self) -> RunMessage:
+        return _decode(self._receive_exactly(int.from_bytes(self._receive_exactly(LENGTH_PREFIX_BYTES), "big")))
 
     @property
     def ended(self) -> bool:
-        """Whether the run has closed the connection, with nothing more to say."""
+        """True if the run has closed the connection without sending more."""
         try:
             return self.connection.recv(1) == b""
         except ConnectionError:
             return True
 
-    def _receive(self, size: int) -> bytes:
+    def _receive_exactly(self, size: int) -> bytes:
         content = b""
         while len(content) < size:
             part = self.connection.recv(size - len(content))
@@ -80,8 +80,8 @@ class Viewer:
         return content
 
 
-def asked(control: RequestQueue) -> list[Request]:
-    """What is in an inbox; it is emptied."""
+def drain_requests(control: RequestQueue) -> list[Request]:
+    """Remove and return all requests of a queue."""
     requests: list[Request] = []
     while (request := control.get()) is not None:
         requests.append(request)
@@ -89,7 +89,7 @@ def asked(control: RequestQueue) -> list[Request]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)

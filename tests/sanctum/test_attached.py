@@ -25,7 +25,7 @@ from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.footer import Footer
 from esper.telemetry import events as ev
 from esper.telemetry.hub import EventHub
-from tests.attach.viewers import asked, well
+from tests.attach.viewers import drain_requests, no_recording_error
 from tests.factory import example_run
 from tests.runs import recorded, tiny
 from tests.sanctum.driving import has_left, header, live, notices, screen_text, shown, until
@@ -77,7 +77,7 @@ async def test_request_progress_shows_sent_accepted_and_done(run: StubRun) -> No
         assert answering.wait(PATIENCE)
         accept(kind, origin, path)
 
-    with pytest.MonkeyPatch.context() as patch, closing(AttachServer(run.directory, run.control, well)):
+    with pytest.MonkeyPatch.context() as patch, closing(AttachServer(run.directory, run.control, no_recording_error)):
         patch.setattr(run.control, "put", hesitate)
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: "RUNNING" in header(app))
@@ -86,7 +86,7 @@ async def test_request_progress_shows_sent_accepted_and_done(run: StubRun) -> No
             await until(pilot, lambda: "RUNNING sending pause…" in header(app))
             answering.set()
             await until(pilot, lambda: "RUNNING pausing…" in header(app))
-            (request,) = asked(run.control)
+            (request,) = drain_requests(run.control)
             assert (request.kind, request.origin) == (RequestKind.PAUSE, source.session.control.origin)
             run.say(ev.ControlRequested(kind="pause", origin=request.origin))
             run.say(ev.Paused(round=1, step=2, origin=request.origin))
@@ -95,7 +95,7 @@ async def test_request_progress_shows_sent_accepted_and_done(run: StubRun) -> No
 
 async def test_checkpoint_of_others_does_not_answer_own_request(run: StubRun) -> None:
     app, source = attach(run.directory)
-    with closing(AttachServer(run.directory, run.control, well)):
+    with closing(AttachServer(run.directory, run.control, no_recording_error)):
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: source.session.control.origin is not None)
             await pilot.press("c")
@@ -114,7 +114,7 @@ async def test_checkpoint_of_others_does_not_answer_own_request(run: StubRun) ->
 async def test_ignored_request_is_removed(run: StubRun) -> None:
     """Another viewer has paused the run first."""
     app, source = attach(run.directory)
-    with closing(AttachServer(run.directory, run.control, well)):
+    with closing(AttachServer(run.directory, run.control, no_recording_error)):
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: source.session.control.origin is not None)
             await pilot.press("p")
@@ -135,17 +135,17 @@ async def test_run_without_socket_is_shown_but_not_controllable(run: StubRun) ->
         await pilot.press("c")
         await until(pilot, lambda: "No checkpoint: the run does not listen" in " ".join(notices(app)))
         await until(pilot, lambda: "checkpoint" not in header(app))
-        with closing(AttachServer(run.directory, run.control, well)):
+        with closing(AttachServer(run.directory, run.control, no_recording_error)):
             await pilot.press("c")
             await until(pilot, lambda: "checkpointing…" in header(app))
-        assert [request.kind for request in asked(run.control)] == [RequestKind.CHECKPOINT]
+        assert [request.kind for request in drain_requests(run.control)] == [RequestKind.CHECKPOINT]
         assert source.alive
 
 
 @pytest.mark.parametrize("key", ["p", "c", "s", "r", "Q"])
 async def test_read_only_viewer_refuses_control_keys(key: str, run: StubRun) -> None:
     app, source = attach(run.directory, read_only=True)
-    with closing(AttachServer(run.directory, run.control, well)):
+    with closing(AttachServer(run.directory, run.control, no_recording_error)):
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: "RUNNING read-only" in header(app))
             await pilot.press(key)
@@ -156,26 +156,26 @@ async def test_read_only_viewer_refuses_control_keys(key: str, run: StubRun) -> 
             assert not any(name in footer for name in ("pause", "checkpoint", "restore", "stop"))
             await pilot.press("q")
             assert has_left(app)
-        assert asked(run.control) == []
+        assert drain_requests(run.control) == []
         assert source.session.control.origin is None  # it has not connected
 
 
 @pytest.mark.parametrize("key", ["q", "d", "ctrl+c"])
 async def test_detaching_sends_no_request(key: str, run: StubRun) -> None:
     app, _ = attach(run.directory)
-    with closing(AttachServer(run.directory, run.control, well)):
+    with closing(AttachServer(run.directory, run.control, no_recording_error)):
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, lambda: "RUNNING" in header(app))
             assert "Q stop" in shown(app, Footer)
             assert shown(app, Footer).endswith("q detach")
             await pilot.press(key)
             assert has_left(app)
-        assert asked(run.control) == []
+        assert drain_requests(run.control) == []
 
 
 async def test_stop_asks_to_confirm_and_waits_for_the_end(run: StubRun) -> None:
     app, _ = attach(run.directory)
-    with closing(AttachServer(run.directory, run.control, well)):
+    with closing(AttachServer(run.directory, run.control, no_recording_error)):
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: "RUNNING" in header(app))
             await pilot.press("Q")
@@ -183,8 +183,8 @@ async def test_stop_asks_to_confirm_and_waits_for_the_end(run: StubRun) -> None:
             await pilot.press("escape")
             assert not has_left(app)
             await pilot.press("Q", "c")
-            await until(pilot, lambda: "checkpointing, then q" in header(app))
-            assert [request.kind for request in asked(run.control)] == [RequestKind.STOP]
+            await until(pilot, lambda: "checkpointing, then l" in header(app))
+            assert [request.kind for request in drain_requests(run.control)] == [RequestKind.STOP]
             run.say(ev.RunEnded(outcome="stopped"))
             await until(pilot, lambda: has_left(app))
 

@@ -1,5 +1,5 @@
-"""How viewers in other processes ask something of a run: a Unix socket in its directory.
+"""Control of a run from other processes, over a Unix socket in the run directory.
 
-Only requests and their answers go through it. What the run does is told by its recording, which any viewer reads by
-itself; so no viewer, however slow, holds the run up.
+The socket carries only requests and replies. Viewers read the events from the recording, so that a slow viewer cannot
+delay the run.
 """

@@ -1,4 +1,4 @@
-"""The viewer's end of the socket: a thread that carries requests to the run, so that no screen waits for it."""
+"""Viewer side of the socket: a thread sends the requests, so that the screen never waits for the run."""
 
 from __future__ import annotations
 
@@ -26,51 +26,57 @@ from esper.attach.protocol import (
     ViewerMessage,
     Welcome,
     create_socket,
-    frame,
+    encode_message,
     socket_address,
 )
 from esper.control import RequestKind
 from esper.recording.run_lock import read_holder
 
 REPLY_TIMEOUT_S = 5.0
-"""Seconds in which a run answers: it does at once, unless it is stopped by a signal."""
+"""Seconds to wait for a reply. A run replies at once, unless its process is suspended."""
 
 _decode = msgspec.msgpack.Decoder(RunMessage).decode
 
 
 class RemoteRequestQueue:
-    """Asks a run in another process, with the face of a Control.
+    """Sends requests to a run in another process; same `put` as `RequestQueue`.
 
     Args:
-        directory: of the run.
+        directory: Run directory.
     """
 
     def __init__(self, directory: Path) -> None:
         self.origin: str | None = None
-        """What the events call this viewer; None until the run has said so."""
+        """Origin of this viewer's requests in events; None before the run has assigned it."""
         self.unacknowledged: set[RequestKind] = set()
-        """What was asked and is not acknowledged; who takes a refusal takes it out."""
+        """Requests that are not acknowledged yet. A consumer of `refusals` removes the refused ones."""
         self.refusals: SimpleQueue[tuple[RequestKind | None, str]] = SimpleQueue()
-        """What could not be asked, and why: sentences for people. None: it concerns all that may be asked."""
+        """Refused requests, each with a sentence that gives the reason. None instead of a kind: every request."""
         self._directory = directory
         self._connection: socket.socket | None = None
         self._outbox: SimpleQueue[tuple[RequestKind, str | None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="remote control", daemon=True)
 
     def start(self) -> None:
-        """Connect, and carry what is asked."""
+        """Start the thread, which connects and sends the requests."""
         self._thread.start()
 
-    def put(self, kind: RequestKind, origin: str, path: str | None = None) -> None:  # noqa: ARG002 (the run knows who we are)
-        """Send a request, without waiting for its answer."""
+    def put(self, kind: RequestKind, origin: str, path: str | None = None) -> None:  # noqa: ARG002 (the run sets it)
+        """Send a request without waiting for the reply.
+
+        Args:
+            kind: Kind of request.
+            origin: Ignored: the run uses the origin that it has assigned to this viewer.
+            path: Checkpoint directory, for RESTORE only.
+        """
         self.unacknowledged.add(kind)
         self._outbox.put((kind, path))
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """End the thread after the requests that are already queued."""
         self._outbox.put(None)
 
-    # What follows runs in the thread.
+    # All methods below run in the thread.
 
     def _main(self) -> None:
         try:
@@ -88,23 +94,27 @@ class RemoteRequestQueue:
         self._disconnect()
 
     def _send_with_reconnect(self, ask: Ask) -> None:
-        """Over the connection that there is, if it still holds; else over a new one. Raises ControlError."""
-        answer: RunMessage | None = None
+        """Send a request over the open connection, or over a new one if there is none or the run has closed it.
+
+        Raises:
+            AttachError: The run cannot be reached, does not reply, or refuses the request.
+        """
+        reply: RunMessage | None = None
         if self._connection is not None:
             try:
-                answer = self._exchange(self._connection, ask)
-            except (ConnectionError, EOFError):  # not sent, then: a run that closes a connection has read all of it
+                reply = self._exchange(self._connection, ask)
+            except (ConnectionError, EOFError):  # not received: a run reads everything before it closes a connection
                 self._disconnect()
-        if answer is None:
-            answer = self._exchange_or_fail(self._connect(), ask)
-        if isinstance(answer, Refused):
-            raise AttachError(f"the run refuses: {answer.reason}")
-        if not isinstance(answer, Acknowledged):
-            raise AttachError(f"the run gave an answer that makes no sense: {answer}")
-        self._queue_recording_warning(answer.failure)
+        if reply is None:
+            reply = self._exchange_or_fail(self._connect(), ask)
+        if isinstance(reply, Refused):
+            raise AttachError(f"refused by the run: {reply.reason}")
+        if not isinstance(reply, Acknowledged):
+            raise AttachError(f"unexpected reply from the run: {reply}")
+        self._queue_recording_warning(reply.failure)
 
     def _connect(self) -> socket.socket:
-        """Raises ControlError, with the reason."""
+        """Connect to the run and exchange greetings. Raises AttachError."""
         connection = create_socket()
         connection.settimeout(REPLY_TIMEOUT_S)
         try:
@@ -114,22 +124,24 @@ class RemoteRequestQueue:
             connection.close()
             raise AttachError(self._connect_error(error)) from error
         self._connection = connection
-        answer = self._exchange_or_fail(connection, Hello(PROTOCOL_VERSION, _viewer_name(), os.getpid()))
-        if not isinstance(answer, Welcome):
+        reply = self._exchange_or_fail(connection, Hello(PROTOCOL_VERSION, _viewer_name(), os.getpid()))
+        if isinstance(reply, Refused):
             self._disconnect()
-            reason = answer.reason if isinstance(answer, Refused) else f"it answers {answer}"
-            raise AttachError(f"the run refuses: {reason}")
-        self.origin = answer.origin
-        self._queue_recording_warning(answer.failure)
+            raise AttachError(f"refused by the run: {reply.reason}")
+        if not isinstance(reply, Welcome):
+            self._disconnect()
+            raise AttachError(f"unexpected reply from the run: {reply}")
+        self.origin = reply.origin
+        self._queue_recording_warning(reply.failure)
         return connection
 
     def _queue_recording_warning(self, failure: str | None) -> None:
-        """That what is shown is old, if it is."""
+        """Report that the run cannot record events, so that the screen shows an old state."""
         if failure:
-            self.refusals.put((None, f"The run holds, and shows nothing new until it can be recorded: {failure}."))
+            self.refusals.put((None, f"The run is held, and no new events appear until it can record: {failure}."))
 
     def _exchange_or_fail(self, connection: socket.socket, message: ViewerMessage) -> RunMessage:
-        """Raises ControlError where no answer comes."""
+        """Send a message and wait for the reply, as `_exchange`. A closed connection raises AttachError too."""
         try:
             return self._exchange(connection, message)
         except (ConnectionError, EOFError):
@@ -137,24 +149,26 @@ class RemoteRequestQueue:
             raise AttachError("the run has closed the connection") from None
 
     def _exchange(self, connection: socket.socket, message: ViewerMessage) -> RunMessage:
-        """Send a message and wait for its answer.
+        """Send a message and wait for the reply.
 
-        Raises ControlError if none comes in time, or none that can be read; ConnectionError or EOFError if the
-        connection ends.
+        Raises:
+            AttachError: No reply arrives in time, or the reply cannot be decoded.
+            ConnectionError: The connection was reset.
+            EOFError: The connection was closed.
         """
         try:
-            with suppress(BrokenPipeError):  # a run that refuses a viewer ends it unheard, and has said why
-                connection.sendall(frame(message))
+            with suppress(BrokenPipeError):  # a run that refuses a viewer sends the reason, then closes without reading
+                connection.sendall(encode_message(message))
             length = int.from_bytes(_receive_exactly(connection, LENGTH_PREFIX_BYTES), "big")
             return _decode(_receive_exactly(connection, min(length, MAX_MESSAGE_BYTES)))
         except TimeoutError:
             self._disconnect()
             raise AttachError(
-                f"the run has not answered for {REPLY_TIMEOUT_S:g} s; it may still do what it was asked"
+                f"no reply from the run for {REPLY_TIMEOUT_S:g} s; it may still carry out the request"
             ) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._disconnect()
-            raise AttachError(f"the run gave an answer that makes no sense: {error}") from error
+            raise AttachError(f"unexpected reply from the run: {error}") from error
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -164,12 +178,13 @@ class RemoteRequestQueue:
     def _connect_error(self, error: OSError) -> str:
         holder = read_holder(self._directory)
         if holder and holder.host != socket.gethostname():
-            return f"the run is on {holder.host}: attach there to control it"
-        return f"the run does not listen at {self._directory / SOCKET_NAME} ({error.strerror}); its log says why"
+            return f"the run is on {holder.host}; attach on that machine to control it"
+        path = self._directory / SOCKET_NAME
+        return f"the run does not listen at {path} ({error.strerror}); see the log of the run for the reason"
 
 
 def _receive_exactly(connection: socket.socket, size: int) -> bytes:
-    """So many bytes. Raises EOFError if the connection ends before."""
+    """Receive `size` bytes. Raises EOFError if the connection is closed before."""
     content = b""
     while len(content) < size:
         part = connection.recv(size - len(content))
@@ -182,6 +197,6 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes:
 def _viewer_name() -> str:
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in some containers
+    except (KeyError, OSError):  # some containers run as a user without a name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"

@@ -1,8 +1,8 @@
-"""What viewer and run say to each other: a length of four bytes, big-endian, and a MessagePack map of that length.
+"""Messages between viewer and run: a big-endian length of four bytes, then a MessagePack map of that length.
 
-A viewer says Hello, and is answered by Welcome or Refused; then it Asks, and each Ask is answered by Acknowledged or
-Refused. Acknowledged means that the engine will take the request at the end of its step; that it has taken it, and what
-came of it, are events in the recording.
+A viewer sends Hello, and the run replies with Welcome or Refused. Then the viewer sends Ask messages, and the run
+replies to each with Acknowledged or Refused. Acknowledged means that the request is queued until the end of the current
+step. That the engine has received the request, and its result, are events in the recording.
 """
 
 from __future__ import annotations
@@ -11,31 +11,30 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
 PROTOCOL_VERSION = 1
-"""Raised when a message changes its meaning. Hello and Refused keep their form in every version."""
+"""Version of the protocol, increased when the meaning of a message changes. Hello and Refused never change."""
 SOCKET_NAME = "control.sock"
-"""Name of the socket in the run's directory."""
+"""Name of the socket in the run directory."""
 MAX_MESSAGE_BYTES = 1 << 16
-"""Bytes of a message, its length not counted."""
+"""Maximum size of a message, without the length prefix."""
 LENGTH_PREFIX_BYTES = 4
-"""Bytes of the length before it."""
 
 _MAX_SOCKET_PATH_BYTES = 100
-"""Bytes of a path that any system takes as the address of a socket: Linux takes 107, macOS 103."""
+"""Maximum path length for a socket address on every system: Linux allows 107 bytes, macOS 103."""
 
 
 class AttachError(Exception):
-    """Why a run cannot be asked for anything. One sentence, or the end of one, for people."""
+    """A run cannot be controlled. The text is a sentence for the user, or the end of one."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """A viewer introduces itself."""
+    """First message of a viewer."""
 
     version: int
     who: str
@@ -44,32 +43,32 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True):
-    """The run takes the viewer in."""
+    """Reply to Hello: the viewer may send requests."""
 
     origin: str
-    """What the events call the viewer."""
+    """Origin of the viewer's requests in events."""
     failure: str | None = None
-    """Why no event can be recorded just now: a sentence for people."""
+    """Reason, as a sentence for the user, why events cannot be recorded at the moment; None if they can."""
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
-    """A request. The run adds who asks."""
+    """A request of a viewer. The run adds the origin."""
 
     kind: str
-    """A value of `control.Kind`."""
+    """A value of `RequestKind`."""
     path: str | None = None
-    """restore: the directory of the checkpoint."""
+    """Checkpoint directory of a restore request."""
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True):
-    """The request is in the engine's inbox."""
+    """Reply to Ask: the request is in the engine's queue."""
 
     failure: str | None = None
-    """As in Welcome: what comes of the request cannot be seen before that is mended."""
+    """As in Welcome. The result of the request is visible only after events can be recorded again."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The viewer, or its request, is turned down."""
+    """Reply to a viewer or a request that the run does not accept."""
 
     reason: str
 
@@ -80,30 +79,32 @@ RunMessage: TypeAlias = Welcome | Acknowledged | Refused
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def frame(message: ViewerMessage | RunMessage) -> bytes:
-    """A message as it is sent."""
+def encode_message(message: ViewerMessage | RunMessage) -> bytes:
+    """Encode a message with its length prefix."""
     content = _encode(message)
     return len(content).to_bytes(LENGTH_PREFIX_BYTES, "big") + content
 
 
 def has_unix_sockets() -> bool:
-    """Whether this system has Unix sockets."""
+    """Return True if this system has Unix sockets."""
     return hasattr(socket, "AF_UNIX")
 
 
 def create_socket() -> socket.socket:
-    """A new socket, without an address. Raises ControlError where the system has none."""
+    """Create a Unix socket without an address. Raises AttachError if the system has no Unix sockets."""
     if not has_unix_sockets():
         raise AttachError("this system has no Unix sockets")
     return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
 @contextlib.contextmanager
-def socket_address(path: Path) -> Iterator[str]:
-    """The path as the address of a socket, good for as long as the context lasts.
+def socket_address(path: Path) -> Generator[str]:
+    """Yield a path as a socket address, valid within the context.
 
-    Addresses are short. A longer path is reached through its directory, opened, where the system has /proc. Raises
-    OSError (ENAMETOOLONG) where it has not, or if the directory cannot be opened.
+    A path that is too long for an address is replaced by a short one through /proc and a descriptor of its directory.
+
+    Raises:
+        OSError: The path is too long and the system has no /proc, or the directory cannot be opened.
     """
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH_BYTES:
         yield str(path)

@@ -1,4 +1,4 @@
-"""The run's end of the socket: a thread that takes requests from viewers and puts them into the engine's inbox."""
+"""Run side of the socket: a thread receives the requests of viewers and puts them into the engine's queue."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 
@@ -28,47 +29,49 @@ from esper.attach.protocol import (
     ViewerMessage,
     Welcome,
     create_socket,
-    frame,
+    encode_message,
     socket_address,
 )
 from esper.control import RequestKind, RequestQueue
 
 MAX_VIEWERS = 32
-"""At one time."""
+"""Maximum number of viewers at a time."""
 ACCEPT_RETRY_S = 0.1
-"""Seconds without a look at the socket when a viewer could not be taken in: a busy loop would cost training."""
+"""Pause in seconds after a connection could not be accepted, because a busy loop would slow training down."""
 MAX_NAME_CHARS = 100
-"""Characters of a viewer's name that are kept."""
+"""Maximum number of characters of a viewer's name; the rest is cut off."""
 
 _UCRED = struct.Struct("3i")
+"""Linux's `struct ucred`: pid, uid, gid."""
 _decode = msgspec.msgpack.Decoder(ViewerMessage).decode
 
 
 class AttachServer:
-    """Listens from now on, in a thread of its own. A viewer that does not read its answers is dropped.
+    """Accepts viewers in a thread, from construction until `close`. Disconnects viewers that do not read replies.
 
     Args:
-        directory: of the run; the caller holds its RunLock, so a socket that is there is a dead one's.
-        control: the engine's inbox.
-        failure: gives why the run cannot be recorded just now, so that a viewer would wait in vain; None where it can.
+        directory: Run directory. The caller holds its RunLock, so that an existing socket is left from a dead process.
+        control: Queue of the engine.
+        recording_error: Returns the reason why events cannot be recorded at the moment, or None. Viewers are warned,
+            because they would otherwise wait for events.
 
     Raises:
-        ControlError: no socket can be made there.
+        AttachError: The socket cannot be created.
     """
 
-    def __init__(self, directory: Path, control: RequestQueue, failure: Callable[[], str | None]) -> None:
+    def __init__(self, directory: Path, control: RequestQueue, recording_error: Callable[[], str | None]) -> None:
         self.path = directory / SOCKET_NAME
-        self._failure = failure
+        self._recording_error = recording_error
         self._control = control
         try:
             with ExitStack() as opened:
                 self._listener = opened.enter_context(_listen(self.path))
                 self._socket_stat = self.path.stat()
                 self._selector = opened.enter_context(selectors.DefaultSelector())
-                self._awake, self._waker = map(opened.enter_context, socket.socketpair())
-                for end in (self._listener, self._awake):
-                    end.setblocking(False)
-                    self._selector.register(end, selectors.EVENT_READ)
+                self._wake_receiver, self._wake_sender = map(opened.enter_context, socket.socketpair())
+                for readable in (self._listener, self._wake_receiver):
+                    readable.setblocking(False)
+                    self._selector.register(readable, selectors.EVENT_READ)
                 self._opened = opened.pop_all()
         except OSError as error:
             raise AttachError(f"{self.path}: {error.strerror}") from error
@@ -77,21 +80,21 @@ class AttachServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Listen no more."""
-        self._waker.close()
+        """Disconnect all viewers, remove the socket and end the thread."""
+        self._wake_sender.close()
         self._thread.join()
 
     def _serve(self) -> None:
         listening = True
         while listening:
             for key, _ in self._selector.select():
-                if key.fileobj is self._awake:
+                if key.fileobj is self._wake_receiver:
                     listening = False
                 elif key.fileobj is self._listener:
                     self._accept()
                 else:
                     self._read(key.data)
-        with suppress(OSError):  # the run has released its lock: the next one's socket may be there
+        with suppress(OSError):  # the lock is released, so another process may have created its socket here
             if os.path.samestat(self.path.stat(), self._socket_stat):
                 self.path.unlink()
         for viewer in self._viewers:
@@ -101,7 +104,7 @@ class AttachServer:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it has gone already; or this process has no descriptor left for it, and it waits
+        except OSError:  # the viewer has disconnected, or this process has no free descriptor and the viewer waits
             time.sleep(ACCEPT_RETRY_S)
             return
         connection.setblocking(False)
@@ -109,12 +112,12 @@ class AttachServer:
         self._viewers[connection] = viewer
         self._selector.register(connection, selectors.EVENT_READ, viewer)
         if viewer.is_other_user:
-            self._refuse(viewer, "only its owner may control a run")
+            self._refuse(viewer, "only the owner of a run can control it")
         elif len(self._viewers) > MAX_VIEWERS:
-            self._refuse(viewer, f"{MAX_VIEWERS} viewers are attached already, and no more are taken")
+            self._refuse(viewer, f"{MAX_VIEWERS} viewers are attached already, which is the limit")
 
     def _read(self, viewer: _ViewerConnection) -> None:
-        """Take in what a viewer says."""
+        """Receive data of a viewer, and handle every complete message."""
         try:
             received = viewer.connection.recv(MAX_MESSAGE_BYTES)
         except BlockingIOError:
@@ -129,12 +132,16 @@ class AttachServer:
             try:
                 message = _decode(content)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                self._refuse(viewer, f"that is no message of the control protocol: {error}")
+                self._refuse(viewer, f"not a message of the control protocol: {error}")
             else:
                 self._handle_message(viewer, message)
 
     def _next_message(self, viewer: _ViewerConnection) -> bytes | None:
-        """The next whole message, without its length; None where it has not come yet, or is too long."""
+        """Remove and return the next complete message, without its length prefix.
+
+        Returns:
+            None if the message is incomplete, or too long, in which case the viewer is refused.
+        """
         received = viewer.received
         length = int.from_bytes(received[:LENGTH_PREFIX_BYTES], "big")
         if len(received) < LENGTH_PREFIX_BYTES or (
@@ -142,7 +149,7 @@ class AttachServer:
         ):
             return None
         if length > MAX_MESSAGE_BYTES:
-            self._refuse(viewer, f"a message of {length} bytes is too long: {MAX_MESSAGE_BYTES} are the most")
+            self._refuse(viewer, f"a message of {length} bytes is too long; the limit is {MAX_MESSAGE_BYTES}")
             return None
         content = bytes(received[LENGTH_PREFIX_BYTES : LENGTH_PREFIX_BYTES + length])
         del received[: LENGTH_PREFIX_BYTES + length]
@@ -153,35 +160,37 @@ class AttachServer:
             case Hello() if message.version != PROTOCOL_VERSION:
                 self._refuse(
                     viewer,
-                    f"the run speaks version {PROTOCOL_VERSION} of the control protocol, and the viewer version "
-                    f"{message.version}: attach with the esper-sanctum that the run was started with",
+                    f"the run uses version {PROTOCOL_VERSION} of the control protocol, the viewer version "
+                    f"{message.version}; attach with the esper-sanctum that the run was started with",
                 )
             case Hello():
                 viewer.set_origin(message)
-                self._send(viewer, Welcome(viewer.origin, self._failure()))
+                self._send(viewer, Welcome(viewer.origin, self._recording_error()))
             case Ask() if not viewer.origin:
-                self._refuse(viewer, "a viewer says Hello before it asks")
+                self._refuse(viewer, "expected Hello before Ask")
             case Ask():
                 self._send(viewer, self._enqueue_request(message, viewer.origin))
+            case _:
+                assert_never(message)
 
     def _enqueue_request(self, ask: Ask, origin: str) -> Acknowledged | Refused:
         try:
             kind = RequestKind(ask.kind)
         except ValueError:
-            return Refused(f"{ask.kind!r} cannot be asked of a run")
+            return Refused(f"unknown request {ask.kind!r}")
         if kind is RequestKind.RESTORE and ask.path is None:
             return Refused("restore needs the directory of a checkpoint")
         self._control.put(kind, origin, ask.path)
-        return Acknowledged(self._failure())
+        return Acknowledged(self._recording_error())
 
     def _refuse(self, viewer: _ViewerConnection, reason: str) -> None:
-        """Say why, and end the connection."""
+        """Send the reason and close the connection."""
         self._send(viewer, Refused(reason))
         self._close_viewer(viewer)
 
     def _send(self, viewer: _ViewerConnection, message: RunMessage) -> None:
-        """Answers are short: one that does not fit means that many before it were not read."""
-        content = frame(message)
+        """Send a reply without blocking. Replies are short, so one that does not fit follows many unread ones."""
+        content = encode_message(message)
         try:
             sent = viewer.connection.send(content)
         except OSError:
@@ -196,32 +205,35 @@ class AttachServer:
 
 
 class _ViewerConnection:
-    """One connection."""
+    """Connection of one viewer."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.received = bytearray()
-        """What is not answered yet: less than two messages."""
+        """Bytes that are not handled yet, less than two messages."""
         self.origin = ""
-        """What events call it; empty until it has said Hello."""
+        """Origin of its requests in events; empty before its Hello."""
         self._pid: int | None = None
+        """Process id according to the system; None if the system does not report it."""
         self.is_other_user = False
-        """Whether it is another user's."""
+        """True if the viewer's process belongs to another user. Always False if the system does not report it."""
         if hasattr(socket, "SO_PEERCRED"):
             content = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
             self._pid, user, _ = _UCRED.unpack(content)
             self.is_other_user = user != os.geteuid()
 
     def set_origin(self, hello: Hello) -> None:
-        """Learn its name; its number is better known to the system."""
+        """Set the origin from the name in Hello and the process id, preferably as reported by the system."""
         name = "".join(letter for letter in hello.who[:MAX_NAME_CHARS] if letter.isprintable())
         self.origin = f"attach {name} {self._pid or hello.pid}"
 
 
 def _listen(path: Path) -> socket.socket:
-    """A socket that listens at a path, open to its owner only from the first moment on.
+    """Create a socket that listens at a path. It becomes visible there only after its permissions are set.
 
-    Raises ControlError where the system has none, or OSError.
+    Raises:
+        AttachError: The system has no Unix sockets.
+        OSError: The socket cannot be created at the path.
     """
     listener = create_socket()
     partial = path.with_name(path.name + ".part")

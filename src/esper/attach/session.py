@@ -1,4 +1,4 @@
-"""A run in another process, for a dashboard in this one: its recording is followed, its socket is asked."""
+"""Connection of a viewer to a run in another process: follows its recording, sends requests over its socket."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from esper.recording.tail import RecordingFollower
 from esper.telemetry.state import Keyframe, Record, RunState
 
 RECORDING_POLL_S = 0.1
-"""Seconds between looks at the recording."""
+"""Seconds between polls of the recording."""
 
 
 class AttachedRun:
-    """Gives the present of a run as one Keyframe, and then its records as they are written.
+    """A live run: first its current state as one Keyframe, then its records as they are written.
 
     Args:
-        directory: of the run.
-        read_only: ask nothing of it.
+        directory: Run directory.
+        read_only: Do not connect to the socket, and send no requests.
     """
 
     def __init__(self, directory: Path, *, read_only: bool) -> None:
@@ -31,28 +31,28 @@ class AttachedRun:
         self.read_only = read_only
         self.control = RemoteRequestQueue(directory)
         self.fatal_error: str | None = None
-        """Why the run can be followed no longer: one sentence."""
+        """Reason, as one sentence, why the run can no longer be followed; None while it can."""
         self._tail = RecordingFollower(directory)
         self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)
 
     @property
     def notices(self) -> list[str]:
-        """What could not be read, or was skipped: sentences for people."""
+        """Sentences about parts of the recording that could not be read, or were skipped."""
         return self._tail.notices
 
     @property
     def is_engine_alive(self) -> bool:
-        """Whether more may come."""
+        """True while more records may arrive."""
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start to follow the recording and, unless the viewer is read-only, connect to the socket."""
         self._thread.start()
         if not self.read_only:
             self.control.start()
 
     def close(self) -> None:
-        """Ask nothing more. The run goes on."""
+        """Stop sending requests. The run continues."""
         self.control.close()
 
     def _follow(self) -> None:
@@ -61,7 +61,7 @@ class AttachedRun:
             live = True
             while live:
                 time.sleep(RECORDING_POLL_S)
-                live = is_live(self.directory)  # before the last look: what is written until its end is read
+                live = is_live(self.directory)  # before the poll, so that the last poll reads everything
                 for record in self._tail.poll():
                     self.records.put(record)
         except ReadError as error:
@@ -70,7 +70,7 @@ class AttachedRun:
             self.fatal_error = f"cannot read {self.directory}: {error.strerror}"
 
     def _fold_existing(self) -> None:
-        """What is there already, as one state: a screen must not fold it event by event."""
+        """Fold the existing recording into one Keyframe, because a screen would take too long to apply every event."""
         state = RunState()
         for record in self._tail.poll():
             if isinstance(record, Keyframe):
