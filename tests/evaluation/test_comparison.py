@@ -1,4 +1,4 @@
-"""What an evaluation says: who is compared with whom, and the same numbers in every form."""
+"""Evaluation reports: compared pairs, and equal numbers in JSON, text and tables."""
 
 import json
 
@@ -44,7 +44,7 @@ def test_ppo_and_heuristic_are_compared_with_all() -> None:
 def test_differences_are_paired_by_episode() -> None:
     first, *_ = comparison("ppo", "heuristic", "static").differences
     assert first.net_return.mean == pytest.approx(0.1)
-    assert first.net_return.low == pytest.approx(0.1)  # every pair differs by the same
+    assert first.net_return.low == pytest.approx(0.1)  # all pairwise differences are equal
 
 
 def test_report_json_has_every_episode_and_estimate() -> None:

@@ -1,4 +1,4 @@
-"""Held-out episodes: paired, never trained on, and without learning."""
+"""Held-out episodes: the same for every policy, unused in training, and without learning."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLOTS = ("early", "mid", "late")
 
 
 def nothing(*_: object) -> None:
-    """Nobody looks on."""
+    """Ignore a step."""
 
 
 def played(policy: PolicyName, envs: int, steps: int, seed: int = 5) -> tuple[list[EpisodeResult], EnvPool]:
@@ -40,7 +40,7 @@ def played(policy: PolicyName, envs: int, steps: int, seed: int = 5) -> tuple[li
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a short PPO run."""
+    """The last checkpoint of a short PPO run."""
     live = LiveRun(tmp_path_factory.mktemp("ppo"), policy="ppo", rounds=1, steps=5)
     live.start().finish()
     return list_checkpoints(live.run.directory)[-1]
@@ -55,7 +55,7 @@ def test_episodes_do_not_depend_on_their_number(policy: PolicyName) -> None:
 
 
 def test_policies_share_hosts_and_data() -> None:
-    """The first steps of the heuristic plant nothing: they are those of static."""
+    """The heuristic plants nothing in its first steps, so they equal those of `static`."""
     static, _ = played("static", envs=2, steps=2)
     heuristic, _ = played("heuristic", envs=2, steps=2)
     assert heuristic == static
@@ -91,8 +91,8 @@ def test_evaluation_tests_on_the_test_split() -> None:
     assert result.test_accuracy != result.validation_accuracy
 
 
-def test_the_test_sees_the_alphas_that_the_last_validation_saw() -> None:
-    """The first seed is advanced in the fourth step, at a third of its ramp."""
+def test_final_test_uses_the_alphas_of_the_last_validation() -> None:
+    """The policy advances the first seed in the fourth step, so that its alpha is at a third of the ramp."""
     _, pool = played("full", envs=1, steps=4)
     assert pool.envs[0].network.alphas() == [pytest.approx(1 / 3), 0.0, 0.0]
 
@@ -114,7 +114,7 @@ def test_training_never_uses_the_test_split(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_learned_policy_samples_only_the_op(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def of_the_op(*args: Any) -> torch.Tensor:
+    def fix_all_but_op(*args: Any) -> torch.Tensor:
         noise_ETH = decision_uniforms(*args)
         noise_ETH[..., 1:] = 0.99
         return noise_ETH
@@ -127,7 +127,7 @@ def test_learned_policy_samples_only_the_op(checkpoint: Path, monkeypatch: pytes
             held_out.close()
 
     once = outcomes()
-    monkeypatch.setattr("esper.evaluation.episodes.decision_uniforms", of_the_op)
+    monkeypatch.setattr("esper.evaluation.episodes.decision_uniforms", fix_all_but_op)
     again = outcomes()
     assert again["ppo"] == once["ppo"]
     assert again["random"] != once["random"]
@@ -137,7 +137,7 @@ def test_learned_policy_samples_only_the_op(checkpoint: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_evaluation_episodes_are_used_by_no_run(seed: int) -> None:
-    """Their seed is a number of 63 bits, that no person gives to a run, and is another for every seed of theirs."""
+    """The episodes' seed has 63 bits, which no user would choose for a run, and differs for every `--seed`."""
     drawn = evaluation_seed(seed)
     assert drawn > 2**32
     assert drawn == evaluation_seed(seed)
@@ -177,7 +177,9 @@ def test_evaluation_resets_loss_scales_between_policies(tmp_path: Path) -> None:
         once = held_out.run(nothing)
         for env in held_out._pool.envs:
             assert env.scaler
-            env.scaler.load_state_dict(env.scaler.state_dict() | {"scale": 2.0**60})  # at which all overflows
+            env.scaler.load_state_dict(
+                env.scaler.state_dict() | {"scale": 2.0**60}
+            )  # every batch overflows at this scale
         assert held_out.run(nothing) == once
     finally:
         held_out.close()
@@ -191,7 +193,7 @@ def test_evaluation_uses_the_checkpoint_task_on_new_episodes(checkpoint: Path) -
     assert (config.task, config.steps, config.reward_weights) == (saved.task, saved.steps, saved.reward_weights)
     assert config.seed != saved.seed
     one, other = held_out_results(checkpoint, seed=0)
-    assert one != other  # each has a host of its own, though those that it was trained on were shared
+    assert one != other  # hosts are not shared here, although they were in training
     assert held_out_results(checkpoint, seed=0) != held_out_results(checkpoint, seed=1)
 
 
@@ -207,7 +209,7 @@ def test_checkpoint_without_ppo_policy_is_refused_at_once(tmp_path: Path) -> Non
     live = LiveRun(tmp_path, policy="static", rounds=1, steps=1)
     live.start().finish()
     path = list_checkpoints(live.run.directory)[-1]
-    with pytest.raises(CheckpointError, match="leave ppo out of --policies"):
+    with pytest.raises(CheckpointError, match="remove ppo from --policies"):
         HeldOutEvaluation(path, policies=["static", "ppo"], episodes=2, seed=0, devices=["cpu:0"])
 
 
@@ -222,7 +224,7 @@ def test_results_do_not_depend_on_the_device_count(checkpoint: Path) -> None:
 
 
 def test_evaluation_resets_envs_between_policies(checkpoint: Path) -> None:
-    """Whoever played before leaves no trace."""
+    """The previous policy does not influence the results of the next one."""
     held_out = HeldOutEvaluation(checkpoint, policies=["full", "static"], episodes=2, seed=0, devices=["cpu:0"])
     alone = held_out_results(checkpoint, seed=0)
     try:

@@ -1,4 +1,4 @@
-"""Bootstrap intervals against distributions of which the answer is known."""
+"""Bootstrap intervals, checked against distributions with known intervals."""
 
 from collections.abc import Sequence
 from math import comb, sqrt
@@ -14,15 +14,15 @@ samples = st.lists(st.floats(-1, 1), min_size=2, max_size=20)
 
 
 def binomial_quantiles(n: int, p: float) -> tuple[float, float]:
-    """Smallest k with at least each tail of the distribution at or below it, over n."""
+    """Return the lower and upper quantile of a binomial distribution, each divided by n."""
     cumulative = np.cumsum([comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)])
     tail = (1 - CONFIDENCE_LEVEL) / 2
-    return tuple(int(np.searchsorted(cumulative, share)) / n for share in (tail, 1 - tail))  # pyright: ignore[reportReturnType]
+    return tuple(int(np.searchsorted(cumulative, level)) / n for level in (tail, 1 - tail))  # pyright: ignore[reportReturnType]
 
 
 @pytest.mark.parametrize(("hits", "n"), [(3, 10), (13, 20), (30, 64)])
 def test_interval_of_hits_is_the_binomial_interval(hits: int, n: int) -> None:
-    """A resample of n hits and misses has a binomial number of hits."""
+    """The number of hits in a resample of n hits and misses is binomially distributed."""
     found = bootstrap_mean([1.0] * hits + [0.0] * (n - hits), seed=0)
     low, high = binomial_quantiles(n, hits / n)
     assert found.mean == pytest.approx(hits / n)
@@ -75,8 +75,8 @@ def test_interval_on_one_side_of_zero_is_decisive(low: float, high: float, decid
 
 
 @pytest.mark.parametrize("values", [[], [1.0]])
-def test_interval_of_fewer_than_two_values_is_none(values: Sequence[float]) -> None:
-    with pytest.raises(ValueError, match="two values or more"):
+def test_interval_of_fewer_than_two_values_is_refused(values: Sequence[float]) -> None:
+    with pytest.raises(ValueError, match="at least two values"):
         bootstrap_mean(values, seed=0)
 
 

@@ -1,1 +1,1 @@
-"""Policies compared on episodes that none of them was trained on."""
+"""Evaluation of policies on held-out episodes, with bootstrap intervals and paired differences."""

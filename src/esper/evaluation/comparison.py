@@ -1,4 +1,4 @@
-"""Means, bootstrap intervals and paired differences of policies."""
+"""Results of an evaluation: means, bootstrap intervals and paired differences of policies."""
 
 from __future__ import annotations
 
@@ -13,11 +13,28 @@ if TYPE_CHECKING:
 
 
 REFERENCE_POLICY = "heuristic"
-"""What every policy is compared with; PPO is compared with each of them too."""
+"""Policy with which every other one is compared. PPO is also compared with each of the others."""
+CONFIDENCE_LEVEL = 0.95
+"""Level of every interval."""
+BOOTSTRAP_RESAMPLES = 10_000
+"""Resamples per interval."""
+
+
+class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean over episodes with its percentile bootstrap interval of level `CONFIDENCE_LEVEL` (Efron, 1979)."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        """True if the whole interval is above 0, or below."""
+        return self.low > 0 or self.high < 0
 
 
 class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy over all episodes."""
+    """Results of one policy over all episodes."""
 
     policy: str
     test_accuracy: IntervalEstimate
@@ -25,11 +42,11 @@ class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
     parameter_ratio: IntervalEstimate
     net_return: IntervalEstimate
     episodes: list[dict[str, float]]
-    """The same of each episode, in their order: the same for every policy."""
+    """The same four values of each episode. The order of the episodes is the same for every policy."""
 
 
 class PairedDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Net return of one policy less that of another, paired by episode."""
+    """Net return of `policy` minus that of `against`, paired by episode."""
 
     policy: str
     against: str
@@ -37,16 +54,19 @@ class PairedDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvaluationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `evaluate` says."""
+    """Output of `evaluate`; its JSON output is this struct."""
 
     checkpoint: str
     task: str
     steps: int
+    """Steps per episode."""
     episodes: int
+    """Episodes per policy."""
     seed: int
     level: float
-    """Of every interval."""
+    """Confidence level of every interval."""
     resamples: int
+    """Bootstrap resamples per interval."""
     policies: list[PolicyResult]
     differences: list[PairedDifference]
 
@@ -54,14 +74,14 @@ class EvaluationReport(msgspec.Struct, frozen=True, kw_only=True):
 def build_report(
     results: Mapping[str, Sequence[EpisodeResult]], *, checkpoint: str, task: str, steps: int, seed: int
 ) -> EvaluationReport:
-    """Put results together.
+    """Compute intervals and paired differences from the results of all policies.
 
     Args:
-        results: by policy, episode by episode, on the same episodes.
-        checkpoint: what was evaluated.
-        task: its task.
-        steps: of an episode.
-        seed: of the episodes; of the resampling too.
+        results: Results of each episode, keyed by policy; the episodes are the same for every policy.
+        checkpoint: Path of the evaluated checkpoint.
+        task: Name of its task.
+        steps: Steps per episode.
+        seed: Random seed of the episodes, also used for resampling.
     """
     returns = {policy: [episode.net_return for episode in episodes] for policy, episodes in results.items()}
     return EvaluationReport(
@@ -72,7 +92,7 @@ def build_report(
         seed=seed,
         level=CONFIDENCE_LEVEL,
         resamples=BOOTSTRAP_RESAMPLES,
-        policies=[_report(policy, episodes, seed) for policy, episodes in results.items()],
+        policies=[_policy_result(policy, episodes, seed) for policy, episodes in results.items()],
         differences=[
             PairedDifference(
                 policy=policy, against=against, net_return=paired_difference(returns[policy], returns[against], seed)
@@ -82,14 +102,14 @@ def build_report(
     )
 
 
-def _report(policy: str, episodes: Sequence[EpisodeResult], seed: int) -> PolicyResult:
+def _policy_result(policy: str, episodes: Sequence[EpisodeResult], seed: int) -> PolicyResult:
     rows = [vars(episode) for episode in episodes]
     means = {name: bootstrap_mean([row[name] for row in rows], seed) for name in rows[0]}
     return PolicyResult(policy=policy, episodes=rows, **means)
 
 
 def _pairs(policies: Sequence[str]) -> list[tuple[str, str]]:
-    """PPO against each other policy, then each other one against the reference."""
+    """Return the pairs to compare: PPO with each other policy, then each other policy with the reference."""
     others = [policy for policy in policies if policy != "ppo"]
     pairs = [("ppo", other) for other in others] if "ppo" in policies else []
     if REFERENCE_POLICY in policies:
@@ -97,51 +117,34 @@ def _pairs(policies: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def to_json(comparison: EvaluationReport) -> str:
-    """One line of JSON: a `Comparison`."""
-    return msgspec.json.encode(comparison).decode()
-
-
-CONFIDENCE_LEVEL = 0.95
-BOOTSTRAP_RESAMPLES = 10_000
-
-
-class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean over episodes, and the percentile bootstrap interval of level `LEVEL` around it (Efron, 1979)."""
-
-    mean: float
-    low: float
-    high: float
-
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether the interval lies on one side of 0."""
-        return self.low > 0 or self.high < 0
+def to_json(report: EvaluationReport) -> str:
+    """Encode a report as one line of JSON."""
+    return msgspec.json.encode(report).decode()
 
 
 def bootstrap_mean(values: Sequence[float], seed: int) -> IntervalEstimate:
-    """The mean of independent values.
+    """Return the mean of independent values with its bootstrap interval.
 
     Args:
-        values: two or more; of one, nothing can be said of its spread.
-        seed: of the resampling.
+        values: Two or more values, because one value has no measurable spread.
+        seed: Random seed of the resampling.
 
     Raises:
-        ValueError: there are fewer than two values.
+        ValueError: There are fewer than two values.
     """
     if len(values) < 2:
-        raise ValueError(f"an interval needs two values or more, not {len(values)}")
+        raise ValueError(f"an interval needs at least two values, got {len(values)}")
     sample = np.asarray(values, dtype=np.float64)
-    drawn = np.random.default_rng(seed).integers(len(sample), size=(BOOTSTRAP_RESAMPLES, len(sample)))
+    indices = np.random.default_rng(seed).integers(len(sample), size=(BOOTSTRAP_RESAMPLES, len(sample)))
     tail = (1 - CONFIDENCE_LEVEL) / 2
-    low, high = np.quantile(sample[drawn].mean(axis=1), [tail, 1 - tail])
+    low, high = np.quantile(sample[indices].mean(axis=1), [tail, 1 - tail])
     return IntervalEstimate(mean=float(sample.mean()), low=float(low), high=float(high))
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float], seed: int) -> IntervalEstimate:
-    """The mean of `first` − `second`, pair by pair: what the pairs share cancels out.
+    """Return the mean of the pairwise differences `first` − `second`; variation that the pairs share cancels.
 
     Raises:
-        ValueError: they are not of one length, or there are fewer than two pairs.
+        ValueError: The lengths differ, or there are fewer than two pairs.
     """
     return bootstrap_mean([a - b for a, b in zip(first, second, strict=True)], seed)

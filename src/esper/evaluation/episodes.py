@@ -1,7 +1,8 @@
-"""Held-out episodes: every policy plays the same ones, on hosts and data orders that no run has trained on.
+"""Held-out episodes, the same for every policy, with hosts and data orders that no run has trained on.
 
-Nothing learns here: a PPO policy acts from its checkpoint's network and frozen normalisers. It draws what to do in each
-step, and does it in the most probable way: what it draws beside that in training is there to learn from, and costs it.
+No policy learns. A PPO policy uses the network and the frozen normalisers of its checkpoint. It samples only the op of
+each step and takes the most probable choice of every other head: in training it samples these too, in order to learn
+from them, which lowers its return.
 """
 
 from __future__ import annotations
@@ -28,32 +29,33 @@ from esper.tasks import configured_task
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeResult:
-    """What one episode came to, at its end."""
+    """Results of one episode, at its end. Accuracies are fractions, 0 to 1."""
 
     test_accuracy: float
     validation_accuracy: float
     parameter_ratio: float
-    """Parameters of host and seeds over those of the bare host."""
+    """Parameters of host and seeds, divided by those of the bare host."""
     net_return: float
-    """Final validation accuracy less the first, less the rent of all steps and the charge of all ops: the undiscounted
-    `simplified` return. For an env that broke down the final accuracy is that of the step in which it did,
-    not that of what it was taken back to, and it is charged the penalty."""
+    """Final minus initial validation accuracy, minus the rent of all steps and the costs of all ops: the undiscounted
+    return of the `simplified` reward. If the env broke down, the final accuracy is that of the step of the breakdown,
+    not that after the rollback, and the penalty is subtracted."""
 
 
 class HeldOutEvaluation:
-    """Held-out episodes of the task that a checkpoint was trained on, as long and under the same rent.
+    """Runs held-out episodes with the task, episode length and rent of a checkpoint.
 
     Args:
-        checkpoint: its directory.
-        policies: names of those that are to play; `ppo` is the checkpoint's.
-        episodes: how many.
-        seed: tells one set of episodes from another; the same for every policy and every checkpoint.
-        devices: names of lanes, or `auto`.
+        checkpoint: Checkpoint directory.
+        policies: Names of the policies to evaluate; `ppo` is the policy of the checkpoint.
+        episodes: Number of episodes per policy.
+        seed: Random seed of the episodes. A seed gives the same episodes for every policy and every checkpoint.
+        devices: Names of the lanes, or `auto`.
 
     Raises:
-        CheckpointError: the checkpoint is damaged, or of another version, or holds no PPO policy where one is to play.
-        ConfigError: a device is not there.
-        TaskError: the data set is missing or damaged.
+        CheckpointError: The checkpoint is damaged or of another version, or `ppo` is to be evaluated and the checkpoint
+            has no PPO policy.
+        ConfigError: A device does not exist.
+        TaskError: The data set is missing or damaged.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class HeldOutEvaluation:
             seed=evaluation_seed(seed),
             reward="simplified",
             policy_device="cpu",
-            ppo=msgspec.structs.replace(trained.ppo, envs_per_host=1),  # nothing learns: each episode tells more alone
+            ppo=msgspec.structs.replace(trained.ppo, envs_per_host=1),  # sharing serves learning only
         )
         lanes = resolve_devices(devices)
         task = configured_task(self.config)
@@ -78,13 +80,13 @@ class HeldOutEvaluation:
         self._pool = EnvPool(task, splits, lanes, slots, self.config)
 
     def run(self, on_step: Callable[[str], None]) -> dict[str, list[EpisodeResult]]:
-        """Have every policy play every episode.
+        """Run every policy on every episode.
 
         Args:
-            on_step: called with the name of the policy after each step of its episodes, which are played side by side.
+            on_step: Called with the policy's name after each step. All episodes of a policy run in parallel.
 
         Returns:
-            By policy, the results of the episodes, in one order for all.
+            Results of each episode, keyed by policy, in the same order for every policy.
         """
         return {
             policy: run_episodes(self._pool, agent, self.config, lambda policy=policy: on_step(policy))
@@ -92,7 +94,7 @@ class HeldOutEvaluation:
         }
 
     def close(self) -> None:
-        """End the lanes' threads."""
+        """Stop the threads of the lanes."""
         self._pool.close()
 
     def _agent(self, policy: PolicyName, slots: int, blueprints: Sequence[str]) -> Agent:
@@ -101,32 +103,42 @@ class HeldOutEvaluation:
         trained = self._checkpoint.config.policy
         if trained != "ppo":
             raise CheckpointError(
-                f"{self._path} was made with --policy {trained} and holds no PPO policy: leave ppo out of --policies"
+                f"{self._path} was made with --policy {trained} and has no PPO policy; remove ppo from --policies"
             )
         agent = build_ppo(self.config, slots, blueprints, stochastic_heads=False)
         try:
             agent.load_policy(strip_prefix("agent.", self._checkpoint.tensors))
         except RuntimeError as error:
-            raise CheckpointError(f"{self._path} does not fit this version of the program: {error}") from error
+            raise CheckpointError(f"{self._path} does not fit this version of esper-sanctum: {error}") from error
         return agent
 
 
 def run_episodes(pool: EnvPool, agent: Agent, config: Config, on_step: Callable[[], None]) -> list[EpisodeResult]:
-    """One episode of every env of the pool, without learning. The only place where the test split is touched."""
+    """Run one episode of every env of a pool, without learning. No other code uses the test split.
+
+    Args:
+        pool: Envs; each runs one episode.
+        agent: Policy that acts in all of them.
+        config: Configuration of the episodes.
+        on_step: Called after each step.
+
+    Returns:
+        Results by env index.
+    """
     for env in pool.envs:
         if env.scaler:
-            env.scaler.reset()  # nobody is to begin with the scale that who played before has left
+            env.scaler.reset()  # do not inherit the loss scale that the previous policy left
     episodes = [Episode(env, config) for env in pool.envs]
     for episode, (loss, accuracy) in zip(episodes, pool.reset(0), strict=True):
         episode.begin(loss, accuracy)
     agent.begin_round(decision_uniforms(config.seed, range(len(episodes)), config.steps, 0))
-    stopwatch = PhaseTimer()  # its readings are not reported
+    timer = PhaseTimer()  # required by `play_step`; the times are not reported
     for step in range(config.steps):
         if step > 0:
             tick_slots(pool, episodes)
-        play_step(pool, episodes, agent, 0, step, stopwatch)
+        play_step(pool, episodes, agent, 0, step, timer)
         on_step()
-    # No tick after the last step: the test is to see the alphas that the last validation saw.
+    # No tick after the last step, so that the test uses the alphas of the last validation.
     return [
         EpisodeResult(
             test_accuracy=accuracy,
