@@ -1,4 +1,4 @@
-"""The command line as a person meets it: what it prints, where, its exit code, and what it leaves behind."""
+"""The command line end to end: output, exit codes, signals, and the files that a run leaves."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def test_narrate_prints_the_same_live_and_in_replay(
     assert main(["replay", "last", "--narrate"]) == 0
 
     assert printed(capsys) == live
-    said, complaints = live
-    assert complaints == ""
-    assert said.startswith(f"run {only_run(tmp_path).name}: ppo on digits_impaired, 2 envs on cpu:0 x")
-    assert re.search(r"^round 1/1: accuracy .*\nrun done\n\Z", said, re.MULTILINE | re.DOTALL)
+    output, errors = live
+    assert errors == ""
+    assert output.startswith(f"run {only_run(tmp_path).name}: ppo on digits_impaired, 2 envs on cpu:0 x")
+    assert re.search(r"^round 1/1: accuracy .*\nrun done\n\Z", output, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.slow
@@ -123,7 +123,7 @@ def test_first_signal_finishes_the_step_and_checkpoints(number: signal.Signals, 
 
 
 def test_signal_sent_twice_at_once_counts_once(tmp_path: Path) -> None:
-    """`timeout` sends it to the process, then to its group."""
+    """`timeout` signals the process, then its group."""
     with started("--no-tui", "--envs", "2", "--rounds", "1000", "--devices", "cpu:0", cwd=tmp_path) as process:
         assert process.stdout is not None
         assert "INFO    run " in process.stdout.readline()
@@ -153,7 +153,9 @@ def test_second_signal_ends_the_run_at_once(number: signal.Signals, code: int, t
         _, errors = process.communicate()
     assert errors == ""
     events = recorded(only_run(tmp_path))
-    assert not any(isinstance(event, ev.PhaseTimed | ev.RunEnded) for event in events)  # not even the step
+    assert not any(
+        isinstance(event, ev.PhaseTimed | ev.RunEnded) for event in events
+    )  # not even the current step was finished
 
 
 def test_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
@@ -291,7 +293,7 @@ def test_resume_by_name_continues_in_place(
 
 
 def test_resume_reads_configuration_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says it once."""
+    """A pipe can be read only once."""
     monkeypatch.chdir(tmp_path)
     assert main(["--no-tui", *SMALL]) == 0
     Path("telemetry").rename("moved")

@@ -1,4 +1,4 @@
-"""Every key of the configuration as an option of the command line, by its dotted name."""
+"""Options of the command line: one for each configuration key, named by its dotted key."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = ("host-learning-rate", "seed-learning-rate", "batch-size", "samples-p
 
 
 def config_printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    """The values of `esper-sanctum config` by dotted key."""
+    """Run `config` and return the printed values, keyed by dotted key."""
     assert main(["config", *arguments]) == EXIT_OK
     output, errors = printed(capsys)
     assert errors == ""
@@ -228,13 +228,13 @@ def test_a_setting_on_the_command_line_reaches_the_run(
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has one checkpoint."""
+    """A stopped run with one checkpoint."""
     return stopped_run(tmp_path_factory.mktemp("stopped"))
 
 
 @pytest.fixture
 def old_run(stopped: Path, tmp_path: Path) -> Path:
-    """A run whose checkpoint was written before the configuration had the settings of the task."""
+    """A run whose checkpoint was written before the task settings were part of the configuration."""
     run = tmp_path / stopped.name
     shutil.copytree(stopped, run)
     [checkpoint] = list_checkpoints(run)
@@ -277,7 +277,7 @@ def test_a_checkpoint_without_task_settings_resumes(old_run: Path, capsys: pytes
 
 
 def test_compare_fills_in_the_settings_of_the_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A recording from before the settings existed does not differ in them from one with the task's own."""
+    """A recording from before these settings existed counts as having the task's defaults."""
     config = Config(task="digits", envs=4)
     new = msgspec.to_builtins(with_task_settings(config))
     new["training"]["batch-size"] = 64

@@ -50,8 +50,8 @@ WRONG = {
     ("replay", "last"): "cannot resolve `last`: telemetry contains no runs",
     ("replay", "last", "--speed", "0"): "--speed 0.0 is not valid: it must be a number above 0",
     ("replay", "last", "--speed", "nan"): "--speed nan is not valid",
-    ("replay", "last", "--follow", "--no-tui"): "--follow needs the dashboard: leave out --no-tui",
-    ("replay", "last", "--follow", "--narrate"): "leave out --narrate, or see esper-sanctum attach --narrate",
+    ("replay", "last", "--follow", "--no-tui"): "--follow needs the dashboard; remove --no-tui",
+    ("replay", "last", "--follow", "--narrate"): "remove --narrate or use `esper-sanctum attach --narrate`",
     ("replay", "last", "--speed", "fast"): "--speed: invalid float value: 'fast'",
     (): "the dashboard needs a terminal; add --no-tui to run without it",
 }

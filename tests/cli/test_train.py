@@ -178,7 +178,7 @@ def test_signal_is_handled_while_terminal_is_frozen(dashboard: bool, tmp_path: P
 def test_closed_terminal_ends_the_replay(controlling: bool, tmp_path: Path) -> None:
     (tmp_path / "events-00001.jsonl").write_bytes(recording(example_run()))
     with Terminal("replay", ".", "--at", "50%", cwd=tmp_path, controlling=controlling) as terminal:
-        terminal.wait_for("REPLAY")  # held: nothing more is drawn, so nothing fails to be
+        terminal.wait_for("REPLAY")  # held: nothing more is drawn, so no write fails
         assert terminal.close() == 0
 
 

@@ -155,8 +155,8 @@ async def test_failed_excerpt_reports_the_error(run: Path, monkeypatch: pytest.M
     ("address", "says"),
     [
         ("night#step=99", "step:99 is not in this recording"),
-        ("night#env=4", "there is no env 4 in night: it has 4, counted from 0"),
-        ("night#view=overwiev", "there is no view 'overwiev': did you mean overview?"),
+        ("night#env=4", "env 4 not found in night, which has 4 envs, counted from 0"),
+        ("night#view=overwiev", "unknown view 'overwiev': did you mean overview?"),
         ("night#setp=3", "unknown key in 'setp=3' of 'night#setp=3'; did you mean step?"),
         ("day#step=1", "'day' is neither a file nor a run"),
     ],
@@ -171,11 +171,11 @@ def test_invalid_address_is_refused(run: Path, address: str, says: str, capsys: 
 
 def test_address_conflicts_with_at_and_follow(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", f"{run.name}#step=1", "--at", "round:1", "--no-tui"]) == 2
-    assert "says already when to begin: leave out --at" in capsys.readouterr().err
+    assert "already names a moment; remove --at" in capsys.readouterr().err
     assert main(["replay", f"{run.name}#step=1", "--follow"]) == 2
-    assert "says when to begin: leave out --follow" in capsys.readouterr().err
+    assert "names a moment; remove --follow" in capsys.readouterr().err
     assert main(["replay", run.name, "--at", "step:1", "--follow"]) == 2
-    assert "--follow begins at the end: leave out --at" in capsys.readouterr().err
+    assert "--follow starts at the end; remove --at" in capsys.readouterr().err
 
 
 def test_hash_in_an_existing_path_is_not_an_address(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from esper.config import Config
 from esper.config_fields import ConfigField, list_fields, table_description
@@ -131,7 +131,7 @@ def _default_of(field: ConfigField) -> str:
         case "" | ():
             return ""
         case tuple():
-            return f" (default: {' '.join(map(str, field.default))})"
+            return f" (default: {' '.join(map(str, cast('tuple[object, ...]', field.default)))})"
         case value:
             return f" (default: {value})"
 

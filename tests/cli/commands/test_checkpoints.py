@@ -1,4 +1,4 @@
-"""`esper-sanctum checkpoints` as a person and a program meet it."""
+"""The `checkpoints` command: its text and JSON output, and its errors."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def save(run: Path, round_number: int, step: int) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run with three checkpoints, written two days, three hours and just now."""
+    """A run with three checkpoints, written two days ago, three hours ago and just now."""
     directory = tmp_path / "telemetry" / "some-run"
-    for moment, age in (((9, 0), 2 * 86400 + 99), ((10, 0), 3 * 3600 + 99), ((10, 7), 0)):
-        manifest = save(directory, *moment) / MANIFEST_FILE
+    for round_and_step, age in (((9, 0), 2 * 86400 + 99), ((10, 0), 3 * 3600 + 99), ((10, 7), 0)):
+        manifest = save(directory, *round_and_step) / MANIFEST_FILE
         written = time.time() - age
         os.utime(manifest, (written, written))
     return directory
@@ -63,12 +63,12 @@ def test_checkpoints_are_listed_oldest_first(run: Path, capsys: pytest.CaptureFi
 
 def test_checkpoints_json_has_the_listed_values(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = listed(capsys, run)
-    assert [(each["round"], each["step"]) for each in found] == [(9, 0), (10, 0), (10, 7)]
-    for each, path in zip(found, list_checkpoints(run), strict=True):
-        assert each["path"] == str(path)
-        assert each["bytes"] == sum(file.stat().st_size for file in path.iterdir())
-        assert each["time"] == (path / MANIFEST_FILE).stat().st_mtime
-        assert each["problem"] is None
+    assert [(info["round"], info["step"]) for info in found] == [(9, 0), (10, 0), (10, 7)]
+    for info, path in zip(found, list_checkpoints(run), strict=True):
+        assert info["path"] == str(path)
+        assert info["bytes"] == sum(file.stat().st_size for file in path.iterdir())
+        assert info["time"] == (path / MANIFEST_FILE).stat().st_mtime
+        assert info["problem"] is None
 
 
 def flip(file: Path) -> None:
@@ -86,16 +86,16 @@ def test_checkpoints_list_shows_why_one_is_damaged(run: Path, capsys: pytest.Cap
     assert found[0]["problem"] == f"{first / STATE_FILE} is damaged: its digest is not the one in {MANIFEST_FILE}"
     assert found[1]["problem"] == f"{second / TENSORS_FILE} cannot be read: No such file or directory"
     assert found[2]["problem"].startswith(f"{third / MANIFEST_FILE} is ")
-    assert [(each["round"], each["step"]) for each in found] == [(9, 0), (10, 0), (None, None)]
+    assert [(info["round"], info["step"]) for info in found] == [(9, 0), (10, 0), (None, None)]
     lines = printed(capsys, run).splitlines()
-    for line, each in zip(lines, found, strict=True):
-        assert line.endswith(each["problem"])
+    for line, info in zip(lines, found, strict=True):
+        assert line.endswith(info["problem"])
 
 
 def test_checkpoint_with_foreign_configuration_is_a_problem(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whole, and yet no run can go on from it."""
+    """The files are intact, but no run can resume from the checkpoint."""
     to_builtins = msgspec.to_builtins
 
     def add_unknown_key(value: object, **options: Any) -> Any:
@@ -117,13 +117,13 @@ def test_checkpoint_removed_meanwhile_is_not_listed(
     read = command.read_manifest
 
     def remove_then_read(path: Path):
-        shutil.rmtree(second, ignore_errors=True)  # once the first is looked at: before, and during the look
+        shutil.rmtree(second, ignore_errors=True)  # one disappears before it is inspected, one meanwhile
         if path == third:
             shutil.rmtree(third)
         return read(path)
 
     monkeypatch.setattr(command, "read_manifest", remove_then_read)
-    assert [each["path"] for each in listed(capsys, run)] == [str(first)]
+    assert [info["path"] for info in listed(capsys, run)] == [str(first)]
 
 
 def test_checkpoints_finds_a_run_by_name(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,15 +135,15 @@ def test_checkpoints_finds_a_run_by_name(run: Path, capsys: pytest.CaptureFixtur
 
 def test_checkpoints_of_run_without_any_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.json").write_text("{}")
-    assert printed(capsys, tmp_path) == f"{tmp_path} holds no checkpoint\n"
+    assert printed(capsys, tmp_path) == f"{tmp_path} has no checkpoints\n"
     assert listed(capsys, tmp_path) == []
 
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("", " is not a run: it holds neither run.json nor checkpoints/"),
-        ("file.txt", " is not a run: it holds neither run.json nor checkpoints/"),
+        ("", " is not a run directory: it contains neither run.json nor checkpoints/"),
+        ("file.txt", " is not a run directory: it contains neither run.json nor checkpoints/"),
         ("nothing", "is neither a file nor a run in telemetry; it contains no runs"),
     ],
 )

@@ -1,3 +1,5 @@
+"""The `demo` command."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -27,9 +29,9 @@ def test_demo_missing_from_package_is_reported(
 
     assert main(["demo", "--no-tui"]) == 2
 
-    place = tmp_path / "lib" / "esper" / "demo"
+    directory = tmp_path / "lib" / "esper" / "demo"
     assert capsys.readouterr().err == (
-        f"esper-sanctum: the demo is missing: there is no directory {place}; install the package again\n"
+        f"esper-sanctum: the demo is missing: directory {directory} not found; install the package again\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""`esper-sanctum devices` as a person and a program meet it."""
+"""The `devices` command: its text and JSON output, and its errors."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def test_devices_prints_a_line_per_device_and_env_split(capsys: pytest.CaptureFi
 
 @pytest.mark.usefixtures("_two_gpus")
 def test_devices_assigns_envs_like_a_run(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("--envs", "5", "--devices", "cuda:1", "cpu:0")
-    assert printed(capsys, *asked)[-1] == "5 envs on cuda:1 ×3, cpu:0 ×2"
-    [line] = printed(capsys, *asked, "--json")
+    options = ("--envs", "5", "--devices", "cuda:1", "cpu:0")
+    assert printed(capsys, *options)[-1] == "5 envs on cuda:1 ×3, cpu:0 ×2"
+    [line] = printed(capsys, *options, "--json")
     assert json.loads(line)["lanes"] == ["cuda:1", "cpu:0", "cuda:1", "cpu:0", "cuda:1"]
 
 

@@ -1,4 +1,4 @@
-"""`esper-sanctum evaluate` as a person meets it."""
+"""The `evaluate` command: its text and JSON output, and its errors."""
 
 from __future__ import annotations
 

@@ -158,10 +158,10 @@ def test_export_neither_overwrites_nor_guesses_the_format(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["export", str(run), "--to", "csv"]) == 0
-    assert capsys.readouterr().out == f"{len(EVENTS)} events of {run} are in run-csv\n"
+    assert capsys.readouterr().out == f"wrote {len(EVENTS)} events of {run} to run-csv\n"
 
     assert main(["export", str(run), "--to", "csv"]) == 2
-    assert "cannot make the directory run-csv: File exists; choose another with --out" in capsys.readouterr().err
+    assert "cannot create directory run-csv: File exists; choose another with --out" in capsys.readouterr().err
     assert main(["export", str(run), "--to", "tensorbord"]) == 2
     assert "did you mean tensorboard?" in capsys.readouterr().err
 

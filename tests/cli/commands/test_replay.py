@@ -1,4 +1,4 @@
-"""`esper-sanctum replay` without a dashboard."""
+"""The `replay` command without the dashboard."""
 
 from __future__ import annotations
 

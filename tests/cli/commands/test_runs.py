@@ -1,3 +1,5 @@
+"""The `runs` command: states, best accuracy, order and format of its table."""
+
 from __future__ import annotations
 
 import json
@@ -24,7 +26,7 @@ BEST = max(event.accuracy for event in RUN if isinstance(event, ev.EnvStepped))
 
 
 def ending(last: ev.AnyEvent | None, until: int = 60) -> bytes:
-    """The first events of a run, and one more."""
+    """Return a recording of the first events of a run and one more event."""
     run = RUN[:until]
     return recording([*run, *stamp([last], first=until + 1, start=run[-1].time)] if last else run)
 
@@ -150,12 +152,12 @@ def test_runs_in_empty_directory_suggests_a_command(
     monkeypatch.chdir(tmp_path)
     assert main(["runs"]) == 0
     assert capsys.readouterr().out == (
-        "telemetry holds no runs: esper-sanctum trains one, and esper-sanctum demo replays a recorded one\n"
+        "no runs in telemetry; train one with `esper-sanctum` or replay one with `esper-sanctum demo`\n"
     )
     assert main(["runs", "--json"]) == 0
     assert capsys.readouterr().out == "[]\n"
     assert main(["runs", "nowhere"]) == 2
-    assert capsys.readouterr().err == "esper-sanctum: there is no directory nowhere\n"
+    assert capsys.readouterr().err == "esper-sanctum: directory nowhere not found\n"
 
 
 def test_runs_imports_neither_torch_nor_textual(tmp_path: Path) -> None:

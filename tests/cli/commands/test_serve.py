@@ -1,4 +1,4 @@
-"""The dashboard in a browser: what is served, to whom, and what is refused."""
+"""The `serve` command: the dashboard in a browser, its access rules and its errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 @contextmanager
 def served(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], int, str]]:
-    """The process, its port, and the line that it prints once it listens."""
+    """Start a server; yield its process, its port, and the line that it prints once it listens."""
     port = free_port()
     with started("serve", *arguments, "--telemetry-dir", ".", "--port", str(port), cwd=folder) as process:
         assert process.stdout is not None
@@ -40,7 +40,7 @@ def served(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str
 
 @asynccontextmanager
 async def visitor(port: int, text: str) -> AsyncIterator[Any]:
-    """Has opened a terminal, and this has been drawn in it."""
+    """Open the page's terminal and wait until it has drawn a text."""
     drawn = b""
     async with (
         aiohttp.ClientSession() as session,
@@ -69,7 +69,7 @@ async def test_serve_replays_a_run_until_ctrl_c(tmp_path: Path) -> None:
     with served(tmp_path, "over") as (process, port, line):
         assert line == f"over: read-only at http://127.0.0.1:{port}, until Ctrl-C\n"
 
-        status, page = await fetch(port, Host=f"localhost:{port + 1}")  # as through a tunnel
+        status, page = await fetch(port, Host=f"localhost:{port + 1}")  # the port of an SSH tunnel differs
         assert status == 200
         assert f'data-session-websocket-url="ws://localhost:{port + 1}/ws"' in page
         assert page.count("http") == page.count(f"http://localhost:{port + 1}/static/") > 0
@@ -103,7 +103,7 @@ async def test_serve_last_is_resolved_at_each_visit(tmp_path: Path) -> None:
         await visit(port, "read-only")
         lock.release()
 
-        waiting = asyncio.create_task(visit(port, "what never comes"))  # nobody is waited for
+        waiting = asyncio.create_task(visit(port, "text that never comes"))  # the server ends without waiting for it
         await asyncio.sleep(1.0)
         process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(process.wait, TIMEOUT_S) == 0
@@ -149,7 +149,7 @@ def test_serve_without_extra_gives_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "textual_serve", None)
-    sentence = "serve needs an extra that is not installed: uv sync --extra serve"
+    sentence = "serve needs an optional dependency; install it with `uv sync --extra serve`"
     assert refused(capsys) == sentence
 
 
@@ -168,7 +168,7 @@ def test_serve_refuses_invalid_arguments(
         said = refused(capsys, "run", "--port", str(port))
     assert said.startswith(f"cannot listen on 127.0.0.1:{port}: ")
     assert said.endswith("; try another --port")
-    assert refused(capsys, "run", "--host", "192.0.2.1").endswith("; try another --host")  # of no machine (RFC 5737)
+    assert refused(capsys, "run", "--host", "192.0.2.1").endswith("; try another --host")  # reserved (RFC 5737)
 
     from esper.sanctum.web import DashboardServer
 

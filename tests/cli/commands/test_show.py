@@ -130,15 +130,15 @@ def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) 
 
     text = re.sub(r" +", " ", capsys.readouterr().out)
     assert "state done\n" in text
-    assert "what ppo on digits_impaired, seed 0, 4 envs on cpu:0 ×2, cpu:1 ×2\n" in text
+    assert "setup ppo on digits_impaired, seed 0, 4 envs on cpu:0 ×2, cpu:1 ×2\n" in text
     assert "envs = 4 (default: 16)\n" in text
-    assert "3 of 3 rounds\n 15 of 15 steps: 60 env-steps, 20 a second\n" in text
+    assert "3 of 3 rounds\n 15 of 15 steps: 60 env-steps, 20 per second\n" in text
     assert re.search(r"\n [▁-█]{3} by round, from 0 to 100%\n", text)
     assert "conv_small 6 0 0 +4.00%\n" in text
     assert "norm 3 0 0 –\n" in text
     assert "anomalies non-finite gradient ×1, dead head ×1\n" in text
-    assert "skipped no optimizer step\n" in text
-    assert "checkpoints 3 written, the last is checkpoints/00003-005\n" in text
+    assert "skipped batches none\n" in text
+    assert "checkpoints 3 written, last: checkpoints/00003-005\n" in text
 
 
 def test_show_marks_missing_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,8 +146,8 @@ def test_show_marks_missing_values(tmp_path: Path, capsys: pytest.CaptureFixture
 
     text = re.sub(r" +", " ", capsys.readouterr().out)
     assert "best accuracy –\n" in text
-    assert "accuracy –: no round was finished\n" in text
-    assert "0 env-steps, – a second\n" in text
+    assert "accuracy –: no finished round\n" in text
+    assert "0 env-steps, – per second\n" in text
     assert "seeds none planted\n" in text
 
 
@@ -167,7 +167,7 @@ def test_show_refuses_a_run_without_events(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "run.json").write_text("{}")
 
     assert main(["show", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"esper-sanctum: {tmp_path} has nothing to tell yet: no event was recorded\n"
+    assert capsys.readouterr().err == f"esper-sanctum: {tmp_path} has no events yet\n"
 
 
 def test_show_reports_an_unreadable_run_as_damaged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,7 +184,7 @@ def test_show_reports_an_unreadable_run_as_damaged(run: Path, capsys: pytest.Cap
 
 
 def other_run(folder: Path) -> Path:
-    """A run of another policy that lasted a round, and was made with another seed and clip."""
+    """A run of one round with another policy, random seed and clip."""
     run = example_run(envs=2, rounds=1)
     config = {"envs": 2, "seed": 7, "ppo": {"clip": 0.1}}
     begun = msgspec.structs.replace(run[0], policy="heuristic", seed=7, config=config, run="other")
@@ -227,4 +227,4 @@ def test_compare_prints_json_and_needs_two_runs(run: Path, tmp_path: Path, capsy
     assert [shown["policy"] for shown in both] == ["ppo", "heuristic"]
 
     assert main(["compare", str(run)]) == 2
-    assert "compare needs two runs or more" in capsys.readouterr().err
+    assert "compare needs at least two runs" in capsys.readouterr().err

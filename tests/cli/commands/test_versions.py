@@ -1,4 +1,4 @@
-"""Recordings of other versions, and damaged ones, as a person meets them."""
+"""Messages about damaged recordings and recordings of other versions."""
 
 from __future__ import annotations
 

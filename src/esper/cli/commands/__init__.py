@@ -1,4 +1,4 @@
-"""The commands, one file each: a function takes the arguments after the name and returns the exit code."""
+"""The commands, one module each. Their functions take the arguments after the command name and return the exit code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMANDS = {
     "config": "config:run",
     "schema": "schema:run",
 }
-"""Module and function of each command; a module is imported when its command runs. Training needs no name."""
+"""Module and function of each command. A module is imported when its command runs."""
 
 TRAINING = "train:run_training"
-"""Module and function of the default command."""
+"""Module and function that run if the first argument is not a command."""

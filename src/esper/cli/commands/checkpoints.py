@@ -1,4 +1,4 @@
-"""`checkpoints RUN`: the checkpoints of a run, each verified."""
+"""`checkpoints RUN`: lists and verifies the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -17,42 +17,44 @@ from esper.recording.runs import resolve_run
 
 
 class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One checkpoint, as `--json` prints it."""
+    """One checkpoint; an element of the JSON output."""
 
     path: str
     round: int | None
-    """Rounds completed; None where the manifest cannot be read."""
+    """Completed rounds; None if the manifest cannot be read."""
     step: int | None
-    """Steps completed of the round that was in progress."""
+    """Completed steps of the round that was in progress; None if the manifest cannot be read."""
     time: float
-    """When it was written: seconds since the epoch."""
+    """Time of writing, in seconds since the epoch."""
     bytes: int
     problem: str | None
-    """Why no run can go on from it; None once every file was found to be what the manifest says."""
+    """Why no run can resume from it; None if every file matches the manifest."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print them, the oldest first."""
+    """Print the checkpoints of a run."""
     parser = Parser(
         prog="esper-sanctum checkpoints",
-        description="Print the checkpoints of a run, the oldest first, and whether each is whole.",
+        description="List the checkpoints of a run, oldest first, and verify each",
     )
     add_run_argument(parser, "RUN")
-    parser.add_argument("--json", action="store_true", help="print JSON: a list of checkpoints")
-    chosen = parser.parse_args(arguments)
-    directory = resolve_run(chosen.run, chosen.telemetry_dir)
+    parser.add_argument("--json", action="store_true", help="print a JSON list of checkpoints")
+    options = parser.parse_args(arguments)
+    directory = resolve_run(options.run, options.telemetry_dir)
     if not any((directory / name).exists() for name in ("run.json", CHECKPOINTS_DIR)):
-        raise CheckpointError(f"{directory} is not a run: it holds neither run.json nor {CHECKPOINTS_DIR}/")
-    found = [listed for path in list_checkpoints(directory) if (listed := _inspect(path))]
-    if chosen.json:
-        print(msgspec.json.encode(found).decode())
+        raise CheckpointError(
+            f"{directory} is not a run directory: it contains neither run.json nor {CHECKPOINTS_DIR}/"
+        )
+    checkpoints = [info for path in list_checkpoints(directory) if (info := _inspect(path))]
+    if options.json:
+        print(msgspec.json.encode(checkpoints).decode())
     else:
-        print("\n".join(map(_format_row, found)) or f"{directory} holds no checkpoint")
+        print("\n".join(map(_format_row, checkpoints)) or f"{directory} has no checkpoints")
     return EXIT_OK
 
 
 def _inspect(checkpoint: Path) -> CheckpointInfo | None:
-    """Read a checkpoint; None if its run, which keeps only the newest, has removed it meanwhile."""
+    """Read and verify a checkpoint; None if its run, which keeps only the newest ones, has removed it meanwhile."""
     try:
         total, written = size_and_time(checkpoint)
     except FileNotFoundError:
@@ -76,11 +78,11 @@ def _inspect(checkpoint: Path) -> CheckpointInfo | None:
     )
 
 
-def _format_row(listed: CheckpointInfo) -> str:
-    written = datetime.fromtimestamp(listed.time)
+def _format_row(info: CheckpointInfo) -> str:
+    written = datetime.fromtimestamp(info.time)
     facts = [
-        f"{written:%Y-%m-%d %H:%M:%S} ({format_age(time.time() - listed.time)})",
-        format_bytes(listed.bytes),
-        "verified" if listed.problem is None else listed.problem,
+        f"{written:%Y-%m-%d %H:%M:%S} ({format_age(time.time() - info.time)})",
+        format_bytes(info.bytes),
+        "verified" if info.problem is None else info.problem,
     ]
-    return f"{listed.path}: {', '.join(facts)}"
+    return f"{info.path}: {', '.join(facts)}"

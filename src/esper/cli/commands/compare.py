@@ -1,4 +1,4 @@
-"""`compare RUN RUN…`: runs side by side."""
+"""`compare RUN RUN…`: prints runs side by side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from esper.telemetry.sentences import format_lanes
 from esper.text_plot import draw_curve, finite_range
 
 _PLOT_WIDTH, _PLOT_HEIGHT = 36, 8
-_LABEL = 7
+"""Size of a plot, in columns and lines."""
+_LABEL_COLS = 7
 """Columns of the labels of the y axis."""
 
 _ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
@@ -40,90 +41,89 @@ _ROWS: tuple[tuple[str, Callable[[RunSummary], str]], ...] = (
     ("seeds fossilized", lambda run: str(sum(seeds.fossilized for seeds in run.seeds.values()))),
     ("seeds culled", lambda run: str(sum(seeds.culled for seeds in run.seeds.values()))),
     ("anomalies", lambda run: str(sum(run.anomalies.values()))),
-    ("steps skipped", lambda run: str(sum(run.skipped.values()))),
+    ("skipped batches", lambda run: str(sum(run.skipped.values()))),
     ("rollbacks", lambda run: str(run.rollbacks)),
     ("checkpoints", lambda run: str(run.checkpoints)),
 )
-"""What is said of each run: a row each. Accuracy is the median over the envs, return and parameters the mean."""
-
-
-def run(arguments: Sequence[str]) -> int:
-    """Print them."""
-    parser = Parser(
-        prog="esper-sanctum compare",
-        description="Print runs side by side: what they came to, where their configurations differ, and their curves "
-        "on common axes.",
-    )
-    add_run_argument(parser, "RUN", several=True)
-    parser.add_argument("--json", action="store_true", help="print JSON: a list of what show --json prints of each")
-    chosen = parser.parse_args(arguments)
-    if len(chosen.runs) < 2:
-        raise ConfigError("compare needs two runs or more; esper-sanctum show tells of one")
-    summaries = [load_summary(text, chosen.telemetry_dir) for text in chosen.runs]
-    if chosen.json:
-        print(encode_json(summaries).decode())
-        return EXIT_OK
-    width = shutil.get_terminal_size().columns
-    print("\n".join(align_columns(list(_table_rows(summaries)))))
-    for title, of, form in _CURVES:
-        print("\n".join(["", *_plots(title, of, form, summaries, width)]))
-    return EXIT_OK
-
-
-def _table_rows(summaries: Sequence[RunSummary]) -> Iterator[tuple[str, ...]]:
-    yield "run", *(summary.run for summary in summaries)
-    for heading, say in _ROWS:
-        yield heading, *map(say, summaries)
-    for key, values in _config_differences(summaries).items():
-        yield f"config: {key}", *values
-
-
-def _config_differences(summaries: Sequence[RunSummary]) -> dict[str, tuple[str, ...]]:
-    """Keys in which the configurations differ, each with its value in every run."""
-    first, *others = configs = [with_recorded_settings(summary.config) for summary in summaries]
-    keys = dict.fromkeys(key for other in others for key in config_diff(first, other))
-    return {key: tuple(format_config_value(config_value(config, key)) for config in configs) for key in keys}
-
-
-def _from_last_round(summary: RunSummary, say: Callable[[RoundSummary], str]) -> str:
-    """Something of the last finished round."""
-    return say(summary.finished[-1]) if summary.finished else NOT_MEASURED
-
-
-def _plots(
-    title: str, of: Callable[[RoundSummary], float], form: str, summaries: Sequence[RunSummary], width: int
-) -> Iterator[str]:
-    """A curve for each run, on common axes, as many beside each other as the terminal has room for."""
-    curves = [[of(finished) for finished in summary.finished] for summary in summaries]
-    span = finite_range([value for values in curves for value in values])
-    if span is None:
-        yield f"{title}: {NOT_MEASURED}"
-        return
-    low, high = span
-    extent = max(map(len, curves))
-    yield f"{title}, by round, 1 to {extent}; from {format_number(low, form)} to {format_number(high, form)}"
-    beside = max(1, width // (_LABEL + 2 + _PLOT_WIDTH + 2))
-    for start in range(0, len(summaries), beside):
-        shown = range(start, min(start + beside, len(summaries)))
-        blocks = [
-            [
-                f"{'':{_LABEL}}  {summaries[index].run[:_PLOT_WIDTH]}",
-                *_axis(draw_curve(curves[index], extent, low, high, _PLOT_WIDTH, _PLOT_HEIGHT), low, high, form),
-            ]
-            for index in shown
-        ]
-        for line in zip(*blocks, strict=True):
-            yield "  ".join(part.ljust(_LABEL + 2 + _PLOT_WIDTH) for part in line).rstrip()
-
-
-def _axis(rows: Sequence[str], low: float, high: float, form: str) -> Iterator[str]:
-    """The rows of a plot with a y axis before them."""
-    labels = {0: format_number(high, form), len(rows) - 1: format_number(low, form)}
-    for index, row in enumerate(rows):
-        yield f"{labels.get(index, ''):>{_LABEL}} {'┤' if index in labels else '│'}{row}"
-
+"""Heading and cell of each table row. Accuracy is the median over the envs, return and parameters the mean."""
 
 _CURVES: tuple[tuple[str, Callable[[RoundSummary], float], str], ...] = (
     ("accuracy, median over the envs", lambda finished: finished.accuracy[1], ".1%"),
     ("return, mean over the envs", lambda finished: finished.episode_return, "+.3f"),
 )
+"""Title, value per finished round, and number format of each plot."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print runs side by side."""
+    parser = Parser(
+        prog="esper-sanctum compare",
+        description="Compare runs: results, differing settings, and curves on common axes",
+    )
+    add_run_argument(parser, "RUN", several=True)
+    parser.add_argument("--json", action="store_true", help="print a JSON list with the output of show --json per run")
+    options = parser.parse_args(arguments)
+    if len(options.runs) < 2:
+        raise ConfigError("compare needs at least two runs; use `esper-sanctum show RUN` for one")
+    summaries = [load_summary(text, options.telemetry_dir) for text in options.runs]
+    if options.json:
+        print(encode_json(summaries).decode())
+        return EXIT_OK
+    width = shutil.get_terminal_size().columns
+    print("\n".join(align_columns(list(_table_rows(summaries)))))
+    for title, metric, spec in _CURVES:
+        print("\n".join(["", *_plots(title, metric, spec, summaries, width)]))
+    return EXIT_OK
+
+
+def _table_rows(summaries: Sequence[RunSummary]) -> Iterator[tuple[str, ...]]:
+    yield "run", *(summary.run for summary in summaries)
+    for heading, format_cell in _ROWS:
+        yield heading, *map(format_cell, summaries)
+    for key, values in _config_differences(summaries).items():
+        yield f"config: {key}", *values
+
+
+def _config_differences(summaries: Sequence[RunSummary]) -> dict[str, tuple[str, ...]]:
+    """Return the configuration keys whose values differ, each with its value in every run."""
+    first, *others = configs = [with_recorded_settings(summary.config) for summary in summaries]
+    keys = dict.fromkeys(key for other in others for key in config_diff(first, other))
+    return {key: tuple(format_config_value(config_value(config, key)) for config in configs) for key in keys}
+
+
+def _from_last_round(summary: RunSummary, format_cell: Callable[[RoundSummary], str]) -> str:
+    """Format a value of the last finished round."""
+    return format_cell(summary.finished[-1]) if summary.finished else NOT_MEASURED
+
+
+def _plots(
+    title: str, metric: Callable[[RoundSummary], float], spec: str, summaries: Sequence[RunSummary], width: int
+) -> Iterator[str]:
+    """Yield the lines of one plot per run, on common axes, as many plots side by side as the terminal has room for."""
+    curves = [[metric(finished) for finished in summary.finished] for summary in summaries]
+    value_range = finite_range([value for values in curves for value in values])
+    if value_range is None:
+        yield f"{title}: {NOT_MEASURED}"
+        return
+    low, high = value_range
+    rounds = max(map(len, curves))
+    yield f"{title}, by round, 1 to {rounds}; from {format_number(low, spec)} to {format_number(high, spec)}"
+    per_row = max(1, width // (_LABEL_COLS + 2 + _PLOT_WIDTH + 2))
+    for start in range(0, len(summaries), per_row):
+        shown = range(start, min(start + per_row, len(summaries)))
+        blocks = [
+            [
+                f"{'':{_LABEL_COLS}}  {summaries[index].run[:_PLOT_WIDTH]}",
+                *_axis(draw_curve(curves[index], rounds, low, high, _PLOT_WIDTH, _PLOT_HEIGHT), low, high, spec),
+            ]
+            for index in shown
+        ]
+        for line in zip(*blocks, strict=True):
+            yield "  ".join(part.ljust(_LABEL_COLS + 2 + _PLOT_WIDTH) for part in line).rstrip()
+
+
+def _axis(rows: Sequence[str], low: float, high: float, spec: str) -> Iterator[str]:
+    """Put a y axis with labels before the rows of a plot."""
+    labels = {0: format_number(high, spec), len(rows) - 1: format_number(low, spec)}
+    for index, row in enumerate(rows):
+        yield f"{labels.get(index, ''):>{_LABEL_COLS}} {'┤' if index in labels else '│'}{row}"

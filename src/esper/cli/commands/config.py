@@ -1,4 +1,4 @@
-"""`config [options]`: the resolved configuration as TOML."""
+"""`config [options]`: prints the resolved configuration as TOML."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from esper.tasks import with_task_settings
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print it."""
+    """Print the configuration."""
     parser = Parser(
         prog="esper-sanctum config",
-        description="Print the configuration that a run with these options would have, as TOML. Save it in a file and "
-        "pass it with --config.",
+        description="Print the configuration of a run with these options as TOML, a file for --config",
     )
     add_run_options(parser)
-    chosen = vars(parser.parse_args(arguments))
-    config = resolve_config(chosen["config"], given_options(chosen))
+    options = vars(parser.parse_args(arguments))
+    config = resolve_config(options["config"], given_options(options))
     print(to_toml(with_task_settings(config)), end="")
     return EXIT_OK

@@ -1,4 +1,4 @@
-"""`devices`: the devices of this machine, and how envs would be dealt over them."""
+"""`devices`: lists the devices of this machine and the lane of each env."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print it."""
-    chosen = _parser().parse_args(arguments)
-    config = resolve_config(chosen.config, given_options(vars(chosen)))
+    """Print devices and lanes."""
+    options = _parser().parse_args(arguments)
+    config = resolve_config(options.config, given_options(vars(options)))
     check_task_name(config.task)
 
     from esper.lanes.devices import lane_for_env, list_devices, resolve_devices
 
     lanes = resolve_devices(config.devices)
-    dealt = [lane_for_env(env, lanes) for env in range(config.envs)]
-    there = list_devices()
-    if chosen.json:
-        print(msgspec.json.encode({"devices": there, "lanes": dealt}).decode())
+    lane_by_env = [lane_for_env(env, lanes) for env in range(config.envs)]
+    devices = list_devices()
+    if options.json:
+        print(msgspec.json.encode({"devices": devices, "lanes": lane_by_env}).decode())
     else:
-        print("\n".join([*map(_line, there), format_lanes(dealt)]))
+        print("\n".join([*map(_format_row, devices), format_lanes(lane_by_env)]))
     return EXIT_OK
 
 
 def _parser() -> Parser:
     parser = Parser(
         prog="esper-sanctum devices",
-        description="Print the devices of this machine, and the lane of each env of a run with these options.",
+        description="List the devices of this machine, and the lane of each env of a run with these options",
     )
     add_run_options(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON: the devices, and the lane of each env")
+    parser.add_argument("--json", action="store_true", help="print devices and the lane of each env as JSON")
     return parser
 
 
-def _line(device: DeviceInfo) -> str:
+def _format_row(device: DeviceInfo) -> str:
     lanes = device.lanes[0] if len(device.lanes) == 1 else f"{device.lanes[0]} to {device.lanes[-1]}"
-    trained_in = "bf16" if device.fast_bf16 else "float32"
-    facts = [device.name, f"{device.memory / 2**30:.1f} GiB", f"--amp auto is {trained_in}"]
+    dtype = "bf16" if device.fast_bf16 else "float32"
+    facts = [device.name, f"{device.memory / 2**30:.1f} GiB", f"--amp auto is {dtype}"]
     if device.driver is not None:
         facts.append(f"driver {device.driver}")
     return f"{lanes:14} {', '.join(facts)}"

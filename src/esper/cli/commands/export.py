@@ -1,4 +1,4 @@
-"""`export RUN --to FORMAT`: a recording in the format of another tool."""
+"""`export RUN --to FORMAT`: writes a recording in the format of another tool."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from esper.recording.runs import resolve_run
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write it."""
+    """Write a recording to a new directory."""
     parser = Parser(
         prog="esper-sanctum export",
-        description="Write a recording as CSV or Parquet, a file for each type of event, or as curves for TensorBoard.",
+        description="Write a recording as CSV or Parquet (one file per event type), or as TensorBoard curves",
     )
     add_run_argument(parser, "RUN")
-    parser.add_argument("--to", required=True, metavar="FORMAT", help=f"one of: {', '.join(EXPORTERS)}")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="a new directory (default: the run's name and FORMAT)")
-    chosen = parser.parse_args(arguments)
-    if chosen.to not in EXPORTERS:
-        raise ConfigError(f"--to {chosen.to!r} is no format: {suggest(chosen.to, EXPORTERS)}")
-    path = resolve_run(chosen.run, chosen.telemetry_dir)
-    out = chosen.out or Path(f"{path.resolve().name.partition('.')[0]}-{chosen.to}")
+    parser.add_argument("--to", required=True, metavar="FORMAT", help=f"file format: {', '.join(EXPORTERS)}")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="new directory to write to (default: NAME-FORMAT)")
+    options = parser.parse_args(arguments)
+    if options.to not in EXPORTERS:
+        raise ConfigError(f"--to {options.to!r} is not a format: {suggest(options.to, EXPORTERS)}")
+    path = resolve_run(options.run, options.telemetry_dir)
+    out = options.out or Path(f"{path.resolve().name.partition('.')[0]}-{options.to}")
     history = open_history(path)
     try:
         out.mkdir(parents=True)
     except OSError as error:
-        raise ConfigError(f"cannot make the directory {out}: {error.strerror}; choose another with --out") from None
+        raise ConfigError(f"cannot create directory {out}: {error.strerror}; choose another with --out") from None
     try:
-        EXPORTERS[chosen.to](history, out)
+        EXPORTERS[options.to](history, out)
     except BaseException as error:
-        shutil.rmtree(out)  # half an export looks like a whole one
+        shutil.rmtree(out)  # an incomplete export could be mistaken for a complete one
         if isinstance(error, ExportError):
-            raise ConfigError(f"--to {chosen.to}: {error}") from None
+            raise ConfigError(f"--to {options.to}: {error}") from None
         if isinstance(error, OSError):
             raise ConfigError(f"cannot write to {out}: {error.strerror}") from None
         raise
     print_warnings(history.notices)
-    print(f"{history.length:,} events of {path} are in {out}")
+    print(f"wrote {history.length:,} events of {path} to {out}")
     return EXIT_OK

@@ -1,4 +1,4 @@
-"""`replay RUN`, `demo`: the dashboard over a recording, or over the one that ships with the package."""
+"""`replay RUN` and `demo`: show a recording, or the recording that ships with the package, in the dashboard."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 FIRST_FRAME_READ_S = 0.02
-"""Seconds of reading before the first frame; the dashboard reads on."""
+"""Seconds of reading before the first frame. The dashboard reads the rest in the background."""
 ADDRESS_HELP = (
-    "FILE_OR_RUN may be an address, as the key Y of the dashboard copies it: 'RUN#step=812&env=17&view=overview'. "
-    "A time of day such as 12:30 is local, and the first that the recording reached."
+    "FILE_OR_RUN may be an address as copied by the dashboard's key Y: 'RUN#step=812&env=17&view=overview'. "
+    "A time of day such as 12:30 is local time; if the recording contains it more than once, the first is used."
 )
 
 
@@ -36,31 +36,31 @@ def run(arguments: Sequence[str]) -> int:
     """Show a recorded run."""
     from esper.recording.runs import resolve_run
 
-    parser = Parser(prog="esper-sanctum replay", description="Show a recorded run.", epilog=ADDRESS_HELP)
+    parser = Parser(prog="esper-sanctum replay", description="Show a recorded run", epilog=ADDRESS_HELP)
     add_run_argument(parser, "FILE_OR_RUN")
-    parser.add_argument("--follow", action="store_true", help="begin at the end, and stay there while it is written")
-    parser.add_argument("--against", metavar="RUN", help="show another run as a ghost, and find where the two part")
-    chosen = parse_replay(parser, arguments)
-    if chosen.follow and (chosen.no_tui or chosen.narrate):
-        option = "--narrate" if chosen.narrate else "--no-tui"
-        raise ConfigError(f"--follow needs the dashboard: leave out {option}, or see esper-sanctum attach {option}")
-    if chosen.follow and chosen.against:
-        raise ConfigError("--against compares what is recorded: leave out --follow")
-    if chosen.follow and chosen.at:
-        raise ConfigError("--follow begins at the end: leave out --at")
-    against = resolve_run(chosen.against, chosen.telemetry_dir) if chosen.against else None
-    address = _read_address(chosen.run)
-    if address.moment is not None and chosen.at is not None:
-        raise ConfigError(f"{chosen.run} says already when to begin: leave out --at")
-    if address.moment is not None and chosen.follow:
-        raise ConfigError(f"{chosen.run} says when to begin: leave out --follow")
-    chosen.at = address.moment or chosen.at
-    path = resolve_run(address.run, chosen.telemetry_dir)
-    return replay(path, chosen, follow=chosen.follow, against=against, address=address)
+    parser.add_argument("--follow", action="store_true", help="start at the end and follow the recording as it grows")
+    parser.add_argument("--against", metavar="RUN", help="overlay a second run and report the first difference")
+    options = parse_replay(parser, arguments)
+    if options.follow and (options.no_tui or options.narrate):
+        option = "--narrate" if options.narrate else "--no-tui"
+        raise ConfigError(f"--follow needs the dashboard; remove {option} or use `esper-sanctum attach {option}`")
+    if options.follow and options.against:
+        raise ConfigError("--against cannot be combined with --follow; remove one of them")
+    if options.follow and options.at:
+        raise ConfigError("--follow starts at the end; remove --at")
+    against = resolve_run(options.against, options.telemetry_dir) if options.against else None
+    address = _read_address(options.run)
+    if address.moment is not None and options.at is not None:
+        raise ConfigError(f"{options.run} already names a moment; remove --at")
+    if address.moment is not None and options.follow:
+        raise ConfigError(f"{options.run} names a moment; remove --follow")
+    options.at = address.moment or options.at
+    path = resolve_run(address.run, options.telemetry_dir)
+    return replay(path, options, follow=options.follow, against=against, address=address)
 
 
 def _read_address(text: str) -> ViewAddress:
-    """What the first argument means. Raises ConfigError."""
+    """Parse the first argument: an existing path, or an address. Raises ConfigError."""
     if Path(text).exists():
         return ViewAddress(text)
     try:
@@ -70,89 +70,95 @@ def _read_address(text: str) -> ViewAddress:
 
 
 def parse_replay(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """The options of a command, with those that say how a recording is shown. Raises ConfigError."""
+    """Add the options of a replay to a parser, and parse the arguments of its command.
+
+    Raises:
+        ConfigError: `--speed` is not a positive number.
+    """
     parser.add_argument(
-        "--at", metavar="WHEN", help="where to begin: round:14, step:812, event:1234, anomaly:1, 1h20m, 12:30 or 40%%"
+        "--at",
+        metavar="MOMENT",
+        help="moment to start at: round:14, step:812, event:1234, anomaly:1, 1h20m, 12:30, 40%%",
     )
     parser.add_argument(
         "--speed",
         type=float,
         default=1.0,
         metavar="X",
-        help="how fast time passes, inf: as fast as it goes (default: 1)",
+        help="playback speed; inf plays as fast as possible (default: 1)",
     )
     add_screen_options(parser)
-    chosen = parser.parse_args(arguments)
-    if not chosen.speed > 0:
-        raise ConfigError(f"--speed {chosen.speed} is not valid: it must be a number above 0")
-    return chosen
+    options = parser.parse_args(arguments)
+    if not options.speed > 0:
+        raise ConfigError(f"--speed {options.speed} is not valid: it must be a number above 0")
+    return options
 
 
 def replay(
     path: Path,
-    chosen: argparse.Namespace,
+    options: argparse.Namespace,
     *,
     follow: bool = False,
     against: Path | None = None,
     address: ViewAddress | None = None,
 ) -> int:
-    """Show a recording in the way that was chosen, beside another run or alone; the exit code.
+    """Show or print a recording, and return the exit code.
 
     Args:
-        path: of the recording.
-        chosen: what `parse_replay` gave.
-        follow: begin at the end, and read on while it is written.
-        against: another recording that goes along as a ghost.
-        address: env and view to begin with.
+        path: Recording, or run directory.
+        options: Result of `parse_replay`.
+        follow: Start at the end, and follow the recording as it grows.
+        against: Second recording, overlaid as a ghost run; None for none.
+        address: Env and view to show first; None for env 0 in the overview.
+
+    Raises:
+        ConfigError: The moment, env or view does not exist, or the dashboard cannot be opened.
     """
     from esper.history.address import MomentError, parse_moment
     from esper.history.divergence import GhostRun
     from esper.history.history import open_history
     from esper.history.playback import Playback
 
-    headless = chosen.no_tui or chosen.narrate
-    whole = headless or chosen.at or follow
-    playback = Playback(open_history(path, math.inf if whole else FIRST_FRAME_READ_S))
-    rival = (
-        GhostRun(playback.history, open_history(against, math.inf if whole else FIRST_FRAME_READ_S))
-        if against
-        else None
-    )
+    headless = options.no_tui or options.narrate
+    read_whole = headless or options.at or follow
+    read_seconds = math.inf if read_whole else FIRST_FRAME_READ_S
+    playback = Playback(open_history(path, read_seconds))
+    ghost_run = GhostRun(playback.history, open_history(against, read_seconds)) if against else None
     try:
-        end = playback.length if whole and not chosen.narrate else 0
-        playback.seek(parse_moment(chosen.at, playback.history) if chosen.at else end)
+        end = playback.length if read_whole and not options.narrate else 0
+        playback.seek(parse_moment(options.at, playback.history) if options.at else end)
     except MomentError as error:
         raise ConfigError(f"--at: {error}") from None
     if headless:
-        _print_replay(playback, rival, narrate=chosen.narrate)
+        _print_replay(playback, ghost_run, narrate=options.narrate)
         return EXIT_OK
-    playback.speed = chosen.speed
+    playback.speed = options.speed
     from esper.sanctum.source import ReplaySource
 
-    source = ReplaySource(playback, hold=chosen.at is not None, follow=follow, ghost_run=rival)
-    env, place = _env_and_view(address, playback.history) if address is not None else (0, "overview")
-    code = show_dashboard(source, DisplayOptions.from_options(vars(chosen)), env=env, initial_view=place)
+    source = ReplaySource(playback, hold=options.at is not None, follow=follow, ghost_run=ghost_run)
+    env, view = _env_and_view(address, playback.history) if address is not None else (0, "overview")
+    code = show_dashboard(source, DisplayOptions.from_options(vars(options)), env=env, initial_view=view)
     return print_usage_error(source.failure) if source.failure else code
 
 
-def _print_replay(playback: Playback, rival: GhostRun | None, *, narrate: bool) -> None:
-    """Print the summary of a recording at this moment, or narrate it from here on."""
+def _print_replay(playback: Playback, ghost_run: GhostRun | None, *, narrate: bool) -> None:
+    """Print the summary of a recording at the current position, or narrate it from there on."""
     from esper.cli.console import Narrator, format_summary
     from esper.telemetry.state import Keyframe
 
     print_warnings(playback.history.notices)
     if narrate:
-        here = Keyframe.from_state(playback.state)
-        Narrator(sys.stdout).run(itertools.chain([here], playback.history.events(playback.position)))
+        current = Keyframe.from_state(playback.state)
+        Narrator(sys.stdout).run(itertools.chain([current], playback.history.events(playback.position)))
     else:
         print(format_summary(playback.state, _run_status(playback)))
-    if rival is not None:
-        rival.comparison.search()
-        print(rival.comparison.description)
+    if ghost_run is not None:
+        ghost_run.comparison.search()
+        print(ghost_run.comparison.description)
 
 
 def _run_status(playback: Playback) -> str | None:
-    """What became of a run whose recording has been read to its end; None at a moment before, or of a single file."""
+    """Return the current status of the run; None before the end of the recording, or if it is a single file."""
     from esper.history.run_info import display_status, is_being_written
 
     path, state = playback.history.path, playback.state
@@ -162,30 +168,38 @@ def _run_status(playback: Playback) -> str | None:
 
 
 def _env_and_view(address: ViewAddress, history: History) -> tuple[int, str]:
-    """The env and the view that an address names, or those that one begins with. Raises ConfigError."""
+    """Return the env and the view that an address names, by default the first ones.
+
+    Raises:
+        ConfigError: The view or the env does not exist.
+    """
     from esper.sanctum.bindings import VIEW_NAMES
 
-    place = address.view or VIEW_NAMES[0]
-    if place not in VIEW_NAMES:
-        raise ConfigError(f"there is no view {place!r}: {suggest(place, VIEW_NAMES)}")
+    view = address.view or VIEW_NAMES[0]
+    if view not in VIEW_NAMES:
+        raise ConfigError(f"unknown view {view!r}: {suggest(view, VIEW_NAMES)}")
     env, envs = address.env or 0, len(history.state_at(min(history.length, 1)).envs)
     if env >= envs and address.env is not None:
-        raise ConfigError(f"there is no env {env} in {address.run}: it has {envs}, counted from 0")
-    return env, place
+        raise ConfigError(f"env {env} not found in {address.run}, which has {envs} envs, counted from 0")
+    return env, view
 
 
 def run_demo(arguments: Sequence[str]) -> int:
-    """Show it."""
-    parser = Parser(prog="esper-sanctum demo", description="Replay the recorded run that ships with the package.")
-    chosen = parse_replay(parser, arguments)
-    return replay(find_demo(), chosen)
+    """Show the recorded run that ships with the package."""
+    parser = Parser(prog="esper-sanctum demo", description="Replay the recorded run that ships with the package")
+    options = parse_replay(parser, arguments)
+    return replay(find_demo(), options)
 
 
 def find_demo() -> Path:
-    """Where it is: an installed package has it inside, a checkout at its root. Raises ReadError if it is at neither."""
+    """Return the demo's run directory: inside an installed package, or at the root of a checkout.
+
+    Raises:
+        ReadError: The directory does not exist.
+    """
     package = Path(__file__).resolve().parents[2]
-    places = (package / "demo", package.parents[1] / "telemetry" / "demo")
-    for place in places:
-        if place.is_dir():
-            return place
-    raise ReadError(f"the demo is missing: there is no directory {places[0]}; install the package again")
+    candidates = (package / "demo", package.parents[1] / "telemetry" / "demo")
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate
+    raise ReadError(f"the demo is missing: directory {candidates[0]} not found; install the package again")

@@ -15,24 +15,25 @@ from esper.history.run_info import RunInfo, read_run_info
 from esper.recording.runs import last_write_time, list_runs
 
 _HEADINGS = ("run", "state", "task", "policy", "round", "best", "size", "written")
-_RIGHT = (4, 5, 6, 7)
+_RIGHT_ALIGNED = (4, 5, 6, 7)
+"""Indices of right-aligned columns."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print them."""
-    chosen = _parser().parse_args(arguments)
-    directory = Path(chosen.directory)
+    """Print the runs."""
+    options = _parser().parse_args(arguments)
+    directory = Path(options.directory)
     if not directory.is_dir() and directory != Path(Config().telemetry_dir):
-        raise ConfigError(f"there is no directory {directory}")
+        raise ConfigError(f"directory {directory} not found")
     now = time.time()
-    found = [read_run_info(path, last_write_time(path) or 0.0, now) for path in list_runs(directory)]
-    if chosen.json:
-        print(msgspec.json.encode(found).decode())
-    elif found:
-        print("\n".join(align_columns([_HEADINGS, *(_row(each, now) for each in found)], _RIGHT)))
-        print_warnings(f"{each.run} is unreadable: {each.problem}" for each in found if each.problem)
+    infos = [read_run_info(path, last_write_time(path) or 0.0, now) for path in list_runs(directory)]
+    if options.json:
+        print(msgspec.json.encode(infos).decode())
+    elif infos:
+        print("\n".join(align_columns([_HEADINGS, *(_row(info, now) for info in infos)], _RIGHT_ALIGNED)))
+        print_warnings(f"{info.run} is unreadable: {info.problem}" for info in infos if info.problem)
     else:
-        print(f"{directory} holds no runs: esper-sanctum trains one, and esper-sanctum demo replays a recorded one")
+        print(f"no runs in {directory}; train one with `esper-sanctum` or replay one with `esper-sanctum demo`")
     return EXIT_OK
 
 
@@ -40,24 +41,24 @@ def _parser() -> Parser:
     default = Config().telemetry_dir
     parser = Parser(
         prog="esper-sanctum runs",
-        description="List the runs below a directory, the one written to last first. live: a process trains it; "
-        "crashed: it has no end, and no process trains it.",
+        description="List the runs in a directory, the most recently written first",
+        epilog="A run is live while a process trains it, and crashed if its process exited without recording its end.",
     )
     parser.add_argument(
-        "directory", nargs="?", default=default, metavar="DIR", help=f"where runs are written (default: {default})"
+        "directory", nargs="?", default=default, metavar="DIR", help=f"directory of the runs (default: {default})"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON: a list of runs")
+    parser.add_argument("--json", action="store_true", help="print a JSON list of runs")
     return parser
 
 
-def _row(each: RunInfo, now: float) -> tuple[str, ...]:
+def _row(info: RunInfo, now: float) -> tuple[str, ...]:
     return (
-        each.run,
-        each.state,
-        each.task or NOT_MEASURED,
-        each.policy or NOT_MEASURED,
-        f"{each.round}/{each.rounds}" if each.rounds is not None else NOT_MEASURED,
-        format_number(each.best_accuracy, ".1%"),
-        format_bytes(each.bytes),
-        format_age(now - each.written),
+        info.run,
+        info.state,
+        info.task or NOT_MEASURED,
+        info.policy or NOT_MEASURED,
+        f"{info.round}/{info.rounds}" if info.rounds is not None else NOT_MEASURED,
+        format_number(info.best_accuracy, ".1%"),
+        format_bytes(info.bytes),
+        format_age(now - info.written),
     )

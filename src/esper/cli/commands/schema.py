@@ -1,11 +1,11 @@
-"""`schema`: the lines of a recording as JSON Schema."""
+"""`schema`: prints the JSON Schema of a line of a recording."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -15,35 +15,35 @@ from esper.telemetry import events as ev
 from esper.telemetry.codec import NON_FINITE_STRINGS
 from esper.telemetry.state import Keyframe, Record
 
+_COMMON_FIELDS = {
+    "type": "Type of the record.",
+    "round": "Number of the round, from 1.",
+    "step": "Number of the step in its round, from 1.",
+    "env": "Index of the env, from 0.",
+    "slot": "Name of the slot.",
+}
+"""Descriptions of fields that mean the same in every record."""
+_NOT_FINITE = {
+    "enum": list(NON_FINITE_STRINGS),
+    "description": "A number that was measured and is not finite. A number that was not measured is absent.",
+}
+
 
 def run(arguments: Sequence[str]) -> int:
-    """Print it."""
+    """Print the schema."""
     parser = Parser(
         prog="esper-sanctum schema",
-        description="Print the JSON Schema of the events: every line of a recording conforms to it. Numbers that are "
-        'not finite are the strings "NaN", "Infinity" and "-Infinity"; what was not measured is absent.',
+        description="Print the JSON Schema to which every line of a recording conforms",
+        epilog='Numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity"; values that were not '
+        "measured are absent.",
     )
     parser.parse_args(arguments)
     print(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode())
     return EXIT_OK
 
 
-_COMMON_FIELDS = {
-    "type": "What kind of record this is.",
-    "round": "Number of the round, from 1.",
-    "step": "Number of the step in its round, from 1.",
-    "env": "Number of the env, from 0.",
-    "slot": "Name of the slot.",
-}
-"""Fields that mean the same wherever they stand."""
-_NOT_FINITE = {
-    "enum": list(NON_FINITE_STRINGS),
-    "description": "A number that was measured and is not finite. One that was not measured is absent.",
-}
-
-
 def json_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of one line of a recording: any event, or the Keyframe with which a segment opens."""
+    """Return the JSON Schema (2020-12) of one line of a recording: an event, or the keyframe that starts a segment."""
     schema = msgspec.json.schema(Record)
     described = _descriptions()
     for name, definition in schema["$defs"].items():
@@ -53,14 +53,14 @@ def json_schema() -> dict[str, Any]:
     schema["$defs"]["NotFinite"] = _NOT_FINITE
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"A line of a recording of esper-sanctum, schema {ev.SCHEMA_VERSION}",
+        "title": f"Line of an esper-sanctum recording, schema {ev.SCHEMA_VERSION}",
         "description": inspect.cleandoc(ev.__doc__ or ""),
         **schema,
     }
 
 
 def _descriptions() -> dict[str, dict[str, str]]:
-    """By struct and field, the text that stands below the field in the source: Python does not keep it."""
+    """Return the docstring of each field, keyed by struct and field. Read from the source: Python discards them."""
     sources = (ev, event_parts, Keyframe)
     classes = [node for source in sources for node in ast.parse(inspect.getsource(source)).body]
     documented = {node.name: dict(_field_texts(node)) for node in classes if isinstance(node, ast.ClassDef)}
@@ -83,14 +83,15 @@ def _field_texts(body: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 
 def _allow_not_finite(node: Any) -> None:
-    """Wherever a number may stand, so may the words for one that is not finite."""
+    """Extend every number in a schema, in place, by the strings for non-finite numbers."""
     if isinstance(node, dict):
-        if node.get("type") == "number":
-            del node["type"]
-            node["anyOf"] = [{"type": "number"}, {"$ref": "#/$defs/NotFinite"}]
+        schema = cast("dict[str, Any]", node)
+        if schema.get("type") == "number":
+            del schema["type"]
+            schema["anyOf"] = [{"type": "number"}, {"$ref": "#/$defs/NotFinite"}]
             return
-        for value in node.values():
+        for value in schema.values():
             _allow_not_finite(value)
     elif isinstance(node, list):
-        for value in node:
+        for value in cast("list[Any]", node):
             _allow_not_finite(value)

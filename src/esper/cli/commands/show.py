@@ -1,4 +1,4 @@
-"""`show RUN`: the summary of a run."""
+"""`show RUN`: prints the summary of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -22,80 +22,82 @@ from esper.telemetry.sentences import format_lanes
 from esper.text_plot import finite_range, sample_to_width, sparkline
 
 _MAX_SPARKLINE_CHARS = 60
-"""Characters of a sparkline at most."""
+"""Maximum number of characters of a sparkline."""
 _MIN_PHASE_FRACTION = 0.005
-"""Share of the time from which on a phase is named."""
+"""Fraction of the time, 0 to 1, below which a phase is left out."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print it."""
-    parser = Parser(prog="esper-sanctum show", description="Print what is worth knowing of a run, live or over.")
+    """Print the summary."""
+    parser = Parser(prog="esper-sanctum show", description="Print the summary of a live or ended run")
     add_run_argument(parser, "RUN")
-    parser.add_argument("--json", action="store_true", help="print JSON, with every finished round")
-    chosen = parser.parse_args(arguments)
-    summary = load_summary(chosen.run, chosen.telemetry_dir)
-    if chosen.json:
+    parser.add_argument("--json", action="store_true", help="print JSON that includes every finished round")
+    options = parser.parse_args(arguments)
+    summary = load_summary(options.run, options.telemetry_dir)
+    if options.json:
         print(encode_json(summary).decode())
     else:
-        print("\n".join(align_columns(list(_facts(summary)))))
+        print("\n".join(align_columns(list(_rows(summary)))))
     return EXIT_OK
 
 
-def _facts(summary: RunSummary) -> Iterator[tuple[str, str]]:
-    """What there is to say, each with its heading; more of the same has none."""
+def _rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
+    """Yield heading and text of each row. The heading is empty where a row continues the one before."""
     yield "run", summary.run
     yield "state", summary.state + (f": {summary.reason}" if summary.reason else "")
-    yield "what", f"{summary.policy} on {summary.task}, seed {summary.seed}, {format_lanes(summary.lanes)}"
+    yield "setup", f"{summary.policy} on {summary.task}, seed {summary.seed}, {format_lanes(summary.lanes)}"
     yield "versions", ", ".join(f"{name} {version}" for name, version in summary.versions.items())
-    yield from _configuration(summary)
-    yield "began", f"{datetime.fromtimestamp(summary.started):%Y-%m-%d %H:%M:%S}"
+    yield from _configuration_rows(summary)
+    yield "started", f"{datetime.fromtimestamp(summary.started):%Y-%m-%d %H:%M:%S}"
     pace = format_number(summary.env_steps_per_second, ",.0f")
     total = summary.rounds * summary.steps
     yield "length", f"{format_duration(summary.duration)} recorded, {len(summary.finished)} of {summary.rounds} rounds"
-    yield "", f"{summary.steps_done:,} of {total:,} steps: {summary.env_steps:,} env-steps, {pace} a second"
-    yield from _learning(summary)
-    yield from _growth(summary)
+    yield "", f"{summary.steps_done:,} of {total:,} steps: {summary.env_steps:,} env-steps, {pace} per second"
+    yield from _learning_rows(summary)
+    yield from _seed_rows(summary)
     yield from _problem_rows(summary)
     spent = sum(summary.phases.values())
     if spent > 0:
-        shares = sorted(summary.phases.items(), key=lambda phase: -phase[1])
-        told = ", ".join(
-            f"{name} {seconds / spent:.0%}" for name, seconds in shares if seconds / spent >= _MIN_PHASE_FRACTION
+        phases = sorted(summary.phases.items(), key=lambda phase: -phase[1])
+        yield (
+            "time by phase",
+            ", ".join(
+                f"{name} {seconds / spent:.0%}" for name, seconds in phases if seconds / spent >= _MIN_PHASE_FRACTION
+            ),
         )
-        yield "time went to", told
-    last = f", the last is {summary.last_checkpoint}" if summary.last_checkpoint else ""
+    last = f", last: {summary.last_checkpoint}" if summary.last_checkpoint else ""
     yield "checkpoints", f"{summary.checkpoints or 'none'} written{last}"
 
 
-def _configuration(summary: RunSummary) -> Iterator[tuple[str, str]]:
-    """Where it is not that of the defaults."""
+def _configuration_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
+    """Yield the settings that differ from their defaults."""
     defaults = msgspec.json.decode(msgspec.json.encode(Config()))
     changed = [
         f"{key} = {format_config_value(value)} (default: {format_config_value(default)})"
         for key, (value, default) in config_diff(summary.config, defaults).items()
     ]
     headings = ["configuration", *[""] * len(changed)]
-    yield from zip(headings, changed or ["that of the defaults"], strict=False)
+    yield from zip(headings, changed or ["defaults"], strict=False)
 
 
-def _learning(summary: RunSummary) -> Iterator[tuple[str, str]]:
+def _learning_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     best = summary.best
-    where = f" (env {best.env:02d}, round {best.round} step {best.step})" if best else ""
-    yield "best accuracy", format_number(best.accuracy if best else None, ".1%") + where
+    location = f" (env {best.env:02d}, round {best.round} step {best.step})" if best else ""
+    yield "best accuracy", format_number(best.accuracy if best else None, ".1%") + location
     if not summary.finished:
-        yield "accuracy", f"{NOT_MEASURED}: no round was finished"
+        yield "accuracy", f"{NOT_MEASURED}: no finished round"
         return
-    least, median, greatest = summary.finished[-1].accuracy
-    yield "accuracy", f"{median:.1%} in the median of the last finished round, {least:.1%} to {greatest:.1%}"
+    minimum, median, maximum = summary.finished[-1].accuracy
+    yield "accuracy", f"median {median:.1%} in the last finished round, {minimum:.1%} to {maximum:.1%}"
     medians = [finished.accuracy[1] for finished in summary.finished]
     yield "", f"{_sparkline(medians, 0.0, 1.0)}  by round, from 0 to 100%"
     returns = [finished.episode_return for finished in summary.finished]
     low, high = finite_range(returns) or (0.0, 0.0)
-    yield "return", f"{format_number(returns[-1], '+.3f')} in the mean of the last finished round"
+    yield "return", f"mean {format_number(returns[-1], '+.3f')} in the last finished round"
     yield "", f"{_sparkline(returns, low, high)}  by round, from {low:+.3f} to {high:+.3f}"
     yield (
         "parameters",
-        f"{summary.finished[-1].parameter_ratio:.2f} × those of the bare host, {summary.host_parameters:,}",
+        f"{summary.finished[-1].parameter_ratio:.2f} × bare host ({summary.host_parameters:,})",
     )
 
 
@@ -104,7 +106,7 @@ def _sparkline(values: Sequence[float], low: float, high: float) -> str:
     return sparkline(sample_to_width(values, count, min(count, _MAX_SPARKLINE_CHARS)), low, high)
 
 
-def _growth(summary: RunSummary) -> Iterator[tuple[str, str]]:
+def _seed_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     if not summary.seeds:
         yield "seeds", "none planted"
         return
@@ -117,28 +119,37 @@ def _growth(summary: RunSummary) -> Iterator[tuple[str, str]]:
 
 
 def _problem_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
-    broken = ", ".join(f"{rule} ×{count}" for rule, count in summary.anomalies.items())
-    yield "anomalies", broken or "none"
-    skips = ", ".join(f"{owner} ×{count}" for owner, count in summary.skipped.items())
-    yield "skipped", f"optimizer steps: {skips}" if skips else "no optimizer step"
+    anomalies = ", ".join(f"{rule} ×{count}" for rule, count in summary.anomalies.items())
+    yield "anomalies", anomalies or "none"
+    skipped = ", ".join(f"{owner} ×{count}" for owner, count in summary.skipped.items())
+    yield "skipped batches", skipped or "none"
     yield "rollbacks", str(summary.rollbacks or "none")
 
 
 def load_summary(text: str, telemetry_dir: Path) -> RunSummary:
-    """Sum up the run that a person means. Raises ReadError or ConfigError where there is nothing to sum up."""
+    """Summarise a run, and print warnings about what could not be read of it.
+
+    Args:
+        text: Name or path of the run, or `last`.
+        telemetry_dir: Directory in which run names are looked up.
+
+    Raises:
+        ReadError: The run does not exist, or nothing of it can be read.
+        ConfigError: The run has no events yet.
+    """
     path = resolve_run(text, telemetry_dir)
     history = open_history(path)
     summary = summarise(history, time.time())
     if summary is None:
         if history.notices:
             raise ReadError(history.notices[0])
-        raise ConfigError(f"{path} has nothing to tell yet: no event was recorded")
+        raise ConfigError(f"{path} has no events yet")
     print_warnings(summary.notices)
     return summary
 
 
 def format_config_value(value: Any) -> str:
-    """A value of the configuration."""
+    """Format a value of a recorded configuration: lists separated by spaces, absent values as `unset`."""
     if isinstance(value, list):
-        return " ".join(map(str, value)) or "unset"
+        return " ".join(map(str, cast("list[object]", value))) or "unset"
     return "unset" if value in (None, "") else str(value)
