@@ -70,7 +70,7 @@ class HeldOutEvaluation:
             seed=evaluation_seed(seed),
             reward="simplified",
             policy_device="cpu",
-            ppo=msgspec.structs.replace(trained.ppo, envs_per_host=1),  # sharing serves learning only
+            ppo=msgspec.structs.replace(trained.ppo, envs_per_host=1),  # shared hosts help only learning
         )
         lanes = resolve_devices(devices)
         task = configured_task(self.config)
