@@ -125,13 +125,14 @@ def _tasks_of(field: ConfigField) -> str:
 
 def _default_of(field: ConfigField) -> str:
     """Return the default in parentheses. A setting whose default depends on the task gets the value of each task."""
-    match field.default:
+    default = field.default
+    match default:
         case None:
             return f" (default: {_values_by_task(field.name.replace('-', '_'))})"
         case "" | ():
             return ""
         case tuple():
-            return f" (default: {' '.join(map(str, cast('tuple[object, ...]', field.default)))})"
+            return f" (default: {' '.join(map(str, cast('tuple[object, ...]', default)))})"
         case value:
             return f" (default: {value})"
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def run(arguments: Sequence[str]) -> int:
     """Show or print a live run until it ends or the user leaves it."""
     parser = Parser(prog="esper-sanctum attach", description="Watch and control a run that trains in another process")
-    parser.add_argument("run", nargs="?", metavar="RUN", help=f"{RUN_HELP} (default: the run that started last)")
+    parser.add_argument("run", nargs="?", metavar="RUN", help=f"{RUN_HELP} (default: the live run that started last)")
     add_telemetry_dir_option(parser)
     parser.add_argument("--read-only", action="store_true", help="watch without controlling the run")
     add_screen_options(parser)
