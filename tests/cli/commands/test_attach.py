@@ -72,7 +72,7 @@ def ended_run(folder: Path, name: str = "over") -> Path:
             "telemetry/over/events-00001.jsonl is not a run directory; replay it with `esper-sanctum replay "
             "telemetry/over/events-00001.jsonl`",
         ),
-        (("ovre",), "'ovre' is neither a file nor a run in telemetry; did you mean over"),
+        (("ovre",), "'ovre' is neither a file nor a run in telemetry; did you mean over?"),
         (
             ("--telemetry-dir", "none"),
             "no run in none is live; replay the last one with `esper-sanctum replay last`",
