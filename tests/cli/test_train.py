@@ -113,7 +113,7 @@ def test_second_signal_to_dashboard_exits_at_once(number: signal.Signals, code: 
     with Terminal(*SLOW_STEPS, cwd=tmp_path) as terminal:
         terminal.wait_for("RUNNING")
         terminal.process.send_signal(number)
-        terminal.wait_for("checkpointing, then leaving")
+        terminal.wait_for("checkpointing, then quitting")
         terminal.process.send_signal(number)
         assert terminal.leave() == code
         terminal.assert_restored()

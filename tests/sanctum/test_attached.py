@@ -183,7 +183,7 @@ async def test_stop_asks_to_confirm_and_waits_for_the_end(run: StubRun) -> None:
             await pilot.press("escape")
             assert not has_left(app)
             await pilot.press("Q", "c")
-            await until(pilot, lambda: "checkpointing, then l" in header(app))
+            await until(pilot, lambda: "checkpointing, then q" in header(app))
             assert [request.kind for request in drain_requests(run.control)] == [RequestKind.STOP]
             run.say(ev.RunEnded(outcome="stopped"))
             await until(pilot, lambda: has_left(app))
