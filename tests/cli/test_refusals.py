@@ -244,7 +244,7 @@ def test_undecodable_packed_recording_is_damaged(at: int, tmp_path: Path, capsys
     content = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(recording(example_run())))
     content[at] ^= 8
     file.write_bytes(content)
-    assert_refused(main(["show", str(file)]), *printed(capsys), f"{file} is damaged: ")
+    assert_refused(main(["show", str(file)]), *printed(capsys), f"{file} is damaged and could not be unpacked")
 
 
 def test_pipe_is_refused_as_recording(capsys: pytest.CaptureFixture[str]) -> None:
