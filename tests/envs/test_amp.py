@@ -1,4 +1,4 @@
-"""float16 training with an overflow in one env: who skips, whose scale falls, and that a person can see it."""
+"""float16 training with an overflow in one env: skipped batches, loss scales, and the events that report them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST_SCALE = 65536.0
 
 @contextmanager
 def overflowing(env: Env) -> Iterator[None]:
-    """The env's loss is huge while this lasts, so that its gradients are beyond float16 and float32 alike."""
+    """Scale the env's loss within this context, so that its gradients overflow in float16 and float32."""
 
     def blow_up(_: nn.Module, __: tuple[Tensor, ...], logits: Tensor) -> Tensor:
         return logits.float() * 1e30
@@ -34,7 +34,7 @@ def overflowing(env: Env) -> Iterator[None]:
 
 
 def batches(env: Env) -> int:
-    """Of an epoch."""
+    """Return the number of batches of an epoch."""
     return math.ceil(env.task.samples_per_epoch / env.task.batch_size)
 
 
@@ -47,14 +47,14 @@ def test_overflow_skips_a_batch_of_its_own_env_only() -> None:
         for pool in (clean, hit):
             pool.reset(0)
         before = weights(hit.envs[1])
-        wanted = measurements(clean, WAIT, 0, 0)
+        expected = measurements(clean, WAIT, 0, 0)
         with overflowing(hit.envs[1]):
             measured = measurements(hit, WAIT, 0, 0)
         count = batches(hit.envs[1])
         assert measured[1].overflows_by_owner == {"host": count}
         assert measured[1].loss_scale == FIRST_SCALE / 2**count
         assert torch.equal(weights(hit.envs[1]), before)
-        assert measured[0] == wanted[0]
+        assert measured[0] == expected[0]
         assert torch.equal(weights(hit.envs[0]), weights(clean.envs[0]))
 
 

@@ -1,4 +1,4 @@
-"""Contributions and Shapley values against their definitions, and what an env measures of them."""
+"""Contributions and Shapley values, compared with their definitions and measured in an env."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ worths = st.integers(0, 4).flatmap(
 
 
 def by_orders(worth: Sequence[float]) -> list[float]:
-    """The definition: the mean gain of each seed over all orders of switching them on."""
+    """Return the mean gain of each seed over all orders of switching the seeds on (the definition)."""
     seeds = (len(worth) - 1).bit_length()
     totals = [0.0] * seeds
     orders = list(itertools.permutations(range(seeds)))
@@ -48,7 +48,7 @@ def test_shapley_values_sum_to_all_minus_none(worth: torch.Tensor) -> None:
 
 
 def test_shapley_gives_zero_to_no_effect_and_splits_evenly() -> None:
-    """Seed 0 does nothing; seeds 1 and 2 are of use only together."""
+    """Seed 0 has no effect; seeds 1 and 2 improve the accuracy only together."""
     worth = torch.tensor([0.9 if not index & 0b110 else 0.3 for index in range(8)], dtype=torch.float64)
     assert shapley_values(worth).tolist() == pytest.approx([0.0, 0.3, 0.3])
 
@@ -63,7 +63,7 @@ def test_contribution_and_its_se_have_their_closed_form() -> None:
 
 
 def episode(mode: str) -> list[EpochResult]:
-    """At its end there is a blended seed in every slot."""
+    """Run an episode that ends with a blended seed in every slot."""
     with population(envs=1, counterfactual=mode, steps=STEPS) as pool:
         (measured,) = play(pool, 0, STEPS)
         return measured

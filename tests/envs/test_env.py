@@ -1,4 +1,4 @@
-"""One env: what an epoch of it sees, and what trains whom."""
+"""One env: the data of an epoch, the parameters that train, clipping, and the learning rate."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def one_batch(task: Task) -> Task:
 
 
 def measure(env: Env, step: int) -> EpochResult:
-    """Train an epoch, and validate."""
+    """Train for an epoch and validate."""
     return env.unpack_results(env.train_epoch(0, step).tolist(), env.validate(last=False).tolist())
 
 
 def epoch(env: Env, step: int, action: Action = WAIT) -> EpochResult:
-    """One step."""
+    """Run one step: action, epoch, validation and the end of the epoch."""
     env.apply_action(action, 0, step)
     measured = measure(env, step)
     env.tick()
@@ -41,7 +41,7 @@ def epoch(env: Env, step: int, action: Action = WAIT) -> EpochResult:
 
 
 def until(env: Env, stage: Stage, step: int = 0) -> int:
-    """Grow a seed in the middle slot up to a stage; the next step."""
+    """Grow a seed in the middle slot up to a stage; return the index of the next step."""
     slot = env.network.slots[1]
     while slot.stage is not stage:
         epoch(env, step, GERMINATE if slot.can_germinate else Action(Op.ADVANCE, slot=1) if slot.can_advance else WAIT)
@@ -50,7 +50,7 @@ def until(env: Env, stage: Stage, step: int = 0) -> int:
 
 
 def scramble(env: Env) -> None:
-    """Make the seed something else than the identity."""
+    """Change the seed's weights at random, so that it is not the identity."""
     noise = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in env.network.slot_parameters(1):
@@ -65,18 +65,18 @@ def equal(left: list[Tensor], right: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-# What an epoch sees
+# Data of an epoch
 
 
 def numbered(splits: Splits) -> Splits:
-    """Pictures whose first pixel is their index."""
+    """Set the first pixel of every training picture to its index."""
     train_x = splits.train_x.clone()
     train_x[:, 0, 0, 0] = torch.arange(len(train_x), dtype=torch.float32)
     return replace(splits, train_x=train_x)
 
 
 def batches(env: Env, round_index: int, step: int) -> list[Tensor]:
-    """The pictures that an epoch trains on."""
+    """Return the pictures of each batch of an epoch."""
     seen: list[Tensor] = []
     handle = env.network.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     env.train_epoch(round_index, step)
@@ -85,7 +85,7 @@ def batches(env: Env, round_index: int, step: int) -> list[Tensor]:
 
 
 def seen_in(env: Env, round_index: int, step: int) -> list[int]:
-    """Indices of the samples that an epoch trains on, in their order."""
+    """Return the indices of the samples of an epoch, in order."""
     return torch.cat(batches(env, round_index, step))[:, 0, 0, 0].int().tolist()
 
 
@@ -103,8 +103,8 @@ def test_images_are_stored_in_the_training_dtype() -> None:
         assert env.splits.validation_x.dtype is torch.float32
         casting.splits = casting.task.load(None)
         assert casting.splits.train_x.dtype is torch.float32
-        for each in (env, casting):
-            each.reset(0)
+        for one in (env, casting):
+            one.reset(0)
         assert measure(env, 0) == measure(casting, 0)
 
 
@@ -115,7 +115,7 @@ def test_epoch_is_at_most_the_training_split() -> None:
 
 
 def test_data_order_depends_on_seed_env_round_and_step() -> None:
-    alone = {"policy": "static", "splits": numbered}  # each env has a host of its own, and its data
+    alone = {"policy": "static", "splits": numbered}  # every env has its own host and data order
     with population(envs=2, **alone) as pool, population(seed=1, **alone) as other:
         first, second = pool.envs
         order = seen_in(first, 0, 0)
@@ -178,7 +178,7 @@ def test_gradients_are_freed_even_if_backward_fails() -> None:
 
 
 def run_out_of_memory(gradient: Tensor) -> None:
-    """After the gradients of later layers have been found."""
+    """Fail as a backward hook, after the gradients of later layers were computed."""
     raise torch.OutOfMemoryError
 
 
@@ -230,7 +230,7 @@ def test_new_blend_gate_is_trained_and_momenta_are_kept() -> None:
 
 
 def reference_gradients(env: Env, step: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Of the host and of the middle slot's seed, by plain autograd: what the first batch of an epoch gives."""
+    """Return the gradients of the host and the middle slot's seed for the first batch of an epoch, by autograd."""
     batch_x = batches(copy.deepcopy(env), 0, step)[0]
     labels = env.splits.train_y[batch_x[:, 0, 0, 0].int()]
     network = copy.deepcopy(env.network).train()
@@ -273,7 +273,7 @@ def test_host_and_seed_are_clipped_by_their_own_norms(host_clip: float, seed_cli
         found = [*values(env.network.host_parameters()), *values(env.network.slot_parameters(1))]
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
         norms = [measured.grad_norm, measured.slot_grad_norms[1]]
-        assert norms == pytest.approx([norm(host), norm(seed)], rel=1e-4)  # as they were before clipping
+        assert norms == pytest.approx([norm(host), norm(seed)], rel=1e-4)  # before clipping
 
 
 def test_learning_rate_falls_in_the_last_quarter() -> None:
@@ -285,7 +285,7 @@ def test_learning_rate_falls_in_the_last_quarter() -> None:
 
 
 def test_host_and_seed_use_the_learning_rate_of_the_step() -> None:
-    """One minibatch of the same step, which is early in one episode and the last of another."""
+    """Train one batch in a step that is early in one episode and the last one of another."""
     moved = list[list[Tensor]]()
     for steps in (40, 4):
         with population(task=one_batch, steps=steps) as pool:

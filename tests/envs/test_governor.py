@@ -1,4 +1,4 @@
-"""An env that breaks down goes back to what was good and sits out: its neighbours and the policy never feel it."""
+"""Breakdowns of an env: the rollback to its last good state, the inactive steps, and no effect on other envs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.runs import LiveRun, computed, recorded
 
 CHANCE = math.log(10)
 ILL, AT = 1, 2
-"""Env that is made ill, and the step (from 0) in which it is."""
+"""Index of the env that breaks down, and index of the step in which it does."""
 
 
 def view(losses: list[float], accuracies: list[float]) -> EnvStatus:
@@ -68,9 +68,9 @@ def test_governor_finds_immediate_breakdowns(now: EpochResult, says: str | None)
     [
         ([2.3, 1.0], [0.1, 0.7], None),
         ([1.0, 2.3], [0.6, 0.11], "it was trained, but its accuracy has been at chance"),
-        ([2.2, 2.3], [0.2, 0.10], None),  # it was never trained
+        ([2.2, 2.3], [0.2, 0.10], None),  # never trained
         ([1.0, 9.0], [0.6, 0.3], "its loss has exceeded the limit"),
-        ([2.4, 9.3, 64.7, 88.3], [0.1, 0.1, 0.1, 0.1], None),  # it never learned anything that could be lost
+        ([2.4, 9.3, 64.7, 88.3], [0.1, 0.1, 0.1, 0.1], None),  # never better than chance
         ([1.0, 9.0, 1.0], [0.6, 0.3, 0.6], None),
     ],
 )
@@ -80,7 +80,7 @@ def test_governor_finds_lasting_breakdowns(losses: list[float], accuracies: list
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, round_index: int = 0) -> None:
-    """Make one weight of the ill env NaN before it trains."""
+    """Set one weight of the env `ILL` to NaN before it trains."""
     apply: Callable[[Env, Action, int, int], list[StageTransition]] = Env.apply_action
 
     def ill(env: Env, action: Action, round_: int, step: int) -> list[StageTransition]:
@@ -93,7 +93,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, round_index: int = 0) -> None:
 
 
 def ail(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
-    """Let something be wrong with the ill env after some steps (from 1)."""
+    """Report a collapse of the env `ILL` after the given step numbers (from 1)."""
 
     def wrong(view: EnvStatus) -> Breakdown | None:
         return Breakdown("it is ill", 0.0, 1.0) if view.env == ILL and view.step in steps else None
@@ -124,7 +124,7 @@ def test_rollback_does_not_affect_other_envs(
 ) -> None:
     monkeypatch.setattr("tests.envs.test_governor.ILL", first)
     options = OPTIONS | changed
-    coupled = options.get("scaler") == "device"  # a shared scale: every overflow halves it for all
+    coupled = options.get("scaler") == "device"  # every overflow halves the scale of all envs
     well = None if coupled else LiveRun(tmp_path / "well", **options)
     if well:
         well.start().finish()
@@ -156,7 +156,7 @@ def test_policy_learns_from_breakdown_and_other_envs(tmp_path: Path, monkeypatch
     agent = live.run.trainer.state.agent
     assert all(bool(value.isfinite().all()) for value in agent.state_tensors().values() if value.is_floating_point())
     second = [e for e in live.events if isinstance(e, ev.EnvStepped) and e.round == 2 and e.env == ILL]
-    assert len(second) == 5  # it takes part again
+    assert len(second) == 5  # active again
     assert all(math.isfinite(event.loss) for event in second)
 
 
@@ -210,7 +210,7 @@ def test_inactive_steps_are_not_valid(tmp_path: Path, monkeypatch: pytest.Monkey
     assert rollout.valid_ET[ILL].tolist() == [True, True, True, False, False]
     assert rollout.terminal_ET[ILL].tolist() == [False, False, True, False, False]
     assert rollout.valid_ET[[0, 2]].all()
-    # Nothing flows back over the breakdown: the advantage of its step is its reward less what was expected.
+    # No advantage flows back over the breakdown: the advantage of its step is its reward minus its value.
     advantage = gae(rollout.reward_ET, rollout.value_ET, torch.zeros(3), rollout.terminal_ET, 0.99, 0.95)
     assert advantage[ILL, AT] == pytest.approx(float(rollout.reward_ET[ILL, AT] - rollout.value_ET[ILL, AT]))
 
@@ -233,7 +233,7 @@ def test_breakdown_right_after_resume_restores_loss_scale(tmp_path: Path, monkey
 
     def lower(env: Env, action: Action, round_: int, step: int) -> list[StageTransition]:
         if step == 0 and env.scaler:
-            env.scaler.set_scale(torch.tensor(512.0))  # as overflows leave it
+            env.scaler.set_scale(torch.tensor(512.0))  # the state after overflows
         return apply(env, action, round_, step)
 
     monkeypatch.setattr(Env, "apply_action", lower)
@@ -273,14 +273,14 @@ def test_rollback_restores_the_good_state_bit_for_bit(tmp_path: Path) -> None:
     after = env_state_tensors(env)
     assert all(torch.equal(value, before[name]) for name, value in after.items())
     last_good.save()
-    assert {id(value) for value in last_good.tensors.values()} <= kept  # written over, not made anew
+    assert {id(value) for value in last_good.tensors.values()} <= kept  # the buffers are reused
 
 
 @pytest.mark.parametrize("changed", [{"amp": "fp16"}, SHARED_SCALE], ids=["own scale", "shared scale"])
 def test_rollback_leaves_a_usable_loss_scale(
     changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is not finite halves the scale in every batch, whatever that is."""
+    """Non-finite weights halve the scale in every batch, regardless of its value."""
     poison(monkeypatch)
     options: dict[str, Any] = {**OPTIONS, "policy": "static", "rounds": 2, **changed}
     live = LiveRun(tmp_path, **options)
@@ -315,7 +315,7 @@ def test_rollback_reports_measurements_of_removed_seeds(tmp_path: Path, monkeypa
 
 
 def test_episode_end_after_rollback_describes_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was better with the seeds that it lost."""
+    """The accuracy was higher with the seeds that the rollback removed."""
     monkeypatch.setattr("tests.envs.test_governor.AT", 6)
     poison(monkeypatch)
     live = LiveRun(tmp_path, **{**OPTIONS, "policy": "full", "steps": 7})

@@ -1,4 +1,4 @@
-"""The optimizer of hosts and seeds against PyTorch's."""
+"""FusedSGD compared with PyTorch's SGD."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parameters() -> list[nn.Parameter]:
 
 
 def backward(trained: list[nn.Parameter], batch: int) -> Tensor:
-    """Leave gradients; their norm."""
+    """Set the gradients of a batch and return their norm."""
     for parameter in trained:
         parameter.grad = parameter.detach().sin() * (batch + 1)
     return torch.linalg.vector_norm(torch.cat([p.grad.flatten() for p in trained if p.grad is not None]))
@@ -27,12 +27,12 @@ def sgd(trained: list[nn.Parameter], clip: float) -> FusedSGD:
     return FusedSGD(trained, learning_rate=0.1, momentum=MOMENTUM, weight_decay=DECAY, clip=clip)
 
 
-@pytest.mark.parametrize("share", [1.0, 0.25])
-def test_sgd_equals_clipped_nesterov_momentum(share: float) -> None:
+@pytest.mark.parametrize("lr_scale", [1.0, 0.25])
+def test_sgd_equals_clipped_nesterov_momentum(lr_scale: float) -> None:
     ours, theirs = parameters(), parameters()
     optimizer = sgd(ours, clip=3.0)
-    optimizer.lr_scale = share
-    reference = torch.optim.SGD(theirs, lr=0.1 * share, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True)
+    optimizer.lr_scale = lr_scale
+    reference = torch.optim.SGD(theirs, lr=0.1 * lr_scale, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True)
     clipped = set[bool]()
     for batch in range(5):
         norm = backward(ours, batch)

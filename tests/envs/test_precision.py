@@ -1,4 +1,4 @@
-"""Loss scaling against a plain GradScaler, and the atomic skip that a plain one does not have."""
+"""Loss scaling compared with GradScaler, and the atomic skip, which GradScaler does not have."""
 
 import math
 
@@ -15,7 +15,7 @@ def pair() -> tuple[nn.Linear, torch.optim.SGD]:
     torch.manual_seed(0)
     layer = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9, fused=True)
-    for parameter in layer.parameters():  # as Env does: a skipped first step would leave them uninitialised
+    for parameter in layer.parameters():  # as in FusedSGD: a skipped first step would leave them uninitialised
         optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return layer, optimizer
 
@@ -26,7 +26,7 @@ def norms(*layers: nn.Module) -> Tensor:
 
 
 def step(scaler: LossScaler, pairs: list[tuple[nn.Linear, torch.optim.SGD]]) -> None:
-    """As Env does."""
+    """Step all optimizers as Env does."""
     scaler.unscale_grads_([parameter for layer, _ in pairs for parameter in layer.parameters()])
     skip = scaler.update(norms(*(layer for layer, _ in pairs)))
     for _, optimizer in pairs:

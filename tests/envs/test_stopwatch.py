@@ -1,4 +1,4 @@
-"""Seconds by phase: what runs at the same time shares them, and a GPU's events are read and used again."""
+"""Timers: overlapping phases split their time, and CUDA events are read and reused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_stopwatch_phases_sum_to_the_busy_time(found: list[Span]) -> None:
 
 
 class Event:
-    """A CUDA event on a clock that goes on by a millisecond at each record."""
+    """A CUDA event on a clock that advances by a millisecond at each record."""
 
     made = 0
     clock = 0.0

@@ -1,4 +1,4 @@
-"""An env that is grown but not trained: what an epoch would have measured is told to it."""
+"""An env whose slots are real but not trained: tests set the measurements of an epoch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ TASK = get_task("digits_impaired")
 SPLITS = TASK.load(None)
 SLOTS = ("early", "mid", "late")
 NOISE = torch.zeros(1, 25, len(HEADS))
-"""Random numbers for those who draw none."""
+"""Random numbers for agents that do not use them."""
 
 
 class ScriptedEnv:
-    """Real slots behind a view, and epochs without training."""
+    """Real slots with an `EnvStatus`, and epochs without training."""
 
     def __init__(self, steps: int = 25, counterfactual: CounterfactualName = "ablation") -> None:
         self.env = Env(0, TASK, SPLITS, SLOTS, Config(counterfactual=counterfactual), None)
@@ -38,13 +38,13 @@ class ScriptedEnv:
         )
 
     def apply(self, action: Action) -> list[StageTransition]:
-        """Raises what the env raises."""
+        """Apply an action; errors of the slots are passed on."""
         return self.env.apply_action(action, 0, self.view.step)
 
     def end_epoch(
         self, contributions: Mapping[int, float] | None = None, grad_norm: float = 1.0, fall: float = 0.0
     ) -> None:
-        """Trained seeds have a gradient; blended ones contribute 0.1, or as told; the loss falls by a share of it."""
+        """End an epoch: set gradient norms and contributions, and reduce the loss by the fraction `fall`."""
         for index in self.env.trained_slots():
             self.slots[index].grad_norm = grad_norm
         for index in self.env.measured_slots():
@@ -57,5 +57,5 @@ class ScriptedEnv:
         self.env.tick()
 
     def stages(self) -> list[Stage]:
-        """Of each slot."""
+        """Return the stage of each slot."""
         return [slot.stage for slot in self.slots]

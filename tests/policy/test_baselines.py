@@ -1,4 +1,4 @@
-"""The policies that do not learn: what they plant and when, and what they do with it."""
+"""Baselines and heuristic: the seeds that they plant, advance, fossilize and cull."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.policy.scripted import NOISE, TASK, ScriptedEnv
 
 
 def run(agent: Agent, env: ScriptedEnv, steps: int = 25, **epoch: object) -> list[Action]:
-    """Have it decide for some steps; its actions."""
+    """Run an agent for some steps and return its actions."""
     actions = []
     for _ in range(steps):
         (choice,) = agent.act(env.view.step, [env.view])
@@ -22,7 +22,7 @@ def run(agent: Agent, env: ScriptedEnv, steps: int = 25, **epoch: object) -> lis
 
 
 def steps_of(actions: list[Action], op: Op) -> list[tuple[int, int]]:
-    """Step and slot of each use of an op."""
+    """Return the step and slot of each use of an op."""
     return [(step, action.slot) for step, action in enumerate(actions) if action.op == op]
 
 
@@ -32,7 +32,7 @@ def heuristic() -> HeuristicAgent:
     return agent
 
 
-# By plan
+# Periodic
 
 
 def test_static_never_grows() -> None:
@@ -62,7 +62,7 @@ def test_baselines_prefer_the_strong_blueprint() -> None:
         assert on_offer[choice.action.blueprint] == planted
 
 
-# By rule
+# Heuristic
 
 
 def test_heuristic_waits_while_the_loss_falls() -> None:
@@ -75,7 +75,7 @@ def test_heuristic_fills_slots_and_keeps_contributing_seeds() -> None:
     actions = run(heuristic(), env)
     planted = steps_of(actions, Op.GERMINATE)
     assert [slot for _, slot in planted] == [0, 1, 2]
-    assert planted[0][0] == 2  # the first step at which a plateau can be seen
+    assert planted[0][0] == 2  # the first step with enough losses for a plateau
     assert env.stages() == [Stage.FOSSILIZED] * 3
     blueprints = [TASK.blueprints[action.blueprint] for action in actions if action.op == Op.GERMINATE]
     assert blueprints == [BLUEPRINT_ROTATION[turn % len(BLUEPRINT_ROTATION)] for turn in range(3)]
@@ -95,7 +95,7 @@ def test_heuristic_plants_nothing_late_in_an_episode() -> None:
     env, agent = ScriptedEnv(), heuristic()
     actions = run(agent, env, steps=10, fall=0.2) + run(agent, env, steps=15)
     planted = steps_of(actions, Op.GERMINATE)
-    assert planted == [(12, 0)]  # the plateau is seen at step 12; when the next could come it is too late
+    assert planted == [(12, 0)]  # too few steps remain after the next plateau
     assert all(step + MIN_REMAINING_STEPS <= 25 for step, _ in planted)
 
 
@@ -119,7 +119,7 @@ def test_heuristic_avoids_a_culled_blueprint_for_a_while() -> None:
 
 
 def agent_plants(agent: HeuristicAgent, after_removal_of: str | None, steps: int = 1) -> str:
-    """What it plants first, some steps after a removal of which a checkpoint told it."""
+    """Return the first blueprint planted some steps after a cull that was restored from a checkpoint."""
     penalties = {} if after_removal_of is None else {after_removal_of: 64.0}
     agent.load_state_dict({"0": {"planted": 0, "penalties": penalties}}, {}, NOISE)
     env = ScriptedEnv(steps=100)

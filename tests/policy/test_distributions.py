@@ -1,4 +1,4 @@
-"""Masked distributions against torch.distributions in float64, and where masks make them delicate."""
+"""Masked distributions, compared with torch.distributions in float64, and their edge cases."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What the masks permit never raises, what they forbid always does, and WAIT is always legal."""
+"""Masks: legal actions never raise, illegal ones always do, and WAIT is always legal."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def pick(legal: torch.Tensor, number: float) -> int:
 
 
 def chosen(masks: ActionMasks, numbers: tuple[float, ...]) -> Action:
-    """A legal action, as the masks alone have it."""
+    """Draw an action that is legal according to the masks."""
     op = pick(masks.op_EO[0], numbers[0])
     slot = pick(masks.slot_EOS[0, op], numbers[1])
     rest = [int(number * size) for number, size in zip(numbers[2:], SIZES[2:], strict=True)]
@@ -74,7 +74,7 @@ def test_random_baseline_takes_only_legal_actions(numbers: list[tuple[float, ...
 
 
 def test_random_ops_reach_every_stage() -> None:
-    """Or the tests above would show very little."""
+    """The tests above are only meaningful if the drawn actions cover all ops."""
     env, seen = ScriptedEnv(steps=400), set()
     generator = torch.Generator().manual_seed(0)
     for _ in range(400):

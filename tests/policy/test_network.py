@@ -1,4 +1,4 @@
-"""The policy network: envs do not mix, and a head that an op does not use has no say."""
+"""The policy network: envs are independent, and unused heads have no effect."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ RELEVANT = {
 def built() -> PolicyNetwork:
     network = PolicyNetwork(SLOTS, BLUEPRINTS, hidden=16)
     network.initialise(torch.Generator().manual_seed(1))
-    with torch.no_grad():  # the small gains of a fresh policy would hide differences
+    with torch.no_grad():  # the small initial gains would hide differences
         for head in network.heads.values():
             head[2].weight.mul_(100)  # pyright: ignore[reportIndexIssue]
     return network
@@ -45,7 +45,7 @@ def inputs(envs: int = ENVS) -> tuple[Tensor, Tensor, ActionMasks, Tensor]:
 
 
 def act(network: PolicyNetwork, obs: Tensor, blueprints: Tensor, masks: ActionMasks, uniform: Tensor) -> list[Tensor]:
-    """Everything that the network says of the last step."""
+    """Return all outputs of the network for the last step."""
     features, (h, c) = network.encode(obs, blueprints, network.initial_state(len(obs)))
     actions, probabilities, evaluation = network.act(features[:, -1], masks, uniform)
     return [features, h.squeeze(0), c.squeeze(0), actions, probabilities, *evaluation]
@@ -81,7 +81,7 @@ def test_actions_are_legal_and_unused_heads_are_zero() -> None:
 
 def test_greedy_heads_sample_op_with_min_p_and_argmax_the_rest() -> None:
     network, (obs, blueprints, masks, uniform) = built(), inputs(envs=200)
-    with torch.no_grad():  # some ops are to be unlikely
+    with torch.no_grad():  # make some ops unlikely
         network.heads["op"][2].weight.mul_(15)  # pyright: ignore[reportIndexIssue]
     features, _ = network.encode(obs, blueprints, network.initial_state(200))
     exploring, _, _ = network.act(features[:, -1], masks, uniform)

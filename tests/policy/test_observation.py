@@ -1,4 +1,4 @@
-"""The observation: every slot has its own place in it, and nothing in it is ever infinite."""
+"""The observation: the position of each slot's features, and finite values only."""
 
 import math
 
@@ -19,13 +19,13 @@ def observe(env: ScriptedEnv) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def slot_slice(slot: int) -> slice:
-    """Where the features of a slot stand."""
+    """Return the range of the features of a slot."""
     start = BASE_FEATURES + slot * SLOT_FEATURES
     return slice(start, start + SLOT_FEATURES)
 
 
 def grown(*slots: int) -> ScriptedEnv:
-    """With a seed in BLENDING in each of these slots."""
+    """Return an env with a seed in BLENDING in each of these slots."""
     env = ScriptedEnv()
     for slot in slots:
         env.apply(Action(Op.GERMINATE, slot, blueprint=5))

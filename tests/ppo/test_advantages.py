@@ -1,4 +1,4 @@
-"""GAE against a scalar reference written from the definition; luck that envs share, on numbers with known parts."""
+"""GAE compared with a scalar reference; the host effect, on numbers with known parts."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from esper.ppo.advantages import MAX_ABS_ADVANTAGE, gae, healthy_mask, normalise
 def reference(
     rewards: list[float], values: list[float], bootstrap: float, terminal: list[bool], gamma: float, lam: float
 ) -> list[float]:
-    """Σ_k (γλ)^k δ_{t+k}, cut after a terminal step: the sum itself, not the recursion."""
+    """Compute Σ_k (γλ)^k δ_{t+k} up to a terminal step as a sum, without the recursion."""
     steps = len(rewards)
     following = [*values[1:], bootstrap]
     deltas = [rewards[t] + gamma * following[t] * (not terminal[t]) - values[t] for t in range(steps)]
@@ -64,7 +64,7 @@ def test_gae_with_lambda_one_is_return_minus_value() -> None:
 
 
 def with_luck(envs: int, steps: int, envs_per_host: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Advantages that are luck of the host, and a little of the env's own: both parts, and what counts."""
+    """Return advantages with a large host effect, the part of each env alone, and the valid steps."""
     generator = torch.Generator().manual_seed(seed)
     hosts = -(-envs // envs_per_host)
     luck = torch.randn(hosts, steps, generator=generator).repeat_interleave(envs_per_host, 0)[:envs]
@@ -76,7 +76,7 @@ def test_host_effect_is_subtracted() -> None:
     advantage, own, _ = with_luck(64, 20, 4, seed=0)
     left = subtract_host_effect(advantage, torch.ones(64, 20, dtype=torch.bool), 4)
     assert left.var() < 0.02 * advantage.var()
-    # The env's own part less the mean of three others', of one variance all, has a correlation of √¾ with it.
+    # A value minus the mean of three others of the same variance has a correlation of √¾ with the value.
     assert torch.corrcoef(torch.stack((left.flatten(), own.flatten())))[0, 1] > 0.8
 
 

@@ -1,4 +1,4 @@
-"""The learning agent: what it takes the end of an episode for."""
+"""The PPO agent: the value that it bootstraps at the end of an episode."""
 
 import torch
 
@@ -27,7 +27,7 @@ def view(env: int, net: GrowingNetwork, step: int) -> EnvStatus:
 
 
 def play(agent: PPOAgent) -> tuple[torch.Tensor, torch.Tensor]:
-    """Act for an episode; the LSTM's state after the last step, and the values that the update would bootstrap."""
+    """Act for an episode; return the LSTM state after the last step and the bootstrap values of the update."""
     nets = [network(), network()]
     agent.begin_round(torch.rand(2, 3, len(HEADS), generator=torch.Generator().manual_seed(1)))
     for step in range(3):

@@ -1,7 +1,7 @@
 """A policy on another device than the envs'.
 
 The device is PyTorch's `meta`, whose tensors have shapes but no values: an operation on tensors of two devices is
-refused as on a GPU, so that what was forgotten on the host is found without one.
+refused as on a GPU, so that the test finds tensors left on the CPU without a GPU.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def views(step: int) -> list[EnvStatus]:
 
 
 def test_policy_decides_and_learns_on_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masks, "validate_masks", False)  # it would look at values
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # `meta` has none
+    monkeypatch.setattr(masks, "validate_masks", False)  # the check reads values
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # `meta` has no autocast
     agent = agent_on(META)
     agent.begin_round(torch.rand(ENVS, STEPS, len(HEADS)))
     for step in range(STEPS):

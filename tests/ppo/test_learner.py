@@ -1,4 +1,4 @@
-"""The update: exact where it can be, and able to learn what has a known optimum."""
+"""The PPO update: exact properties, and learning of problems with a known optimum."""
 
 import math
 from typing import Any
@@ -40,7 +40,7 @@ def legal(envs: int, *ops: Op) -> ActionMasks:
 def play(
     network: PolicyNetwork, rollout: RolloutBuffer, masks: ActionMasks, obs_ETF: Tensor, generator: torch.Generator
 ) -> None:
-    """Fill a rollout with the policy's own decisions."""
+    """Fill a rollout with decisions of the policy."""
     envs, steps, _ = obs_ETF.shape
     state = network.initial_state(envs)
     rollout.clear()
@@ -74,7 +74,7 @@ def test_first_minibatch_has_ratio_one_and_zero_kl() -> None:
         features, _ = network.encode(minibatch.obs_ETF, minibatch.blueprint_ETS, network.initial_state(2))
         evaluation = network.evaluate(features, minibatch.actions_ETH, minibatch.masks)
         ratio = (evaluation.log_prob_H - minibatch.log_prob_ETH).exp()
-        assert torch.allclose(ratio, torch.ones_like(ratio), rtol=0, atol=2e-6)  # float32's last bits, nothing more
+        assert torch.allclose(ratio, torch.ones_like(ratio), rtol=0, atol=2e-6)  # rounding of float32
         assert learner.evaluate(minibatch, 0.0).kl.abs() < 1e-6
         assert learner.evaluate(minibatch, 0.0).clip_fraction == 0.0
 
@@ -114,8 +114,8 @@ def test_invalid_steps_do_not_change_the_update() -> None:
         return_ET=batch.return_ET.masked_fill(idle, math.inf),
         log_prob_ETH=batch.log_prob_ETH.masked_fill(idle.unsqueeze(-1), -1e30),
     )
-    for wanted, got in zip(clean, ppo_loss(evaluation, garbage, **options), strict=True):
-        assert torch.equal(wanted, got)
+    for expected, got in zip(clean, ppo_loss(evaluation, garbage, **options), strict=True):
+        assert torch.equal(expected, got)
 
 
 def test_gradient_at_ratio_one_is_the_policy_gradient() -> None:
@@ -129,8 +129,8 @@ def test_gradient_at_ratio_one_is_the_policy_gradient() -> None:
     parameter = network.heads["op"][2].weight  # pyright: ignore[reportIndexIssue]
     (got,) = torch.autograd.grad(loss, parameter, retain_graph=True)
     reinforce = -(evaluation.log_prob_H.sum(-1) * batch.advantage_ET).mean()
-    (wanted,) = torch.autograd.grad(reinforce, parameter)
-    assert torch.allclose(got, wanted, atol=1e-7)
+    (expected,) = torch.autograd.grad(reinforce, parameter)
+    assert torch.allclose(got, expected, atol=1e-7)
 
 
 def test_only_used_heads_report_a_gradient() -> None:
@@ -192,7 +192,7 @@ def test_learning_rate_and_entropy_bonus_fall_linearly(monkeypatch: pytest.Monke
 def learned_from(
     learner: PPOLearner, rollout: RolloutBuffer, obs_ETF: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[SequenceBatch, Tensor]:
-    """The one minibatch of an update, and the envs in its order."""
+    """Return the single minibatch of an update, and the envs in its order."""
     batches: list[SequenceBatch] = []
 
     def noted(evaluation: ActionEvaluation, batch: SequenceBatch, **options: Any) -> PPOLoss:
@@ -215,7 +215,7 @@ def test_update_subtracts_the_host_effect(monkeypatch: pytest.MonkeyPatch) -> No
     luck_ET = 10 * torch.randn(8, 6, generator=generator).repeat_interleave(4, 0)
     rollout.reward_ET[:] = own_ET + luck_ET
     batch, order = learned_from(learner, rollout, obs, monkeypatch)
-    assert batch.return_ET.var() > 0.5  # the critic is to learn what came, luck and all
+    assert batch.return_ET.var() > 0.5  # the targets of the critic include the host effect
     judged_E = batch.advantage_ET[:, -1]
     assert torch.corrcoef(torch.stack((judged_E, own_ET[order, -1])))[0, 1] > 0.7
     assert abs(torch.corrcoef(torch.stack((judged_E, luck_ET[order, -1])))[0, 1]) < 0.3
@@ -254,7 +254,7 @@ def test_explained_variance_has_its_closed_form() -> None:
 
 
 def learn_to(reward_of, steps: int, cue_steps: int, rounds: int = 25, learning_rate: float = 3e-3) -> float:
-    """Mean reward of the last round: op GERMINATE is forced, the blueprint is to be that of the cue."""
+    """Return the mean reward of the last round; the op is always GERMINATE, and the cue's blueprint is rewarded."""
     envs = 48
     config = PPOConfig(hidden=32, learning_rate=learning_rate, entropy_coef=0.01, gamma=0.99, envs_per_host=1)
     network, rollout, learner = build(envs, steps, config)
@@ -291,11 +291,11 @@ def test_minibatch_does_not_synchronise_with_the_device(minibatches: int, monkey
     generator = torch.Generator().manual_seed(0)
     obs_ETF = torch.randn(8, 3, observation_size(SLOTS), generator=generator)
     play(network, rollout, legal(8, Op.WAIT), obs_ETF, generator)
-    monkeypatch.setattr(learner.optimizer, "step", lambda: None)  # it reads its own counters, which are on the host
+    monkeypatch.setattr(learner.optimizer, "step", lambda: None)  # the step reads its counters, which are on the CPU
     with device_syncs(monkeypatch) as found:
         learned = learner.update(rollout, obs_ETF, torch.randn(8), 0, generator)
     assert learned.minibatches == 2 * minibatches
-    assert found.count("__float__") == 2  # the KL of each epoch, which may be the last
-    assert found.count("cpu") == 1  # what the update has to report
-    assert found.count("__int__") == 3  # numbers of envs and of rounds, which are on the host
+    assert found.count("__float__") == 2  # the KL of each epoch
+    assert found.count("cpu") == 1  # the statistics of the update
+    assert found.count("__int__") == 3  # numbers of envs and rounds, which are on the CPU
     assert found.count("item") == 0

@@ -1,4 +1,4 @@
-"""Ranks that learn together learn what one process with all their envs learns."""
+"""The update of several ranks equals that of one process with all their envs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = 6
 
 
 def experience(envs: int, network: PolicyNetwork) -> tuple[RolloutBuffer, Tensor]:
-    """A round of some envs; of the last one, only the beginning counts."""
+    """Return a rollout in which only the first steps of the last env are valid."""
     generator = torch.Generator().manual_seed(5)
     rollout = RolloutBuffer(envs, STEPS, observation_size(SLOTS), SLOTS)
     obs_ETF = torch.randn(envs, STEPS, observation_size(SLOTS), generator=generator)
@@ -36,7 +36,7 @@ def experience(envs: int, network: PolicyNetwork) -> tuple[RolloutBuffer, Tensor
 def learn(
     ranks: RankGroup, envs: int, config: PPOConfig, rounds: int = 2
 ) -> tuple[list[UpdateStats], dict[str, Tensor]]:
-    """Some updates from this rank's share; what they did, and the network and the scale of returns after them."""
+    """Run updates on this rank's envs; return their statistics, the network and the scale of the returns."""
     network = PolicyNetwork(SLOTS, BLUEPRINTS, config.hidden)
     network.initialise(torch.Generator().manual_seed(1))
     returns = RunningMeanStd(1)
@@ -56,7 +56,7 @@ def learn(
 
 @pytest.mark.parametrize(("world", "envs"), [(2, 8), (2, 5), (3, 4)])
 def test_ranks_learn_like_one_process(world: int, envs: int) -> None:
-    """Shares of unequal size, and minibatches in which a rank has no env, are among these."""
+    """The cases include ranks with different numbers of envs, and minibatches without an env of a rank."""
     config = PPOConfig(hidden=16, epochs=3, target_kl=10.0)
     (alone, expected), *_ = together(1, lambda ranks: learn(ranks, envs, config))
     found = together(world, lambda ranks: learn(ranks, envs, config))
@@ -64,12 +64,12 @@ def test_ranks_learn_like_one_process(world: int, envs: int) -> None:
         for name, value in tensors.items():
             assert torch.allclose(value, expected[name], rtol=1e-4, atol=1e-6), name
             assert torch.equal(value, found[0][1][name]), f"{name} differs from rank 0's"
-        for got, wanted in zip(learned, alone, strict=True):
-            assert_close(got, wanted)
+        for got, expected in zip(learned, alone, strict=True):
+            assert_close(got, expected)
 
 
-def assert_close(got: UpdateStats, wanted: UpdateStats) -> None:
-    for name, value in dataclasses.asdict(wanted).items():
+def assert_close(got: UpdateStats, expected: UpdateStats) -> None:
+    for name, value in dataclasses.asdict(expected).items():
         assert getattr(got, name) == pytest.approx(value, rel=1e-3, abs=1e-6), name
 
 

@@ -1,4 +1,4 @@
-"""Rewards: the components sum, the shaping telescopes, every parameter is charged once."""
+"""Rewards: components add up, shaping telescopes, and every parameter is charged once."""
 
 import math
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ def test_shaped_without_contributions_equals_simplified(
 
 @given(episode, st.sampled_from(["shaped", "simplified", "sparse"]))
 def test_reward_modes_differ_in_shaping_and_timing(steps: list[tuple[float, float, float]], mode: str) -> None:
-    """Accuracy and rent come to the same over an episode, whatever the mode."""
+    """The sums of accuracy and rent over an episode do not depend on the mode."""
     parts = play(mode, steps, 0.9)
     assert math.isclose(sum(part["accuracy"] for part in parts), steps[-1][0] - 0.1, abs_tol=1e-9)
     assert math.isclose(sum(part["rent"] for part in parts), -sum(step[2] for step in steps), abs_tol=1e-9)
@@ -124,6 +124,6 @@ def test_reward_continues_from_a_snapshot() -> None:
     reward.step(*steps[0], is_op=True)
     resumed = RewardFunction("sparse", RewardConfig(), PPOConfig(), 3)
     resumed.load_state_dict(reward.state_dict())
-    after = [[each.step(*step, is_op=False) for step in steps[1:]] for each in (resumed, reward)]
+    after = [[one.step(*step, is_op=False) for step in steps[1:]] for one in (resumed, reward)]
     assert after[0] == after[1]
     assert after[0][-1]["op"] == -RewardConfig().op

@@ -1,4 +1,4 @@
-"""The running mean and variance against what they estimate."""
+"""The running mean and variance, compared with exact values."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def batches(count: int, features: int = 3) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_normaliser_averages_first_batches_evenly(count: int) -> None:
-    """Up to 1 / (1 − momentum) batches, it is the mean and variance of all rows so far."""
+    """Up to 1 / (1 − momentum) batches, the result is the mean and variance of all rows so far."""
     running = RunningMeanStd(3, momentum=0.9)
     seen = batches(count)
     for batch in seen:
@@ -28,7 +28,7 @@ def test_normaliser_decays_later_batches_exponentially() -> None:
     running, momentum = RunningMeanStd(1, momentum=0.5), 0.5
     for value in (0.0, 4.0):
         running.update(torch.full((5, 1), value))
-    mean, var = 2.0, 4.0  # two batches, evenly
+    mean, var = 2.0, 4.0  # two batches, evenly weighted
     for value in (10.0, -6.0, 1.0):
         running.update(torch.full((5, 1), value))
         var = momentum * var + momentum * (1 - momentum) * (value - mean) ** 2

@@ -5,6 +5,7 @@ takes a fraction of the time of one operator per tensor.
 """
 
 # pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false
 
 from __future__ import annotations
 

@@ -16,6 +16,9 @@ are therefore rounded to float16, and the computation runs in float32, in which 
 Shapes: B samples, C channels in, O channels out, H × W pixels.
 """
 
+# PyTorch does not declare all types of the constructor of nn.Conv2d.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from functools import lru_cache

@@ -1,5 +1,8 @@
 """Layers that hosts and seeds share, and their initialisation."""
 
+# PyTorch does not declare all types of the constructor of nn.Conv2d.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import math

@@ -38,8 +38,8 @@ def _draw(patterns_KCHW: Tensor, size: int, generator: torch.Generator) -> tuple
     shifts_N2 = torch.randint(MAX_SHIFT_PIXELS, (size, 2), generator=generator)
     pictures_NCHW = torch.stack(
         [
-            patterns_KCHW[label].roll((down, right), dims=(1, 2))
-            for label, (down, right) in zip(labels_N.tolist(), shifts_N2.tolist(), strict=True)
+            patterns_KCHW[int(label)].roll((int(down), int(right)), dims=(1, 2))
+            for label, (down, right) in zip(labels_N, shifts_N2, strict=True)
         ]
     )
     return pictures_NCHW + NOISE_STD * torch.randn(pictures_NCHW.shape, generator=generator), labels_N
