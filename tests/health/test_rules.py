@@ -254,10 +254,10 @@ def test_growing_memory_is_forecast() -> None:
 
 
 def test_noisy_memory_gives_no_forecast() -> None:
-    for least, grows in ((100, False), (300, True)):  # the limit is 1000 of 100,000 bytes in five rounds
+    for growth, grows in ((100, False), (300, True)):  # the limit is 1000 of 100,000 bytes in five rounds
         state = RunState()
         run = [msgspec.structs.replace(event, total=100_000) if isinstance(event, ev.DeviceSampled) else event
-               for event in memories(*(1000 + least * round_ for round_ in range(8)))]  # fmt: skip
+               for event in memories(*(1000 + growth * round_ for round_ in range(8)))]  # fmt: skip
         for event in stamp([run_started(), ev.RoundStarted(round=1), *run]):
             state.apply(event)
         assert (predict_full_round(state.vitals.memories["cuda:0"]) is not None) == grows

@@ -46,17 +46,17 @@ def find_root_cause(state: RunState, env: int) -> RootCause:
 
     If the env has no symptom, or only in an earlier episode, an active anomaly is the symptom.
     """
-    vitals = state.vitals.envs.get(env)
+    health = state.vitals.envs.get(env)
     slots = state.started.slots if state.started else []
-    if vitals is None:
+    if health is None:
         return RootCause(None, [])
-    found, open_ = _last_symptom(vitals.recent, slots), _open_anomaly(state, env, vitals.recent)
-    if found is None or (open_ is not None and vitals.recent[found[0]].round < vitals.recent[open_[0]].round):
-        found = open_
+    found, active = _last_symptom(health.recent, slots), _active_anomaly(state, env, health.recent)
+    if found is None or (active is not None and health.recent[found[0]].round < health.recent[active[0]].round):
+        found = active
     if found is None:
         return RootCause(None, [])
-    at, symptom = found
-    episode = [vital for vital in vitals.recent[: at + 1] if vital.round == symptom.round]
+    last, symptom = found
+    episode = [step for step in health.recent[: last + 1] if step.round == symptom.round]
     signals = [signal for index in range(len(episode)) for signal in _signals(episode, index, slots)]
     signals += [
         ChainEntry(
@@ -79,31 +79,31 @@ def _last_symptom(recent: list[EnvStepStats], slots: Sequence[str]) -> tuple[int
     """Return index and entry of the last start of the worst symptom: non-finite, else accuracy drop, else skip."""
     for find_symptom in (partial(_non_finite, slots=slots), _accuracy_drop, _skips):
         for index in range(len(recent) - 1, -1, -1):
-            episode = [vital for vital in recent[: index + 1] if vital.round == recent[index].round]
+            episode = [step for step in recent[: index + 1] if step.round == recent[index].round]
             text = find_symptom(episode)
             if text and not find_symptom(episode[:-1]):  # it begins here
-                vital = recent[index]
-                return index, ChainEntry(vital.seq, vital.round, vital.step, "error", text)
+                step = recent[index]
+                return index, ChainEntry(step.seq, step.round, step.step, "error", text)
     return None
 
 
-def _open_anomaly(state: RunState, env: int, recent: list[EnvStepStats]) -> tuple[int, ChainEntry] | None:
+def _active_anomaly(state: RunState, env: int, recent: list[EnvStepStats]) -> tuple[int, ChainEntry] | None:
     """Return the step index and entry of the worst active anomaly of an env."""
     for found in (anomaly.found for anomaly in state.active_anomalies() if anomaly.found.env == env):
         for index in range(len(recent) - 1, -1, -1):
-            vital = recent[index]
-            if vital.seq < found.seq:
+            step = recent[index]
+            if step.seq < found.seq:
                 text = found.text.removeprefix(f"env {env:02d}: ")
-                return index, ChainEntry(vital.seq, vital.round, vital.step, found.severity, text)
+                return index, ChainEntry(step.seq, step.round, step.step, found.severity, text)
     return None
 
 
 def _non_finite(episode: list[EnvStepStats], slots: Sequence[str]) -> str | None:
     if not episode:
         return None
-    vital = episode[-1]
-    seeds = [(f"gradient of the {slot} seed", norm) for slot, norm in zip(slots, vital.slots, strict=False)]
-    values = [("validation loss", vital.loss), ("gradient of the host", vital.grad_norm), *seeds]
+    step = episode[-1]
+    seeds = [(f"gradient of the {slot} seed", norm) for slot, norm in zip(slots, step.slots, strict=False)]
+    values = [("validation loss", step.loss), ("gradient of the host", step.grad_norm), *seeds]
     broken = [name for name, value in values if value is not None and not math.isfinite(value)]
     return f"not finite: {', '.join(broken)}" if broken else None
 
@@ -111,7 +111,7 @@ def _non_finite(episode: list[EnvStepStats], slots: Sequence[str]) -> str | None
 def _accuracy_drop(episode: list[EnvStepStats]) -> str | None:
     if len(episode) < 2:
         return None
-    best = max(vital.accuracy for vital in episode[:-1])
+    best = max(step.accuracy for step in episode[:-1])
     now = episode[-1].accuracy
     return f"accuracy fell from {best:.1%} to {now:.1%}" if now < best - ACCURACY_DROP else None
 
@@ -126,26 +126,28 @@ def _skip_text(count: int) -> str:
 
 def _signals(episode: list[EnvStepStats], index: int, slots: Sequence[str]) -> list[ChainEntry]:
     """Return the quantities that left their range at a step."""
-    vital, before = episode[index], episode[:index]
+    step, before = episode[index], episode[:index]
     texts: list[str] = []
-    if vital.lost:
-        texts.append(_skip_text(vital.lost))
-    if before and vital.scale and before[-1].scale and vital.scale < before[-1].scale:
-        texts.append(f"loss scale fell from 2^{math.log2(before[-1].scale):g} to 2^{math.log2(vital.scale):g}")
-    norms: list[tuple[str, float, list[float | None]]] = [("host", vital.grad_norm, [v.grad_norm for v in before])]
-    for number, (slot, norm) in enumerate(zip(slots, vital.slots, strict=False)):
+    if step.lost:
+        texts.append(_skip_text(step.lost))
+    if before and step.scale and before[-1].scale and step.scale < before[-1].scale:
+        texts.append(f"loss scale fell from 2^{math.log2(before[-1].scale):g} to 2^{math.log2(step.scale):g}")
+    norms: list[tuple[str, float, list[float | None]]] = [("host", step.grad_norm, [past.grad_norm for past in before])]
+    for slot_index, (slot, norm) in enumerate(zip(slots, step.slots, strict=False)):
         if norm is not None:
             # Only the norms of this seed: there is a step without a norm before it began to train.
-            seed_norms = takewhile(lambda earlier: earlier is not None, (v.slots[number] for v in reversed(before)))
+            seed_norms = takewhile(
+                lambda past_norm: past_norm is not None, (past.slots[slot_index] for past in reversed(before))
+            )
             norms.append((f"{slot} seed", norm, [*seed_norms]))
     for name, norm, earlier in norms:
         limit = explosion_limit(earlier, norm)
         if limit is not None:
             texts.append(f"gradient of the {name} is {norm:.3g}, more than {limit:.3g}")
-    losses = [v.loss for v in before if math.isfinite(v.loss)]
-    if losses and math.isfinite(vital.loss) and vital.loss > LOSS_RISE_FACTOR * min(losses):
-        texts.append(f"validation loss is {vital.loss:.3g}; its minimum was {min(losses):.3g}")
-    return [ChainEntry(vital.seq, vital.round, vital.step, "warning", text) for text in texts]
+    losses = [past.loss for past in before if math.isfinite(past.loss)]
+    if losses and math.isfinite(step.loss) and step.loss > LOSS_RISE_FACTOR * min(losses):
+        texts.append(f"validation loss is {step.loss:.3g}; its minimum was {min(losses):.3g}")
+    return [ChainEntry(step.seq, step.round, step.step, "warning", text) for text in texts]
 
 
 def _chain(signals: list[ChainEntry], symptom: ChainEntry) -> list[ChainEntry]:

@@ -56,7 +56,4 @@ class HeadReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     grad_norm: float | None = None
     """L2 norm of the head's gradient before clipping, mean over the minibatches; absent if the head got no gradient."""
     entropy: float | None = None
-    """Entropy divided by log(number of legal actions), 0 to 1: mean over all decisions with at least two legal actions.
-
-    Absent if there were none.
-    """
+    """Entropy divided by log(number of legal actions), mean over the decisions with a choice; absent without any."""

@@ -71,11 +71,11 @@ class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         if event.lost:
             self.lost += event.lost
             append_bounded(self.skips, (self.steps, event.lost), MAX_SCALE_CHANGES)
-        vital = EnvStepStats(
+        step = EnvStepStats(
             event.seq, event.round, event.step, event.loss, event.accuracy, event.grad_norm,
             norms, event.loss_scale, event.lost,
         )  # fmt: skip
-        append_bounded(self.recent, vital, MAX_STEPS)
+        append_bounded(self.recent, step, MAX_STEPS)
 
     @property
     def episode(self) -> list[EnvStepStats]:
