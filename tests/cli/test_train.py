@@ -70,7 +70,7 @@ def test_live_run_in_terminal_draws_first_and_can_quit(tmp_path: Path) -> None:
         assert torch_imports is not None
         assert frame < torch_imports.start()
         terminal.type("q")
-        terminal.wait_for("The run is live. End it?")
+        terminal.wait_for("The run is live. End the run?")
         terminal.type("w")
         assert terminal.leave() == 0
         terminal.assert_restored()

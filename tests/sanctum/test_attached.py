@@ -179,7 +179,9 @@ async def test_stop_asks_to_confirm_and_waits_for_the_end(run: StubRun) -> None:
         async with app.run_test(size=(80, 24)) as pilot:
             await until(pilot, lambda: "RUNNING" in header(app))
             await pilot.press("Q")
-            assert all(text in screen_text(app) for text in ("The run is live. End it?", "q only detaches."))
+            assert all(
+                text in screen_text(app) for text in ("The run is live. End the run?", "Cancel and press q to detach.")
+            )
             await pilot.press("escape")
             assert not has_left(app)
             await pilot.press("Q", "c")

@@ -36,7 +36,7 @@ from tests.sanctum.sessions import FakeSession
 
 MIB = 2**20
 SCALES = (65536.0, 32768.0, 65536.0, 32768.0, 65536.0, 32768.0)
-"""Loss scales of an env: two relapses after growth."""
+"""Loss scales of an env: two oscillations."""
 
 
 def scaled_run() -> list[ev.AnyEvent]:
@@ -105,7 +105,7 @@ async def test_env_numerics_show_its_loss_scaler() -> None:
         chart = app.screen.query_one(LossScaleChart)
         assert "2^16 ┤" in chart.text
         assert chart.text.count("╵") == 3
-        assert str(chart.border_subtitle) == "batches lost in 6 steps: 3; relapses: 2"
+        assert str(chart.border_subtitle) == "batches skipped in 6 steps: 3  oscillations: 2"
         await pilot.press("down", "down")
         assert "no loss scaling" in app.screen.query_one(LossScaleChart).text
         await pilot.press("enter")
@@ -250,10 +250,10 @@ async def test_log_can_be_filtered_searched_and_opens_the_env() -> None:
         await pilot.press("v")
         assert "the disk is slow" not in log.text
         await pilot.press("v", "f", "f", "f")
-        assert log.filter.kind == "anomalies"
+        assert log.filter.category == "anomalies"
         assert "all is well" not in log.text
         await pilot.press("escape", "e")
-        assert "no such line" in log.text  # env 0 has no log lines
+        assert "no matching line" in log.text  # env 0 has no log lines
         await pilot.press("escape", "slash", *"DISK", "enter")
         assert log.text.split() == ["▸14:13:20", "▲", "the", "disk", "is", "slow"]
         await pilot.press("slash", "escape")
@@ -288,7 +288,7 @@ async def test_enter_on_anomaly_goes_to_its_target() -> None:
         await pilot.press("a")
         await settle(pilot)
         text = screen_text(app)
-        assert "Anomalies: 3 now, 0 over" in text
+        assert "Anomalies: 3 active, 0 ended" in text
         assert "scale_diverged: 512, limit 4; since 14:13:27" in text
         await pilot.press("down", "enter")
         await settle(pilot)
@@ -321,7 +321,8 @@ async def test_root_cause_list_is_in_order_of_time(tmp_path: Path) -> None:
         await pilot.press("W")
         await settle(pilot)
         text = screen_text(app)
-        assert "Why, env 00: what led to it" in text
+        assert "Root cause, env 00" in text
+        assert "Root cause, env 00: not found" not in text
         assert "gradient of the host is 50, more than 8" in text
         assert "not finite: gradient of the host" in text
         await pilot.press("enter")

@@ -27,7 +27,7 @@ from esper.sanctum.controllers.sharing import SharingActions
 from esper.sanctum.controllers.time_travel import PlaybackActions
 from esper.sanctum.driver import BrowserDriver, ResilientDriver
 from esper.sanctum.screens import SCREEN_CLASSES, open_screen
-from esper.sanctum.screens.base import HEIGHT, WIDTH, RunScreen
+from esper.sanctum.screens.base import MIN_COLUMNS, MIN_ROWS, RunScreen
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.help import HelpScreen
 from esper.sanctum.source import RunSource
@@ -41,8 +41,8 @@ MAX_NOTICES = 3
 """Maximum number of notices about a damaged recording that are shown."""
 NOTICE_SECONDS = 20.0
 """Seconds for which a notice stays on the screen."""
-_WIDTHS = [(0, "-tiny"), (WIDTH, "-narrow"), (110, "-normal"), (160, "-wide")]
-_HEIGHTS = [(0, "-flat"), (HEIGHT, "-short"), (34, "-medium"), (50, "-tall")]
+_WIDTHS = [(0, "-tiny"), (MIN_COLUMNS, "-narrow"), (110, "-normal"), (160, "-wide")]
+_HEIGHTS = [(0, "-flat"), (MIN_ROWS, "-short"), (34, "-medium"), (50, "-tall")]
 """Minimum width or height, in cells, from which a screen has a CSS class; see `sanctum.tcss`."""
 
 

@@ -257,7 +257,7 @@ def test_detached_run_serves_two_viewers_and_is_stopped(tmp_path: Path) -> None:
             third.type("{")  # a viewer that shows the start of the run still reports its end
             third.wait_for("PAST")
             third.type("Q")
-            third.wait_for("End it?")
+            third.wait_for("End the run?")
             third.type("c")
             assert third.leave() == 0
             third.assert_restored()

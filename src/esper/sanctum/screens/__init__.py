@@ -1,4 +1,4 @@
-"""The table of screens; each is imported when first opened."""
+"""The screens with a number key. Each module is imported when its screen is first opened."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SCREEN_CLASSES = {
     "devices": "DevicesScreen",
     "log": "LogScreen",
 }
-"""Class name of each screen with a number key. Keyed by the names of `bindings.PLACES`, which are also module names."""
+"""Class names, keyed by the screen names of `bindings.SCREEN_INFO`, which are also the module names."""
 
 
 def open_screen(name: str, view: ViewState) -> RunScreen:
-    """Build a screen. Its module is imported here, so that the first frame waits for its own screen only."""
+    """Return a new screen. Its module is imported here, so that the first frame waits for only one screen."""
     return getattr(import_module(f"{__name__}.{name}"), SCREEN_CLASSES[name])(view, name)

@@ -1,4 +1,4 @@
-"""What every full screen has in common: header, anomalies, time line and footer around a body of its own."""
+"""Base class of the full screens: header, tabs, anomaly strip, timeline and footer around a body."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.problems import AnomalyStrip, PauseCausePanel
 from esper.sanctum.widgets.scrubber import Timeline
 
+MIN_COLUMNS, MIN_ROWS = 80, 24
+"""Smallest terminal that the layouts support."""
+
 
 class RunScreen(Screen[None]):
-    """A screen about the run. `body` yields what it shows; `CATEGORIES` are the keys that it adds to the footer.
+    """A full screen about the run. Subclasses implement `body`.
 
     Args:
-        view: what its panels look at.
-        name: of its tab; None for a screen that lies over one with a tab.
+        view: State that the panels share.
+        name: Name of the tab; None for a screen that opens on top of one with a tab.
     """
 
     CATEGORIES: tuple[KeyCategory, ...]
+    """Categories of the keys that the footer shows on this screen."""
 
     def __init__(self, view: ViewState, name: str | None = None) -> None:
         super().__init__(name)
         self.view = view
 
     def compose(self) -> ComposeResult:
-        """The frame, and the body in it."""
+        """Yield the header, the status bar, the body, the timeline and the footer."""
         yield TooSmall()
         yield Header(self.view)
         with Horizontal(id="status-bar"):
@@ -45,32 +49,28 @@ class RunScreen(Screen[None]):
         yield Footer(self.view, *self.CATEGORIES)
 
     def body(self) -> ComposeResult:
-        """The panels of this screen."""
+        """Yield the panels of this screen."""
         raise NotImplementedError
 
     def update(self) -> None:
-        """Let every panel look at the state: once a tick."""
+        """Update all panels. The app calls this once per tick."""
         for panel in self.query(Panel):
             panel.update()
 
     def on_screen_resume(self) -> None:
-        """Come back to what is true now."""
+        """Update all panels, which are not updated while another screen is open."""
         self.update()
 
 
-WIDTH, HEIGHT = 80, 24
-"""The smallest terminal with a layout."""
-
-
 class TooSmall(Widget):
-    """Says what is needed and what there is."""
+    """Message with the required and the current terminal size."""
 
     DEFAULT_CSS = """
     TooSmall { display: none; width: 100%; height: 100%; content-align: center middle; text-align: center; }
     """
 
     def render(self) -> Text:
-        """The message; it fits wherever a word fits."""
-        width, height = self.app.size
-        text = f"Sanctum needs {WIDTH} × {HEIGHT},\nthis terminal is {width} × {height}.\nMake it larger."
+        """Return the message, in short lines for narrow terminals."""
+        width, height = self.screen.size
+        text = f"Sanctum needs {MIN_COLUMNS} × {MIN_ROWS},\nthis terminal is {width} × {height}.\nMake it larger."
         return Text(text, justify="center")

@@ -1,4 +1,4 @@
-"""Dialogs: quit, choose a checkpoint, go to a moment."""
+"""Dialogs that end the run, restore a checkpoint, or go to a moment."""
 
 from __future__ import annotations
 
@@ -22,42 +22,45 @@ from esper.sanctum.requests import pause_cause
 from esper.sanctum.symbols import ellipsise, number_cell, percent_cell
 from esper.telemetry.events import CheckpointSaved
 
-_SAVED = "cannot go on, and where it can go on from is saved"
-
 
 class QuitDialog(ModalScreen[RequestKind | None]):
-    """Gives STOP, ABANDON, or None to leave the run as it is.
+    """Dialog that ends the run. Returns STOP or ABANDON, or None to continue.
 
     Args:
-        attached: whether the run is in another process, which a dashboard may leave without ending it.
-        cause: what holds the run, as in `Paused`; None for one that is well.
+        attached: True if the run is in another process, which continues when the dashboard closes.
+        cause: Cause of the pause, as in `Paused.cause`; None if no fault holds the run.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "choose('cancel')", "as it is"),
+        Binding("escape,q", "choose('cancel')", "cancel"),
         Binding("c", "choose('stop')", "checkpoint and quit"),
-        Binding("w", "choose('abandon')", "quit without"),
+        Binding("w", "choose('abandon')", "quit without checkpoint"),
     ]
 
     def __init__(self, *, attached: bool, cause: str | None) -> None:
         super().__init__()
-        self._saved = cause is not None and RequestKind.CHECKPOINT in pause_cause(cause).refused_requests
-        state = "is live" if cause is None else _SAVED if self._saved else "is held"
-        self._question = f"The run {state}. End it?" + ("\nq only detaches." if attached else "")
-        self._cancel = "the run goes on" if cause is None else "the run stays held"
+        self._is_saved = cause is not None and RequestKind.CHECKPOINT in pause_cause(cause).refused_requests
+        if cause is None:
+            status = "The run is live."
+        elif self._is_saved:
+            status = "The run cannot continue; the start of this round is saved."
+        else:
+            status = "The run is held."
+        self._question = f"{status} End the run?" + ("\nCancel and press q to detach." if attached else "")
+        self._cancel_effect = "the run continues" if cause is None else "the run stays held"
 
     def compose(self) -> ComposeResult:
-        """A question and three answers."""
+        """Yield the question and its answers."""
         with Vertical(id="dialog"):
             yield Static(self._question, id="question")
             yield OptionList(
-                *([] if self._saved else [Option("c    checkpoint and quit", id="stop")]),
-                Option("w    quit" if self._saved else "w    quit without a checkpoint", id="abandon"),
-                Option(f"Esc  cancel: {self._cancel}", id="cancel"),
+                *([] if self._is_saved else [Option("c    checkpoint and quit", id="stop")]),
+                Option("w    quit" if self._is_saved else "w    quit without a checkpoint", id="abandon"),
+                Option(f"Esc  cancel: {self._cancel_effect}", id="cancel"),
             )
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Enter, or a click."""
+        """Close with the answer chosen with Enter or a click."""
         self.action_choose(event.option_id or "cancel")
 
     def action_choose(self, answer: str) -> None:
@@ -65,26 +68,27 @@ class QuitDialog(ModalScreen[RequestKind | None]):
         self.dismiss(None if answer == "cancel" else RequestKind(answer))
 
     def confirm(self) -> None:
-        """Close with the first answer: end the run, with a checkpoint if one can be written."""
-        self.action_choose("abandon" if self._saved else "stop")
+        """Close with the first answer, which ends the run, with a checkpoint if one can be written."""
+        self.action_choose("abandon" if self._is_saved else "stop")
 
 
-def existing_checkpoints(told: Iterable[CheckpointSaved], run: Path | None) -> list[CheckpointSaved]:
-    """The checkpoints that a run has told of and still keeps, the newest last; one that was written again is one.
+def existing_checkpoints(events: Iterable[CheckpointSaved], run: Path | None) -> list[CheckpointSaved]:
+    """Return the recorded checkpoints that still exist, newest last. A checkpoint that was overwritten is listed once.
 
     Args:
-        told: in the order in which they were written.
-        run: its directory, which may be another for who is attached from elsewhere.
+        events: Events of the checkpoints, in the order of writing.
+        run: Run directory as seen by this process, which can differ from the recorded path; None for the recorded path
+            relative to the working directory.
     """
     latest: dict[str, CheckpointSaved] = {}
-    for saved in told:
+    for saved in events:
         latest.pop(saved.path, None)
         latest[saved.path] = saved
     return [saved for path, saved in latest.items() if (run or Path()).joinpath(*Path(path).parts[-2:]).is_dir()]
 
 
 class CheckpointPicker(ModalScreen[str | None]):
-    """Gives the directory of the chosen checkpoint, or None."""
+    """Dialog that lists checkpoints. Returns the path of the chosen one, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,r", "cancel", "cancel")]
 
@@ -93,11 +97,11 @@ class CheckpointPicker(ModalScreen[str | None]):
         self._checkpoints = checkpoints[::-1]
 
     def compose(self) -> ComposeResult:
-        """The list, the newest first."""
+        """Yield a table of the checkpoints, newest first."""
         with Vertical(id="dialog"):
-            yield Static("Go back to a checkpoint, and go on from it", id="question")
+            yield Static("Restore a checkpoint", id="question")
             table: DataTable[Text] = DataTable(cursor_type="row")
-            for heading in ("round", "step", "at", "acc %", "   MiB", "asked by"):
+            for heading in ("round", "step", "time", "acc %", "   MiB", "origin"):
                 table.add_column(heading)
             for saved in self._checkpoints:
                 table.add_row(
@@ -112,7 +116,7 @@ class CheckpointPicker(ModalScreen[str | None]):
             yield Static("Enter restore   Esc cancel", id="hint")
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Enter, or a click."""
+        """Return the checkpoint chosen with Enter or a click."""
         self.dismiss(self._checkpoints[event.cursor_row].path)
 
     def action_cancel(self) -> None:
@@ -121,7 +125,7 @@ class CheckpointPicker(ModalScreen[str | None]):
 
 
 class GoToDialog(ModalScreen[int | None]):
-    """Gives a position, or None to stay. What cannot be meant is refused below the line, which stays open."""
+    """Dialog that reads a moment. Returns its position, or None. An invalid moment is explained below the input."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
 
@@ -130,19 +134,19 @@ class GoToDialog(ModalScreen[int | None]):
         self._history = history
 
     def compose(self) -> ComposeResult:
-        """A line to write in."""
+        """Yield the input and a hint on the keys."""
         with Vertical(id="dialog"):
             yield Static("Go to", id="question")
             yield Input(placeholder=MOMENT_FORMATS)
             yield Static("Enter go   Esc cancel", id="hint", markup=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter."""
+        """Close with the position of the moment, or show why it is invalid."""
         try:
             self.dismiss(parse_moment(event.value, self._history))
         except MomentError as error:
             self.query_one("#hint", Static).update(str(error))
 
     def action_cancel(self) -> None:
-        """Stay."""
+        """Close without a choice."""
         self.dismiss(None)

@@ -1,4 +1,4 @@
-"""What grows: the whole population at once, and how each blueprint fares."""
+"""The growth screen: stages of every slot by step, and results of each blueprint."""
 
 from __future__ import annotations
 
@@ -23,155 +23,167 @@ from esper.telemetry.series import BlueprintStats
 from esper.telemetry.state import SERIES_POINTS, EnvState
 from esper.text_plot import sample_to_width
 
+STAGE_BY_LETTER = {name[0]: name for name in STAGES}
+"""Stage names, keyed by the first letter, which stands for the stage in `StepTrace.stages`."""
+_MIN_NAME_COLS, _MAX_NAME_COLS = 6, 11
+_ACCURACY_COLS = 6
+_ENV_COLS = 6
+_MAX_SLOT_STEP_COLS = 40
+"""Columns for the steps of a slot that take precedence over the name of its blueprint."""
+_CONTRIBUTION = "contrib pp"
+_BLUEPRINT_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats], float | None]]] = {
+    _CONTRIBUTION: (11, lambda record: None if record.contribution is None else record.contribution * 100),
+    "planted": (9, lambda record: record.planted),
+    "fossil": (8, lambda record: record.fossilized),
+    "culled": (8, lambda record: record.culled),
+    "params": (9, lambda record: record.size),
+}
+"""Width and value of each column of the blueprint table, keyed by heading."""
+
 
 class GrowthScreen(RunScreen):
-    """The time lines, and the league of blueprints beside or below them."""
+    """The growth chart, and the blueprint table beside or below it."""
 
     AUTO_FOCUS = "GrowthChart"
     CATEGORIES = (KeyCategory.ROWS, KeyCategory.GROWTH)
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.GROWTH)]
 
     def body(self) -> ComposeResult:
-        """Two panels."""
+        """Yield the growth chart and the blueprint table."""
         yield GrowthChart(self.view)
         yield BlueprintTable(self.view)
 
     def action_order(self) -> None:
-        """Order the blueprints by the next column."""
+        """Sort the blueprints by the next column."""
         self.query_one(BlueprintTable).show_next()
 
 
-STAGE_BY_LETTER = {name[0]: name for name in STAGES}
-"""Stages by the letters of a trace."""
-_LEAST_NAME, _NAME = 6, 11
-_ACCURACY = 6
-
-
 class GrowthChart(EnvRowsPanel):
-    """Each step is the letter of its stage, in its colour. What the seed is stands beside its lane, where it fits."""
+    """One row per env: a strip of stage letters by step for each slot, and the blueprint of its seed if it fits."""
 
     METRICS = ("growth timeline", "accuracy")
 
-    PANEL_TITLE = "growth in this episode ─ a place per step"
+    PANEL_TITLE = "growth in this episode ─ stage by step"
 
     def cache_key(self) -> Hashable:
-        """The state, and where the cursor is."""
+        """Return a key that changes with every event and with the selected env."""
         return self.state.seq, self.view.selected_env
 
     def preferred_height(self) -> int:
-        """The heading and every env."""
+        """Return one line for the heading, and one per env."""
         return 1 + len(self.state.envs)
 
     def draw_lines(self, size: Size) -> list[Line] | list[Row]:
-        """The heading, and the rows in sight."""
+        """Draw the heading and the visible rows."""
         started = self.state.started
         if started is None:
             return []
-        width, room = size.width, max(size.height - 1, 1)
+        width = size.width
         steps = min(started.steps, SERIES_POINTS)
-        lane = (width - 6 - _ACCURACY) // len(started.slots) - 1
-        spare = lane - min(steps, 40)
-        name = min(spare, _NAME) if spare >= _LEAST_NAME else 0
-        lane = min(lane - name, steps)
-        shown = self.visible_rows(range(len(self.state.envs)), room)
+        slot_width = (width - _ENV_COLS - _ACCURACY_COLS) // len(started.slots) - 1
+        spare = slot_width - min(steps, _MAX_SLOT_STEP_COLS)
+        name_width = min(spare, _MAX_NAME_COLS) if spare >= _MIN_NAME_COLS else 0
+        strip_width = min(slot_width - name_width, steps)
+        shown = self.visible_rows(range(len(self.state.envs)), max(size.height - 1, 1))
         self.panel_subtitle = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
         worst = worst_severity_by_env(self.state)
-        rows = [self._heading(started, lane, name).row(width)]
+        rows = [self._heading(started, strip_width + name_width).row(width)]
         for index in shown:
             env = self.state.envs[index]
-            here, severity = index == self.view.selected_env, worst.get(index)
-            draw = partial(self._row, env, started, lane, name, severity, here=here)
-            rows.append(self.cached_row(env, width, draw, lane, name, severity, here))
+            selected, severity = index == self.view.selected_env, worst.get(index)
+            draw = partial(self._row, env, started, strip_width, name_width, severity, selected=selected)
+            rows.append(self.cached_row(env, width, draw, strip_width, name_width, severity, selected))
         self.draw_scroll_arrows(rows, width)
         return rows
 
-    def _heading(self, started: RunStarted, lane: int, name: int) -> Line:
+    def _heading(self, started: RunStarted, slot_width: int) -> Line:
         line = self.line().append("env   ", "head")
         for slot in started.slots:
-            line.append_fitted(f"{strip_control(slot)} 1–{started.steps}", lane + name, "head").append(" ")
+            line.append_fitted(f"{strip_control(slot)} 1–{started.steps}", slot_width, "head").append(" ")
         return line.append("acc %", "head")
 
     def _row(
-        self, env: EnvState, started: RunStarted, lane: int, name: int, severity: str | None, *, here: bool
+        self,
+        env: EnvState,
+        started: RunStarted,
+        strip_width: int,
+        name_width: int,
+        severity: str | None,
+        *,
+        selected: bool,
     ) -> Line:
-        line = Line(self.view.palette, selected=here).append("▸" if here else " ", "key")
-        line.append(f"{env.env:02d}".rjust(3 if len(self.state.envs) > 100 else 2), "bright" if here else "dim")
-        line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(6)
+        line = Line(self.view.palette, selected=selected).append("▸" if selected else " ", "key")
+        line.append(f"{env.env:02d}".rjust(3 if len(self.state.envs) > 100 else 2), "bright" if selected else "dim")
+        line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(_ENV_COLS)
         for slot in range(len(started.slots)):
             letters = [step.stages[slot] for step in env.trace]
-            end = line.width + lane
-            for letter, run in groupby(sample_to_width(letters, min(started.steps, SERIES_POINTS), lane)):
+            end = line.width + strip_width
+            for letter, run in groupby(sample_to_width(letters, min(started.steps, SERIES_POINTS), strip_width)):
                 stage = STAGE_BY_LETTER[letter] if letter else None
                 count = len(list(run))
                 line.append(STAGES[stage].glyph * count if stage else " " * count, stage or "normal")
             line.pad_to(end)
-            if name:
+            if name_width:
                 reading = env.stepped.slots[slot] if env.stepped else None
                 line.append(" ").append_fitted(
-                    ellipsise(strip_control(reading.blueprint or "") if reading else "", name - 1), name - 1, "dim"
+                    ellipsise(strip_control(reading.blueprint or "") if reading else "", name_width - 1),
+                    name_width - 1,
+                    "dim",
                 )
             line.append(" ")
-        return line.append_cell(percent_cell(env.stepped.accuracy if env.stepped else None), "bright" if here else None)
-
-
-_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats], float | None]]] = {
-    "worth %": (9, lambda record: None if record.contribution is None else record.contribution * 100),
-    "planted": (9, lambda record: record.planted),
-    "fossil": (8, lambda record: record.fossilized),
-    "culled": (8, lambda record: record.culled),
-    "params": (9, lambda record: record.size),
-}
-"""By heading: its width, and what it shows."""
+        return line.append_cell(
+            percent_cell(env.stepped.accuracy if env.stepped else None), "bright" if selected else None
+        )
 
 
 class BlueprintTable(Panel):
-    """A line per blueprint, the greatest first in the column that `shift` chooses."""
+    """One line per blueprint, sorted by one column in descending order."""
 
     METRICS = ("league", "contribution")
 
     def on_mount(self) -> None:
-        """By what the seeds were worth."""
-        self._by = 0
+        """Sort by contribution at first."""
+        self._sort_index = 0
 
     def cache_key(self) -> Hashable:
-        """Changes with every step, at most."""
-        return self.state.seq, self._by
+        """Return a key that changes with every event and with the sorted column."""
+        return self.state.seq, self._sort_index
 
     def preferred_height(self) -> int:
-        """The heading and the blueprints."""
+        """Return one line for the heading, and one per blueprint."""
         return max(len(self.state.blueprints), 1) + 1
 
     def show_next(self) -> None:
-        """Order by the next column."""
-        self._by = (self._by + 1) % len(_COLUMNS)
+        """Sort by the next column."""
+        self._sort_index = (self._sort_index + 1) % len(_BLUEPRINT_COLUMNS)
         self.update()
 
     def draw_lines(self, size: Size) -> list[Line]:
-        """Heading and blueprints, as many as fit."""
+        """Draw the heading and the blueprints."""
         if self.state.started is None:
             return []
-        by = list(_COLUMNS)[self._by]
-        self.panel_title = f"blueprints ─ all envs and rounds, by {by.removesuffix(' %')} ↓"
-        records = self.state.blueprints
-        self.panel_subtitle = f"{size.height - 1} of {len(records)}" if size.height <= len(records) else None
-        if not records:
-            return [self.line().append(" nothing was planted yet", "dim")]
+        sort_column = list(_BLUEPRINT_COLUMNS)[self._sort_index]
+        self.panel_title = f"blueprints ─ all envs and rounds, by {sort_column.removesuffix(' pp')} ↓"
+        blueprints = self.state.blueprints
+        self.panel_subtitle = f"{size.height - 1} of {len(blueprints)}" if size.height <= len(blueprints) else None
+        if not blueprints:
+            return [self.line().append(" no seed planted yet", "dim")]
         head = self.line().append(" blueprint   ", "head")
-        for name, (width, _) in _COLUMNS.items():
-            head.append(name.rjust(width), "key" if name == by else "head")
-        value = _COLUMNS[by][1]
+        for name, (width, _) in _BLUEPRINT_COLUMNS.items():
+            head.append(name.rjust(width), "key" if name == sort_column else "head")
+        value = _BLUEPRINT_COLUMNS[sort_column][1]
 
-        def place(name: str) -> tuple[bool, float, str]:
-            known = value(records[name])
-            return known is None, -(known or 0.0), name
+        def sort_key(name: str) -> tuple[bool, float, str]:
+            number = value(blueprints[name])
+            return number is None, -(number or 0.0), name
 
-        return [head, *(self._row(name, records[name]) for name in sorted(records, key=place))]
+        return [head, *(self._row(name, blueprints[name]) for name in sorted(blueprints, key=sort_key))]
 
     def _row(self, name: str, record: BlueprintStats) -> Line:
         line = self.line().append(" ").append_fitted(strip_control(name), 12)
-        for heading, (width, value) in _COLUMNS.items():
+        for heading, (width, value) in _BLUEPRINT_COLUMNS.items():
             shown = value(record)
-            if heading == "worth %":
+            if heading == _CONTRIBUTION:
                 line.append(" " * (width - 6)).append_cell(number_cell(shown, 4, 1, signed=True, fixed=True), "bright")
             else:
                 line.append_cell(_count(shown, width))

@@ -1,4 +1,4 @@
-"""Every key, glyph and colour by name, generated from the tables that the screens are drawn from."""
+"""Help pages: all keys and symbols, and the metrics of the open screen. Generated from the tables of the screens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from esper.sanctum.bindings import KEYS, KeyCategory, is_available
+from esper.sanctum.bindings import KEYS, KeyBinding, KeyCategory, is_available
 from esper.sanctum.explanations import METRIC_HELP
 from esper.sanctum.requests import PAUSE_CAUSES
 from esper.sanctum.symbols import (
@@ -31,41 +31,51 @@ from esper.sanctum.symbols import (
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import ViewState
 
-_INDENT, _WIDTH = 11, 52
+_ENTRY_INDENT, _ENTRY_TEXT_COLS = 11, 52
+"""Column and width of the texts in the page of keys and symbols."""
+_METRIC_INDENT, _METRIC_TEXT_COLS = 10, 54
+"""Column and width of the texts in the page of metrics."""
+_METRIC_HEADINGS = ("meaning", "unit", "healthy", "remedy")
+"""Headings of the fields of `MetricHelp`."""
 _NUMBERS = (
-    (number_cell(0.0, 3, 2), "zero was measured"),
+    (number_cell(0.0, 3, 2), "measured as zero"),
     (number_cell(None, 3, 2), "not measured, or not yet"),
-    (number_cell(float("nan"), 3, 2), "not a number: something broke"),
-    (number_cell(float("inf"), 3, 2), "infinite: something broke"),
+    (number_cell(float("nan"), 3, 2), "not a number: a computation failed"),
+    (number_cell(float("inf"), 3, 2), "infinite: a computation failed"),
     (scale_cell(32768.0), "a loss scale, as a power of two"),
 )
-_COLUMNS = (
-    ("acc %", "accuracy on the validation split after the last step, per cent; the curve is this episode, 0 to 100 %"),
+"""Special values as the screens write them, with their meanings."""
+_LABELS = (
+    ("acc %", "validation accuracy after the last step; the curve is this episode, 0 to 100 %"),
     ("reward", "reward of the last step"),
-    ("↶ out", "the governor took the env back in this round: it sits out the rest of it"),
-    ("early…", "a slot: stage, blueprint, alpha (how much of the seed is blended in, 0 to 1)"),
-    ("|g|", "mean L2 norm of the host's gradient over the last epoch, before clipping"),
-    ("scale", "loss scale of the env's scaler, where there is one"),
-    ("lane", "the device that trains the env"),
-    ("worth %", "accuracy with every seed, less that without this one, in points, ± its standard error"),
-    ("med", "median over the envs that have stepped; under a slot, how many are at each stage"),
-    ("!", "on the weather map: far off its siblings, on the worse side (3.5 robust standard deviations), or NaN"),
+    ("↶ out", "the env is inactive until the next round, after a rollback"),
+    ("early…", "a slot: stage, blueprint and alpha (blending weight of the seed, 0 to 1)"),
+    ("|g|", "mean L2 norm of the host's gradient in the last step, before clipping"),
+    ("scale", "loss scale of the env; – without loss scaling"),
+    ("skip %", "batches skipped because a gradient overflowed, since the start of the run"),
+    ("lane", "device and thread or process that trains the env"),
+    ("contrib", "accuracy with all seeds minus without this one, pp ± standard error"),
+    ("pp", "percentage points"),
+    ("med", "median over the envs that have stepped; for a slot, the number of envs in each stage"),
+    ("!", "in the env heat map: an outlier on the worse side (3.5 robust standard deviations), or NaN"),
     ("•", "a row that is pinned to the top"),
-    ("░", "from the least to the greatest env"),
-    ("KL", "how far the last update moved the policy, nats"),
-    ("clip", "share of decisions that the update clipped"),
-    ("EV", "explained variance: how well the critic foresaw the returns, 1 is perfectly"),
-    ("busy", "share of the step that the lane spent working"),
+    ("░", "range from the minimum to the maximum of the envs"),
+    ("KL", "change of the policy by the last update, nats"),
+    ("clip", "fraction of decisions that the last update clipped"),
+    ("EV", "explained variance: accuracy of the predicted returns, 1 is perfect"),
+    ("busy", "fraction of the step in which the lane worked"),
 )
+"""Labels and glyphs of the panels, with their meanings."""
 _REQUESTS = (
-    ("asking…", "sent to a run in another process, and not heard there yet"),
-    ("pausing…", "heard: the engine will do it at the end of its step"),
-    ("", "done, once the event that says so has come; the log names who asked"),
+    ("asking…", "sent to a run in another process, which has not received it yet"),
+    ("pausing…", "received; the engine acts at the end of its step"),
+    ("", "the text disappears when the run confirms the request; the log shows its origin"),
 )
+"""States of a request in the header, with their meanings."""
 
 
 class HelpScreen(ModalScreen[None]):
-    """A page to scroll."""
+    """Page with all keys, symbols, labels, ops and heads."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,f1", "dismiss_help", "back")]
 
@@ -76,58 +86,61 @@ class HelpScreen(ModalScreen[None]):
         self._live = live
 
     def compose(self) -> ComposeResult:
-        """One text."""
+        """Yield the scrollable page."""
         with VerticalScroll(id="dialog"):
             yield Static(self.page())
 
     def page(self) -> Text:
-        """All sections, wrapped to what the smallest terminal holds."""
+        """Return all sections, wrapped to the smallest supported terminal."""
         page = Text()
         for category in KeyCategory:
             keys = [key for key in KEYS if key.category is category and is_available(key, live=self._live)]
-            named = category is KeyCategory.SCREENS
-            texts = [f"{key.name}: {key.description}" if named else key.description for key in keys]
-            labels = [key_name(key.label, self._charset) for key in keys]
-            rows = [(label, "key", text) for label, text in zip(labels, texts, strict=True)]
-            self._section(page, category.value, rows)
-        self._section(page, "Stages of a seed", [(s.glyph, s.name, f"{s.name}: {s.meaning}") for s in STAGES.values()])
+            self._section(page, category.value, [self._key_entry(key) for key in keys])
+        self._section(page, "Stages of a slot", [(s.glyph, s.name, _describe(s)) for s in STAGES.values()])
         self._section(page, "Severities", [(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
-        self._section(page, "State of the run", [(s.glyph, "bright", _named(s)) for s in STATUS_SYMBOLS.values()])
-        holds = [(cause, "error", f"{hold.description} {hold.advice}") for cause, hold in PAUSE_CAUSES.items()]
-        self._section(page, "What holds a run, and what leads on", holds if self._live else [])
-        signs = [(s.glyph, role, f"{s.name}: {s.meaning}") for s, role in MARK_SYMBOLS.values()]
-        self._section(page, "Signs of the time line", signs)
+        self._section(page, "Status of a run", [(s.glyph, "bright", _describe(s)) for s in STATUS_SYMBOLS.values()])
+        if self._live:
+            causes = [(cause, "error", f"{info.description} {info.advice}") for cause, info in PAUSE_CAUSES.items()]
+            self._section(page, "Faults that hold a run", causes)
+        marks = [(s.glyph, role, _describe(s)) for s, role in MARK_SYMBOLS.values()]
+        self._section(page, "Marks on the timeline", marks)
         self._section(page, "Numbers", [(cell.text.strip(), cell.role, text) for cell, text in _NUMBERS])
-        self._section(page, "Columns and figures", [(name, "head", text) for name, text in _COLUMNS])
+        self._section(page, "Labels", [(name, "head", text) for name, text in _LABELS])
         ops = [(name.replace("_", " "), "head", text) for name, text in OPS.items()]
         self._section(page, "Ops of the policy", ops)
-        self._section(page, "What was asked of the run", [(name, "bright", text) for name, text in _REQUESTS])
+        self._section(page, "Requests to the run", [(name, "bright", text) for name, text in _REQUESTS])
         heads = [(short, "head", long) for long, short in HEADS.values()]
         self._section(page, "Heads of the policy", heads)
         page.append("Esc back", style=self._palette["dim"])
         return page
 
+    def _key_entry(self, key: KeyBinding) -> tuple[str, str, str]:
+        text = f"{key.name}: {key.description}" if key.category is KeyCategory.SCREENS else key.description
+        return key_name(key.label, self._charset), "key", text
+
     def _section(self, page: Text, heading: str, entries: list[tuple[str, str, str]]) -> None:
         if not entries:
             return
         page.append(f"{heading}\n", style=self._palette["title"])
-        for glyph, role, text in entries:
-            page.append("  ").append(glyph, style=self._palette[role])
-            wrapped = f"\n{' ' * _INDENT}".join(wrap(text, _WIDTH))
-            page.append(" " * max(_INDENT - 2 - len(glyph), 1)).append(f"{wrapped}\n", style=self._palette["normal"])
+        for label, role, text in entries:
+            page.append("  ").append(label, style=self._palette[role])
+            wrapped = f"\n{' ' * _ENTRY_INDENT}".join(wrap(text, _ENTRY_TEXT_COLS))
+            page.append(" " * max(_ENTRY_INDENT - 2 - len(label), 1)).append(
+                f"{wrapped}\n", style=self._palette["normal"]
+            )
         page.append("\n")
 
     def action_dismiss_help(self) -> None:
-        """Back to the screen below."""
+        """Close the page."""
         self.dismiss()
 
 
-def _named(symbol: Symbol) -> str:
+def _describe(symbol: Symbol) -> str:
     return f"{symbol.name}: {symbol.meaning}"
 
 
 class MetricHelpScreen(ModalScreen[bool]):
-    """A page to scroll. Gives whether the page of all keys and symbols is wanted next."""
+    """Page with the meaning of metrics. Returns True if the user asks for the page of all keys and symbols."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "close(False)", "back"),
@@ -140,22 +153,23 @@ class MetricHelpScreen(ModalScreen[bool]):
         self._metrics = metrics
 
     def compose(self) -> ComposeResult:
-        """One text."""
+        """Yield the scrollable page."""
         with VerticalScroll(id="dialog"):
             yield Static(self.page())
 
     def page(self) -> Text:
-        """The metrics, one below the other."""
+        """Return the help of all metrics."""
         page, palette = Text(), self._palette
         for name in self._metrics:
-            explanation = METRIC_HELP[name]
             page.append(f"{name}\n", palette["title"])
-            for heading, text in zip(("what", "unit", "healthy", "do"), explanation, strict=True):
-                wrapped = f"\n{' ' * 10}".join(wrap(text, 54))
-                page.append(f"  {heading:<8}", palette["head"]).append(f"{wrapped}\n", palette["normal"])
+            for heading, text in zip(_METRIC_HEADINGS, METRIC_HELP[name], strict=True):
+                wrapped = f"\n{' ' * _METRIC_INDENT}".join(wrap(text, _METRIC_TEXT_COLS))
+                page.append(f"  {heading:<{_METRIC_INDENT - 2}}", palette["head"]).append(
+                    f"{wrapped}\n", palette["normal"]
+                )
             page.append("\n")
         return page.append("? all keys and symbols   Esc back", palette["dim"])
 
-    def action_close(self, more: bool) -> None:
-        """Back to the screen below, or on to the page of keys."""
-        self.dismiss(more)
+    def action_close(self, show_keys: bool) -> None:
+        """Close the page; the app then opens the page of keys if `show_keys` is true."""
+        self.dismiss(show_keys)

@@ -1,4 +1,4 @@
-"""The numerics: loss scales, overflows, gradient norms, and whatever was not finite."""
+"""The numerics screen: loss scales, skipped batches, gradient norms, and non-finite values."""
 
 from __future__ import annotations
 
@@ -29,96 +29,172 @@ from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import EnvState
 from esper.text_plot import Axis, sample_to_width, sparkline
 
+SKIP_GLYPH = "↓"
+"""Marks a step with skipped batches in the scale column of an env."""
+OSCILLATION_GLYPH = "⇅"
+"""Marks an env whose loss scale grows only to overflow again."""
+NORM_SHADES = ((0.01, "·"), (0.1, "░"), (1.0, "▒"), (10.0, "▓"))
+"""Upper bounds of gradient norms, each with the glyph of the norms below it."""
+_BOUNDS = (*(bound for bound, _ in NORM_SHADES), math.inf)
+_ABOVE_BOUNDS, _NON_FINITE = "█", "×"
+_GLYPHS = "".join(glyph for _, glyph in NORM_SHADES) + _ABOVE_BOUNDS + _NON_FINITE
+_GLYPH_ROLES = {_ABOVE_BOUNDS: "warning", _NON_FINITE: "bad"}
+_HIGHLIGHTED = re.compile(f"({_ABOVE_BOUNDS}+|{_NON_FINITE}+)")
+_FIXED_COLUMNS = 36
+"""Columns of the env table without the scale curve and the heat map."""
+_MAX_SCALE_COLS = 80
+_SCALE_LEVELS = 7
+"""Differences between the eight block characters of a scale curve."""
+_CHART_STEPS = MAX_SCALE_CHANGES
+"""Number of recent steps in the loss scale chart."""
+_TICK_SPACINGS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100)
+"""Possible differences between the exponents of two ticks of a loss scale axis."""
+_QUANTITY_COLUMN = 23
+"""Column of the quantities in the list of non-finite values."""
+_MIN_QUANTITY_COLS = 8
+
 
 class NumericsScreen(RunScreen):
-    """The envs above; the one under the cursor, the lanes and what was not finite below."""
+    """All envs at the top; below them the selected env, the lanes, and the non-finite values."""
 
     AUTO_FOCUS = "LossScaleTable"
     CATEGORIES = (KeyCategory.ROWS,)
 
     def body(self) -> ComposeResult:
-        """Two rows."""
+        """Yield the env table, and a row of details."""
         yield LossScaleTable(self.view)
         with Horizontal(id="details"):
             yield LossScaleChart(self.view)
-            with Vertical(id="bad"):
+            with Vertical(id="lanes-and-non-finite"):
                 yield LossScaleRange(self.view)
                 yield NonFiniteList(self.view)
 
 
-_WINDOW = MAX_SCALE_CHANGES
-"""Steps that the staircase looks back."""
-_TICK_STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100)
-"""Halvings from tick to tick of an axis of loss scales."""
-_INDENT = 23
-"""Cells before the names of what was not finite."""
+class LossScaleTable(EnvRowsPanel):
+    """One row per env: loss scale with its curve, skipped batches, gradient norms with their heat maps."""
+
+    PANEL_TITLE = "numerics by env"
+    METRICS = ("loss scale", "lost", "growth", "ping-pong", "gradient norm")
+
+    def cache_key(self) -> Hashable:
+        """Return a key that changes with every event and with the selected env."""
+        return self.state.seq, self.view.selected_env
+
+    def draw_lines(self, size: Size) -> list[Line] | list[Row]:
+        """Draw the heading and the visible rows."""
+        started, width = self.state.started, size.width
+        if started is None:
+            return []
+        owners = ["host", *started.slots]
+        health_by_env = self.state.vitals.envs
+        spare = max(width - _FIXED_COLUMNS, 0)
+        has_scaling = any(health.scales for health in health_by_env.values())
+        heat_map_width = max((spare * 3 // 5 if has_scaling else spare) // len(owners) - 1, 0)
+        heat_map_width = min(heat_map_width, started.steps, MAX_STEPS)
+        scale_width = min(spare - (heat_map_width + 1) * len(owners), _MAX_SCALE_COLS) if has_scaling else 0
+        shown = self.visible_rows(range(len(self.state.envs)), max(size.height - 1, 1))
+        self.panel_subtitle = (
+            "|g|  " + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in NORM_SHADES) + f"  {_ABOVE_BOUNDS} more"
+        )
+        layout = _Layout(len(owners), scale_width, heat_map_width, *_exponent_range(list(health_by_env.values())))
+        worst = worst_severity_by_env(self.state)
+        rows = [self._heading(owners, layout).row(width)]
+        for index in shown:
+            env, selected, severity = self.state.envs[index], index == self.view.selected_env, worst.get(index)
+            draw = partial(self._row, env, started, layout, severity, selected=selected)
+            rows.append(self.cached_row(env, width, draw, layout, severity, selected))
+        self.draw_scroll_arrows(rows, width)
+        return rows
+
+    def _heading(self, owners: Sequence[str], layout: _Layout) -> Line:
+        halvings, width = (layout.high - layout.low) / _SCALE_LEVELS, layout.scale_width
+        line = self.line().append("env  scale skip % grows in      |g|", "head").pad_to(_FIXED_COLUMNS)
+        unit = "halving" if halvings == 1 else "halvings"
+        titles = (f"scale by step, {halvings:.2g} {unit} per level", "scale by step", "scale")
+        line.append_fitted(next((title for title in titles if len(title) <= width), ""), width, "head")
+        for owner in owners:
+            line.append(" ").append_fitted(strip_control(owner), layout.heat_map_width, "head")
+        return line
+
+    def _row(
+        self, env: EnvState, started: RunStarted, layout: _Layout, severity: str | None, *, selected: bool
+    ) -> Line:
+        line = Line(self.view.palette, selected=selected).append("▸" if selected else " ", "key")
+        line.append(f"{env.env:02d}", "bright" if selected else "dim")
+        line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(5)
+        step, health = env.stepped, self.state.vitals.envs.get(env.env)
+        line.append_cell(scale_cell(step.loss_scale if step else None)).append(" ")
+        has_scaling = step is not None and step.loss_scale is not None
+        batches = health.steps * started.batches if health and started.batches else 0
+        skipped = health.lost / batches if health and batches and has_scaling else None
+        line.append_cell(percent_cell(skipped), "dim").append(" ")
+        steps = steps_until_growth(started, env)
+        line.append("–" if steps is None else f"{steps:>4.0f} steps", "absent" if steps is None else "dim").pad_to(28)
+        oscillates = health is not None and health.num_oscillations >= MAX_SCALE_OSCILLATIONS
+        line.append(OSCILLATION_GLYPH if oscillates else " ", "warning" if oscillates else "normal")
+        line.append_cell(number_cell(step.grad_norm if step else None, 3, 2), "dim").pad_to(_FIXED_COLUMNS)
+        _draw_scales(line, health, layout)
+        _draw_norm_heatmap(line, health, layout, started.steps)
+        return line
 
 
 class LossScaleChart(Panel):
-    """The loss scale of the env under the cursor: an exact staircase of powers of two, the skips as ticks below it."""
+    """Loss scale of the selected env by step, in powers of two; a tick marks each step with skipped batches."""
 
     METRICS = ("loss scale", "lost", "ping-pong")
 
     def cache_key(self) -> Hashable:
-        """The state, and which env."""
+        """Return a key that changes with every event and with the selected env."""
         return self.state.seq, self.view.selected_env
 
     def draw_lines(self, size: Size) -> list[Line]:
-        """The chart, a line of ticks and the axis."""
+        """Draw the chart, a line of skip ticks, and the axis."""
         self.panel_title = f"env {self.view.selected_env:02d} ─ loss scale"
-        vitals = self.state.vitals.envs.get(self.view.selected_env)
-        if vitals is None or not vitals.scales:
+        health = self.state.vitals.envs.get(self.view.selected_env)
+        if health is None or not health.scales:
             self.panel_subtitle = None
             return [self.line().append(" no loss scaling", "dim")] if self.state.started else []
-        steps = vitals.recent_scales(_WINDOW)
-        stairs = [scale_exponent(scale) for scale in steps]
-        known = [value for value in stairs if value is not None]
-        low, high, ticks = _exponents(known, size.height - 4)
+        exponents = [scale_exponent(scale) for scale in health.recent_scales(_CHART_STEPS)]
+        steps = len(exponents)
+        axis = _exponent_axis([value for value in exponents if value is not None], size.height - 4)
         dots = max((size.width - Y_AXIS_COLUMNS - 2) * 2, 1)
-        held = [stairs[dot * len(stairs) // dots] for dot in range(dots)]  # flat between two steps
-        chart = Chart(values=held, x_length=dots, low=low, high=high, ticks=ticks)
+        values = [exponents[dot * steps // dots] for dot in range(dots)]  # constant between two steps
+        chart = Chart(values=values, x_length=dots, low=axis.low, high=axis.high, ticks=axis.ticks)
         lines = chart.lines(self.view.palette, size.width, size.height - 1)[:-1]
-        lost = vitals.recent_skips(_WINDOW)
-        marks = {place * dots // len(stairs) // 2 for place in lost}
-        row = self.line().append("skip".rjust(Y_AXIS_COLUMNS), "dim").append("  ")
+        skips = health.recent_skips(_CHART_STEPS)
+        skip_columns = {step * dots // steps // 2 for step in skips}
+        skip_line = self.line().append("skip".rjust(Y_AXIS_COLUMNS), "dim").append("  ")
         for column in range(dots // 2):
-            row.append("╵" if column in marks else " ", "warning")
-        count = sum(lost.values())
-        self.panel_subtitle = f"batches lost in {len(stairs)} steps: {count}; relapses: {vitals.num_oscillations}"
-        axis = (
+            skip_line.append("╵" if column in skip_columns else " ", "warning")
+        self.panel_subtitle = (
+            f"batches skipped in {steps} steps: {sum(skips.values())}  oscillations: {health.num_oscillations}"
+        )
+        x_axis = (
             self.line()
             .pad_to(Y_AXIS_COLUMNS + 2)
-            .append(f"−{len(stairs)}", "dim")
+            .append(f"−{steps}", "dim")
             .pad_to(size.width - 4)
             .append("now", "dim")
         )
-        return [*lines, row, axis]
-
-
-def _exponents(known: list[float], rows: int) -> Axis:
-    """An axis of powers of two around the exponents, its ticks two rows apart at least."""
-    low, high = math.floor(min(known)) - 1, math.ceil(max(known)) + 1
-    apart = next((apart for apart in _TICK_STEPS if (-(-high // apart) - low // apart) * 2 <= rows), _TICK_STEPS[-1])
-    ticks = range(low // apart, -(-high // apart) + 1)
-    return Axis(ticks[0] * apart, ticks[-1] * apart, [(tick * apart, format_power(tick * apart)) for tick in ticks])
+        return [*lines, skip_line, x_axis]
 
 
 class LossScaleRange(Panel):
-    """Least and greatest loss scale of each lane."""
+    """Minimum and maximum loss scale of each lane, and their ratio."""
 
     PANEL_TITLE = "loss scales by lane"
     METRICS = ("scale spread",)
 
     def cache_key(self) -> Hashable:
-        """Changes with every sample."""
+        """Return a key that changes with every device sample."""
         return tuple(sample.seq for sample in self.state.devices.values())
 
     def preferred_height(self) -> int:
-        """A line for each lane."""
+        """Return the number of lanes."""
         return max(len(self.state.devices), 1)
 
-    def draw_lines(self, size: Size) -> list[Line]:  # noqa: ARG002 (short lines)
-        """A line for each lane."""
+    def draw_lines(self, size: Size) -> list[Line]:  # noqa: ARG002 (signature of Panel)
+        """Draw one line per lane."""
         lines: list[Line] = []
         limit = math.log2(MAX_SCALE_RATIO)
         for name, sample in self.state.devices.items():
@@ -127,182 +203,115 @@ class LossScaleRange(Panel):
                 scale_cell(sample.scale_max)
             ).append(" ")
             if sample.scale_min and sample.scale_max:
-                apart = math.log2(sample.scale_max / sample.scale_min)
-                line.append(f"×{format_power(apart)}", "warning" if apart > limit else "normal").append(
+                halvings = math.log2(sample.scale_max / sample.scale_min)
+                line.append(f"×{format_power(halvings)}", "warning" if halvings > limit else "normal").append(
                     f" (≤ {format_power(limit)})", "dim"
                 )
             lines.append(line)
-        return lines or [self.line().append(" no sample yet", "dim")]
+        return lines or [self.line().append(" no device sample yet", "dim")]
 
 
 class NonFiniteList(Panel):
-    """Every quantity that was ever NaN or infinite: how often, and when first; those that share all that in one row."""
+    """Quantities that were NaN or infinite: how often, and when first. Those with equal counts and time share a row."""
 
-    PANEL_TITLE = "not finite ─ since the run began"
+    PANEL_TITLE = "non-finite values ─ whole run"
     METRICS = ("not finite",)
 
     def draw_lines(self, size: Size) -> list[Line]:
-        """The newest first; what has no room for all of it ends in an ellipsis, and each has a line."""
-        bad = self.state.vitals.bad
-        if not bad:
-            return [self.line().append(" every recorded value was finite", "dim")] if self.state.started else []
-        self.panel_subtitle = pluralise(len(bad), "quantity", "quantities")
+        """Draw the rows, latest first. Each has at least one line; a text that does not fit ends in an ellipsis."""
+        non_finite = self.state.vitals.bad
+        if not non_finite:
+            return [self.line().append(" all recorded values are finite", "dim")] if self.state.started else []
+        self.panel_subtitle = pluralise(len(non_finite), "quantity", "quantities")
         lines = [self.line().append("   NaN   inf  first at", "head")]
-        together: dict[tuple[object, ...], list[str]] = {}
-        for name, count in sorted(bad.items(), key=lambda item: -item[1].last_seq):
-            same = (count.nan, count.inf, count.first_round, count.first_step, count.env)
-            together.setdefault(same, []).append(strip_control(name))
-        room = max(size.width - _INDENT, 8)
-        spare = max(size.height - len(lines) - len(together), 0)
-        for (nan, inf, round_, step, _), names in together.items():
-            rows = wrap(_one_sentence(names), room, max_lines=1 + spare, placeholder=" …")
+        names_by_count: dict[tuple[object, ...], list[str]] = {}
+        for name, count in sorted(non_finite.items(), key=lambda item: -item[1].last_seq):
+            key = (count.nan, count.inf, count.first_round, count.first_step, count.env)
+            names_by_count.setdefault(key, []).append(strip_control(name))
+        text_width = max(size.width - _QUANTITY_COLUMN, _MIN_QUANTITY_COLS)
+        spare = max(size.height - len(lines) - len(names_by_count), 0)
+        for (nan, inf, round_, step, _), names in names_by_count.items():
+            rows = wrap(_join_quantities(names), text_width, max_lines=1 + spare, placeholder=" …")
             spare -= len(rows) - 1
             line = self.line().append(f"{nan:>6}{inf:>6}  ", "bright")
             line.append(f"{round_}" if step is None else f"{round_}.{step}", "dim")
             for row in rows:
-                lines.append(line.pad_to(_INDENT).append(row))
+                lines.append(line.pad_to(_QUANTITY_COLUMN).append(row))
                 line = self.line()
         return lines
 
 
-def _one_sentence(names: list[str]) -> str:
-    """Quantities of one place, which is named once."""
-    place = names[0].partition(": ")[0] + ": "
-    return ", ".join([names[0], *(name.removeprefix(place) for name in names[1:])])
-
-
-SKIP_GLYPH = "↓"
-"""In a staircase: a step that lost a batch, for which the scale was halved."""
-OSCILLATION_GLYPH = "⇅"
-"""The scale grows only to fall again."""
-NORM_SHADES = ((0.01, "·"), (0.1, "░"), (1.0, "▒"), (10.0, "▓"))
-"""Of a gradient norm: the glyph below each bound."""
-_BOUNDS = (*(bound for bound, _ in NORM_SHADES), math.inf)
-_MORE, _UNSOUND = "█", "×"
-_GLYPHS = "".join(glyph for _, glyph in NORM_SHADES) + _MORE + _UNSOUND
-_ROLES = {_MORE: "warning", _UNSOUND: "bad"}
-_NOTABLE = re.compile(f"({_MORE}+|{_UNSOUND}+)")
-_FIXED_COLUMNS = 36
-"""Columns of all but staircase and heat map."""
+def steps_until_growth(started: RunStarted, env: EnvState) -> float | None:
+    """Return the number of steps without overflow until the loss scale doubles; None without loss scaling."""
+    step = env.stepped
+    if step is None or step.growth_tracker is None or not started.growth_interval or not started.batches:
+        return None
+    num_envs = started.lanes.count(env.lane) if started.config.get("scaler") == "device" else 1
+    return math.ceil((started.growth_interval - step.growth_tracker) / (started.batches * num_envs))
 
 
 class _Layout(NamedTuple):
-    """How the width is shared, and the exponents that the staircases span."""
+    """Column widths of the env table, and the range of exponents of its scale curves."""
 
-    owners: int
-    stairs: int
-    heat: int
+    num_owners: int
+    """Number of heat maps: of the host, and of the seed in each slot."""
+    scale_width: int
+    heat_map_width: int
+    """Width of one heat map."""
     low: float
     high: float
 
 
-def steps_until_growth(started: RunStarted, env: EnvState) -> float | None:
-    """Clean steps until the loss scale doubles; None without loss scaling."""
-    step = env.stepped
-    if step is None or step.growth_tracker is None or not started.growth_interval or not started.batches:
-        return None
-    sharing = started.lanes.count(env.lane) if started.config.get("scaler") == "device" else 1
-    return math.ceil((started.growth_interval - step.growth_tracker) / (started.batches * sharing))
-
-
-class LossScaleTable(EnvRowsPanel):
-    """A row per env."""
-
-    PANEL_TITLE = "numerics by env"
-    METRICS = ("loss scale", "lost", "growth", "ping-pong", "gradient norm")
-
-    def cache_key(self) -> Hashable:
-        """The state, and where the cursor is."""
-        return self.state.seq, self.view.selected_env
-
-    def draw_lines(self, size: Size) -> list[Line] | list[Row]:
-        """The heading, and the rows in sight."""
-        started, width = self.state.started, size.width
-        if started is None:
-            return []
-        owners = ["host", *started.slots]
-        vitals = self.state.vitals.envs
-        spare = max(width - _FIXED_COLUMNS, 0)
-        scaled = any(env.scales for env in vitals.values())
-        heat = max((spare * 3 // 5 if scaled else spare) // len(owners) - 1, 0)
-        heat = min(heat, started.steps, MAX_STEPS)
-        stairs = min(spare - (heat + 1) * len(owners), 80) if scaled else 0
-        shown = self.visible_rows(range(len(self.state.envs)), max(size.height - 1, 1))
-        self.panel_subtitle = (
-            "|g|  " + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in NORM_SHADES) + f"  {_MORE} more"
-        )
-        layout = _Layout(len(owners), stairs, heat, *_extent(list(vitals.values())))
-        worst = worst_severity_by_env(self.state)
-        rows = [self._heading(owners, layout).row(width)]
-        for index in shown:
-            env, here, severity = self.state.envs[index], index == self.view.selected_env, worst.get(index)
-            draw = partial(self._row, env, started, layout, severity, here=here)
-            rows.append(self.cached_row(env, width, draw, layout, severity, here))
-        self.draw_scroll_arrows(rows, width)
-        return rows
-
-    def _heading(self, owners: Sequence[str], layout: _Layout) -> Line:
-        level, stairs = (layout.high - layout.low) / 7, layout.stairs
-        line = self.line().append("env  scale lost % grows in      |g|", "head").pad_to(_FIXED_COLUMNS)
-        names = (f"scale by step, {level:.2g} halving{'' if level == 1 else 's'} a level", "scale by step", "scale")
-        line.append_fitted(next((name for name in names if len(name) <= stairs), ""), stairs, "head")
-        for owner in owners:
-            line.append(" ").append_fitted(strip_control(owner), layout.heat, "head")
-        return line
-
-    def _row(self, env: EnvState, started: RunStarted, layout: _Layout, severity: str | None, *, here: bool) -> Line:
-        line = Line(self.view.palette, selected=here).append("▸" if here else " ", "key")
-        line.append(f"{env.env:02d}", "bright" if here else "dim")
-        line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(5)
-        step, vitals = env.stepped, self.state.vitals.envs.get(env.env)
-        line.append_cell(scale_cell(step.loss_scale if step else None)).append(" ")
-        scaled = step is not None and step.loss_scale is not None
-        total = vitals.steps * started.batches if vitals and started.batches else 0
-        line.append_cell(percent_cell(vitals.lost / total if vitals and total and scaled else None), "dim").append(" ")
-        left = steps_until_growth(started, env)
-        line.append("–" if left is None else f"{left:>4.0f} steps", "absent" if left is None else "dim").pad_to(28)
-        pong = vitals is not None and vitals.num_oscillations >= MAX_SCALE_OSCILLATIONS
-        line.append(OSCILLATION_GLYPH if pong else " ", "warning" if pong else "normal")
-        line.append_cell(number_cell(step.grad_norm if step else None, 3, 2), "dim").pad_to(_FIXED_COLUMNS)
-        _draw_scales(line, vitals, layout)
-        _draw_norm_heatmap(line, vitals, layout, started.steps)
-        return line
-
-
-def _extent(envs: Sequence[EnvHealth]) -> tuple[float, float]:
-    """Exponents that the staircases span: eight levels, one for each, as long as no env is farther from the top."""
+def _exponent_range(envs: Sequence[EnvHealth]) -> tuple[float, float]:
+    """Return the range of exponents of the scale curves: at least one halving for each block character."""
     exponents = [math.log2(scale) for env in envs for _, scale in env.scales if scale > 0 and math.isfinite(scale)]
     if not exponents:
-        return 0.0, 7.0
+        return 0.0, float(_SCALE_LEVELS)
     high = max(exponents)
-    return min(*exponents, high - 7), high
+    return min(*exponents, high - _SCALE_LEVELS), high
 
 
-def _draw_scales(line: Line, vitals: EnvHealth | None, layout: _Layout) -> None:
-    """The course of the loss scale, and the steps that lost a batch."""
-    if layout.stairs <= 0:
+def _draw_scales(line: Line, health: EnvHealth | None, layout: _Layout) -> None:
+    """Append the curve of the loss scale, with a glyph for each step with skipped batches."""
+    if layout.scale_width <= 0:
         return
-    end = line.width + layout.stairs
-    if vitals is not None:
-        steps, lost = vitals.recent_scales(layout.stairs), vitals.recent_skips(layout.stairs)
-        level = {scale: sparkline([scale_exponent(scale)], layout.low, layout.high) for scale in set(steps)}
-        stairs, start = "".join([level[scale] for scale in steps]), 0
-        for place in sorted(lost):
-            line.append(stairs[start:place], "spark").append(SKIP_GLYPH, "warning")
-            start = place + 1
-        line.append(stairs[start:], "spark")
+    end = line.width + layout.scale_width
+    if health is not None:
+        scales, skips = health.recent_scales(layout.scale_width), health.recent_skips(layout.scale_width)
+        block = {scale: sparkline([scale_exponent(scale)], layout.low, layout.high) for scale in set(scales)}
+        curve, start = "".join([block[scale] for scale in scales]), 0
+        for step in sorted(skips):
+            line.append(curve[start:step], "spark").append(SKIP_GLYPH, "warning")
+            start = step + 1
+        line.append(curve[start:], "spark")
     line.pad_to(end)
 
 
-def _draw_norm_heatmap(line: Line, vitals: EnvHealth | None, layout: _Layout, steps: int) -> None:
-    """Gradient norms of this episode, of the host and the seed in each slot, a place per step."""
-    episode = sample_to_width(vitals.episode if vitals is not None else [], min(steps, MAX_STEPS), layout.heat)
-    known = [vital for vital in episode if vital is not None]
-    for owner in range(layout.owners):
-        norms = [vital.slots[owner - 1] if owner else vital.grad_norm for vital in known]
-        # No bound is above a norm that is not finite.
+def _draw_norm_heatmap(line: Line, health: EnvHealth | None, layout: _Layout, steps: int) -> None:
+    """Append the gradient norms of this episode by step, for the host and the seed in each slot."""
+    episode = health.episode if health is not None else []
+    columns = sample_to_width(episode, min(steps, MAX_STEPS), layout.heat_map_width)
+    known = [step for step in columns if step is not None]
+    for owner in range(layout.num_owners):
+        norms = [step.slots[owner - 1] if owner else step.grad_norm for step in known]
+        # No bound is above NaN or infinity, so bisect_right returns the index of the last glyph.
         glyphs = "".join([" " if norm is None else _GLYPHS[bisect_right(_BOUNDS, norm)] for norm in norms])
         line.append(" ")
-        for run in _NOTABLE.split(glyphs):
-            line.append(run, _ROLES.get(run[:1], "spark"))
-        line.append(" " * (len(episode) - len(known)))
+        for run in _HIGHLIGHTED.split(glyphs):
+            line.append(run, _GLYPH_ROLES.get(run[:1], "spark"))
+        line.append(" " * (len(columns) - len(known)))
+
+
+def _exponent_axis(exponents: list[float], rows: int) -> Axis:
+    """Return an axis that contains all exponents, with labels as powers of two, at least two rows apart."""
+    low, high = math.floor(min(exponents)) - 1, math.ceil(max(exponents)) + 1
+    fitting = (spacing for spacing in _TICK_SPACINGS if (-(-high // spacing) - low // spacing) * 2 <= rows)
+    spacing = next(fitting, _TICK_SPACINGS[-1])
+    ticks = [tick * spacing for tick in range(low // spacing, -(-high // spacing) + 1)]
+    return Axis(ticks[0], ticks[-1], [(tick, format_power(tick)) for tick in ticks])
+
+
+def _join_quantities(names: list[str]) -> str:
+    """Join quantities of one env, lane or head, whose name is written only once."""
+    prefix = names[0].partition(": ")[0] + ": "
+    return ", ".join([names[0], *(name.removeprefix(prefix) for name in names[1:])])
