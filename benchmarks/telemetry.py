@@ -84,7 +84,7 @@ def measure_writing(count: int, directory: Path) -> Iterator[tuple[str, str]]:
     n = len(run)
     steps = [event for event in run if isinstance(event, ev.EnvStepped)]
     size = statistics.fmean(len(encode_json(event)) for event in steps[:2000])
-    yield "events", f"{n:,}, of which {len(steps):,} EnvStepped of {size:.0f} bytes"
+    yield "events", f"{n:,}, including {len(steps):,} EnvStepped of {size:.0f} bytes"
 
     yield "emit, to a queue (≤ 5)", f"{seconds(lambda: emit(run)) / n * 1e6:.2f} µs an event"
     yield "fold (≥ 200,000)", f"{n / seconds(lambda: fold(run)):,.0f} events/s"
@@ -93,7 +93,7 @@ def measure_writing(count: int, directory: Path) -> Iterator[tuple[str, str]]:
     yield "record, to disk (≥ 200,000)", f"{statistics.median(rates):,.0f} events/s, median of {TURNS} times {FEW:,}"
     recorder = Recorder(directory)
     yield "record all, out of memory", f"{n / seconds(lambda: record(run, recorder)):,.0f} events/s"
-    yield "pack what is left", f"{seconds(recorder.close):.2f} s"
+    yield "pack the last segment", f"{seconds(recorder.close):.2f} s"
     packed = sum(path.stat().st_size for path in directory.iterdir())
     yield "size on disk (≤ 80)", f"{packed / n:.0f} bytes an event, {packed / len(steps):.0f} an EnvStepped"
 

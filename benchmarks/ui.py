@@ -71,7 +71,7 @@ def measure(envs: int, width: int, height: int, place: str) -> float:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
             os.environ.update(TERM="xterm-256color", COLUMNS=str(width), LINES=str(height))
             source = FedSource(envs)
-            MeasuredApp(source, theme=DEFAULT_THEME, place=place).run()
+            MeasuredApp(source, theme=DEFAULT_THEME, initial_view=place).run()
             Path(answer.name).write_text(str(source.per_refresh))
             os._exit(0)
         while True:

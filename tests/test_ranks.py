@@ -60,7 +60,7 @@ def test_first_rank_result_or_error_reaches_all() -> None:
         return done, str(caught.value)
 
     def fail(rank: int) -> None:
-        raise OSError("disk full" if rank == 0 else "nobody asked this rank")
+        raise OSError("disk full" if rank == 0 else "the function ran on this rank")
 
     assert together(3, attempt) == [(10, "disk full")] * 3
 
