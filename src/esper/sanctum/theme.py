@@ -21,8 +21,6 @@ from esper.domain import Stage
 from esper.formatting import suggest
 
 DEFAULT_THEME = "sanctum-dark"
-
-
 _SERIES = {
     True: ("#56b4e9", "#2fbf8f", "#cc79a7", "#d9cf5b", "#8f9cf0", "#e69f00", "#9aa4ad", "#e0734a"),
     False: ("#0072b2", "#007a58", "#a84c80", "#857a00", "#4a55b8", "#a86f00", "#5c666f", "#b8480f"),
@@ -31,6 +29,83 @@ _SERIES = {
 
 From the palette of Okabe and Ito, which people with colour vision deficiency can also tell apart.
 """
+
+BLACK, RED, GREEN, BROWN = "#000000", "#aa0000", "#00aa00", "#aa5500"
+BLUE, MAGENTA, CYAN, WHITE = "#0000aa", "#aa00aa", "#00aaaa", "#aaaaaa"
+GREY, BRIGHT_RED, BRIGHT_GREEN, YELLOW = "#555555", "#ff5555", "#55ff55", "#ffff55"
+BRIGHT_BLUE, BRIGHT_MAGENTA, BRIGHT_CYAN, BRIGHT_WHITE = "#5555ff", "#ff55ff", "#55ffff", "#ffffff"
+"""The 16 colours of a VGA text console."""
+
+
+class Ansi16Palette(NamedTuple):
+    """Colours of a theme on a 16-colour terminal, which cannot show blended colours."""
+
+    file: dict[str, object]
+    """Content of a theme file."""
+    series: tuple[str, ...]
+    """Colours of the curves of a chart and of the areas below them."""
+    ranks: tuple[str, str, str, str, str]
+    """Colours of a ranking, from the worst to the best."""
+    sparkline: str
+
+
+ANSI16_DARK = Ansi16Palette(
+    file={
+        "dark": True,
+        "background": BLACK,
+        "surface": BLACK,
+        "panel": BLUE,
+        "foreground": WHITE,
+        "primary": BRIGHT_CYAN,
+        "secondary": CYAN,
+        "accent": BRIGHT_CYAN,
+        # Grey is almost invisible in some terminal colour schemes: no text uses it.
+        "text": {"bright": BRIGHT_WHITE, "normal": WHITE, "dim": WHITE, "faint": WHITE},
+        "stages": {
+            "dormant": WHITE,
+            "germinated": BRIGHT_WHITE,
+            "training": BRIGHT_BLUE,
+            "blending": BRIGHT_CYAN,
+            "probationary": BRIGHT_MAGENTA,
+            "fossilized": BRIGHT_GREEN,
+            "culled": BROWN,
+            "embargoed": WHITE,
+        },
+        "severities": {"info": GREEN, "warning": YELLOW, "error": BRIGHT_RED},
+        "variables": {"rule": GREY},
+    },
+    series=(BRIGHT_CYAN, BRIGHT_GREEN, BRIGHT_MAGENTA, YELLOW, BRIGHT_BLUE, BROWN, WHITE, BRIGHT_RED),
+    ranks=(YELLOW, BROWN, WHITE, CYAN, BRIGHT_CYAN),
+    sparkline=CYAN,
+)
+ANSI16_LIGHT = Ansi16Palette(
+    file={
+        "dark": False,
+        "background": BRIGHT_WHITE,
+        "surface": BRIGHT_WHITE,
+        "panel": BRIGHT_CYAN,
+        "foreground": BLACK,
+        "primary": BLUE,
+        "secondary": CYAN,
+        "accent": BLUE,
+        "text": {"bright": BLACK, "normal": BLACK, "dim": GREY, "faint": GREY},
+        "stages": {
+            "dormant": GREY,
+            "germinated": BLACK,
+            "training": BLUE,
+            "blending": CYAN,
+            "probationary": MAGENTA,
+            "fossilized": GREEN,
+            "culled": BROWN,
+            "embargoed": GREY,
+        },
+        "severities": {"info": GREEN, "warning": BROWN, "error": RED},
+        "variables": {"rule": WHITE},
+    },
+    series=(BLUE, GREEN, MAGENTA, BROWN, CYAN, RED, GREY, BLACK),
+    ranks=(RED, BROWN, GREY, CYAN, BLUE),
+    sparkline=CYAN,
+)
 
 
 class ThemeError(ValueError):
@@ -248,80 +323,3 @@ def _palette(name: str, file: ThemeFile, derived: _DerivedColours) -> Palette:
     )
     selected = Style(bgcolor=Color.parse(file.panel).rich_color)
     return Palette(name, styles, {role: style + selected for role, style in styles.items()}, theme)
-
-
-BLACK, RED, GREEN, BROWN = "#000000", "#aa0000", "#00aa00", "#aa5500"
-BLUE, MAGENTA, CYAN, WHITE = "#0000aa", "#aa00aa", "#00aaaa", "#aaaaaa"
-GREY, BRIGHT_RED, BRIGHT_GREEN, YELLOW = "#555555", "#ff5555", "#55ff55", "#ffff55"
-BRIGHT_BLUE, BRIGHT_MAGENTA, BRIGHT_CYAN, BRIGHT_WHITE = "#5555ff", "#ff55ff", "#55ffff", "#ffffff"
-
-
-class Ansi16Palette(NamedTuple):
-    """Colours of a theme on a 16-colour terminal, which cannot show blended colours."""
-
-    file: dict[str, object]
-    """Content of a theme file."""
-    series: tuple[str, ...]
-    """Colours of the curves of a chart and of the areas below them."""
-    ranks: tuple[str, str, str, str, str]
-    """Colours of a ranking, from the worst to the best."""
-    sparkline: str
-
-
-ANSI16_DARK = Ansi16Palette(
-    file={
-        "dark": True,
-        "background": BLACK,
-        "surface": BLACK,
-        "panel": BLUE,
-        "foreground": WHITE,
-        "primary": BRIGHT_CYAN,
-        "secondary": CYAN,
-        "accent": BRIGHT_CYAN,
-        # Grey is almost invisible in some terminal colour schemes: no text uses it.
-        "text": {"bright": BRIGHT_WHITE, "normal": WHITE, "dim": WHITE, "faint": WHITE},
-        "stages": {
-            "dormant": WHITE,
-            "germinated": BRIGHT_WHITE,
-            "training": BRIGHT_BLUE,
-            "blending": BRIGHT_CYAN,
-            "probationary": BRIGHT_MAGENTA,
-            "fossilized": BRIGHT_GREEN,
-            "culled": BROWN,
-            "embargoed": WHITE,
-        },
-        "severities": {"info": GREEN, "warning": YELLOW, "error": BRIGHT_RED},
-        "variables": {"rule": GREY},
-    },
-    series=(BRIGHT_CYAN, BRIGHT_GREEN, BRIGHT_MAGENTA, YELLOW, BRIGHT_BLUE, BROWN, WHITE, BRIGHT_RED),
-    ranks=(YELLOW, BROWN, WHITE, CYAN, BRIGHT_CYAN),
-    sparkline=CYAN,
-)
-ANSI16_LIGHT = Ansi16Palette(
-    file={
-        "dark": False,
-        "background": BRIGHT_WHITE,
-        "surface": BRIGHT_WHITE,
-        "panel": BRIGHT_CYAN,
-        "foreground": BLACK,
-        "primary": BLUE,
-        "secondary": CYAN,
-        "accent": BLUE,
-        "text": {"bright": BLACK, "normal": BLACK, "dim": GREY, "faint": GREY},
-        "stages": {
-            "dormant": GREY,
-            "germinated": BLACK,
-            "training": BLUE,
-            "blending": CYAN,
-            "probationary": MAGENTA,
-            "fossilized": GREEN,
-            "culled": BROWN,
-            "embargoed": GREY,
-        },
-        "severities": {"info": GREEN, "warning": BROWN, "error": RED},
-        "variables": {"rule": WHITE},
-    },
-    series=(BLUE, GREEN, MAGENTA, BROWN, CYAN, RED, GREY, BLACK),
-    ranks=(RED, BROWN, GREY, CYAN, BLUE),
-    sparkline=CYAN,
-)
