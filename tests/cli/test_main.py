@@ -240,7 +240,7 @@ def test_out_of_memory_is_one_sentence_with_a_remedy(
     directory = only_run(tmp_path).relative_to(tmp_path)
     assert capsys.readouterr().err == (
         "esper-sanctum: env 00 on cpu:0 ran out of memory: Tried to allocate 2.00 TiB.; "
-        f"--resume {directory} goes on at round 2, step 1\n"
+        f"--resume {directory} continues at round 2, step 1\n"
     )
     assert not (directory / "traceback.txt").exists()
 
@@ -260,7 +260,7 @@ def test_full_disk_at_the_end_is_one_sentence(
     directory = only_run(tmp_path).relative_to(tmp_path)
     assert capsys.readouterr().err == (
         f"esper-sanctum: the checkpoint cannot be written to {directory}: No space left on device; "
-        "there is no checkpoint yet: start it anew\n"
+        "no checkpoint was written; start the run again\n"
     )
 
 

@@ -119,7 +119,7 @@ def test_too_little_memory_is_refused_in_one_sentence(
     monkeypatch.chdir(tmp_path)
     assert main(["--no-tui", "--telemetry-dir", "runs"]) == 1
     _, errors = printed(capsys)
-    assert errors.startswith("esper-sanctum: setting the run up ran out of memory: ")
+    assert errors.startswith("esper-sanctum: set-up of the run ran out of memory: ")
     assert errors.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

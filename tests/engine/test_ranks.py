@@ -196,7 +196,7 @@ def test_failed_rank_ends_the_run_of_all(monkeypatch: pytest.MonkeyPatch, tmp_pa
         live.meeting.leave()
         ended = live.first.wait_for(ev.RunEnded)
         for rank in training:
-            with pytest.raises(RankLostError, match=r"there is no checkpoint yet: start it anew$"):
+            with pytest.raises(RankLostError, match=r"no checkpoint was written; start the run again$"):
                 rank.result()
     assert ended.outcome == "failed"
     assert str(ended.reason).startswith("rank 0 has lost another of the 2 ranks")

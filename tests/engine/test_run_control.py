@@ -117,7 +117,7 @@ def test_fault_without_user_loses_at_most_the_round(tmp_path: Path, monkeypatch:
     state = failed.finish()
     assert state.status == "failed"
     assert failed.failure is not None
-    assert failed.failure.endswith("goes on at round 2, step 1")
+    assert failed.failure.endswith("continues at round 2, step 1")
     (saved,) = state.checkpoints
     assert (saved.origin, saved.round, saved.step) == ("fault", 1, 4)
     episodes = read_checkpoint(Path(saved.path)).state["episodes"]
@@ -141,7 +141,7 @@ def test_leaving_a_failed_run_prints_how_to_resume(
     assert live.finish().status == "failed"
     assert live.failure == (
         "env 01 on cpu:0 ran out of memory: Tried to allocate 2.00 TiB.; "
-        f"--resume {live.run.directory} goes on at round 2, step 1"
+        f"--resume {live.run.directory} continues at round 2, step 1"
     )
     assert list_checkpoints(live.run.directory) == saved  # nothing of the half step
     assert set(threading.enumerate()) <= before
@@ -222,7 +222,7 @@ def test_fault_on_full_disk_can_be_saved_later(
     else:
         assert live.finish().status == "failed"
         assert live.failure is not None
-        assert live.failure.endswith("goes on at round 2, step 1")
+        assert live.failure.endswith("continues at round 2, step 1")
 
 
 def test_stop_on_full_disk_holds_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_stop_on_full_disk_holds_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     live = LiveRun(tmp_path, interactive=True).start_paused(2)
     full.set()
     live.control.put(RequestKind.STOP, "keyboard")
-    assert "No space left on device; make room and try again" in wait_for_fault(live)
+    assert "No space left on device; free some space and try again" in wait_for_fault(live)
     full.clear()
     live.control.put(RequestKind.STOP, "keyboard")
     assert live.finish().status == "stopped"
@@ -262,7 +262,7 @@ def test_failed_recording_holds_the_run_without_loss(tmp_path: Path, monkeypatch
     assert "No space left on device" in reason
     assert recorded(live.run.directory)  # what is there is valid
     live.control.put(RequestKind.RESUME, "test")
-    assert "goes on by itself" in (live.wait_for(ev.ControlRequested).ignored or "")
+    assert "resumes by itself" in (live.wait_for(ev.ControlRequested).ignored or "")
     full.clear()
     assert live.wait_for(ev.Resumed).origin == "engine"
     assert live.finish().status == "done"
@@ -336,9 +336,9 @@ def test_restore_accepts_only_checkpoints_of_the_run(tmp_path: Path) -> None:
     loop.symlink_to(loop)
     live = LiveRun(tmp_path, checkpoint_every=0).start_paused(1)
     for path, refusal in (
-        (str(other), f"{other} is not of this run, but of {other.parent.parent}"),
-        (str(loop), "is no checkpoint: Symlink loop"),
-        ("round\0", "'round\\x00' is no checkpoint: embedded null byte"),
+        (str(other), f"{other} belongs to {other.parent.parent}, not to this run"),
+        (str(loop), "is not a checkpoint: Symlink loop"),
+        ("round\0", "'round\\x00' is not a checkpoint: embedded null byte"),
     ):
         live.control.put(RequestKind.RESTORE, "test", path)
         assert refusal in live.wait_for(ev.Logged).text
@@ -361,7 +361,7 @@ def test_fault_is_reported_despite_a_failing_resume_hint(
     live.control.put(RequestKind.STOP, "test")
     assert live.finish().status == "failed"
     assert live.failure is not None
-    told = f"2.00 TiB.; `esper-sanctum checkpoints {live.run.directory}` tells what there is to go on from: "
+    told = f"2.00 TiB.; list checkpoints to resume from with `esper-sanctum checkpoints {live.run.directory}`: "
     assert told in live.failure
 
 

@@ -109,7 +109,7 @@ def test_redundant_pause_and_resume_are_ignored(tmp_path: Path) -> None:
     assert [(request.kind, request.ignored) for request in requests] == [
         ("resume", "the run is not paused"),
         ("pause", None),
-        ("pause", "the run is paused already"),
+        ("pause", "the run is already paused"),
         ("resume", None),
     ]
 
@@ -290,7 +290,7 @@ def test_fault_in_a_lane_ends_the_run_with_its_reason(
     monkeypatch.setattr(Env, "apply_action", broken)
     before = set(threading.enumerate())
     live = LiveRun(tmp_path, devices=lanes)
-    with pytest.raises(RunFailedError, match=r"goes on at round 1, step 1$"):
+    with pytest.raises(RunFailedError, match=r"continues at round 1, step 1$"):
         live.run.train()
     assert set(threading.enumerate()) <= before
 

@@ -121,7 +121,7 @@ async def test_ignored_request_is_removed(run: StubRun) -> None:
             await until(pilot, lambda: "pausing…" in header(app))
             origin = source.session.control.origin
             assert origin is not None
-            ignored = "the run is paused already"
+            ignored = "the run is already paused"
             run.say(ev.ControlRequested(kind="pause", origin=origin, ignored=ignored))
             await until(pilot, lambda: "pausing…" not in header(app))
             assert source.state.log[-1].text == f"pause requested ({origin}), ignored: {ignored}"

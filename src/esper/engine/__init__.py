@@ -1,1 +1,1 @@
-"""The training engine: lanes, envs, the loop, checkpoints (Tolaria)."""
+"""The training engine: set-up of a run, the loop, run control, checkpoints and events."""

@@ -1,4 +1,4 @@
-"""Builds the policy that the configuration names."""
+"""Factory of the policy that the configuration names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from esper.policy.baselines import PLANT_INTERVAL_STEPS, PeriodicAgent, RandomAg
 from esper.policy.heuristic import HeuristicAgent
 from esper.ppo.agent import PPOAgent
 from esper.ranks import SINGLE_RANK, RankGroup
-from esper.seeding import make_generator as seeded
+from esper.seeding import make_generator
 
 
 def build_agent(config: Config, slots: int, blueprints: Sequence[str], ranks: RankGroup = SINGLE_RANK) -> Agent:
@@ -52,7 +52,7 @@ def build_ppo(
         config: Configuration of the run.
         slots: Number of slots of an env.
         blueprints: Names of the blueprints.
-        ranks: Ranks that share the envs, and learn together.
+        ranks: Ranks that share the envs and learn together.
         stochastic_heads: Sample every head; see `PPOAgent`.
 
     Raises:
@@ -65,7 +65,7 @@ def build_ppo(
         blueprints=blueprints,
         config=config.ppo,
         rounds=config.rounds,
-        generator=seeded(config.seed, "policy"),
+        generator=make_generator(config.seed, "policy"),
         stochastic_heads=stochastic_heads,
         ranks=ranks,
         device=resolve_policy_device(config.policy_device),

@@ -1,4 +1,4 @@
-"""Captures the training state in a checkpoint, and restores it."""
+"""Captures a trainer's state in a checkpoint and restores it."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ class RestoredCheckpoint(NamedTuple):
 
     checkpoint: Checkpoint
     telemetry: Keyframe
-    """As of then."""
+    """Telemetry state at the time of the checkpoint."""
     bytes: int
+    """Size on disk."""
     written: float
-    """Seconds since the epoch."""
+    """Time of writing, in seconds since the epoch."""
 
 
 class Checkpointer:
     """Writes and reads the checkpoints of one run.
 
     Args:
-        run: its directory.
-        keep: how many to keep.
+        run: Run directory.
+        keep: Number of checkpoints to keep.
     """
 
     def __init__(self, run: Path, keep: int) -> None:
@@ -55,38 +56,44 @@ class Checkpointer:
         self._stash: Checkpoint | None = None
 
     def save(self, training: TrainingState) -> tuple[Path, int, Checkpoint]:
-        """Write everything that the run needs to go on from here; its place, its size in bytes, and what it holds.
+        """Write a checkpoint of the current state.
 
-        Rank 0 writes, for all ranks: a checkpoint does not tell how many there were.
+        Rank 0 writes for all ranks; a checkpoint does not depend on the number of ranks.
+
+        Returns:
+            Path, size in bytes, and content of the checkpoint.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: The checkpoint cannot be written.
         """
         checkpoint = _checkpoint(training, _gather_state(_capture(training), training.ranks))
         return self._path(checkpoint), training.ranks.run_on_rank0(lambda: self._write(checkpoint)), checkpoint
 
     def stash(self, training: TrainingState) -> None:
-        """Keep in memory what a checkpoint of now would hold: a fault leaves a state that is not worth saving.
+        """Stash a CPU copy of the current state, because a fault leaves the live state inconsistent.
 
-        For a rank that is alone: what it has is all that there is.
+        Single-rank runs only.
         """
         now = _capture(training)
-        kept = {name: value.to("cpu", copy=True) for name, value in now.tensors.items()}
-        self._stash = _checkpoint(training, now._replace(tensors=kept))
+        copies = {name: value.to("cpu", copy=True) for name, value in now.tensors.items()}
+        self._stash = _checkpoint(training, now._replace(tensors=copies))
 
     def save_stash(self) -> tuple[Path, int, Checkpoint] | None:
-        """Write what was remembered, unless nothing was or a checkpoint as late is there.
+        """Write the stash, unless there is none or a checkpoint at least as recent exists.
+
+        Returns:
+            Path, size in bytes, and content of the checkpoint; None if none was written.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: The checkpoint cannot be written.
         """
-        sound = self._stash
-        if sound is None:
+        stash = self._stash
+        if stash is None:
             return None
         with _as_checkpoint_error(f"the checkpoints in {self.directory} cannot be listed"):
-            if any(step_number_of(path) >= sound.step_number for path in list_checkpoints(self.directory)):
+            if any(step_number_of(path) >= stash.step_number for path in list_checkpoints(self.directory)):
                 return None
-        return self._path(sound), self._write(sound), sound
+        return self._path(stash), self._write(stash), stash
 
     def _path(self, checkpoint: Checkpoint) -> Path:
         return checkpoint_path(self.directory, *checkpoint.step_number)
@@ -97,10 +104,10 @@ class Checkpointer:
             return write_checkpoint(self._path(checkpoint), checkpoint)
 
     def prune(self, ranks: RankGroup) -> None:
-        """Remove the checkpoints of which there are too many.
+        """Remove all but the newest checkpoints, keeping as many as configured.
 
         Raises:
-            CheckpointError: they cannot be removed.
+            CheckpointError: A checkpoint cannot be removed.
         """
         with _as_checkpoint_error(f"older checkpoints cannot be removed from {self.directory}"):
             ranks.run_on_rank0(lambda: prune_checkpoints(self.directory, self._keep))
@@ -109,7 +116,7 @@ class Checkpointer:
         """Move the checkpoints that are later than the current step to `undone/`.
 
         Raises:
-            CheckpointError: they cannot be moved.
+            CheckpointError: A checkpoint cannot be moved.
         """
         now = training.step_number
         with _as_checkpoint_error(f"later checkpoints cannot be set aside in {self.directory}"):
@@ -119,8 +126,8 @@ class Checkpointer:
         """Restore the training state from a checkpoint.
 
         Raises:
-            CheckpointError: the checkpoint is damaged, of another run, or does not fit this version of the program; the
-                training state is then unchanged.
+            CheckpointError: The checkpoint is damaged, belongs to another run, or does not fit this version of the
+                program; the training state is then unchanged.
         """
         ranks = training.ranks
         saved = ranks.run_on_rank0(lambda: self._read_from_this_run(path))
@@ -139,31 +146,31 @@ class Checkpointer:
         if keyframe is None or misfits:
             _install(training, before)
             raise CheckpointError(f"{path} does not fit this version of the program: {misfits[0]}")
-        self._stash = None  # it may be of a future that will not be
+        self._stash = None  # it may be from later than the restored checkpoint
         return RestoredCheckpoint(saved, keyframe, size, written)
 
     def _read_from_this_run(self, path: Path) -> Checkpoint:
-        """Read what is of this run: a viewer may ask for any path. Raises CheckpointError."""
+        """Read a checkpoint of this run; refuse others, since a viewer may send any path. Raises CheckpointError."""
         try:
             run = run_directory_of(path)
-        except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a character that no path has
-            raise CheckpointError(f"{str(path)!r} is no checkpoint: {error}") from None
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a character that is invalid in paths
+            raise CheckpointError(f"{str(path)!r} is not a checkpoint: {error}") from None
         if run != self.directory.resolve():
-            raise CheckpointError(f"{path} is not of this run, but of {run}")
+            raise CheckpointError(f"{path} belongs to {run}, not to this run")
         return read_checkpoint(path)
 
 
 @contextmanager
-def _as_checkpoint_error(what: str) -> Iterator[None]:
-    """Raises CheckpointError, with what the system says, in place of OSError."""
+def _as_checkpoint_error(problem: str) -> Iterator[None]:
+    """Raise CheckpointError with the message of the operating system in place of OSError."""
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"{what}: {error.strerror or error}") from error
+        raise CheckpointError(f"{problem}: {error.strerror or error}") from error
 
 
 def _checkpoint(training: TrainingState, now: _TrainerState) -> Checkpoint:
-    """Of all ranks, which are at `now`; with its tensors, not copies of them."""
+    """Return the checkpoint of a state. It holds the tensors of `now` themselves, not copies."""
     return Checkpoint(
         config=training.config,
         round=now.round,
@@ -175,7 +182,7 @@ def _checkpoint(training: TrainingState, now: _TrainerState) -> Checkpoint:
 
 
 class _TrainerState(NamedTuple):
-    """Position of a run, and everything that its next step depends on."""
+    """Position of a run and all state that its next step depends on."""
 
     round: int
     step: int
@@ -184,7 +191,7 @@ class _TrainerState(NamedTuple):
 
 
 def _capture(training: TrainingState) -> _TrainerState:
-    """The tensors are the live ones: the next step changes them."""
+    """Return the state of this rank. The tensors are the live ones: the next step changes them."""
     tensors = {f"agent.{name}": value for name, value in training.agent.state_tensors(training.ranks).items()}
     for episode in training.episodes:
         prefix = f"env.{episode.env.index}."
@@ -200,37 +207,37 @@ def _capture(training: TrainingState) -> _TrainerState:
 
 
 def _load(training: TrainingState, saved: Checkpoint) -> Keyframe:
-    """Set the state of this rank from a checkpoint. Return the telemetry state of that time."""
+    """Set the state of this rank from a checkpoint. Return the telemetry state saved with it."""
     keyframe = make_decoder(Keyframe).decode(saved.telemetry)
     keyframe.decode_state()
     _install(training, _TrainerState(saved.round, saved.step, _local_state(saved.state, training.ranks), saved.tensors))
     return keyframe
 
 
-def _gather_state(own: _TrainerState, ranks: RankGroup) -> _TrainerState:
-    """The positions of all ranks as one: that of a rank alone with all the envs. Its own tensors are the live ones."""
-    of_envs = {name: value.cpu() for name, value in own.tensors.items() if name.startswith("env.")}
-    parts = ranks.all_gather_object((of_envs, own.state))
-    tensors = dict(own.tensors)
+def _gather_state(local: _TrainerState, ranks: RankGroup) -> _TrainerState:
+    """Merge the states of all ranks into that of a single rank with all envs. Local tensors are the live ones."""
+    env_tensors = {name: value.cpu() for name, value in local.tensors.items() if name.startswith("env.")}
+    parts = ranks.all_gather_object((env_tensors, local.state))
+    tensors = dict(local.tensors)
     for named, _ in parts:
         tensors |= named
     state: dict[str, Any] = {}
-    for key, value in own.state.items():
-        shares = [part[key] for _, part in parts]
+    for key, value in local.state.items():
+        values = [part[key] for _, part in parts]
         if isinstance(value, list):
-            state[key] = [item for share in shares for item in share]
+            state[key] = [item for value_of_rank in values for item in value_of_rank]
         else:
-            state[key] = {env: kept for share in shares for env, kept in share.items()}
-    return own._replace(state=state, tensors=tensors)
+            state[key] = {env: item for value_of_rank in values for env, item in value_of_rank.items()}
+    return local._replace(state=state, tensors=tensors)
 
 
 def _local_state(state: Mapping[str, Any], ranks: RankGroup) -> dict[str, Any]:
-    """Of the state of all envs, in lists or by number, that of a rank's own."""
+    """Return the part of a state that belongs to the envs of this rank. Values are lists or keyed by env index."""
     owned = ranks.env_range(len(state["episodes"]))
     return {
         key: value[owned.start : owned.stop]
         if isinstance(value, list)
-        else {env: kept for env, kept in value.items() if int(env) in owned}
+        else {env: item for env, item in value.items() if int(env) in owned}
         for key, value in state.items()
     }
 

@@ -1,4 +1,4 @@
-"""One env's episode as its policy and its reward see it: what the engine keeps beside the network."""
+"""Per-episode state of one env: observation view, reward, gates, and last good state."""
 
 from __future__ import annotations
 
@@ -31,22 +31,27 @@ _VIEW_FIELDS = (
 
 
 class StepOutcome(NamedTuple):
-    """What a step came to."""
+    """Result of one step of one env."""
 
     reward_parts: dict[str, float]
     """Components of the reward."""
     breakdown: Breakdown | None = None
-    """Why the env was taken back, if it was."""
+    """Reason for the rollback; None without one."""
     removed: Sequence[StageTransition] = ()
-    """The seeds that it lost by that."""
+    """Transitions of the seeds that the rollback removed."""
 
 
 class Episode:
-    """The view of an env, its reward, and the sums that its end reports.
+    """The view of an env, its reward, and the totals reported at the end of the episode.
 
     Args:
-        env: whose episode it is.
-        config: of the run.
+        env: Env that plays the episode.
+        config: Configuration of the run.
+
+    Attributes:
+        view: State of the env that policies may read.
+        episode_return: Sum of the rewards so far.
+        culled: Number of seeds culled so far.
     """
 
     def __init__(self, env: Env, config: Config) -> None:
@@ -60,7 +65,7 @@ class Episode:
         self.begin(math.nan, math.nan)
 
     def begin(self, loss: float, accuracy: float) -> None:
-        """A fresh host was measured."""
+        """Start an episode with a fresh host, given its validation loss and accuracy."""
         self.view = EnvStatus(
             env=self.env.index,
             slots=self.env.network.slots,
@@ -73,15 +78,15 @@ class Episode:
         self.episode_return = 0.0
         self.culled = 0
         self.gate_refusals: dict[int, tuple[str, ...]] = {}
-        """By slot that a gate holds back: the gate, and names of the checks that it failed on."""
+        """Gate and names of the failed checks, keyed by the index of each slot that a gate holds back."""
         self.inactive = False
-        """The governor took the env back: it sits out the rest of the round."""
+        """True after a rollback: the env waits for the next round."""
         self.unhealthy_steps = 0
-        """Steps in a row, up to the last, in which something was wrong: what was last good is from before them."""
+        """Number of consecutive unhealthy steps up to now; the last good state is from before them."""
         self.last_good.save()
 
     def record_step(self, action: Action, epoch: EnvEpoch) -> StepOutcome:
-        """Take in a step. An env that broke down in it goes back to what was good, and its episode ends."""
+        """Record a step. An env that broke down is rolled back to its last good state, and its episode ends."""
         measured = epoch.measured
         view, network = self.view, self.env.network
         view.step += 1
@@ -91,33 +96,36 @@ class Episode:
         view.parameter_ratio = network.parameter_ratio
         view.rent = rent_cost(network.parameter_ratio, network.host_parameter_count, self._weights)
         view.last_op, view.last_moved = action.op, bool(epoch.moves)
-        gains = (gain for gain, _ in measured.contributions.values())
-        panic = find_non_finite(measured)
-        wrong = panic or find_collapse(view)
-        self.unhealthy_steps = self.unhealthy_steps + 1 if wrong else 0
+        contributions = (contribution for contribution, _ in measured.contributions.values())
+        breakdown = find_non_finite(measured)
+        symptom = breakdown or find_collapse(view)
+        self.unhealthy_steps = self.unhealthy_steps + 1 if symptom else 0
         if self.unhealthy_steps == COLLAPSE_STEPS:
-            panic = wrong
-        phi = contribution_potential(gains) if self._measured else None
+            breakdown = symptom
+        phi = contribution_potential(contributions) if self._measured else None
         is_op = action.op != Op.WAIT
-        parts = self.reward.step(measured.accuracy, phi, view.rent, is_op=is_op, is_breakdown=panic is not None)
+        parts = self.reward.step(measured.accuracy, phi, view.rent, is_op=is_op, is_breakdown=breakdown is not None)
         self.episode_return += sum(parts.values())
         if not self.unhealthy_steps:
             self.last_good.save()
-        if panic is None:
+        if breakdown is None:
             return StepOutcome(parts)
         self.inactive = True
         removed = self.last_good.rollback()
         del view.losses[-self.unhealthy_steps :], view.accuracies[-self.unhealthy_steps :]
         self.unhealthy_steps = 0
         self.update_parameter_ratio()
-        return StepOutcome(parts, panic, removed)
+        return StepOutcome(parts, breakdown, removed)
 
     def update_parameter_ratio(self) -> None:
-        """Seeds may have left: an env that is taken back, or with the end of the epoch."""
+        """Update the parameter ratio of the view after seeds may have been removed, by a rollback or a tick."""
         self.view.parameter_ratio = self.env.network.parameter_ratio
 
     def changed_gate(self, index: int) -> GateResult | None:
-        """What the next gate of a slot says, if it has begun to hold the seed back, for another reason, or no more."""
+        """Return the result of the slot's next gate if it changed; otherwise None.
+
+        It has changed if the gate now refuses, refuses for another reason, or passes again.
+        """
         result = self.env.network.slots[index].check_next_gate()
         before = self.gate_refusals.pop(index, None)
         if result is None:
@@ -128,9 +136,9 @@ class Episode:
         return result if now != before else None
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint. Its keys are part of the checkpoint format."""
         return {
-            "view": {name: copy(getattr(self.view, name)) for name in _VIEW_FIELDS},  # its lists go on growing
+            "view": {name: copy(getattr(self.view, name)) for name in _VIEW_FIELDS},  # the lists keep growing
             "reward": self.reward.state_dict(),
             "episode_return": self.episode_return,
             "culled": self.culled,
@@ -141,7 +149,7 @@ class Episode:
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Continue from a snapshot. The weights of the seeds that it builds are for the checkpoint's tensors."""
+        """Restore a state dict. Builds the seeds; the caller loads their weights from the tensors of the checkpoint."""
         for slot, state in zip(self.env.network.slots, saved["slots"], strict=True):
             slot.load_lifecycle_state(state)
         self.env.slot_optimizers.clear()
@@ -157,6 +165,6 @@ class Episode:
 
 
 def revalidate(pool: EnvPool, episodes: Sequence[Episode]) -> None:
-    """Measure envs that were taken back: without the seeds that they lost they are not what they were then."""
-    for episode, (loss, accuracy) in zip(episodes, pool.validate([each.env for each in episodes]), strict=True):
+    """Re-validate envs after a rollback, because the rollback removed seeds."""
+    for episode, (loss, accuracy) in zip(episodes, pool.validate([episode.env for episode in episodes]), strict=True):
         episode.view.losses[-1], episode.view.accuracies[-1] = loss, accuracy

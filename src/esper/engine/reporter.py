@@ -1,6 +1,6 @@
-"""Builds the telemetry events of the engine, with memory by owner.
+"""Builders of the engine's telemetry events, and memory accounting: bytes of live tensors by owner.
 
-What a lane's worker has of an env is a copy, and counted once.
+The copy of an env in a worker process is not counted.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from esper.policy.agent import Agent, UpdateStats
 from esper.telemetry import events as ev
 
 PROBABILITY_DECIMALS = 4
-"""Decimals of the probabilities: they are looked at, not reckoned with, and there are many of them."""
+"""Decimals of recorded probabilities: they are numerous and only displayed, never computed with."""
 
 
 def versions() -> dict[str, str]:
-    """Of what the numbers depend on."""
+    """Return the versions of everything that the results of a run depend on."""
     return {"esper-sanctum": VERSION, "python": platform.python_version(), "torch": str(torch.__version__)}
 
 
 def seed_moved(move: StageTransition, env: int, at: StepNumber) -> ev.SeedMoved:
-    """A transition."""
+    """Build the event of a stage transition."""
     return ev.SeedMoved(
         round=at.round,
         step=at.step,
@@ -49,7 +49,7 @@ def seed_moved(move: StageTransition, env: int, at: StepNumber) -> ev.SeedMoved:
 
 
 def rolled_back(outcome: StepOutcome, env: int, at: StepNumber) -> ev.GovernorRolledBack:
-    """What the governor did."""
+    """Build the event of a rollback."""
     assert outcome.breakdown is not None
     reason, value, threshold = outcome.breakdown
     return ev.GovernorRolledBack(
@@ -65,36 +65,40 @@ def rolled_back(outcome: StepOutcome, env: int, at: StepNumber) -> ev.GovernorRo
 
 
 def gate_changed(result: GateResult, slot: str, env: int, at: StepNumber) -> ev.GateRefused | ev.GateOpened:
-    """A gate that holds a seed back, or does so no more."""
+    """Build the event of a gate that refuses a seed, or passes again."""
     kind = ev.GateOpened if result.passed else ev.GateRefused
     checks = [ev.GateCheck(name=c.name, passed=c.passed, value=c.value, threshold=c.threshold) for c in result.checks]
     return kind(round=at.round, step=at.step, env=env, slot=slot, gate=result.gate, checks=checks)
 
 
 def env_stepped(
-    episode: Episode, choice: Decision, measured: EpochResult, parts: dict[str, float], at: StepNumber
+    episode: Episode, decision: Decision, measured: EpochResult, parts: dict[str, float], at: StepNumber
 ) -> ev.EnvStepped:
-    """A step of one env."""
-    op = Op(choice.action.op)
+    """Build the event of a step of one env."""
+    op = Op(decision.action.op)
     slots = episode.env.network.slots
-    probabilities = choice.op_probabilities or {}
-    told = {name: round(part, 5) for name, part in parts.items()}  # decimals, not digits: they are to sum up
+    probabilities = decision.op_probabilities or {}
+    rounded_parts = {
+        name: round(part, 5) for name, part in parts.items()
+    }  # decimals, so that they add up to the reward
     return ev.EnvStepped(
         round=at.round,
         step=at.step,
         env=episode.env.index,
         op=op.label,
-        target=slots[choice.action.slot].name if "slot" in HEADS_BY_OP[op] else None,
+        target=slots[decision.action.slot].name if "slot" in HEADS_BY_OP[op] else None,
         train_loss=_round_significant(measured.train_loss),
         train_accuracy=_round_significant(measured.train_accuracy),
         loss=_round_significant(measured.loss),
         accuracy=_round_significant(measured.accuracy),
-        reward=sum(told.values()),
-        reward_parts=told,
-        value=_round_significant(choice.value, 4),
+        reward=sum(rounded_parts.values()),
+        reward_parts=rounded_parts,
+        value=_round_significant(decision.value, 4),
         op_probability=round(probabilities[op], PROBABILITY_DECIMALS) if op in probabilities else None,
-        op_probabilities={legal.label: round(share, PROBABILITY_DECIMALS) for legal, share in probabilities.items()},
-        decision=_decision(episode, choice),
+        op_probabilities={
+            legal.label: round(probability, PROBABILITY_DECIMALS) for legal, probability in probabilities.items()
+        },
+        decision=_decision(episode, decision),
         grad_norm=_round_significant(measured.grad_norm, 4),
         parameter_ratio=_round_significant(episode.view.parameter_ratio),
         loss_scale=measured.loss_scale,
@@ -105,14 +109,14 @@ def env_stepped(
     )
 
 
-def _decision(episode: Episode, choice: Decision) -> dict[str, ev.HeadChoice]:
-    """The heads after the op, in words."""
+def _decision(episode: Episode, decision: Decision) -> dict[str, ev.HeadChoice]:
+    """Return the choice of every used head except the op, in words."""
     names = [slot.name for slot in episode.env.network.slots]
-    chosen = describe_action(choice.action, names, episode.env.task.blueprints)
-    shares = dict(zip(HEADS, choice.head_probabilities or [], strict=False))
+    chosen = describe_action(decision.action, names, episode.env.task.blueprints)
+    by_head = dict(zip(HEADS, decision.head_probabilities or [], strict=False))
     return {
         head: ev.HeadChoice(
-            choice=word, probability=round(shares[head], PROBABILITY_DECIMALS) if head in shares else None
+            choice=word, probability=round(by_head[head], PROBABILITY_DECIMALS) if head in by_head else None
         )
         for head, word in chosen.items()
         if head != "op"
@@ -120,7 +124,7 @@ def _decision(episode: Episode, choice: Decision) -> dict[str, ev.HeadChoice]:
 
 
 def _slot_reading(index: int, slot: Slot, measured: EpochResult) -> ev.SlotReading:
-    """The slot as it is now. What was measured in it is of the step, though its seed left at the end of that."""
+    """Return the current state of a slot and its measurements of the step, even if its seed has left since."""
     contribution, standard_error = measured.contributions.get(index, (None, None))
     return ev.SlotReading(
         stage=slot.stage.label,
@@ -144,12 +148,12 @@ def _round_significant(value: float | None, digits: int = 5) -> float | None: ..
 
 
 def _round_significant(value: float | None, digits: int = 5) -> float | None:
-    """A value in so many significant digits, which is more than it is good for. All 17 would double the files."""
+    """Round to significant digits. The default exceeds the precision of the values; all 17 would double the files."""
     return None if value is None else float(f"{value:.{digits}g}")
 
 
 def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:
-    """The end of one env's episode."""
+    """Build the event of the end of one env's episode."""
     stages = [slot.stage for slot in episode.env.network.slots]
     return ev.EpisodeEnded(
         round=round_number,
@@ -166,7 +170,16 @@ def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:
 def checkpoint_saved(
     path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, written: float | None
 ) -> ev.CheckpointSaved:
-    """A checkpoint that is on disk, whole: `seconds` to write it, or, if it was there before, when that was."""
+    """Build the event of a checkpoint on disk.
+
+    Args:
+        path: Checkpoint directory.
+        size: Size in bytes.
+        saved: Content of the checkpoint.
+        seconds: Duration of writing it; None for a restored checkpoint.
+        origin: Sender of the request, or the schedule.
+        written: Time of writing in seconds since the epoch, for a restored checkpoint; None for a new one.
+    """
     return ev.CheckpointSaved(
         round=saved.step_number.round,
         step=saved.step_number.step,
@@ -179,24 +192,24 @@ def checkpoint_saved(
     )
 
 
-def policy_updated(learned: UpdateStats, episode_return: float, round_number: int) -> ev.PolicyUpdated:
-    """An update of the policy."""
+def policy_updated(stats: UpdateStats, episode_return: float, round_number: int) -> ev.PolicyUpdated:
+    """Build the event of a policy update."""
     heads = {
-        name: ev.HeadReading(grad_norm=norm, entropy=learned.head_entropies[name])
-        for name, norm in learned.head_grad_norms.items()
+        name: ev.HeadReading(grad_norm=norm, entropy=stats.head_entropies[name])
+        for name, norm in stats.head_grad_norms.items()
     }
     return ev.PolicyUpdated(
         round=round_number,
-        policy_loss=learned.policy_loss,
-        value_loss=learned.value_loss,
-        entropy=learned.entropy,
-        kl=learned.kl,
-        clip_fraction=learned.clip_fraction,
-        explained_variance=learned.explained_variance,
-        grad_norm=learned.grad_norm,
-        learning_rate=learned.learning_rate,
-        minibatches=learned.minibatches,
-        stopped_early=learned.stopped_early,
+        policy_loss=stats.policy_loss,
+        value_loss=stats.value_loss,
+        entropy=stats.entropy,
+        kl=stats.kl,
+        clip_fraction=stats.clip_fraction,
+        explained_variance=stats.explained_variance,
+        grad_norm=stats.grad_norm,
+        learning_rate=stats.learning_rate,
+        minibatches=stats.minibatches,
+        stopped_early=stats.stopped_early,
         episode_return=episode_return,
         heads=heads,
     )
@@ -209,17 +222,24 @@ def device_sampled(
     measured: Sequence[EpochResult | None],
     owners: dict[str, int],
     *,
-    shares: bool,
+    is_interchangeable: bool,
 ) -> ev.DeviceSampled:
-    """State of a lane's device, the share of the step that the lane worked, the loss scales of its envs, bytes by
-    owner; `shares`: other lanes may have trained its envs, and it theirs.
+    """Build the event of the state of a lane and its device after a step.
+
+    Args:
+        lane: The lane.
+        reading: State of its device.
+        busy: Fraction of the step in which the lane worked.
+        measured: Results of the envs of the lane; None for inactive ones.
+        owners: Bytes of live tensors by owner.
+        is_interchangeable: Other lanes may have trained envs of this lane, and the reverse.
     """
-    trained = [m for m in measured if m]
-    scales = [m.loss_scale for m in trained if m.loss_scale is not None]
+    results = [result for result in measured if result]
+    scales = [result.loss_scale for result in results if result.loss_scale is not None]
     return ev.DeviceSampled(
         device=lane.name,
         envs=len(measured),
-        active=None if shares else len(trained),
+        active=None if is_interchangeable else len(results),
         busy=busy,
         scale_min=min(scales, default=None),
         scale_max=max(scales, default=None),
@@ -229,12 +249,14 @@ def device_sampled(
 
 
 class MemoryAccountant:
-    """Keeps the books of a run's tensors. What has not changed since the last look is not counted again.
+    """Counts tensor bytes per lane and owner. Cached per env until one of its slots changes.
+
+    Computed from tensor sizes, without querying the device.
 
     Args:
-        lanes: of the run.
-        envs: of the run, dealt round-robin over the lanes.
-        agent: whose tensors are the policy's.
+        lanes: Lanes of the run.
+        envs: Envs of the run, assigned round-robin to the lanes.
+        agent: Owner of the tensors of the policy.
     """
 
     def __init__(self, lanes: Sequence[Lane], envs: Sequence[Env], agent: Agent) -> None:
@@ -242,45 +264,45 @@ class MemoryAccountant:
         self._envs = envs
         self._agent = agent
         self._topology: dict[int, object] = {}
-        self._of_env: dict[int, dict[str, int]] = {}
+        self._env_bytes: dict[int, dict[str, int]] = {}
         self._round = -1
-        self._of_policy: dict[int, int] = {}
+        self._policy_bytes: dict[int, int] = {}
 
     def bytes_by_lane(self, round_index: int) -> list[dict[str, int]]:
-        """For each lane, bytes by owner, as `DeviceSampled.owners` has them.
+        """Return the bytes by owner of each lane, keyed like `DeviceSampled.owners`.
 
-        What is there once for all lanes of a device, the data and the policy, counts to the first of them.
+        Data and policy exist once per device; they count towards the first lane of the device.
         """
         if self._round != round_index:
-            self._round, self._of_policy = round_index, self._policy()
-        return [self._of_lane(index) for index in range(len(self._lanes))]
+            self._round, self._policy_bytes = round_index, self._count_policy()
+        return [self._lane_bytes(index) for index in range(len(self._lanes))]
 
-    def _of_lane(self, index: int) -> dict[str, int]:
+    def _lane_bytes(self, index: int) -> dict[str, int]:
         counted = [self._count(env) for env in self._envs[index :: len(self._lanes)]]
         owners = {name: sum(env[name] for env in counted) for name in ("hosts", "seeds", "optimizers")}
-        if index in self._of_policy:
-            owners["policy"] = self._of_policy[index]
+        if index in self._policy_bytes:
+            owners["policy"] = self._policy_bytes[index]
         lane = self._lanes[index]
         if index == self._first_on(lane.device):
             owners["data"] = _bytes(vars(lane.splits).values())
         return owners
 
     def _count(self, env: Env) -> dict[str, int]:
-        # A host has been trained whenever this is asked, a seed from its first gradient norm on. The gradients may be a
-        # worker's: they are reckoned, as large as the parameters, not looked for.
+        # By the first call every host has been trained, and every seed with a gradient norm. Gradients may live in
+        # a worker, so their size is computed from the parameters.
         slots = env.network.slots
         topology = [(slot.stage, slot.parameter_count, slot.grad_norm is None) for slot in slots]
         if self._topology.get(env.index) != topology:
             self._topology[env.index] = topology
-            self._of_env[env.index] = {
+            self._env_bytes[env.index] = {
                 "hosts": _module_bytes(env.network.host, trained=True),
                 "seeds": sum(_module_bytes(slot, trained=slot.grad_norm is not None) for slot in slots),
-                "optimizers": sum(_bytes(each.momenta) for each in (env.host_optimizer, *env.slot_optimizers.values())),
+                "optimizers": sum(_bytes(sgd.momenta) for sgd in (env.host_optimizer, *env.slot_optimizers.values())),
             }
-        return self._of_env[env.index]
+        return self._env_bytes[env.index]
 
-    def _policy(self) -> dict[int, int]:
-        """Bytes of the policy, by the lane that they count to; none where no lane has the policy's device."""
+    def _count_policy(self) -> dict[int, int]:
+        """Return the bytes of the policy, keyed by lane index; empty if no lane uses the device of the policy."""
         found: dict[int, int] = {}
         for tensor in self._agent.state_tensors().values():
             index = self._first_on(tensor.device)
@@ -293,7 +315,7 @@ class MemoryAccountant:
 
 
 def _module_bytes(module: nn.Module, *, trained: bool) -> int:
-    """Parameters, with their gradients if there are any, and buffers."""
+    """Return the bytes of parameters, their gradients if trained, and buffers."""
     return (2 if trained else 1) * _bytes(module.parameters()) + _bytes(module.buffers())
 
 

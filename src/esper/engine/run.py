@@ -1,4 +1,4 @@
-"""From a configuration to a trainer that is ready: everything is checked before anything is written."""
+"""Set-up of a run from its configuration. Everything is validated before anything is written."""
 
 from __future__ import annotations
 
@@ -37,21 +37,22 @@ from esper.telemetry.state import Record
 
 
 class Run:
-    """A run that is ready to train: its directory exists, and its recorder listens.
+    """A run that is ready to train: its directory exists and its recorder is running.
 
     Args:
-        config: resolved.
-        control: where requests come from.
-        records: is given every record, for a screen.
-        resume: a checkpoint to go on from, in its own run's directory.
-        interactive: whether somebody sees a fault and can say what to do. Nobody can for several ranks at once.
+        config: Resolved configuration.
+        control: Queue of requests.
+        records: Receives every record, for a dashboard or console.
+        resume: Checkpoint to resume from, in the directory of its run; None starts a new run.
+        interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run. Ignored with several
+            ranks.
 
     Raises:
-        ConfigError: the request cannot be carried out on this machine.
-        TaskError: the data set is missing or damaged.
-        CheckpointError: the checkpoint is damaged, or was made for something else.
-        RecordingError: the run's directory cannot be written, or another process trains the run.
-        RankLostError: the other ranks, where torchrun started several, do not come.
+        ConfigError: This machine cannot satisfy the configuration.
+        TaskError: The data set is missing or damaged.
+        CheckpointError: The checkpoint is damaged or does not fit the configuration.
+        RecordingError: The run directory cannot be written, or another process trains the run.
+        RankLostError: Another rank that torchrun started does not join.
     """
 
     def __init__(
@@ -63,24 +64,24 @@ class Run:
         *,
         interactive: bool = False,
     ) -> None:
-        place = RankInfo.from_environment()
-        lanes = assign_lanes_to_rank(resolve_devices(config.devices), place)
+        rank_info = RankInfo.from_environment()
+        lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info)
         resolve_policy_device(config.policy_device)
-        _check_ranks(config, place)
+        _check_ranks(config, rank_info)
         task = configured_task(config)
         splits = task.load(Path(config.data_dir) if config.data_dir else None)
         slots = _select_slots(config, [injection.name for injection in task.build_host().injection_points])
         config = msgspec.structs.replace(with_task_settings(config), slots=slots)
         with ExitStack() as opened:
             opened.callback(destroy_ranks)
-            self.ranks = ranks = init_ranks(place, lanes)
+            self.ranks = ranks = init_ranks(rank_info, lanes)
             self.pool = EnvPool(task, splits, lanes, slots, config, ranks.env_range(config.envs))
             opened.callback(self.pool.close)
             agent = build_agent(config, len(slots), task.blueprints, ranks)
             self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
-            lock = RunLock(self.directory / place.record_directory)
+            lock = RunLock(self.directory / rank_info.record_directory)
             opened.callback(lock.release)
-            self.recorder = Recorder(self.directory / place.record_directory)
+            self.recorder = Recorder(self.directory / rank_info.record_directory)
             opened.callback(self.recorder.close)
             if ranks.is_single:
                 self.hub = EventHub(self.recorder, AnomalyDetector())
@@ -99,11 +100,11 @@ class Run:
             if lock.warning:
                 self.hub.emit(ev.Logged(severity="warning", text=lock.warning))
             self._opened = opened.pop_all()
-            """Closed in the opposite order at the end of the run."""
+            """Resources of the run, closed in reverse order at its end."""
 
     def _emit_run_started(self, config: Config) -> None:
         builtins = msgspec.to_builtins(config)
-        lanes = [lane for share in self.ranks.all_gather_object(self.pool.lane_by_env) for lane in share]
+        lanes = [lane for of_rank in self.ranks.all_gather_object(self.pool.lane_by_env) for lane in of_rank]
         manifest = {"run": self.directory.name, "config": builtins, "versions": reporter.versions()}
         self.ranks.run_on_rank0(lambda: write_manifest(self.directory, manifest))
         env = self.pool.envs[0]
@@ -126,11 +127,11 @@ class Run:
         self.hub.emit_global(started)
 
     def train(self) -> None:
-        """Run to the end, or until told to stop; then close everything. What goes wrong is told, and raised.
+        """Train until the end or a stop request, then close everything. Errors are recorded as events and raised.
 
         Raises:
-            RunFailedError: a step failed, or the last checkpoint or the last events cannot be written.
-            RankLostError: another rank has ended, or does not answer.
+            RunFailedError: A step failed, or the last checkpoint or the last events cannot be written.
+            RankLostError: Another rank has ended or does not respond.
         """
         try:
             with self._opened:
@@ -148,17 +149,19 @@ class Run:
             self.hub.emit_global(ev.RunEnded(outcome=outcome))
         except BaseException as error:
             self.hub.stop_synchronising()
-            told = isinstance(error, RankLostError | RunFailedError | RecordingError)
+            is_described = isinstance(error, RankLostError | RunFailedError | RecordingError)
             self.hub.emit(
-                ev.RunEnded(outcome="failed", reason=str(error) if told else f"{type(error).__name__}: {error}")
+                ev.RunEnded(outcome="failed", reason=str(error) if is_described else f"{type(error).__name__}: {error}")
             )
             raise
-        if self.ranks.rank > 0:  # rank 0's file is finished last: then no reader waits for more of the others'
+        if (
+            self.ranks.rank > 0
+        ):  # rank 0 finishes its file last, so that no reader waits for more events of the other ranks
             self.recorder.close()
         self.ranks.all_gather_object(None)
 
     def _train(self) -> str:
-        """How the run ended. Raises RunFailedError, with how to go on, if it has failed."""
+        """Train, and return how the run ended. Raise RunFailedError, with how to resume, if it failed."""
         try:
             return self.trainer.run()
         except FaultError as fault:
@@ -170,7 +173,7 @@ class Run:
         raise RunFailedError(f"{text}; {self._resume_hint()}")
 
     def _save_traceback(self, fault: FaultError) -> str:
-        """Write the traceback of a fault into the run's directory; where it is."""
+        """Write the traceback of a fault to the run directory, and return a note of its path for the message."""
         if fault.traceback_text is None:
             return ""
         path = self.recorder.directory / "traceback.txt"
@@ -184,38 +187,40 @@ class Run:
         try:
             checkpoints = list_checkpoints(self.directory)
             if not checkpoints:
-                return "there is no checkpoint yet: start it anew"
+                return "no checkpoint was written; start the run again"
             newest = read_manifest(checkpoints[-1])
         except (OSError, CheckpointError) as error:
-            return f"`esper-sanctum checkpoints {self.directory}` tells what there is to go on from: {error}"
+            return f"list checkpoints to resume from with `esper-sanctum checkpoints {self.directory}`: {error}"
         at = f"step {newest.step + 1}" if newest.step < self.trainer.state.config.steps else "its end"
-        return f"--resume {self.directory} goes on at round {newest.round + 1}, {at}"
+        return f"--resume {self.directory} continues at round {newest.round + 1}, {at}"
 
 
 def _new_directory(config: Config) -> Path:
-    """Raises RecordingError if there can be none."""
+    """Create the directory of a new run. Raises RecordingError."""
     try:
         return make_run_directory(config.task, datetime.now(), Path(config.telemetry_dir))
     except OSError as error:
         raise RecordingError(f"cannot record to {config.telemetry_dir}: {error.strerror}") from error
 
 
-def _check_ranks(config: Config, place: RankInfo) -> None:
-    """Refuse what several ranks cannot do."""
-    if config.envs < place.world_size:
-        raise ConfigError(f"--envs {config.envs} is not enough for {place.world_size} ranks: each needs one at least")
-    if place.local_world_size > 1 and config.policy_device.startswith("cuda"):
+def _check_ranks(config: Config, rank_info: RankInfo) -> None:
+    """Raise ConfigError if the configuration does not suit the number of ranks."""
+    if config.envs < rank_info.world_size:
         raise ConfigError(
-            f"--policy-device {config.policy_device} cannot serve {place.local_world_size} ranks on one machine: "
-            "leave the policy on the cpu, or give torchrun --nproc-per-node 1"
+            f"--envs {config.envs} is too few for {rank_info.world_size} ranks; each rank needs at least one env"
+        )
+    if rank_info.local_world_size > 1 and config.policy_device.startswith("cuda"):
+        raise ConfigError(
+            f"--policy-device {config.policy_device} cannot serve {rank_info.local_world_size} ranks on one machine; "
+            "use --policy-device cpu, or start torchrun with --nproc-per-node 1"
         )
 
 
-def _select_slots(config: Config, known: Sequence[str]) -> tuple[str, ...]:
-    """Names of the slots that the run uses, in the order of the forward pass: those that were asked for, or all."""
+def _select_slots(config: Config, slots: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the configured slots, or of all, in the order of the forward pass. Raises ConfigError."""
     for name in config.slots:
-        if name not in known:
-            raise ConfigError(f"--slots {name!r} is no slot of {config.task}'s host: {suggest(name, known)}")
+        if name not in slots:
+            raise ConfigError(f"--slots {name!r} is not a slot of the host of {config.task}; {suggest(name, slots)}")
         if config.slots.count(name) > 1:
             raise ConfigError(f"--slots names {name!r} more than once")
-    return tuple(name for name in known if not config.slots or name in config.slots)
+    return tuple(name for name in slots if not config.slots or name in config.slots)

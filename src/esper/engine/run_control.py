@@ -1,4 +1,7 @@
-"""Handles requests between steps: pause, checkpoint, restore, stop, failures; for one rank or several."""
+"""Run control: handles requests between steps, writes checkpoints, and holds the run after a failed step.
+
+Works for one rank or several.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from esper.ranks import RankGroup
 from esper.telemetry import events as ev
 
 UNATTENDED_ORIGINS = frozenset({"end", "signal", "dashboard"})
-"""Origins of the end of a run at which nobody is there who could try again."""
+"""Stop-request origins that leave no user to retry a failed checkpoint."""
 
 
 class RunController:
@@ -43,15 +46,15 @@ class RunController:
         self._interactive = interactive
         self._hub = training.hub
         self._single_step: str | None = None
-        """Who asked for one step and no more; None while nobody did."""
+        """Origin of the request for the single step in progress; None if there is none."""
 
     # Faults
 
     def hold_after_fault(self, fault: FaultError) -> None:
-        """Save what the step had not touched, and hold the run until somebody goes back to a checkpoint.
+        """Save the stashed start of the round, then hold the run until the user restores a checkpoint.
 
         Raises:
-            FaultError: nobody is there, or who is there ends the run.
+            FaultError: The run is not interactive, or the user ends it.
         """
         unsaved = self._try_optional(lambda: self._save_stash("fault"))
         if not self._interactive:
@@ -84,26 +87,29 @@ class RunController:
         self._emit_paused("engine", reason, cause)
 
     def _save_stash(self, origin: str) -> None:
-        """Write the checkpoint of the beginning of the round. Raises CheckpointError."""
+        """Write a checkpoint of the start of the round. Raises CheckpointError."""
         start = time.perf_counter()
-        rescued = self.checkpointer.save_stash()
-        if rescued is not None:
-            self._emit_checkpoint(*rescued, time.perf_counter() - start, origin)
+        stashed = self.checkpointer.save_stash()
+        if stashed is not None:
+            self._emit_checkpoint(*stashed, time.perf_counter() - start, origin)
             self._try_optional(lambda: self.checkpointer.prune(self._training.ranks))
 
     def _hold_while_unrecordable(self) -> str | None:
-        """Why the run cannot go on being recorded, if it cannot. One of several ranks goes on until memory is full."""
+        """Pause the run if it cannot be recorded, and return the reason; None if it can.
+
+        With several ranks, the run continues without recording until its memory is full.
+        """
         failure = self._hub.failure if self._training.ranks.is_single else None
         if failure is not None:
             self._emit_paused(
-                "engine", f"{failure}; the run goes on when it can be recorded again", PauseCause.RECORDING
+                "engine", f"{failure}; the run resumes when it can be recorded again", PauseCause.RECORDING
             )
         return failure
 
     # Requests
 
     def handle_requests(self) -> bool:
-        """Do what was asked for since the last step; hold while paused. False if the run is to end."""
+        """Handle the requests received since the last step; block while paused. Return False if the run must end."""
         paused = self._single_step is not None
         if self._single_step is not None:
             self._emit_paused(self._single_step)
@@ -167,15 +173,15 @@ class RunController:
     # Checkpoints
 
     def stash_round_start(self) -> None:
-        """A round begins: keep what a checkpoint of now would hold, for when a step of it fails."""
+        """Stash the state at the start of a round, in case a step of the round fails. Single-rank runs only."""
         if self._training.ranks.is_single:
             self.checkpointer.stash(self._training)
 
     def checkpoint_if_due(self) -> None:
-        """A round is over: write a checkpoint, if one is due.
+        """Write a checkpoint after a round if one is due.
 
         Raises:
-            RunFailedError: it is the last round, and the checkpoint cannot be written.
+            RunFailedError: The checkpoint of the last round cannot be written.
         """
         config, rounds = self._training.config, self._training.round
         if rounds == config.rounds:
@@ -183,17 +189,17 @@ class RunController:
         elif config.checkpoint_every and rounds % config.checkpoint_every == 0:
             self._try_optional(lambda: self._checkpoint("schedule"))
 
-    def _try_optional(self, work: Callable[[], None]) -> str | None:
-        """Do what the run can do without. What stands in its way is told and returned; the run goes on as it was."""
+    def _try_optional(self, operation: Callable[[], None]) -> str | None:
+        """Run a non-essential operation. Log and return the message of a `CheckpointError`; the run continues."""
         try:
-            work()
+            operation()
         except CheckpointError as error:
             self._hub.emit_global(ev.Logged(severity="error", text=str(error)))
             return str(error)
         return None
 
     def _checkpoint(self, origin: str) -> None:
-        """Raises CheckpointError if it cannot be written."""
+        """Write and report a checkpoint. Raises CheckpointError."""
         start = time.perf_counter()
         with self._training.timer("checkpoint"):
             saved = self.checkpointer.save(self._training)
@@ -202,10 +208,10 @@ class RunController:
         self._hub.flush()
 
     def _write_final_checkpoint(self, origin: str) -> bool:
-        """Write the checkpoint that ends the run. False if it cannot be written, and somebody is there to be told.
+        """Write the last checkpoint of a run. Return False, paused, if it cannot be written and a user can retry.
 
         Raises:
-            RunFailedError: nobody is there, or it is the end of the run.
+            RunFailedError: The checkpoint cannot be written and no user can retry.
         """
         try:
             self._checkpoint(origin)
@@ -213,18 +219,18 @@ class RunController:
             if origin in UNATTENDED_ORIGINS or not self._interactive:
                 raise RunFailedError(str(error)) from None
             self._emit_paused(
-                "engine", f"{error}; make room and try again, or leave without one", PauseCause.CHECKPOINT
+                "engine",
+                f"{error}; free some space and try again, or leave without a checkpoint",
+                PauseCause.CHECKPOINT,
             )
             return False
         return True
 
     def restore(self, path: Path, origin: str) -> None:
-        """Go back, or on, to a checkpoint of this run; the events after it are undone.
-
-        Later checkpoints are of a future that will not be: they are set aside.
+        """Restore a checkpoint of this run. Later events are discarded and later checkpoints are moved to `undone/`.
 
         Raises:
-            CheckpointError: it is damaged, or of another run.
+            CheckpointError: The checkpoint is damaged or belongs to another run.
         """
         restored = self.checkpointer.restore(self._training, path)
         self._single_step = None
@@ -240,37 +246,37 @@ class RunController:
 
 
 def _reason_ignored(request: Request, *, paused: bool, unrecorded: bool) -> str | None:
-    """Why a request changes nothing; None if it does."""
+    """Return why a request has no effect; None if it has one."""
     if request.kind is RequestKind.PAUSE and paused:
-        return "the run is paused already"
+        return "the run is already paused"
     if request.kind in {RequestKind.RESUME, RequestKind.STEP} and unrecorded:
-        return "the run cannot be recorded: it goes on by itself when it can"
+        return "the run cannot be recorded; it resumes by itself when it can"
     if request.kind in {RequestKind.RESUME, RequestKind.STEP} and not paused:
         return "the run is not paused"
     return None
 
 
 class RankedRequestQueue(RequestQueue):
-    """The inbox of all ranks: what any of them is asked reaches each, in one order.
+    """Request queue shared by all ranks: a request to any rank reaches every rank, in the same order.
 
     Args:
-        own: this rank's inbox.
-        ranks: all of them.
+        local: Queue of this rank.
+        ranks: All ranks of the run.
     """
 
-    def __init__(self, own: RequestQueue, ranks: RankGroup) -> None:
+    def __init__(self, local: RequestQueue, ranks: RankGroup) -> None:
         super().__init__()
-        self._local = own
+        self._local = local
         self._ranks = ranks
         self._agreed: deque[Request] = deque()
 
     def get(self, timeout: float = 0.0) -> Request | None:
-        """Take the oldest request, as `Control` does; all ranks must call it together.
+        """Remove and return the oldest request, like `RequestQueue.get`. Collective: all ranks must call it together.
 
         Raises:
-            RankLostError: another rank has ended, or does not answer.
+            RankLostError: Another rank has ended or does not respond.
         """
         if not self._agreed:
-            asked = self._ranks.all_gather_object(self._local.get(timeout))
-            self._agreed.extend(request for request in asked if request)
+            received = self._ranks.all_gather_object(self._local.get(timeout))
+            self._agreed.extend(request for request in received if request)
         return self._agreed.popleft() if self._agreed else None

@@ -1,4 +1,4 @@
-"""Runs the engine in a thread beside a dashboard or console; imports torch only when started."""
+"""The engine in a thread beside a dashboard or console; imports torch only when started."""
 
 from __future__ import annotations
 
@@ -22,53 +22,57 @@ if TYPE_CHECKING:
 
 
 class EngineThread:
-    """Starts the engine when told to, so that a screen can be painted before torch is loaded.
+    """A thread that sets up and trains a run. It loads torch after `start`, so that the first frame need not wait.
 
     Args:
-        config: of the run.
-        resume: a checkpoint to go on from.
-        interactive: whether somebody watches who can say what to do about a fault.
+        config: Configuration of the run.
+        resume: Checkpoint to resume from; None starts a new run.
+        interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
+
+    Attributes:
+        records: Every record of the run, for a dashboard or console.
+        control: Queue of requests to the run.
     """
 
     def __init__(self, config: Config, resume: Path | None, *, interactive: bool = False) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = RequestQueue()
         self.fatal_error: str | None = None
-        """One sentence: why the run could not be set up."""
+        """One sentence: why the run could not be set up; None if it could."""
         self.run_error: str | None = None
-        """What ended the run before its time: one sentence, or the traceback of a fault in the program."""
+        """Error that ended the run early: one sentence, or the traceback of a bug; None without one."""
         self.directory: Path | None = None
-        """Of the run, once it is set up."""
+        """Run directory; None before the run is set up."""
         self._config = config
         self._resume = resume
         self._interactive = interactive
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
-        """Load the engine, set the run up and train."""
+        """Load the engine, set up the run and train, all in the thread."""
         self._thread.start()
 
     @property
     def is_engine_alive(self) -> bool:
-        """Whether the engine's thread is at work."""
+        """True while the thread of the engine runs."""
         return self._thread.is_alive()
 
     def join(self) -> None:
-        """Wait for the end of the run, if it was started."""
+        """Wait until the run has ended; return at once if it was never started."""
         if self.is_engine_alive:
             self._thread.join()
 
     def _main(self) -> None:
         try:
-            import esper.engine.run  # noqa: F401  (and torch with it, which may be broken)
+            import esper.engine.run  # noqa: F401  (imports torch, whose installation may be broken)
         except Exception as error:  # noqa: BLE001  (the same as below)
-            what = f"the engine cannot be loaded ({type(error).__name__}: {error})"
-            advice = "torch and torchvision have to be whole, and of one build"
-            self.run_error = f"{traceback.format_exc()}esper-sanctum: {what}: {advice}"
+            problem = f"the engine cannot be loaded ({type(error).__name__}: {error})"
+            advice = "reinstall torch and torchvision in matching versions"
+            self.run_error = f"{traceback.format_exc()}esper-sanctum: {problem}; {advice}"
             return
         try:
             self._run()
-        except BaseException:  # noqa: BLE001  (a thread's last line: what it says is printed by the caller)
+        except BaseException:  # noqa: BLE001  (the caller prints it)
             self.run_error = traceback.format_exc()
 
     def _run(self) -> None:
@@ -79,9 +83,8 @@ class EngineThread:
         from esper.recording.recorder import RecordingError
         from esper.tasks import TaskError
 
-        if (
-            self.control.stop_requested and RankInfo.from_environment().world_size == 1
-        ):  # other ranks would wait for this one
+        is_single = RankInfo.from_environment().world_size == 1  # other ranks would wait for this one
+        if self.control.stop_requested and is_single:
             return
         try:
             run = Run(self._config, self.control, self.records, self._resume, interactive=self._interactive)
@@ -91,8 +94,8 @@ class EngineThread:
         except RankLostError as error:
             self.run_error = f"esper-sanctum: {error}"
             return
-        except Exception as error:  # noqa: BLE001  (the caller prints what it says)
-            fault = FaultError.from_exception(error, "setting the run up")
+        except Exception as error:  # noqa: BLE001  (the caller prints it)
+            fault = FaultError.from_exception(error, "set-up of the run")
             self.run_error = fault.traceback_text or f"esper-sanctum: {fault}"
             return
         self.directory = run.directory
@@ -104,11 +107,11 @@ class EngineThread:
             self.run_error = f"esper-sanctum: {error}"
 
     def _serve_viewers(self, run: Run) -> closing[AttachServer] | nullcontext[None]:
-        """Let viewers in other processes ask as well. A run whom they cannot ask says why, and trains all the same."""
-        if RankInfo.from_environment().rank > 0:  # rank 0 hears for all
+        """Accept requests of viewers in other processes. If that fails, log the reason and train without."""
+        if RankInfo.from_environment().rank > 0:  # rank 0 receives the requests for all
             return nullcontext()
         try:
             return closing(AttachServer(run.directory, self.control, lambda: run.hub.failure))
         except AttachError as error:
-            run.hub.emit(Logged(severity="warning", text=f"this run cannot be controlled from elsewhere: {error}"))
+            run.hub.emit(Logged(severity="warning", text=f"other processes cannot attach to this run: {error}"))
             return nullcontext()

@@ -24,7 +24,7 @@ from esper.telemetry import events as ev
 
 
 class Trainer:
-    """Trains a population of envs, and the policy that grows them.
+    """Trains a population of envs and the policy that grows them.
 
     Args:
         state: State of the run at its first step.
@@ -41,11 +41,14 @@ class Trainer:
         self._memory = MemoryAccountant(state.pool.lanes, state.pool.envs, state.agent)
 
     def run(self) -> str:
-        """Train to the end, or until told to stop. Returns done or stopped.
+        """Train until the last round or a stop request.
+
+        Returns:
+            `done` or `stopped`.
 
         Raises:
-            FaultError: a step failed, and nobody has gone back to a checkpoint.
-            RunFailedError: the checkpoint of the end cannot be written.
+            FaultError: A step failed and no checkpoint was restored.
+            RunFailedError: The last checkpoint cannot be written.
         """
         state = self.state
         while state.round < state.config.rounds:
@@ -57,7 +60,7 @@ class Trainer:
         return "done"
 
     def _run_next(self) -> FaultError | None:
-        """The next step, or the end of a round; what made it fail."""
+        """Run the next step, or the end of a round. Return the fault if it failed, else None."""
         state = self.state
         try:
             if state.step == state.config.steps:
@@ -70,7 +73,7 @@ class Trainer:
             raise
         except FaultError as fault:
             return fault
-        except Exception as error:  # noqa: BLE001 (whatever it is, the run is held or ended with its words)
+        except Exception as error:  # noqa: BLE001 (any error holds or ends the run, with its message)
             return FaultError.from_exception(error, "the engine")
         return None
 
@@ -102,7 +105,7 @@ class Trainer:
             learned = state.agent.learn([episode.view for episode in state.episodes], state.round, order)
         if learned is not None:
             returns = state.ranks.all_gather_object([episode.episode_return for episode in state.episodes])
-            mean_return = statistics.fmean(value for share in returns for value in share)
+            mean_return = statistics.fmean(value for of_rank in returns for value in of_rank)
             state.hub.emit_global(reporter.policy_updated(learned, mean_return, state.round + 1))
         state.round, state.step = state.round + 1, 0
         self.run_control.checkpoint_if_due()
@@ -123,10 +126,10 @@ class Trainer:
             for move in [*epoch.moves, *outcome.removed, *ticked[index]]:
                 episode.culled += move.after is Stage.CULLED
                 emit(reporter.seed_moved(move, env, at))
-            for number, slot in enumerate(episode.env.network.slots):
-                news = episode.changed_gate(number)
-                if news:
-                    emit(reporter.gate_changed(news, slot.name, env, at))
+            for slot_index, slot in enumerate(episode.env.network.slots):
+                result_of_gate = episode.changed_gate(slot_index)
+                if result_of_gate:
+                    emit(reporter.gate_changed(result_of_gate, slot.name, env, at))
 
     def _emit_timing(self, measured: Sequence[EpochResult | None]) -> None:
         state = self.state
@@ -137,12 +140,15 @@ class Trainer:
             processes = {lane.worker_pid for lane in state.pool.lanes}
             readings = {lane.device: read_device_stats(lane.device, processes) for lane in state.pool.lanes}
             for index, lane in enumerate(state.pool.lanes):
-                reading, its, shares = (
-                    readings[lane.device],
-                    measured[index::lanes],
-                    lane in state.pool.interchangeable_lanes,
+                state.hub.emit(
+                    reporter.device_sampled(
+                        lane,
+                        readings[lane.device],
+                        busy[index],
+                        measured[index::lanes],
+                        owners[index],
+                        is_interchangeable=lane in state.pool.interchangeable_lanes,
+                    )
                 )
-                told = reporter.device_sampled(lane, reading, busy[index], its, owners[index], shares=shares)
-                state.hub.emit(told)
             at = state.step_number
             state.hub.emit_global(ev.PhaseTimed(round=at.round, step=at.step, wall=wall, phases=phases))

@@ -164,7 +164,7 @@ def test_run_without_a_socket_warns_and_trains(
     # One lane only: with more, the run would create worker processes and their socket pairs, which need AF_UNIX.
     assert main(["--no-tui", "--devices", "cpu:0", "--envs", "2", "--steps", "2", "--rounds", "1"]) == 0
     output = capsys.readouterr().out
-    assert "WARNING this run cannot be controlled from elsewhere: this system has no Unix sockets\n" in output
+    assert "WARNING other processes cannot attach to this run: this system has no Unix sockets\n" in output
     assert f"run {only_run(tmp_path).name}: done" in output
 
 
