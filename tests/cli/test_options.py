@@ -263,7 +263,9 @@ def test_a_resumed_run_cannot_change_a_task_setting(
     assert tuple(CHANGED) == SETTINGS
     for name, (value, named) in CHANGED.items():
         code = main(["--resume", str(run), f"--training.{name}", value, "--no-tui"])
-        assert_refused(code, *printed(capsys), f"was made with --training.{name} {named}; a run cannot change that")
+        assert_refused(
+            code, *printed(capsys), f"was made with --training.{name} {named}; this setting cannot change on resume"
+        )
 
 
 def test_a_checkpoint_without_task_settings_resumes(old_run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ WRONG = {
     ("--config", "none.toml"): "cannot read --config none.toml: No such file or directory",
     ("--envs", "99999999999999999999999"): "--envs '99999999999999999999999' is not valid: it must be a whole number",
     ("--resume", "none"): "'none' is neither a file nor a run in telemetry",
-    ("--resume", "."): ". holds no checkpoint; give a run, or a directory below its checkpoints/",
+    ("--resume", "."): ". has no checkpoint; give a run directory or one of its checkpoints",
     ("replay",): "FILE_OR_RUN",
     ("replay", "none"): "'none' is neither a file nor a run in telemetry",
     ("replay", "last"): "cannot resolve `last`: telemetry contains no runs",
@@ -193,9 +193,12 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (("--slots", "early"), "was made with --slots early mid late, not early; a run cannot change that"),
-        (("--envs", "5"), "was made with --envs 3, not 5; a run cannot change that"),
-        (("--task", "digits"), "was made with --task digits_impaired, not digits; a run cannot change that"),
+        (("--slots", "early"), "was made with --slots early mid late, not early; this setting cannot change on resume"),
+        (("--envs", "5"), "was made with --envs 3, not 5; this setting cannot change on resume"),
+        (
+            ("--task", "digits"),
+            "was made with --task digits_impaired, not digits; this setting cannot change on resume",
+        ),
     ],
 )
 def test_resume_refuses_a_changed_shape(

@@ -167,7 +167,7 @@ def test_file_of_another_checkpoint_is_refused(written: Path, tmp_path: Path) ->
     write_checkpoint(other, example(round_number=4))
     (other / STATE_FILE).write_text("{}")
     shutil.copy(other / STATE_FILE, written / STATE_FILE)
-    with pytest.raises(CheckpointError, match=f"{STATE_FILE} is damaged: its digest is not the one in {MANIFEST_FILE}"):
+    with pytest.raises(CheckpointError, match=f"{STATE_FILE} is damaged: its digest does not match {MANIFEST_FILE}"):
         read_checkpoint(written)
 
 
@@ -217,9 +217,9 @@ def test_manifest_with_outside_paths_is_refused(written: Path) -> None:
 @pytest.mark.parametrize("config", [{"envs": 0}, {"envs": "many"}, {"nonsense": 1}, {"ppo": 3}])
 def test_invalid_configuration_is_refused(written: Path, config: dict[str, Any]) -> None:
     sign(written, config=config)
-    with pytest.raises(CheckpointError, match="configuration that this version does not know"):
+    with pytest.raises(CheckpointError, match="configuration that this version cannot read"):
         read_saved_config(written)
-    with pytest.raises(CheckpointError, match="configuration that this version does not know"):
+    with pytest.raises(CheckpointError, match="configuration that this version cannot read"):
         read_checkpoint(written)
 
 
@@ -405,7 +405,7 @@ def test_interrupted_checkpoint_is_not_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["nothing", "checkpoints"])
 def test_run_without_checkpoints_says_so(tmp_path: Path, place: str) -> None:
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(CheckpointError, match=f"{place} holds no checkpoint; give a run"):
+    with pytest.raises(CheckpointError, match=f"{place} has no checkpoint; give a run"):
         find_checkpoint(tmp_path / place)
 
 
@@ -433,7 +433,7 @@ def test_checkpoint_outside_a_run_cannot_be_resumed(tmp_path: Path) -> None:
 )
 def test_resume_refuses_changes_of_fixed_options_by_name(change: dict[str, Any], sentence: str) -> None:
     saved = Config(envs=2, slots=("early", "mid"))
-    with pytest.raises(CheckpointError, match=f"made with {sentence}; a run cannot change that"):
+    with pytest.raises(CheckpointError, match=f"made with {sentence}; this setting cannot change on resume"):
         check_compatible(saved, msgspec.structs.replace(saved, **change), Path("some"))
 
 

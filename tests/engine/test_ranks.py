@@ -239,7 +239,7 @@ def test_lanes_are_split_among_the_ranks_of_a_node() -> None:
 
 def test_rank_without_an_env_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(RankInfo, "from_environment", lambda: RankInfo(0, 2, 0, 1))
-    with pytest.raises(ConfigError, match="--envs 1 is not enough for 2 ranks"):
+    with pytest.raises(ConfigError, match="--envs 1 is too few for 2 ranks"):
         LiveRun(tmp_path, envs=1)
 
 

@@ -76,7 +76,7 @@ def test_restore_after_fault_reaches_the_same_result(
         live.control.put(kind, "test")
         refused = live.wait_for(ev.ControlRequested)
         assert (refused.kind, refused.ignored is not None) == (kind.value, True)
-        assert "half done" in (refused.ignored or "")
+        assert "failed partway" in (refused.ignored or "")
     saved = live.state.checkpoints[-1]
     assert (saved.round, saved.step, saved.origin) == (1, 4, "schedule")
 

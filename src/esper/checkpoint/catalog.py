@@ -9,61 +9,63 @@ from pathlib import Path
 from esper.checkpoint.manifest import MANIFEST_FILE, CheckpointError
 
 CHECKPOINTS_DIR = "checkpoints"
-"""Where a run keeps its checkpoints, below its directory."""
+"""Subdirectory of a run directory that holds its checkpoints."""
 UNDONE_DIR = "undone"
-"""Where it keeps those that were later than one it went back to: as many, in case that was a mistake."""
+"""Subdirectory for checkpoints later than one that was restored; kept in case the restore was a mistake."""
 
 PARTIAL_SUFFIX, REMOVED_SUFFIX, REPLACED_SUFFIX = ".partial", ".removed", ".replaced"
-"""After the name of a checkpoint: one that is being written, or removed; and one that gives its name to another, whole
-until that has it."""
+"""Suffixes of the name of a checkpoint that is being written, removed, or replaced. A replaced one stays intact until
+the new checkpoint has its name."""
 _CHECKPOINT_NAME = re.compile(r"round-(\d+)-step-(\d+)")
 
 
 def checkpoint_path(run: Path, round_number: int, step: int) -> Path:
-    """Where a run keeps the checkpoint of a moment: the last step completed, and its round, both counted from 1."""
+    """Return the path of a checkpoint of a run, by the 1-based round and step of the last completed step."""
     return run / CHECKPOINTS_DIR / f"round-{round_number:05d}-step-{step:04d}"
 
 
 def step_number_of(checkpoint: Path) -> tuple[int, int]:
-    """Round and step of a checkpoint by its name, as `checkpoint_path` has them."""
-    named = _CHECKPOINT_NAME.match(checkpoint.name)
-    assert named  # by checkpoint_path
-    round_number, step = named.groups()
+    """Return the 1-based round and step from the name of a checkpoint, as `checkpoint_path` wrote them."""
+    match = _CHECKPOINT_NAME.match(checkpoint.name)
+    assert match  # every path of a checkpoint comes from checkpoint_path
+    round_number, step = match.groups()
     return int(round_number), int(step)
 
 
 def run_directory_of(checkpoint: Path) -> Path:
-    """The directory of the run that a checkpoint belongs to.
+    """Return the directory of the run that a checkpoint belongs to.
 
     Raises:
-        CheckpointError: it was taken out of its run.
+        CheckpointError: The checkpoint was moved out of the directory of its run.
     """
     folder = checkpoint.resolve().parent
     if folder.name != CHECKPOINTS_DIR:
-        raise CheckpointError(f"{checkpoint} is not in the {CHECKPOINTS_DIR}/ of a run; put it there to go on from it")
+        raise CheckpointError(
+            f"{checkpoint} is not in the {CHECKPOINTS_DIR}/ directory of a run; move it back there to resume from it"
+        )
     return folder.parent
 
 
 def size_and_time(checkpoint: Path) -> tuple[int, float]:
-    """Bytes of its files, and when it was written, seconds since the epoch. Raises OSError."""
+    """Return the size in bytes and the time of writing in seconds since the epoch. Raises OSError."""
     return sum(file.stat().st_size for file in checkpoint.iterdir()), (checkpoint / MANIFEST_FILE).stat().st_mtime
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """Checkpoints of a run, the oldest first. Interrupted ones are not among them."""
+    """Return the complete checkpoints of a run, oldest first."""
     return [path for path in _in_order(run / CHECKPOINTS_DIR) if (path / MANIFEST_FILE).exists()]
 
 
 def _in_order(folder: Path) -> list[Path]:
-    there = folder.iterdir() if folder.is_dir() else ()  # not glob, for which what may not be read is empty
+    paths = folder.iterdir() if folder.is_dir() else ()  # not glob, which treats an unreadable directory as empty
     return sorted(
-        (path for path in there if _CHECKPOINT_NAME.fullmatch(path.name) or _is_interrupted_replacement(path)),
+        (path for path in paths if _CHECKPOINT_NAME.fullmatch(path.name) or _is_interrupted_replacement(path)),
         key=step_number_of,
     )
 
 
 def _is_interrupted_replacement(path: Path) -> bool:
-    """Whether this is a checkpoint that gave its name to another, which did not come to have it: a kill was between."""
+    """True for a checkpoint that was renamed to be replaced, if a kill came before the new one got its name."""
     return (
         path.suffix == REPLACED_SUFFIX
         and _CHECKPOINT_NAME.fullmatch(path.stem) is not None
@@ -72,29 +74,29 @@ def _is_interrupted_replacement(path: Path) -> bool:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """The checkpoint that `--resume PATH` means: that directory, or the newest of a run's.
+    """Return the checkpoint that `--resume PATH` names: the path itself, or the newest checkpoint of a run.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: No checkpoint was found.
     """
     if (path / MANIFEST_FILE).exists():
         return path
-    found = list_checkpoints(path)
-    if not found:
-        raise CheckpointError(f"{path} holds no checkpoint; give a run, or a directory below its checkpoints/")
-    return found[-1]
+    checkpoints = list_checkpoints(path)
+    if not checkpoints:
+        raise CheckpointError(f"{path} has no checkpoint; give a run directory or one of its checkpoints")
+    return checkpoints[-1]
 
 
 def prune_checkpoints(run: Path, count: int) -> None:
-    """Remove all but the newest `count` checkpoints of a run; what else people have put there stays. Raises OSError."""
+    """Remove all but the newest `count` checkpoints of a run, and no other file. Raises OSError."""
     for path in list_checkpoints(run)[:-count]:
         shutil.rmtree(rename_for_removal(path, REMOVED_SUFFIX))
 
 
 def remove_incomplete(run: Path) -> None:
-    """Remove what interrupted writes and removals have left; what cannot be removed takes room, and does no more.
+    """Remove the remains of interrupted writes and removals, and ignore those that cannot be removed.
 
-    A checkpoint that was to be replaced, and was not, gets its name back. Raises OSError.
+    A checkpoint whose replacement was interrupted gets its name back. Raises OSError.
     """
     folder = run / CHECKPOINTS_DIR
     for path in list(folder.iterdir()) if folder.is_dir() else ():
@@ -104,14 +106,14 @@ def remove_incomplete(run: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def set_aside_later(run: Path, now: tuple[int, int], count: int) -> None:
-    """Take the checkpoints that are later than a moment out of a run's history; the newest are kept aside.
+def set_aside_later(run: Path, step_number: tuple[int, int], count: int) -> None:
+    """Move the checkpoints later than a 1-based round and step to `undone/`, and keep the newest `count` there.
 
-    Moved back into `checkpoints/`, one of them can be gone on from. Raises OSError.
+    To resume from one of them, move it back to `checkpoints/`. Raises OSError.
     """
     aside = run / UNDONE_DIR
     for path in list_checkpoints(run):
-        if step_number_of(path) > now:
+        if step_number_of(path) > step_number:
             aside.mkdir(exist_ok=True)
             shutil.rmtree(aside / path.name, ignore_errors=True)
             path.rename(aside / path.name)
@@ -120,7 +122,7 @@ def set_aside_later(run: Path, now: tuple[int, int], count: int) -> None:
 
 
 def rename_for_removal(checkpoint: Path, suffix: str) -> Path:
-    """Take its name from a checkpoint that is to go: a removal that is interrupted leaves none that is torn."""
+    """Rename a checkpoint before deleting it, so that an interrupted deletion leaves no incomplete checkpoint."""
     aside = checkpoint.with_name(checkpoint.name + suffix)
     shutil.rmtree(aside, ignore_errors=True)
     return checkpoint.rename(aside)

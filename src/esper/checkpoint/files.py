@@ -1,8 +1,8 @@
-"""Writes and reads a checkpoint directory: safetensors, JSON, atomic rename.
+"""Checkpoint directories: written and read as safetensors and JSON, with an atomic rename.
 
-Tensors are in safetensors, everything else in JSON; nothing is pickled. The directory is written beside its final name,
-its manifest (sizes and digests of the other files) last, then fsynced and renamed. What was interrupted keeps its
-temporary name and is never taken for a checkpoint.
+Tensors are stored as safetensors, everything else as JSON; nothing is pickled. The directory is written under a
+temporary name, its manifest (sizes and digests of the other files) last, then fsynced and renamed. An interrupted write
+keeps its temporary name and is never used as a checkpoint.
 """
 
 from __future__ import annotations
@@ -42,41 +42,41 @@ from esper.telemetry.codec import encode_json
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds.
+    """Content of a checkpoint.
 
-    `state` is JSON for Python: a NaN that was measured is written as NaN.
+    `state` is stored as the JSON of Python's `json`, in which a measured NaN is written as `NaN`.
     """
 
     config: Config
     round: int
-    """Rounds completed."""
+    """Number of completed rounds."""
     step: int
-    """Steps completed of the round in progress."""
+    """Number of completed steps of the round in progress."""
     state: dict[str, Any]
     tensors: Mapping[str, Tensor]
     telemetry: bytes
-    """The Keyframe of the telemetry as of this step, one JSON line."""
+    """Keyframe of the telemetry state at this step, one line of JSON."""
 
     @property
     def step_number(self) -> StepNumber:
-        """The last step completed."""
+        """1-based round and step of the last completed step."""
         return StepNumber.from_completed(self.round, self.step, self.config.steps)
 
     @property
     def accuracy(self) -> float | None:
-        """Median over the envs of the validation accuracy measured last; None before any was."""
+        """Median over the envs of the last validation accuracy; None before the first one."""
         last = [accuracy for episode in self.state["episodes"] for accuracy in episode["view"]["accuracies"][-1:]]
         return median(last) if last else None
 
 
 def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:
-    """Write a checkpoint; in place of one of the same name, if there is one.
+    """Write a checkpoint, replacing an existing one of the same name.
 
     Returns:
-        Its size in bytes.
+        Size in bytes.
 
     Raises:
-        OSError: it cannot be written; nothing of that name has changed then.
+        OSError: The checkpoint cannot be written; an existing one is then unchanged.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     partial = directory.with_name(directory.name + PARTIAL_SUFFIX)
@@ -84,18 +84,18 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:
     try:
         size = _write_all(partial, checkpoint)
     except OSError:
-        shutil.rmtree(partial, ignore_errors=True)  # on a full disk, the events of the run need its room
+        shutil.rmtree(partial, ignore_errors=True)  # frees space for the events of the run if the disk is full
         raise
     replaced = rename_for_removal(directory, REPLACED_SUFFIX) if directory.exists() else None
     partial.rename(directory)
     _fsync_directory(directory.parent)
     if replaced:
-        shutil.rmtree(replaced, ignore_errors=True)  # it has lost its name, and goes with what is torn
+        shutil.rmtree(replaced, ignore_errors=True)  # if this fails, remove_incomplete removes it later
     return size
 
 
 def _write_all(partial: Path, checkpoint: Checkpoint) -> int:
-    """Write the files of a checkpoint into a new directory, the manifest last; bytes in all. Raises OSError."""
+    """Write all files to a new directory, the manifest last, and return their size in bytes. Raises OSError."""
     partial.mkdir()
     tensors = {name: value.detach().cpu().contiguous() for name, value in checkpoint.tensors.items()}
     contents = {
@@ -122,7 +122,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     """Read and verify a checkpoint.
 
     Raises:
-        CheckpointError: a file is missing, or is not what the manifest says.
+        CheckpointError: A file is missing or does not match the manifest.
     """
     manifest = read_manifest(directory)
     config = config_from_manifest(manifest, directory)

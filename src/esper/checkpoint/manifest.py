@@ -1,6 +1,6 @@
-"""The manifest of a checkpoint: format, digests, compatibility. Needs no torch.
+"""Checkpoint manifests: format, digests, and the check that a run can resume from a checkpoint.
 
-Imports no torch: the command line asks before the engine is loaded.
+Imports no torch, because the command line reads manifests before the engine is loaded.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ IMMUTABLE_OPTIONS = (
 
 
 class CheckpointError(Exception):
-    """A checkpoint that cannot be used; its text is one sentence: which, why, and what else there is."""
+    """A checkpoint cannot be used. The message is one sentence: which checkpoint, why, and what to do."""
 
 
 class FileEntry(msgspec.Struct, frozen=True):
-    """What the manifest says of another file of the checkpoint."""
+    """Size in bytes and digest of one file of a checkpoint."""
 
     bytes: int
     blake2b: str
@@ -44,40 +44,40 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """`manifest.json`: what a checkpoint is of, and what its other files must be."""
+    """Content of `manifest.json`: position and configuration of the run, size and digest of the other files."""
 
     format: int
     round: Count
-    """Rounds completed."""
+    """Number of completed rounds."""
     step: Count
-    """Steps completed of the round in progress."""
+    """Number of completed steps of the round in progress."""
     config: dict[str, Any]
     files: dict[str, FileEntry]
     blake2b: str = ""
-    """Of all the rest."""
+    """Digest of all other fields."""
 
     def with_digest(self) -> Manifest:
-        """The same with its own digest, so that damage to it is found as well."""
+        """Return a copy that has its own digest, so that damage to the manifest itself is detected."""
         unsigned = msgspec.structs.replace(self, blake2b="")
         return msgspec.structs.replace(self, blake2b=digest(encode_json(unsigned)))
 
 
 class _AnyManifest(msgspec.Struct):
-    """What the manifest of any version has."""
+    """The field that manifests of all versions share."""
 
     format: int
 
 
 def digest(content: bytes) -> str:
-    """What a file is known by."""
+    """Return the BLAKE2b digest of a file, in hexadecimal."""
     return hashlib.blake2b(content, digest_size=32).hexdigest()
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a checkpoint, without reading the rest.
+    """Read and verify the manifest of a checkpoint, and no other file.
 
     Raises:
-        CheckpointError: there is none, or it is damaged, or of another version.
+        CheckpointError: The manifest is missing, damaged, or of another version.
     """
     try:
         content = (directory / MANIFEST_FILE).read_bytes()
@@ -93,15 +93,18 @@ def read_manifest(directory: Path) -> Manifest:
     if manifest is None:
         raise CheckpointError(f"{directory} has checkpoint format {version}; this version reads {CHECKPOINT_FORMAT}")
     if manifest.with_digest() != manifest:
-        raise CheckpointError(f"{directory / MANIFEST_FILE} is damaged: its digest is another")
+        raise CheckpointError(f"{directory / MANIFEST_FILE} is damaged: its digest does not match")
     return manifest
 
 
 def read_verified_files(directory: Path, manifest: Manifest) -> dict[str, bytes]:
-    """The other files of a checkpoint by name, each as its manifest has it.
+    """Read the other files of a checkpoint and verify them against the manifest.
+
+    Returns:
+        Contents by file name.
 
     Raises:
-        CheckpointError: one is missing or damaged.
+        CheckpointError: A file is missing or damaged.
     """
     contents: dict[str, bytes] = {}
     for name in (TENSORS_FILE, STATE_FILE, TELEMETRY_FILE):
@@ -110,33 +113,33 @@ def read_verified_files(directory: Path, manifest: Manifest) -> dict[str, bytes]
         except OSError as error:
             raise CheckpointError(f"{directory / name} cannot be read: {error.strerror}") from None
         if manifest.files.get(name) != FileEntry(len(contents[name]), digest(contents[name])):
-            raise CheckpointError(f"{directory / name} is damaged: its digest is not the one in {MANIFEST_FILE}")
+            raise CheckpointError(f"{directory / name} is damaged: its digest does not match {MANIFEST_FILE}")
     return contents
 
 
 def read_saved_config(directory: Path) -> Config:
-    """The configuration of the run that a checkpoint is of.
+    """Read the configuration of the run from one of its checkpoints.
 
     Raises:
-        CheckpointError: as `read_manifest`; or it is none that this version knows.
+        CheckpointError: See `read_manifest` and `config_from_manifest`.
     """
     return config_from_manifest(read_manifest(directory), directory)
 
 
 def config_from_manifest(manifest: Manifest, directory: Path) -> Config:
-    """The configuration in the manifest of a checkpoint.
+    """Return the configuration in the manifest of a checkpoint.
 
     Raises:
-        CheckpointError: it is none that this version knows.
+        CheckpointError: This version cannot read the configuration.
     """
     try:
         return msgspec.convert(manifest.config, Config, strict=False)
     except msgspec.ValidationError as error:
-        raise CheckpointError(f"{directory} has a configuration that this version does not know: {error}") from None
+        raise CheckpointError(f"{directory} has a configuration that this version cannot read: {error}") from None
 
 
 def check_compatible(saved: Config, config: Config, path: Path) -> None:
-    """Refuse to resume from a checkpoint under a configuration that it does not fit.
+    """Check that a run can resume from a checkpoint under a configuration.
 
     Args:
         saved: Configuration of the checkpoint, with the task's settings filled in.
@@ -144,14 +147,14 @@ def check_compatible(saved: Config, config: Config, path: Path) -> None:
         path: Checkpoint, for the message.
 
     Raises:
-        CheckpointError: An option of `FIXED` differs; the message names it.
+        CheckpointError: An option of `IMMUTABLE_OPTIONS` differs; the message names it.
     """
     for name in IMMUTABLE_OPTIONS:
         before, now = attrgetter(name)(saved), attrgetter(name)(config)
-        if before != now and (name != "slots" or sorted(before) != sorted(now)):  # their order is the host's
+        if before != now and (name != "slots" or sorted(before) != sorted(now)):  # the host defines their order
             raise CheckpointError(
                 f"{path} was made with --{name.replace('_', '-')} {_format_value(before)}, not {_format_value(now)}; "
-                "a run cannot change that"
+                "this setting cannot change on resume"
             )
 
 

@@ -1,4 +1,4 @@
-"""Errors of a step that failed; they hold no tensors of it."""
+"""Exceptions for failed steps and runs. They carry text only and hold no references to the failed step's tensors."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ import traceback
 
 import torch
 
-INCONSISTENT_STATE = (
-    "the step that failed is half done: only going back to a checkpoint, or ending the run, is possible"
-)
-"""Why a run that is held by a fault does nothing else."""
+INCONSISTENT_STATE = "a step failed partway; restore a checkpoint or end the run"
+"""Reason why a run that is held by a fault ignores other requests."""
 _OOM_MESSAGE = "can't allocate memory"
-"""In what torch says when it is a CPU whose memory does not suffice: a RuntimeError as others."""
+"""Part of the message of the plain RuntimeError that torch raises if CPU memory is exhausted."""
 
 
 class RunFailedError(Exception):
-    """A run that ended before its time. One sentence for people: what happened, and how to go on."""
+    """A run ended early. The message is one sentence for users: what happened, and how to resume."""
 
 
 class FaultError(Exception):
-    """Work of a step that broke off: the state is half of one step and half of the next.
+    """A step failed partway; the training state is inconsistent.
 
     Args:
-        text: for people: where, and what.
-        trace: the traceback, where the program is to blame; None where memory ran out.
+        text: Message for users: where it failed, and why.
+        traceback_text: Traceback of a bug; None if memory ran out.
     """
 
-    def __init__(self, text: str, trace: str | None) -> None:
+    def __init__(self, text: str, traceback_text: str | None) -> None:
         super().__init__(text)
-        self.traceback_text = trace
+        self.traceback_text = traceback_text
 
     @classmethod
     def from_exception(cls, error: Exception, where: str) -> FaultError:
-        """What happened at a place, such as `env 03 on cpu:0`. Raise it after the handler, not in it: a fault that has
-        a context would keep what the failed work had allocated."""
-        told = str(error).strip().splitlines()
+        """Describe an error that occurred in `where`, such as `env 03 on cpu:0`.
+
+        Raise the result after the exception handler, not in it: its context would keep the tensors of the failed step.
+        """
+        lines = str(error).strip().splitlines()
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or _OOM_MESSAGE in str(error):
-            return cls(f"{where} ran out of memory" + (f": {told[0]}" if told else ""), None)
-        what = f"{type(error).__name__}: {told[0]}" if told else type(error).__name__
+            return cls(f"{where} ran out of memory" + (f": {lines[0]}" if lines else ""), None)
+        what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         return cls(f"{where} failed: {what}", "".join(traceback.format_exception(error)))

@@ -83,7 +83,7 @@ def test_checkpoints_list_shows_why_one_is_damaged(run: Path, capsys: pytest.Cap
     (second / TENSORS_FILE).unlink()
     flip(third / MANIFEST_FILE)
     found = listed(capsys, run)
-    assert found[0]["problem"] == f"{first / STATE_FILE} is damaged: its digest is not the one in {MANIFEST_FILE}"
+    assert found[0]["problem"] == f"{first / STATE_FILE} is damaged: its digest does not match {MANIFEST_FILE}"
     assert found[1]["problem"] == f"{second / TENSORS_FILE} cannot be read: No such file or directory"
     assert found[2]["problem"].startswith(f"{third / MANIFEST_FILE} is ")
     assert [(info["round"], info["step"]) for info in found] == [(9, 0), (10, 0), (None, None)]
@@ -107,7 +107,7 @@ def test_checkpoint_with_foreign_configuration_is_a_problem(
     monkeypatch.undo()
     last = listed(capsys, run)[-1]
     assert (last["path"], last["round"]) == (str(path), 11)
-    assert "a configuration that this version does not know" in last["problem"]
+    assert "a configuration that this version cannot read" in last["problem"]
 
 
 def test_checkpoint_removed_meanwhile_is_not_listed(
