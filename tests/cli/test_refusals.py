@@ -136,12 +136,12 @@ def test_command_line_overrides_the_file(tmp_path: Path, monkeypatch: pytest.Mon
 UNSUPPORTED = {
     ("--task", "digit"): "unknown task 'digit': did you mean",
     ("--task", "zzz"): "unknown task 'zzz': valid: digits_impaired, digits,",
-    ("--devices", "gpu"): "--devices 'gpu' is not a device: use auto, cuda:0, cuda:1 … or cpu:0, cpu:1 …",
-    ("--devices", "cuda:99"): "--devices cuda:99 is not there: this machine has ",
-    ("--devices", "cpu:9999"): "--devices cpu:9999 is not there: this machine has cpu:0",
+    ("--devices", "gpu"): "--devices 'gpu' is not a device; use auto, cuda:0, cuda:1 … or cpu:0, cpu:1 …",
+    ("--devices", "cuda:99"): "--devices cuda:99 not found; this machine has ",
+    ("--devices", "cpu:9999"): "--devices cpu:9999 not found; this machine has cpu:0",
     ("--devices", "mps"): "--devices mps is not supported: hosts train on CUDA devices and CPUs only",
-    ("--policy-device", "gpu"): "--policy-device 'gpu' is not a device: use cpu, cuda:0, cuda:1 …",
-    ("--policy-device", "cuda:99"): "--policy-device cuda:99 is not there: this machine has ",
+    ("--policy-device", "gpu"): "--policy-device 'gpu' is not a device; use cpu, cuda:0, cuda:1 …",
+    ("--policy-device", "cuda:99"): "--policy-device cuda:99 not found; this machine has ",
     ("--devices", "cpu:0", "cpu"): "--devices names cpu:0 more than once",
     ("--slots", "middle"): "'middle'",
     ("--slots", "mid", "mid"): "--slots names 'mid' more than once",
@@ -170,7 +170,7 @@ def test_cuda_without_a_gpu_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    named = "--devices cuda:0 is not there: this machine has no cuda device; --devices auto takes what there is"
+    named = "--devices cuda:0 not found; this machine has no cuda device; use --devices auto"
     assert_refused(main(["--no-tui", "--devices", "cuda:0", "cuda:1"]), *printed(capsys), named)
     assert list(tmp_path.iterdir()) == []
 

@@ -84,7 +84,7 @@ def test_step_without_its_worker_fails() -> None:
     with population(envs=2, lanes=TWO_LANES) as pool:
         pool.reset(0)
         kill(pool)
-        with pytest.raises(FaultError, match=r"^the process of lane cpu:1 was killed by signal 9$"):
+        with pytest.raises(FaultError, match=r"^the worker process of lane cpu:1 was killed by signal 9$"):
             pool.step([WAIT, WAIT], 0, 0)
         assert workers() == []
         with population(envs=2) as alone:
@@ -101,7 +101,7 @@ def test_restore_after_worker_kill_reaches_the_same_result(tmp_path: Path) -> No
     live.control.put(RequestKind.RESUME, "test")
     while (paused := live.wait_for(ev.Paused)).reason is None:
         pass
-    assert paused.reason == "the process of lane cpu:1 was killed by signal 9"
+    assert paused.reason == "the worker process of lane cpu:1 was killed by signal 9"
     live.control.put(RequestKind.RESTORE, "test", live.state.checkpoints[-1].path)
     assert live.finish().status == "done"
     assert computed(recorded(live.run.directory)) == computed(recorded(whole.run.directory))
@@ -148,7 +148,9 @@ def test_worker_without_memory_is_refused_before_start(monkeypatch: pytest.Monke
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("tempfile.TemporaryFile", full)
-    sentence = "the processes of cpu:1 cannot be started: No space left on device; --devices cpu:0 needs none"
+    sentence = (
+        "the worker processes of cpu:1 cannot be started: No space left on device; --devices cpu:0 needs no worker"
+    )
     with pytest.raises(ConfigError, match=f"^{sentence}$"), population(envs=2, lanes=TWO_LANES):
         pass
     assert workers() == []

@@ -1,4 +1,4 @@
-"""Memory, utilisation, temperature and power of a device (CUDA, NVML, /proc)."""
+"""Device statistics: memory and, on GPUs, utilisation, temperature and power (CUDA, NVML, /proc)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 class DeviceStats(NamedTuple):
-    """State of a device at one moment, in the units of `DeviceSampled`; None for what was not measured."""
+    """State of a device at one moment, in the units of `DeviceSampled`. None: not measured."""
 
     allocated: int | None
     reserved: int | None
@@ -24,7 +24,7 @@ class DeviceStats(NamedTuple):
 
 
 def read_device_stats(device: torch.device, processes: Collection[int]) -> DeviceStats:
-    """Read what there is to read of a device; of the memory of a CPU, what these processes take together."""
+    """Read the state of a device. For a CPU, `allocated` is the memory of the given process ids together."""
     return _read_cuda(device) if device.type == "cuda" else _read_cpu(processes)
 
 
@@ -41,14 +41,14 @@ def _read_cuda(device: torch.device) -> DeviceStats:
 
 
 def _read_cpu(processes: Collection[int]) -> DeviceStats:
-    """Memory of the processes, None if one has ended, and of the machine: all CPU lanes share it.
+    """Return the memory of the processes, None if one has ended, and of the machine, which all CPU lanes share.
 
-    What they share counts once, where the system tells how much that is.
+    Shared memory of the processes counts once, where the system reports its size.
     """
     machine = psutil.virtual_memory()
     try:
         infos = [psutil.Process(process).memory_info() for process in processes]
-        shared = [getattr(info, "shared", 0) for info in infos]  # libraries and data, which each of them has mapped
+        shared = [getattr(info, "shared", 0) for info in infos]  # libraries and data, which every process maps
         resident = sum(info.rss for info in infos) - sum(shared) + max(shared)
     except psutil.NoSuchProcess:
         resident = None
@@ -64,15 +64,15 @@ def _read_cpu(processes: Collection[int]) -> DeviceStats:
 
 
 def cuda_uuid(device: torch.device) -> str:
-    """By which a GPU is known to every library, whatever its number is to each."""
+    """Return the UUID of a GPU. Unlike its index, it is the same for every library."""
     return str(torch.cuda.get_device_properties(device).uuid)
 
 
 class GpuSensors(NamedTuple):
-    """What a GPU measures of itself; None for what it does not."""
+    """Sensor readings of a GPU. None: not measured."""
 
     utilisation: float | None = None
-    """Share of the last sampling period in which a kernel ran, whoever's."""
+    """Fraction of the last sampling period in which a kernel of any process ran."""
     temperature: float | None = None
     """Degrees Celsius."""
     power: float | None = None
@@ -83,8 +83,8 @@ def read_sensors(uuid: str) -> GpuSensors:
     """Read a GPU's sensors.
 
     Args:
-        uuid: as CUDA has it, without a prefix. NVML numbers all GPUs of the machine, CUDA those that
-            CUDA_VISIBLE_DEVICES names, in its order: the UUID is what they agree on.
+        uuid: UUID without prefix, as CUDA returns it. Indices would not do: NVML counts all GPUs of the machine, CUDA
+            those in CUDA_VISIBLE_DEVICES, in that order.
     """
     nvml, handle = _load_nvml(), _handle(uuid)
     if nvml is None or handle is None:
@@ -99,14 +99,14 @@ def read_sensors(uuid: str) -> GpuSensors:
 
 
 def driver_version() -> str | None:
-    """Of the NVIDIA driver; None where there is none."""
+    """Return the version of the NVIDIA driver; None without one."""
     nvml = _load_nvml()
     return None if nvml is None else _query(nvml.nvmlSystemGetDriverVersion)
 
 
 @cache
 def _load_nvml() -> ModuleType | None:
-    """NVML, open for as long as the process lives; None on a machine without it."""
+    """Return NVML, initialised for the life of the process; None on a machine without it."""
     import pynvml
 
     try:
@@ -118,16 +118,16 @@ def _load_nvml() -> ModuleType | None:
 
 @cache
 def _handle(uuid: str) -> Any:
-    """NVML's handle of a GPU, or of a part of one (MIG); None if it knows no such."""
+    """Return the NVML handle of a GPU or of a MIG instance; None if NVML does not know the UUID."""
     nvml = _load_nvml()
     if nvml is None:
         return None
-    whole = _query(nvml.nvmlDeviceGetHandleByUUID, f"GPU-{uuid}")
-    return whole if whole is not None else _query(nvml.nvmlDeviceGetHandleByUUID, f"MIG-{uuid}")
+    gpu = _query(nvml.nvmlDeviceGetHandleByUUID, f"GPU-{uuid}")
+    return gpu if gpu is not None else _query(nvml.nvmlDeviceGetHandleByUUID, f"MIG-{uuid}")
 
 
 def _query(query: Callable[..., Any], *arguments: Any) -> Any:
-    """The answer; None where there is none, as for the power of a GPU that does not measure it."""
+    """Return the result of an NVML call; None on an error, such as a sensor that the GPU lacks."""
     import pynvml
 
     try:

@@ -1,4 +1,4 @@
-"""Which devices exist, and which a run uses."""
+"""Devices of this machine, and the choice of those that a run uses."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ T = TypeVar("T")
 
 DEVICE_EXAMPLES = {"--devices": "auto, cuda:0, cuda:1 … or cpu:0, cpu:1 …", "--policy-device": "cpu, cuda:0, cuda:1 …"}
 FALLBACK_HINT = {
-    "--devices": "--devices auto takes what there is",
-    "--policy-device": "--policy-device cpu always works",
+    "--devices": "use --devices auto",
+    "--policy-device": "use --policy-device cpu",
 }
-"""What to type instead, by option."""
+"""Alternative that always works, keyed by option."""
 
 
 def resolve_devices(names: Sequence[str]) -> list[str]:
-    """Names of the lanes, each with its index: `cuda:0`, `cpu:1`.
+    """Return the names of the lanes, each with its index, such as `cuda:0` or `cpu:1`.
 
-    `auto` is every CUDA device or, without any, one CPU lane for each core that this process may use.
+    `auto` selects every CUDA device or, without any, one CPU lane for each core that this process may use.
 
     Raises:
-        ConfigError: a device is not one, is not there, or is named twice.
+        ConfigError: A device name is invalid, not found, or given twice.
     """
     present = _device_counts()
     if list(names) == ["auto"]:
@@ -48,59 +48,59 @@ def resolve_devices(names: Sequence[str]) -> list[str]:
 
 
 def resolve_policy_device(name: str) -> torch.device:
-    """The device that the policy runs on.
+    """Return the device that the policy runs on.
 
     Raises:
-        ConfigError: it is not one, or is not there.
+        ConfigError: The device name is invalid or not found.
     """
     return torch_device(_resolve("--policy-device", name, _device_counts()))
 
 
 def torch_device(lane: str) -> torch.device:
-    """The device behind a lane of this machine: all CPU lanes share one."""
+    """Return the torch device of a lane of this machine. All CPU lanes share one device."""
     name = lane.rpartition("/")[2]
     return torch.device("cpu") if name.startswith("cpu") else torch.device(name)
 
 
-def assign_lanes_to_rank(lanes: Sequence[str], place: RankInfo) -> list[str]:
-    """The lanes that are a rank's of those that its machine has: they are dealt round-robin to its ranks.
+def assign_lanes_to_rank(lanes: Sequence[str], rank_info: RankInfo) -> list[str]:
+    """Return the lanes of a rank: the lanes of each machine (node) are assigned round-robin to its ranks.
 
-    Where there are several machines, a lane's name begins with the number of its own: `1/cuda:0`.
+    With several nodes, lane names start with the rank of the node: `1/cuda:0`.
 
     Raises:
-        ConfigError: there are more ranks than lanes.
+        ConfigError: The node has more ranks than lanes.
     """
-    ranks = place.local_world_size
+    ranks = rank_info.local_world_size
     if ranks > len(lanes):
         raise ConfigError(
-            f"{ranks} ranks on a machine cannot share {', '.join(lanes)}: each needs a device of its own; give "
-            f"torchrun --nproc-per-node {len(lanes)}, or the run more --devices"
+            f"{ranks} ranks on a machine cannot share {', '.join(lanes)}: each needs its own device; start "
+            f"torchrun with --nproc-per-node {len(lanes)}, or name more --devices"
         )
-    machine = f"{place.node_rank}/" if place.num_nodes > 1 else ""
-    return [f"{machine}{lane}" for lane in lanes[place.local_rank :: ranks]]
+    node = f"{rank_info.node_rank}/" if rank_info.num_nodes > 1 else ""
+    return [f"{node}{lane}" for lane in lanes[rank_info.local_rank :: ranks]]
 
 
 def lane_for_env(env: int, lanes: Sequence[T]) -> T:
-    """The lane that an env lives on: they are dealt round-robin."""
+    """Return the lane of an env. Envs are assigned to lanes round-robin."""
     return lanes[env % len(lanes)]
 
 
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of hardware that a run may use."""
+    """A CPU or GPU of this machine. Field names are printed by `devices --json`."""
 
     lanes: list[str]
-    """What `--devices` calls it: the CPU has a lane for each core that this process may use, a GPU is one."""
+    """Names for `--devices`: one per usable core for the CPU, one for a GPU."""
     name: str
     memory: int
-    """Bytes in all."""
+    """Total memory in bytes."""
     driver: str | None
-    """Version of the NVIDIA driver; None for a CPU, and where NVML does not tell."""
+    """Version of the NVIDIA driver; None for a CPU or if NVML does not report it."""
     fast_bf16: bool
-    """Whether `--amp auto` trains in bfloat16 on it."""
+    """True if `--amp auto` trains in bfloat16 on it."""
 
 
 def list_devices() -> list[DeviceInfo]:
-    """Every device of this machine, GPUs first."""
+    """Return all devices of this machine, GPUs first."""
     return [*map(_gpu, range(torch.cuda.device_count())), _cpu()]
 
 
@@ -130,29 +130,29 @@ def _fast_bf16(device: torch.device) -> bool:
 
 
 def _cpu_name() -> str:
-    """The model where Linux tells it, else the architecture."""
-    details = Path("/proc/cpuinfo")
-    model = re.search(r"^model name\s*: (.+)$", details.read_text(), re.MULTILINE) if details.exists() else None
+    """Return the model name from /proc/cpuinfo, or the architecture where that file does not exist."""
+    cpuinfo = Path("/proc/cpuinfo")
+    model = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
     return model[1] if model else platform.processor() or platform.machine()
 
 
 def _device_counts() -> dict[str, int]:
-    """How many devices there are of each kind."""
+    """Return the number of devices by kind, `cuda` and `cpu`."""
     return {"cuda": torch.cuda.device_count(), "cpu": available_cores()}
 
 
 def _resolve(option: str, name: str, present: dict[str, int]) -> str:
-    if name.startswith("mps"):
+    if name.startswith("mps"):  # never tested on Apple GPUs
         raise ConfigError(
-            f"{option} {name} is not supported: hosts train on CUDA devices and CPUs only, and nothing here was "
-            f"ever run on Apple's GPUs; use {'cpu' if option == '--policy-device' else 'auto'}"
+            f"{option} {name} is not supported: hosts train on CUDA devices and CPUs only; "
+            f"use {'cpu' if option == '--policy-device' else 'auto'}"
         )
     match = re.fullmatch(r"(cuda|cpu)(?::(\d+))?", name)
     if match is None:
-        raise ConfigError(f"{option} {name!r} is not a device: use {DEVICE_EXAMPLES[option]}")
+        raise ConfigError(f"{option} {name!r} is not a device; use {DEVICE_EXAMPLES[option]}")
     kind, index = match[1], int(match[2] or 0)
     count = present[kind]
     if index >= count:
-        there = f"this machine has {', '.join(f'{kind}:{i}' for i in range(count)) or f'no {kind} device'}"
-        raise ConfigError(f"{option} {name} is not there: {there}; {FALLBACK_HINT[option]}")
+        available = f"this machine has {', '.join(f'{kind}:{i}' for i in range(count)) or f'no {kind} device'}"
+        raise ConfigError(f"{option} {name} not found; {available}; {FALLBACK_HINT[option]}")
     return f"{kind}:{index}"

@@ -1,13 +1,14 @@
 """Lane: one device and the thread that drives it.
 
-On a CPU a thread would wait for the Python of the others: a CPU lane beside another one has a worker, a process that
-trains the envs of its part of a step (`engine/worker.py`).
+On CPUs, threads would contend for the GIL. Every CPU lane after the first therefore has a worker, a process that trains
+the envs of the lane's part of a step (`lanes/worker.py`).
 
-On a GPU the thread only launches: each env has a stream of its own, so that the small kernels of one run beside those
-of another. An env's steps are ordered by its stream. Before it goes on, it waits for the device's default stream, on
-which everybody else launches (a checkpoint that is read or restored); at the end of a step, and where one failed, that
-stream waits for all envs. Nothing crosses from one stream to another that could be freed under way: the data and the
-outbox live as long as the lane, and an env's tensors belong to its stream alone. So no tensor needs `record_stream`.
+On a GPU the thread only launches kernels. Each env has its own stream, so that the small kernels of different envs
+overlap; the stream orders the steps of its env. Before each task, the stream of the env waits for the default stream of
+the device, on which all other code launches (for example when a checkpoint is saved or restored). After the task, also
+if it failed, the default stream waits for the streams of all envs. No tensor that is used on several streams can be
+freed meanwhile: the data and the result buffer live as long as the lane, and the tensors of an env are used on its
+stream only. So no tensor needs `record_stream`.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ from esper.tasks.task import Splits
 P = ParamSpec("P")
 T = TypeVar("T")
 DeviceResults = list[Tensor]
-"""What an env leaves of its work: some float32 vectors on the device."""
+"""Results of a task for one env: float32 vectors on the device."""
 HostResults = list[list[float]]
 """The same vectors on the host."""
 EnvTask = Callable[[Env], DeviceResults]
-"""What is done with an env."""
+"""A task that is run for an env."""
 PendingResults = Callable[[], dict[int, HostResults]]
-"""Waits for what was begun: the numbers of each env, by its index."""
+"""Waits for a submitted task and returns its results, keyed by env index."""
 
 
 class ResultBuffer:
-    """Where the envs of a lane leave their numbers: a row for each, and one copy of these rows to the host.
+    """Result buffer of a lane: one row per env on the device, copied to the host in a single transfer.
 
     Args:
-        device: of the lane.
-        rows: most envs that there are to be.
-        width: of a row: most numbers that an env leaves.
+        device: Device of the lane.
+        rows: Maximum number of envs.
+        width: Maximum number of values per env.
     """
 
     def __init__(self, device: torch.device, rows: int, width: int) -> None:
@@ -55,26 +56,26 @@ class ResultBuffer:
         pinned = torch.zeros(rows, width, pin_memory=True) if device.type == "cuda" else None
         self._host_RW = self._device_RW if pinned is None else pinned
         self._sizes: dict[int, list[int]] = {}
-        """Of the vectors of each env, in the order of the rows."""
+        """Lengths of the vectors of each env, keyed by env index in the order of the rows."""
 
     def clear(self) -> None:
-        """Begin with the first row again."""
+        """Remove all rows."""
         self._sizes.clear()
 
     def append(self, env: int, vectors: Sequence[Tensor]) -> None:
-        """Write the vectors of an env, on the current stream."""
+        """Write the vectors of an env to the next row, on the current stream."""
         row = self._device_RW[len(self._sizes)]
         sizes = self._sizes[env] = [len(vector) for vector in vectors]
         torch.cat(list(vectors), out=row[: sum(sizes)])
 
     def start_copy(self) -> None:
-        """Copy what was put to the host, on the current stream."""
+        """Start to copy the rows to the host, on the current stream."""
         if self._host_RW is not self._device_RW:
             rows = len(self._sizes)
             self._host_RW[:rows].copy_(self._device_RW[:rows], non_blocking=True)
 
     def wait(self) -> dict[int, HostResults]:
-        """What was sent, by env; the host waits here for the current stream, and nowhere else."""
+        """Return the copied vectors, keyed by env index. This is the only place where the host waits for the GPU."""
         if self._host_RW is not self._device_RW:
             copied = torch.cuda.Event(blocking=True)
             copied.record()
@@ -84,19 +85,19 @@ class ResultBuffer:
 
 
 def _split(row: list[float], sizes: Sequence[int]) -> HostResults:
-    numbers = iter(row)
-    return [[next(numbers) for _ in range(size)] for size in sizes]
+    values = iter(row)
+    return [[next(values) for _ in range(size)] for size in sizes]
 
 
 class Lane:
     """A device with its thread and its copy of the data.
 
     Args:
-        name: such as `cuda:0` or `cpu:1`.
-        splits: the task's data, on its device.
-        envs: most that it is given at a time.
-        width: most numbers that one of them leaves in a step.
-        single_stream: whether all of them must take turns on a GPU too.
+        name: Name such as `cuda:0` or `cpu:1`.
+        splits: Data of the task, on the device.
+        envs: Maximum number of envs of one task.
+        width: Maximum number of values that a task returns per env.
+        single_stream: Run all envs on one stream of a GPU, one after another.
     """
 
     def __init__(self, name: str, splits: Splits, envs: int, width: int, *, single_stream: bool) -> None:
@@ -107,45 +108,48 @@ class Lane:
         self._result_buffer = ResultBuffer(self.device, envs, width)
         self._single_stream = single_stream
         self._streams: dict[int, torch.cuda.Stream] = {}
-        """For each env its own; none on a CPU, where the thread does the work itself."""
+        """Streams keyed by env index; empty on a CPU."""
         if self.device.type == "cuda":
             self.stopwatch = CudaPhaseTimer()
         self._worker: WorkerProcess | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"lane {name}", initializer=self._enter)
 
     def _enter(self) -> None:
-        """On the thread, before anything else: what is current there is of this device."""
+        """Make the device current in the thread of the lane."""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
-    def start_worker(self, contract: WorkerInit) -> None:
-        """Have a process of its own train what is this lane's part of a step."""
-        self._worker = WorkerProcess(self.name, contract)
+    def start_worker(self, init: WorkerInit) -> None:
+        """Start a worker process that trains this lane's part of each step. Raises OSError."""
+        self._worker = WorkerProcess(self.name, init)
 
     @property
     def worker_pid(self) -> int:
-        """Number of the process that works for the lane."""
+        """Process id of the worker, or of this process without one."""
         return self._worker.pid if self._worker else os.getpid()
 
     @property
     def has_worker(self) -> bool:
-        """Whether a process of its own trains its part of a step."""
+        """True if a worker process trains this lane's part of each step."""
         return self._worker is not None
 
-    def submit(self, envs: Sequence[Env], work: EnvTask) -> PendingResults:
-        """Have the lane's thread do something with envs, one after another.
+    def submit(self, envs: Sequence[Env], task: EnvTask) -> PendingResults:
+        """Run a task for envs in the thread of the lane, one env after another.
 
-        What is returned raises FaultError if it fails for one of them.
+        The returned function waits for the results. It raises FaultError if the task failed for an env.
         """
-        return self._thread.submit(_with_context, self.name, self._run, envs, work).result
+        return self._thread.submit(_with_context, self.name, self._run, envs, task).result
 
     def submit_epochs(
         self, envs: Sequence[Env], prepare: Callable[[Env], None], round_index: int, step: int, *, last: bool
     ) -> PendingResults:
-        """Have envs prepared for an epoch, trained and validated: by the worker, or else by the lane's thread.
+        """Prepare envs, train them for an epoch and validate them, in the worker or in the thread of the lane.
 
-        Raises, or has what is returned raise:
-            FaultError: it failed for one of them, or the worker has ended.
+        Returns:
+            A function that waits for the results. It raises FaultError if an env failed or the worker has ended.
+
+        Raises:
+            FaultError: `prepare` failed for an env, or the worker has ended.
         """
         worker = self._worker
         if worker is not None:
@@ -154,36 +158,36 @@ class Lane:
             _with_context(self.name, worker.send, envs, round_index, step, last=last)
             return lambda: _with_context(self.name, self._receive, worker, envs)
 
-        def work(env: Env) -> DeviceResults:
+        def train_and_validate(env: Env) -> DeviceResults:
             prepare(env)
             return env.run_epoch(round_index, step, self.stopwatch, last=last)
 
-        return self.submit(envs, work)
+        return self.submit(envs, train_and_validate)
 
     def _receive(self, worker: WorkerProcess, envs: Sequence[Env]) -> dict[int, HostResults]:
-        answer = worker.receive(envs)
-        for phase, seconds in answer.phases.items():
+        reply = worker.receive(envs)
+        for phase, seconds in reply.phases.items():
             self.stopwatch.add(phase, seconds)
-        return {env.index: numbers for env, numbers in zip(envs, answer.results, strict=True)}
+        return {env.index: results for env, results in zip(envs, reply.results, strict=True)}
 
     def _describe_env(self, env: Env) -> str:
         return f"env {env.index:02d} on {self.name}"
 
-    def _run(self, envs: Sequence[Env], work: EnvTask) -> dict[int, HostResults]:
+    def _run(self, envs: Sequence[Env], task: EnvTask) -> dict[int, HostResults]:
         self.stopwatch.begin()
         self._result_buffer.clear()
         try:
             for env in envs:
                 with self._stream_of(env):
-                    self._result_buffer.append(env.index, _with_context(self._describe_env(env), work, env))
-        finally:  # also where one failed: the others' work is under way, and their weights may be restored next
+                    self._result_buffer.append(env.index, _with_context(self._describe_env(env), task, env))
+        finally:  # also if a task failed: kernels of other envs may still run, and their weights may be restored next
             for stream in self._streams.values():
                 torch.cuda.default_stream(self.device).wait_stream(stream)
         with self.stopwatch("fetch"):
             self._result_buffer.start_copy()
-        numbers = self._result_buffer.wait()
+        results = self._result_buffer.wait()
         self.stopwatch.read_cuda_events()
-        return numbers
+        return results
 
     @contextmanager
     def _stream_of(self, env: Env) -> Iterator[None]:
@@ -199,19 +203,19 @@ class Lane:
             yield
 
     def close(self) -> None:
-        """Wait for the thread and end it, and the worker."""
+        """Wait for the running task, then stop the thread and the worker."""
         self._thread.shutdown(cancel_futures=True)
         if self._worker:
             self._worker.close()
 
 
-def _with_context(where: str, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-    """Work whose faults say where they happened."""
+def _with_context(where: str, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Call a function; convert its exceptions to FaultError with the place in the message."""
     try:
-        return work(*args, **options)
+        return function(*args, **options)
     except FaultError:
         raise
-    except Exception as error:  # noqa: BLE001 (it is raised below, as a FaultError)
+    except Exception as error:  # noqa: BLE001 (raised below as a FaultError)
         fault = FaultError.from_exception(error, where)
     raise fault
 
@@ -219,21 +223,23 @@ def _with_context(where: str, work: Callable[P, T], *args: P.args, **options: P.
 def open_lanes(
     names: Sequence[str], splits: Splits, envs: int, width: int, *, amp: str, single_stream: bool
 ) -> list[Lane]:
-    """Build the lanes of a run. Those of one device share its copy of the data.
+    """Build the lanes of a run. Lanes of the same device share one copy of the data.
 
-    Operators on these small tensors lose more by sharing an intra-op thread pool than they gain: the parallelism is in
-    the lanes, so every operator runs on its lane's own thread.
+    Sets the number of intra-op threads to 1: for these small tensors, synchronising an intra-op thread pool costs more
+    than it gains. The lanes themselves run in parallel.
 
     Args:
-        names: of the lanes; no more than there are envs.
-        splits: the task's data, on the CPU.
-        envs: of the run.
-        width: most numbers that an env leaves in a step.
-        amp: mixed precision of the run: training pictures have its dtype.
-        single_stream: whether the envs of a GPU must take turns.
+        names: Names of the lanes, at most one per env.
+        splits: Data of the task, on the CPU.
+        envs: Number of envs.
+        width: Maximum number of values that a task returns per env.
+        amp: Mixed precision of the run; it determines the dtype of the training images.
+        single_stream: Run all envs of a GPU on one stream, one after another.
     """
     torch.set_num_threads(1)
-    resident = {
+    splits_by_device = {
         device: splits.to(device, resolve_amp(amp, device)) for device in {torch_device(name) for name in names}
     }
-    return [Lane(name, resident[torch_device(name)], envs, width, single_stream=single_stream) for name in names]
+    return [
+        Lane(name, splits_by_device[torch_device(name)], envs, width, single_stream=single_stream) for name in names
+    ]

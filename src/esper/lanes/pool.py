@@ -1,4 +1,4 @@
-"""Pool: all envs of this process, dealt over the lanes."""
+"""Pool: all envs of this process, assigned to lanes."""
 
 from __future__ import annotations
 
@@ -21,27 +21,30 @@ from esper.tasks.task import Splits, Task
 
 @dataclass(frozen=True)
 class EnvEpoch:
-    """What one env did in one step, before its slots are told that the epoch is over."""
+    """Transitions and results of one env in one step, before its slots tick."""
 
     moves: list[StageTransition]
     measured: EpochResult
 
 
 class EnvPool:
-    """Envs on lanes, dealt round-robin: the i-th of them lives on lane i mod lanes.
+    """Envs on lanes, assigned round-robin: the i-th env lives on lane i mod the number of lanes.
 
-    On CPUs that is on paper, since one lane is as good as another: each takes its part of the envs of all of them.
+    CPU lanes are interchangeable: their envs are redistributed at every step to balance the load.
 
     Args:
-        task: what the hosts learn.
-        splits: its data, on the CPU.
-        lanes: names of the devices.
-        slots: names of the slots to use.
-        config: of the run.
-        owned: numbers of the envs that are this process's; all of the run's, unless it is given.
+        task: Task that the hosts learn.
+        splits: Data of the task, on the CPU.
+        lanes: Names of the lanes.
+        slots: Names of the slots to use.
+        config: Configuration of the run.
+        env_range: Indices of the envs of this process; None for all envs of the run.
+
+    Attributes:
+        envs: Envs of this process, in the order of their indices.
 
     Raises:
-        ConfigError: the processes of further CPU lanes cannot be started.
+        ConfigError: The worker processes of CPU lanes cannot be started.
     """
 
     def __init__(
@@ -51,58 +54,60 @@ class EnvPool:
         lanes: Sequence[str],
         slots: Sequence[str],
         config: Config,
-        owned: range | None = None,
+        env_range: range | None = None,
     ) -> None:
-        owned = range(config.envs) if owned is None else owned
-        self._first = owned.start
-        # Envs that share a loss scale depend on each other's every batch: on a GPU they take turns on one stream.
+        env_range = range(config.envs) if env_range is None else env_range
+        self._first = env_range.start
+        # Envs with a shared loss scale depend on each other in every batch, so on a GPU they run on one stream.
         single_stream = config.scaler == "device" and config.amp == "fp16"
         width = max_result_width(len(slots))
         self.lanes = open_lanes(
-            lanes[: len(owned)], splits, len(owned), width, amp=config.amp, single_stream=single_stream
+            lanes[: len(env_range)], splits, len(env_range), width, amp=config.amp, single_stream=single_stream
         )
-        beside = [lane for lane in self.lanes if lane.device.type == "cpu"]
-        self.interchangeable_lanes = beside if len(beside) > 1 and not single_stream else []
-        """Lanes any of which may do the work of another."""
-        self._data = self._start_workers(task, slots, config)
+        cpu_lanes = [lane for lane in self.lanes if lane.device.type == "cpu"]
+        self.interchangeable_lanes = cpu_lanes if len(cpu_lanes) > 1 and not single_stream else []
+        """Lanes that may train the envs of each other."""
+        self._splits_file = self._start_workers(task, slots, config)
         scaler_on = {lane: make_scaler_factory(config.amp, config.scaler, lane.device) for lane in self.lanes}
         self.envs: list[Env] = []
-        for index in owned:
+        for index in env_range:
             lane = self._lane_of(index)
             self.envs.append(Env(index, task, lane.splits, slots, config, scaler_on[lane]()))
         self._steps = config.steps
 
     def _start_workers(self, task: Task, slots: Sequence[str], config: Config) -> IO[bytes] | None:
-        """A worker for each CPU lane but the first lane, whose thread has nobody to wait for; the data they share.
+        """Start a worker for each CPU lane except the first lane, and return the file of the data that they share.
 
-        Where processes cannot be handed open files, which is on Windows, there are none.
+        The first lane uses its thread, which then has the GIL to itself. Returns None without workers: with one lane,
+        or on Windows, where processes cannot inherit open files.
         """
-        beside = [lane for lane in self.lanes[1:] if lane.device.type == "cpu" and os.name == "posix"]
-        if not beside:
+        worker_lanes = [lane for lane in self.lanes[1:] if lane.device.type == "cpu" and os.name == "posix"]
+        if not worker_lanes:
             return None
         try:
-            data = write_shared_splits(beside[0].splits)
-            for lane in beside:
-                lane.start_worker(WorkerInit(task, slots, config, data.fileno()))
+            splits_file = write_shared_splits(worker_lanes[0].splits)
+            for lane in worker_lanes:
+                lane.start_worker(WorkerInit(task, slots, config, splits_file.fileno()))
         except OSError as error:
-            for lane in beside:
+            for lane in worker_lanes:
                 lane.close()
             raise ConfigError(
-                f"the processes of {', '.join(lane.name for lane in beside)} cannot be started: {error.strerror}; "
-                f"--devices {self.lanes[0].name} needs none"
+                f"the worker processes of {', '.join(lane.name for lane in worker_lanes)} cannot be started: "
+                f"{error.strerror}; "
+                f"--devices {self.lanes[0].name} needs no worker"
             ) from error
-        return data
+        return splits_file
 
     def _lane_of(self, env: int) -> Lane:
         return lane_for_env(env - self._first, self.lanes)
 
     @property
     def lane_by_env(self) -> list[str]:
-        """For each env, the name of its lane."""
+        """Name of the lane of each env, in the order of `envs`."""
         return [self._lane_of(env.index).name for env in self.envs]
 
     def reset(self, round_index: int) -> list[tuple[float, float]]:
-        """Give every env a fresh host; its validation loss and accuracy before any training."""
+        """Give every env a fresh host. Return validation loss and accuracy of each before any training."""
 
         def start(lane: Lane, envs: Sequence[Env]) -> PendingResults:
             def work(env: Env) -> DeviceResults:
@@ -133,40 +138,40 @@ class EnvPool:
         ]
 
     def validate(self, envs: Sequence[Env]) -> list[tuple[float, float]]:
-        """Validation loss and accuracy of some envs as they are."""
+        """Return validation loss and accuracy of some envs in their current state."""
         found = self._run_on_lanes(envs, lambda lane, part: lane.submit(part, lambda env: [env.validate(last=False)]))
         return [(loss, accuracy) for [[loss, accuracy, *_]] in (found[env.index] for env in envs)]
 
     def tick(self) -> list[list[StageTransition]]:
-        """End the epoch in every env."""
+        """Tick the slots of every env, and return the transitions of each."""
         return [env.tick() for env in self.envs]
 
     def test_accuracies(self) -> list[float]:
-        """Accuracy of every env on the test split. For `evaluate` only."""
+        """Return the accuracy of every env on the test split. For `evaluate` only."""
         found = self._run_on_lanes(self.envs, lambda lane, envs: lane.submit(envs, lambda env: [env.test_accuracy()]))
         return [found[env.index][0][0] for env in self.envs]
 
     def close(self) -> None:
-        """End the lanes' threads and workers."""
+        """Stop the threads and workers of the lanes."""
         for lane in self.lanes:
             lane.close()
-        if self._data:
-            self._data.close()
+        if self._splits_file:
+            self._splits_file.close()
 
     def _run_on_lanes(
         self, envs: Sequence[Env], start: Callable[[Lane, Sequence[Env]], PendingResults]
     ) -> dict[int, HostResults]:
-        """Have every lane begin something with its part of the envs, and wait for all; by env.
+        """Start work on every lane for its part of the envs, wait for all lanes, and return the results by env index.
 
         Raises:
-            FaultError: it failed in one of them; no lane is at work any more.
+            FaultError: A lane failed. No lane is running any more.
         """
         pending: list[PendingResults] = []
         found: dict[int, HostResults] = {}
         faults: list[FaultError] = []
-        # Workers are sent to before any thread is at work, and read when none is any more: two threads of one
-        # interpreter hold each other up.
-        for lane, part in sorted(self._assign_envs(envs), key=lambda each: not each[0].has_worker):
+        # Send to the workers before a thread runs, and receive after it has finished: threads of one interpreter slow
+        # each other down.
+        for lane, part in sorted(self._assign_envs(envs), key=lambda assigned: not assigned[0].has_worker):
             try:
                 pending.append(start(lane, part))
             except FaultError as fault:
@@ -181,10 +186,10 @@ class EnvPool:
         return found
 
     def _assign_envs(self, envs: Sequence[Env]) -> list[tuple[Lane, list[Env]]]:
-        """Who does which of the envs: each lane its own, in their order, but for those that share theirs.
+        """Assign envs to lanes.
 
-        Of these envs the one that took longest goes first, each to the lane that has least to do (Graham, 1969, "Bounds
-        on multiprocessing timing anomalies"); to its own if there is a choice.
+        Envs of interchangeable lanes go, longest last epoch first, to the least loaded lane, preferring their own (LPT;
+        Graham, 1969, "Bounds on multiprocessing timing anomalies"). All other envs go to their own lane.
         """
         parts: dict[Lane, list[Env]] = {lane: [] for lane in self.lanes}
         load = dict.fromkeys(self.interchangeable_lanes, 0.0)

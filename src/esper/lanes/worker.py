@@ -1,11 +1,11 @@
-"""A process that trains the envs of a CPU lane.
+"""Worker process that trains the envs of a CPU lane. Threads would contend for the GIL at every operator.
 
-The envs live in the run's own process. For an epoch, what it depends on is sent over: stages and alphas of the slots,
-weights, buffers and momenta, loss scale; what comes back are its numbers and the tensors after it. The worker keeps
-nothing that counts but modules to put them in: one that has died costs a step, and another takes its place.
+The envs live in the main process. For each epoch it sends the complete state: stages and alphas of the slots, weights,
+buffers, momenta and loss scale. The worker returns the results and the new tensors. It keeps only modules to load that
+state into, so a worker that dies costs one step, and a new one replaces it.
 
-All that it is to train in a step goes in one message, and comes back in one: between two epochs none of this code is in
-the caches, and it takes several times as long (`docs/experiments.md`, "one message a step").
+All envs of a step travel in one message each way: between two epochs the code of the transfer has left the CPU caches,
+and runs several times slower (`docs/experiments.md`, "one message a step").
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ from esper.process import freeze_loaded_objects, python_command
 from esper.tasks.task import Splits, Task
 
 CPU = torch.device("cpu")
-_PROGRAM = "from esper.lanes.worker import main; main()"  # as a main module, its classes would have other names there
+_PROGRAM = "from esper.lanes.worker import main; main()"
+"""Not `-m`: as `__main__`, the classes would have other names, which pickle could not resolve."""
 
 
 class WorkerInit(NamedTuple):
-    """What a worker is told once."""
+    """First message to a worker."""
 
     task: Task
     slots: Sequence[str]
     config: Config
     splits_fd: int
-    """Descriptor of the file of splits."""
+    """File descriptor of the splits; see `write_shared_splits`."""
 
 
 class EpochRequest(NamedTuple):
-    """Envs to be trained for an epoch and validated."""
+    """Request to train envs for an epoch and validate them."""
 
     envs: list[int]
+    """Env indices."""
     before: list[WorkerEnvState]
     round: int
     step: int
@@ -55,27 +57,27 @@ class EpochRequest(NamedTuple):
 
 
 class EpochReply(NamedTuple):
-    """The same envs after it."""
+    """States and results of the envs after the epoch, in the request of the request."""
 
     after: list[WorkerEnvState]
     results: list[list[list[float]]]
-    """What `Env.epoch` left of each."""
+    """Results of `Env.run_epoch` for each env."""
     seconds: list[float]
-    """That each took."""
+    """Duration of the epoch of each env."""
     phases: dict[str, float]
     """Seconds by phase."""
 
 
 class WorkerError(NamedTuple):
-    """Of one of them: the arguments of a FaultError."""
+    """Failure of an env: the arguments of a FaultError."""
 
     text: str
     traceback_text: str | None
 
 
 def write_shared_splits(splits: Splits) -> IO[bytes]:
-    """A file that workers map: one copy of the data for all of them, without the test split."""
-    file = tempfile.TemporaryFile()  # noqa: SIM115 (its owner closes it)
+    """Write the data without its test split to a temporary file, which all workers map: one copy in memory."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
     torch.save({name: part for name, part in vars(splits).items() if not name.startswith("test")}, file)
     file.flush()
     return file
@@ -87,150 +89,157 @@ def _map_splits(descriptor: int) -> Splits:
 
 
 class WorkerProcess:
-    """The run's end of the line to such a process.
+    """Handle of a worker process in the main process.
 
     Args:
-        lane: that it works for.
-        contract: what it needs to know.
+        lane: Name of the lane, for messages.
+        init: First message to the worker.
+
+    Raises:
+        OSError: The process cannot be started.
     """
 
-    def __init__(self, lane: str, contract: WorkerInit) -> None:
+    def __init__(self, lane: str, init: WorkerInit) -> None:
         self._lane = lane
-        self._contract = contract
+        self._init = init
         self._start()
 
     def _start(self) -> None:
-        """Raises OSError; then what there was before, closed, is still there."""
+        """Start the process. On OSError, the closed pipe of the previous process stays in place."""
         with contextlib.ExitStack() as opened:
-            line, theirs = Pipe()
-            opened.enter_context(line)
-            said = opened.enter_context(tempfile.TemporaryFile())
-            with theirs:
-                command, environment = python_command(_PROGRAM, str(theirs.fileno()), self._lane)
+            pipe, worker_end = Pipe()
+            opened.enter_context(pipe)
+            output = opened.enter_context(tempfile.TemporaryFile())
+            with worker_end:
+                command, environment = python_command(_PROGRAM, str(worker_end.fileno()), self._lane)
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
-                    pass_fds=(theirs.fileno(), self._contract.splits_fd),
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(worker_end.fileno(), self._init.splits_fd),
                     env=environment,
-                    start_new_session=True,  # what a terminal tells its processes is for the run to hear
+                    start_new_session=True,  # signals of the terminal are for the main process
                 )
             opened.pop_all()
-        self._pipe, self._output = line, said
-        _send(self._pipe, self._contract)
+        self._pipe, self._output = pipe, output
+        _send(self._pipe, self._init)
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Process id."""
         return self._process.pid
 
     def send(self, envs: Sequence[Env], round_index: int, step: int, *, last: bool) -> None:
-        """Have envs trained and validated.
+        """Send envs to be trained and validated. Start a new process if the last one has ended.
 
         Raises:
-            FaultError: the process has ended, or no other can be started.
+            FaultError: The process has ended, or a new one cannot be started.
         """
         if self._pipe.closed:
             try:
                 self._start()
             except OSError as error:
-                said = error.strerror
-                raise FaultError(f"the process of lane {self._lane} cannot be started anew: {said}", None) from None
-        order = EpochRequest(
+                raise FaultError(
+                    f"the worker process of lane {self._lane} cannot be restarted: {error.strerror}", None
+                ) from None
+        request = EpochRequest(
             [env.index for env in envs], [WorkerEnvState.of(env) for env in envs], round_index, step, last
         )
         try:
-            _send(self._pipe, order)
+            _send(self._pipe, request)
         except OSError:
             raise self._worker_died() from None
 
     def receive(self, envs: Sequence[Env]) -> EpochReply:
-        """Put the envs that were sent where that has left them.
+        """Wait for the reply to `send`, and load the new states into the envs.
 
         Raises:
-            FaultError: one of them failed there, or the process has ended.
+            FaultError: An env failed, or the process has ended.
         """
         try:
-            answer: EpochReply | WorkerError = pickle.loads(self._pipe.recv_bytes())
+            reply: EpochReply | WorkerError = pickle.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
             raise self._worker_died() from None
-        if isinstance(answer, WorkerError):
-            raise FaultError(*answer)
-        for env, after, seconds in zip(envs, answer.after, answer.seconds, strict=True):
+        if isinstance(reply, WorkerError):
+            raise FaultError(*reply)
+        for env, after, seconds in zip(envs, reply.after, reply.seconds, strict=True):
             after.load_tensors_into(env)
             env.epoch_seconds = seconds
-        return answer
+        return reply
 
     def _worker_died(self) -> FaultError:
-        """Why there is no answer. A process that closed its line is about to end; `send` starts another."""
+        """Return how the process ended. It has closed its pipe, so it ends soon if not yet; `send` starts another."""
         code = self._process.wait()
         self._output.seek(0)
-        said = self._output.read().decode(errors="replace")
+        output = self._output.read().decode(errors="replace")
         self.close()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return FaultError(f"the process of lane {self._lane} {how}", said or None)
+        return FaultError(f"the worker process of lane {self._lane} {how}", output or None)
 
     def close(self) -> None:
-        """End the process, which has nothing to lose."""
+        """Kill the process, which holds no state of its own."""
         self._process.kill()
         self._process.wait()
         self._pipe.close()
         self._output.close()
 
 
-def _send(line: Connection, message: object) -> None:
-    line.send_bytes(pickle.dumps(message, protocol=5))
+def _send(pipe: Connection, message: object) -> None:
+    pipe.send_bytes(pickle.dumps(message, protocol=5))
 
 
 def main() -> None:
-    """The process, until the run is gone. Its arguments are the line's descriptor, and the name of the lane."""
-    with Connection(int(sys.argv[1])) as line, contextlib.suppress(ConnectionError):
-        _serve(line, sys.argv[2])
+    """Run the worker until the main process has ended. Arguments: descriptor of the pipe, name of the lane."""
+    with Connection(int(sys.argv[1])) as pipe, contextlib.suppress(ConnectionError):
+        _serve(pipe, sys.argv[2])
 
 
-def _serve(line: Connection, lane: str) -> None:
-    task, slots, config, data = pickle.loads(line.recv_bytes())
+def _serve(pipe: Connection, lane: str) -> None:
+    init: WorkerInit = pickle.loads(pipe.recv_bytes())
     torch.set_num_threads(1)
-    splits = _map_splits(data)
-    scaler = make_scaler_factory(config.amp, config.scaler, CPU)
+    splits = _map_splits(init.splits_fd)
+    scaler = make_scaler_factory(init.config.amp, init.config.scaler, CPU)
     envs: dict[int, Env] = {}
     freeze_loaded_objects()
     with contextlib.suppress(EOFError):
         while True:
-            content = line.recv_bytes()
+            content = pipe.recv_bytes()
             stopwatch = PhaseTimer()
             with stopwatch("transfer"):
-                order: EpochRequest = pickle.loads(content)
-                for index in order.envs:
+                request: EpochRequest = pickle.loads(content)
+                for index in request.envs:
                     if index not in envs:
-                        envs[index] = Env(index, task, splits, slots, config, scaler())
-            answer = _run_epochs([envs[index] for index in order.envs], order, stopwatch, line, lane)
-            if answer is None:
+                        envs[index] = Env(index, init.task, splits, init.slots, init.config, scaler())
+            reply = _run_epochs([envs[index] for index in request.envs], request, stopwatch, pipe, lane)
+            if reply is None:
                 return
-            _send(line, answer)
+            _send(pipe, reply)
 
 
 def _run_epochs(
-    envs: Sequence[Env], order: EpochRequest, stopwatch: PhaseTimer, line: Connection, lane: str
+    envs: Sequence[Env], request: EpochRequest, stopwatch: PhaseTimer, pipe: Connection, lane: str
 ) -> EpochReply | WorkerError | None:
-    """None where the run is gone: it has nothing to say before it is answered, so what is there is the line's end."""
-    numbers: list[list[list[float]]] = []
+    """Train and validate the envs of a request. Return None if the main process has closed the pipe.
+
+    The main process sends nothing before it has received the result, so a readable pipe means EOF.
+    """
+    results: list[list[list[float]]] = []
     env = envs[0]
     try:
         with stopwatch("transfer"):
-            for env, before in zip(envs, order.before, strict=True):
+            for env, before in zip(envs, request.before, strict=True):
                 before.load_into(env)
         for env in envs:
-            if line.poll():
+            if pipe.poll():
                 return None
-            left = env.run_epoch(order.round, order.step, stopwatch, last=order.last)
-            numbers.append([vector.tolist() for vector in left])
+            vectors = env.run_epoch(request.round, request.step, stopwatch, last=request.last)
+            results.append([vector.tolist() for vector in vectors])
         with stopwatch("transfer"):
             after = [WorkerEnvState.of(env) for env in envs]
-    except Exception as error:  # noqa: BLE001 (the run raises it)
+    except Exception as error:  # noqa: BLE001 (the main process raises it)
         fault = FaultError.from_exception(error, f"env {env.index:02d} on {lane}")
         return WorkerError(str(fault), fault.traceback_text)
     phases = stopwatch.pop_seconds()
-    toll = phases["transfer"] / len(envs)
-    return EpochReply(after, numbers, [env.epoch_seconds + toll for env in envs], phases)
+    transfer_seconds = phases["transfer"] / len(envs)
+    return EpochReply(after, results, [env.epoch_seconds + transfer_seconds for env in envs], phases)

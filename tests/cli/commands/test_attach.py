@@ -175,7 +175,7 @@ def test_run_without_a_socket_warns_and_trains(
     ("arguments", "named"),
     [
         (("--envs", "0"), "--envs '0' is not valid: it must be a whole number >= 1"),
-        (("--devices", "cpu:9999"), "--devices cpu:9999 is not there: this machine has cpu:0"),
+        (("--devices", "cpu:9999"), "--devices cpu:9999 not found; this machine has cpu:0"),
         (("--resume", "none"), "'none' is neither a file nor a run in telemetry"),
     ],
 )

@@ -65,8 +65,8 @@ def test_devices_json_describes_this_machine(capsys: pytest.CaptureFixture[str])
     ("options", "sentence"),
     [
         (("--envs", "0"), "--envs '0' is not valid: it must be a whole number >= 1"),
-        (("--devices", "gpu"), "--devices 'gpu' is not a device: use auto, cuda:0"),
-        (("--devices", "cpu:9999"), "--devices cpu:9999 is not there: this machine has cpu:0"),
+        (("--devices", "gpu"), "--devices 'gpu' is not a device; use auto, cuda:0"),
+        (("--devices", "cpu:9999"), "--devices cpu:9999 not found; this machine has cpu:0"),
         (("--devices", "cpu:0", "cpu:0"), "--devices names cpu:0 more than once"),
     ],
 )
