@@ -32,7 +32,7 @@ def hidden_synchronisation_is_an_error() -> Iterator[None]:
 @pytest.mark.parametrize("counterfactual", ["ablation", "shapley"])
 @pytest.mark.parametrize(("amp", "scaler"), [("off", "env"), ("bf16", "env"), ("fp16", "env"), ("fp16", "device")])
 def test_step_synchronises_the_host_once(amp: str, scaler: str, counterfactual: str) -> None:
-    """Seeds are in every stage, and one is being germinated. The one explicit wait, for an event, is not counted."""
+    """Covers seeds in every stage, and a germination. The one explicit wait, for an event, is not counted."""
     with population(envs=4, lanes=GPU, amp=amp, scaler=scaler, counterfactual=counterfactual, steps=10) as pool:
         play(pool, 0, 8)
         pool.reset(1)

@@ -1,4 +1,4 @@
-"""Small populations without a trainer: envs, what is done to them, and what they measured."""
+"""Helpers: small populations without a trainer, scripted actions, and their results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DIGITS = get_task("digits_impaired")
 
 @cache
 def digits() -> Splits:
-    """Their data, read once."""
+    """Return the data of the impaired digits, cached."""
     return DIGITS.load(None)
 
 
@@ -39,7 +39,7 @@ def population(
     splits: Callable[[Splits], Splits] = lambda splits: splits,
     **options: Any,
 ) -> Iterator[EnvPool]:
-    """Envs on the impaired digits; the task and its data may be changed."""
+    """A pool of envs on the impaired digits; `task` and `splits` may modify the task and its data."""
     config = msgspec.structs.replace(Config(envs=envs), **options)
     pool = EnvPool(task(DIGITS), splits(digits()), lanes, SLOTS, config)
     try:
@@ -49,7 +49,7 @@ def population(
 
 
 def script(env: int, step: int, slots: Sequence[Slot]) -> Action:
-    """Takes each env along another path through the stages; every env meets all of them in a dozen steps."""
+    """Return an action that takes each env along a different path; every env visits all stages in a dozen steps."""
     for index, slot in enumerate(slots):
         if slot.can_fossilize and (index + env) % 2:
             return Action(Op.FOSSILIZE, index)
@@ -66,7 +66,7 @@ def script(env: int, step: int, slots: Sequence[Slot]) -> Action:
 
 
 def play(pool: EnvPool, round_index: int, steps: int) -> list[list[EpochResult]]:
-    """One episode by the script; for each env, what it measured."""
+    """Play one episode by the script, and return the results of every step of each env."""
     pool.reset(round_index)
     found: list[list[EpochResult]] = [[] for _ in pool.envs]
     for step in range(steps):
@@ -78,5 +78,5 @@ def play(pool: EnvPool, round_index: int, steps: int) -> list[list[EpochResult]]
 
 
 def measurements(pool: EnvPool, actions: Sequence[Action], round_index: int, step: int) -> list[EpochResult]:
-    """A step in which nobody sits out."""
+    """Play one step in which every env is active, and return the results."""
     return [epoch.measured for epoch in pool.step(actions, round_index, step) if epoch is not None]

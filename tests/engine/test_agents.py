@@ -1,4 +1,4 @@
-"""The factory builds the policy that the configuration names, and no other."""
+"""Tests of the agent factory: it builds the policy that the configuration names."""
 
 from __future__ import annotations
 

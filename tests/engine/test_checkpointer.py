@@ -1,4 +1,4 @@
-"""A checkpoint is whole and verified, or is not one."""
+"""Tests of checkpoints: complete and verified, or refused."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def written(tmp_path: Path) -> Path:
 
 
 def sign(directory: Path, files: dict[str, FileEntry] | None = None, **changes: Any) -> None:
-    """Make a manifest whose digests are right, whatever is in the directory."""
+    """Write a manifest whose digests match the files in the directory."""
     contents = {name: (directory / name).read_bytes() for name in (TENSORS_FILE, STATE_FILE, TELEMETRY_FILE)}
     entries = {name: FileEntry(len(content), digest(content)) for name, content in contents.items()}
     fields = {"format": CHECKPOINT_FORMAT, "round": 3, "step": 2, "config": msgspec.to_builtins(example().config)}
@@ -94,7 +94,7 @@ def damage(content: bytes, position: float) -> bytes:
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
-# What is written is what is read
+# Round trip
 
 
 def test_checkpoint_restores_every_tensor_and_scalar(written: Path) -> None:
@@ -236,11 +236,11 @@ def test_invalid_content_with_valid_digests_is_refused(written: Path, name: str,
 
 
 CHANGES = ("fsync", "rename", "unlink", "rmdir")
-"""The calls by which a write shows on the disk."""
+"""System calls of a write that change the disk."""
 
 
 def _kill_before_change(number: int) -> None:
-    """Let the process die by SIGKILL where it is about to make that change to the disk."""
+    """Kill the process with SIGKILL just before the given change to the disk."""
     changes = iter(range(number + 1))
 
     def watched(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -256,7 +256,7 @@ def _kill_before_change(number: int) -> None:
 
 
 def _write_and_die(target: Path, number: int) -> bool:
-    """In a process of its own. False if the write had fewer changes to make, and was done."""
+    """Write in a separate process that is killed before the given change. False if the write finished before that."""
     child = os.fork()
     if child == 0:
         _kill_before_change(number)
@@ -282,7 +282,7 @@ def test_kill_during_write_keeps_the_previous_checkpoint(written: Path, tmp_path
 
 @pytest.mark.parametrize("number", range(13))
 def test_kill_during_replacement_loses_no_checkpoint(written: Path, tmp_path: Path, number: int) -> None:
-    """Between the two renames the old one counts, though it has lost its name: it gets that back."""
+    """Between the two renames only the renamed old checkpoint exists; it remains valid and gets its name back."""
     assert _write_and_die(written, number)
     (found,) = list_checkpoints(tmp_path)
     assert (step_number_of(found), run_directory_of(found)) == ((3, 2), tmp_path)
@@ -342,7 +342,7 @@ def test_full_disk_keeps_previous_checkpoint_and_no_remains(written: Path, monke
     assert list(written.parent.iterdir()) == [written]
 
 
-# Which there are
+# Listing
 
 
 def fake(run: Path, *moments: tuple[int, int]) -> list[Path]:
@@ -414,7 +414,7 @@ def test_checkpoint_outside_a_run_cannot_be_resumed(tmp_path: Path) -> None:
         run_directory_of(tmp_path / "round-00001-step-0000")
 
 
-# What a run may go on with
+# Compatibility
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ def test_resume_accepts_changes_of_free_options() -> None:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has one checkpoint."""
+    """Directory of a run that has one checkpoint."""
     return stopped_run(tmp_path_factory.mktemp("stopped"))
 
 
@@ -527,7 +527,7 @@ def _with_an_event_for_a_state(path: Path) -> None:
     ],
 )
 def test_unfitting_checkpoint_leaves_trainer_unchanged(tmp_path: Path, forge: Callable[[Path], None]) -> None:
-    """Its digests are right; what it holds is not. It is refused half-way, and a live run must be able to go on."""
+    """The digests match but the content does not fit: the restore fails partway, and the live run must continue."""
     live = LiveRun(tmp_path).start_paused(3)
     trainer = live.run.trainer
     checkpointer = trainer.run_control.checkpointer

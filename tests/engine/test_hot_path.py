@@ -1,4 +1,4 @@
-"""The minibatch path asks nothing of the host, and a round leaves no tensor behind."""
+"""Tests of the hot path: minibatches do not synchronise with the host, and a round leaks no tensors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_epoch_does_not_synchronise(amp: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def census() -> tuple[int, int]:
-    """Storages of the tensors that are alive, and their bytes."""
+    """Return the number of storages of live tensors, and their bytes."""
     gc.collect()
     tensors = [each for each in gc.get_objects() if issubclass(type(each), Tensor) and each.device.type != "meta"]
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}

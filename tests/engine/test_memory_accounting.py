@@ -1,4 +1,4 @@
-"""The books of a run's tensors, against the sizes of the tensors themselves."""
+"""Tests of memory accounting against the sizes of the tensors themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of several ranks: as threads that meet at a barrier, and, slower, as torchrun starts them, over gloo."""
+"""Tests of runs of several ranks: as threads that meet at a barrier, and (slower) started by torchrun over gloo."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PATIENCE = 300.0
 
 
 class RankedRun:
-    """A run of two ranks in this process. Ask and listen at rank 0."""
+    """A run of two ranks as threads of this process. Requests and records are those of rank 0."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, telemetry_dir: Path, resume: Path | None = None) -> None:
         self.meeting = ThreadRanks(RANKS)
@@ -73,7 +73,7 @@ class RankedRun:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> LiveRun:
-    """The same run in one process."""
+    """The same run in a single process."""
     live = LiveRun(tmp_path_factory.mktemp("alone"), envs=ENVS)
     live.start().finish()
     return live
@@ -81,7 +81,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> LiveRun:
 
 @pytest.fixture(scope="module")
 def ranked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankedRun]:
-    """A run of two ranks that is done."""
+    """A finished run of two ranks."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         live = RankedRun(monkeypatch, tmp_path_factory.mktemp("ranked")).start()
         assert live.finish() == "done"
@@ -89,7 +89,7 @@ def ranked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankedRun]:
 
 
 def assert_alike(got: list[ev.AnyEvent], wanted: list[ev.AnyEvent]) -> None:
-    """The same events of the same things, whatever the order within a step; numbers to float tolerance."""
+    """Assert equal events, regardless of their order within a step, with numbers equal to float tolerance."""
 
     def key(event: ev.AnyEvent) -> tuple[object, ...]:
         return (getattr(event, "round", 0), getattr(event, "step", 99), type(event).__name__, getattr(event, "env", -1))
@@ -132,7 +132,7 @@ def test_dashboard_and_recording_have_envs_of_all_ranks(ranked: RankedRun) -> No
     assert live.started is not None
     assert live.started.lanes == ["cpu:0", "cpu:0", "cpu:1", "cpu:1", "cpu:1"]
     assert [device.envs for device in live.devices.values()] == [2, 3]
-    # Each rank has recorded its own.
+    # Each rank recorded its own events.
     others = {event.env for event in recorded(run / "rank-1") if isinstance(event, ev.EnvStepped)}
     assert others == {2, 3, 4}
 
@@ -170,7 +170,7 @@ def test_refused_checkpoint_leaves_all_ranks_unchanged(
 def test_run_resumes_with_another_number_of_ranks(
     alone: LiveRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """From two to one in the middle of a round, and back to two."""
+    """Resume from two ranks to one in the middle of a round, and back to two."""
     first = RankedRun(monkeypatch, tmp_path).start(
         RequestKind.PAUSE, RequestKind.STEP, RequestKind.STEP, RequestKind.STOP
     )
@@ -222,7 +222,7 @@ def test_rank_lost_at_the_end_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert "has lost another of the 2 ranks" in str(ended.reason)
 
 
-# What is refused
+# Refused configurations
 
 
 def test_lanes_are_split_among_the_ranks_of_a_node() -> None:
@@ -250,7 +250,7 @@ def test_ranks_of_a_node_cannot_share_a_policy_gpu(monkeypatch: pytest.MonkeyPat
         LiveRun(tmp_path, devices=("cpu:0", "cpu:1"), policy_device="cuda:0")
 
 
-# Ranks as torchrun starts them
+# Ranks started by torchrun
 
 
 def torchrun(cwd: Path, *options: str, program: Sequence[str] = ("-m", "esper")) -> subprocess.Popen[str]:
@@ -277,7 +277,7 @@ def test_torchrun_computes_the_same_as_one_process(alone: LiveRun, tmp_path: Pat
 
 @pytest.fixture
 def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run of two ranks, both of which have recorded steps."""
+    """Start a run of two ranks, and wait until both have recorded steps."""
     process = torchrun(tmp_path, "--rounds", "100000", "--checkpoint-every", "0")
     deadline = time.monotonic() + PATIENCE
     try:
@@ -291,7 +291,7 @@ def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """With its ranks, if it has not ended."""
+    """Kill the launcher and its ranks unless they have ended."""
     if process.poll() is None:
         for each in [*psutil.Process(process.pid).children(), process]:
             each.kill()
@@ -325,7 +325,7 @@ def test_killed_rank_ends_the_run_with_a_message(
     assert f"esper-sanctum: rank {left} has lost another of the 2 ranks: it has ended" in errors
     assert not ranks[str(left)].is_running()
     history = open_history(only_run(tmp_path))
-    # torchrun ends the rank that is left as soon as it misses the other: perhaps before it has recorded what befell it.
+    # torchrun kills the remaining rank when it notices the loss of the other, perhaps before that rank has recorded it.
     assert history.state_at(history.length).status in {"failed", "running"}
     assert list_checkpoints(only_run(tmp_path)) == []
 

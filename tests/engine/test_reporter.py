@@ -1,4 +1,4 @@
-"""From what was measured, through the event, to the state that a screen reads."""
+"""Tests of the reporter: from measurements through events to the state that the dashboard reads."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ENVS, STEPS = 2, 22
 
 
 class Reading(NamedTuple):
-    """What one env measured in one step, and how large its network was then."""
+    """Measurements of one env in one step, and the size of its network at that time."""
 
     measured: EpochResult
     parameters: int
 
 
 class Watched(NamedTuple):
-    """A finished run, and what was measured in it."""
+    """A finished run and its measurements."""
 
     live: LiveRun
     readings: dict[int, list[Reading]]
@@ -41,7 +41,7 @@ class Watched(NamedTuple):
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
-    """One round in which the heuristic grows seeds."""
+    """Play one round in which the heuristic grows seeds."""
     readings: dict[int, list[Reading]] = {env: [] for env in range(ENVS)}
     take = Env.unpack_results
 
@@ -60,7 +60,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Watched:
 
 
 def told(value: float | None, digits: int = 5) -> float | None:
-    """What an event says of a value: so many significant digits."""
+    """Round a value to the significant digits that events have."""
     return None if value is None else float(f"{value:.{digits}g}")
 
 
@@ -160,7 +160,7 @@ def test_reward_parts_sum_to_the_reward(watched: Watched) -> None:
 
 
 def test_transitions_agree_with_slot_readings(watched: Watched) -> None:
-    """Played back, the moves lead from an empty slot to the stage that each step shows."""
+    """Applied in order, the transitions lead from an empty slot to the stage in each step's event."""
     stages = {(env, slot): "dormant" for env in range(ENVS) for slot in ("early", "mid", "late")}
     shown: list[ev.EnvStepped] = []
     moved = 0
@@ -179,11 +179,11 @@ def test_transitions_agree_with_slot_readings(watched: Watched) -> None:
     assert moved > 10
 
 
-# Against the network itself
+# Compared with the network itself
 
 
 def evaluate(network: GrowingNetwork, x: Tensor, y: Tensor, alphas: list[float]) -> tuple[Tensor, float]:
-    """Hits of each sample, and the mean loss: a plain forward."""
+    """Return the hits per sample and the mean loss of a plain forward pass."""
     network.eval()
     with torch.no_grad():
         logits = network(x, alphas)
@@ -219,7 +219,7 @@ def test_contribution_is_the_loss_without_the_seed(watched: Watched) -> None:
     assert checked > 0
 
 
-# The machine
+# Devices
 
 
 def test_cpu_lane_reports_process_and_machine_memory(watched: Watched) -> None:
@@ -250,7 +250,7 @@ def test_phases_of_a_step_sum_to_its_time(watched: Watched) -> None:
 
 
 def test_gate_refusal_is_reported_as_long_as_it_lasts(tmp_path: Path) -> None:
-    """G2 opens with a seed's age, and the seed then waits for the policy; most others open as it moves on."""
+    """G2 passes once a seed is old enough, which then waits for the policy; most other gates pass at the transition."""
     live = LiveRun(tmp_path, policy="random", envs=4, rounds=1, steps=12, seed=3).start_paused()
     while live.state.step < 11:
         for told, episode in zip(live.state.envs, live.run.trainer.state.episodes, strict=True):

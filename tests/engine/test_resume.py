@@ -1,4 +1,4 @@
-"""A resumed run computes what the uninterrupted one would have, bit for bit."""
+"""Tests of resuming: a resumed run computes the same as an uninterrupted one, bit for bit."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.runs import LiveRun, computed, recorded, tiny
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[ev.AnyEvent]:
-    """What the uninterrupted run computes."""
+    """Events that the uninterrupted run computes."""
     live = LiveRun(tmp_path_factory.mktemp("whole"))
     live.start().finish()
     return computed(recorded(live.run.directory))
@@ -65,7 +65,7 @@ def test_baseline_policies_resume_identically(policy: str, steps: int, tmp_path:
 
 
 def test_tiny_runs_grow_seeds(whole: list[ev.AnyEvent]) -> None:
-    """Or the tests above would compare very little."""
+    """Guards the tests above, which would otherwise compare very little."""
     moved = {event.after for event in whole if isinstance(event, ev.SeedMoved)}
     assert {"germinated", "training"} <= moved
     assert tiny(Path())["steps"] == 4

@@ -1,4 +1,4 @@
-"""Faults while somebody watches: the run is held, says why, and can go back; it never hangs, and never lies."""
+"""Tests of faults in interactive runs: the run is held with a reason, can restore a checkpoint, and never hangs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.runs import LiveRun, computed, recorded, stopped_run
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], NoReturn]) -> None:
-    """Let env 1 fail, once, in the third step of the second round."""
+    """Make env 1 fail once, in the third step of the second round."""
     apply, failed = Env.apply_action, threading.Event()
 
     def broken(env: Env, action: Action, round_index: int, step: int) -> list[StageTransition]:
@@ -186,7 +186,7 @@ def no_room(*_: object) -> NoReturn:
 
 
 def limit_checkpoints(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """While it is set, there is no room for a checkpoint."""
+    """Return an event; while it is set, writing a checkpoint fails for lack of space."""
     write, full = checkpointer.write_checkpoint, threading.Event()
 
     def limited(directory: Path, checkpoint: Checkpoint) -> int:
@@ -238,7 +238,7 @@ def test_stop_on_full_disk_holds_the_run(tmp_path: Path, monkeypatch: pytest.Mon
 
     live = LiveRun(tmp_path, interactive=True).start_paused(2)
     full.set()
-    live.control.put(RequestKind.STOP, "signal")  # nobody is there to make room
+    live.control.put(RequestKind.STOP, "signal")  # no user is left to free space
     assert live.finish().status == "failed"
     assert live.failure is not None
     assert "No space left on device" in live.failure
@@ -299,7 +299,7 @@ def test_deleted_run_directory_holds_the_run(back: bool, tmp_path: Path, monkeyp
     assert find_checkpoint(directory).exists()
 
 
-# Going back
+# Restore
 
 
 def test_restore_sets_later_checkpoints_aside(tmp_path: Path) -> None:

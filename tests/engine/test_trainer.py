@@ -1,4 +1,4 @@
-"""What the engine does between two steps when it is asked, and what it does when something breaks."""
+"""Tests of requests between steps, and of failed steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def steps(heard: Sequence[ev.AnyEvent]) -> list[tuple[int, int, int]]:
 
 @pytest.fixture
 def paused(tmp_path: Path) -> LiveRun:
-    """A run that holds after its second step."""
+    """A run that is paused after its second step."""
     return LiveRun(tmp_path, checkpoint_every=0).start_paused(2)
 
 

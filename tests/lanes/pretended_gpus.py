@@ -1,8 +1,8 @@
-"""GPUs that are not there: tensors of PyTorch's fake mode, which know their device and hold no numbers.
+"""Fake GPUs: tensors of PyTorch's fake mode, which know their device and hold no numbers.
 
-What they show is what reading the code for a GPU would: that nothing is computed across devices, when the host waits,
-and that streams do not meet in the same memory. What is read from them is one half, or one; a backward pass, which
-would ask for a driver, leaves gradients without numbers.
+They show that nothing is computed across devices, when the host waits, and that no two streams access the same memory
+unordered. Values read from fake tensors are 0.5 (floating point) or 1. The backward pass, which would need a driver, is
+replaced and yields gradients without values.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ COPIES = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default, torch.o
 
 
 class Gpus:
-    """Their streams: how often the host waited, by its reason, and in which order they do what is launched."""
+    """Streams of the fake GPUs, the order of their kernels, and the number of waits of the host by reason."""
 
     def __init__(self) -> None:
         self.waits: Counter[str] = Counter()
         self.order = StreamOrder()
         self.device = 0
-        """The current one."""
+        """Index of the current device."""
         self._defaults: dict[int, Stream] = {}
         self._current: dict[int, Stream] = {}
 
     def set_device(self, device: torch.device) -> None:
-        """Make it the current one."""
+        """Make a device the current one."""
         self.device = device.index
 
     def default_stream(self, device: torch.device) -> Stream:
-        """Of a device."""
+        """Return the default stream of a device."""
         if device.index not in self._defaults:
             self._defaults[device.index] = Stream(self, device)
         return self._defaults[device.index]
 
     def current_stream(self, device: torch.device) -> Stream:
-        """Of a device."""
+        """Return the current stream of a device."""
         return self._current.get(device.index, self.default_stream(device))
 
     @contextmanager
     def stream(self, stream: Stream) -> Iterator[None]:
-        """In which it and its device are current."""
+        """Context in which the stream and its device are current."""
         before = self.device, self._current.copy()
         self.device, self._current[stream.device.index] = stream.device.index, stream
         try:
@@ -67,7 +67,7 @@ class Gpus:
 
 
 class Stream:
-    """Of a device, with a number of its own."""
+    """A stream of a device, with a unique number."""
 
     numbers = itertools.count()
 
@@ -76,14 +76,14 @@ class Stream:
         self._gpus = gpus
 
     def wait_stream(self, other: Stream) -> None:
-        """What follows here comes behind what is launched there."""
+        """Order later work of this stream after the work launched on the other."""
         reached = Event(self._gpus)
         reached.record(other)
         self._gpus.order.wait(self.number, id(reached))
 
 
 class Event:
-    """Waited for only after it was recorded."""
+    """An event; waiting for it requires that it was recorded."""
 
     def __init__(self, gpus: Gpus) -> None:
         self._gpus = gpus
@@ -106,8 +106,9 @@ class Event:
 
 
 class Watch(TorchDispatchMode):
-    """Counts what makes the host wait for a device, and sees the order of kernels; lets a fused update pass that has no
-    fake twin.
+    """Counts operations that make the host wait for a device, and records the order of kernels.
+
+    Checks and skips the fused update, which has no fake implementation.
     """
 
     def __init__(self, gpus: Gpus) -> None:
@@ -137,7 +138,7 @@ class Watch(TorchDispatchMode):
 
 
 def _check_fused(*args: Any, grad_scale: Tensor, found_inf: Tensor | None = None, **_: Any) -> None:
-    """As PyTorch's kernel for CUDA checks what it is given."""
+    """Check arguments as PyTorch's CUDA kernel does."""
     for twins in zip(*args, strict=True):
         assert len({(each.device, each.dtype, each.shape, each.stride()) for each in twins}) == 1
     for scalar in (grad_scale, found_inf):
@@ -145,7 +146,7 @@ def _check_fused(*args: Any, grad_scale: Tensor, found_inf: Tensor | None = None
 
 
 class _Now:
-    """An executor whose work is done by who submits it: fake mode is a matter of one thread."""
+    """An executor that runs tasks in the submitting thread, because fake mode is active in one thread only."""
 
     def __init__(self, gpus: Gpus, *, initializer: Callable[[], None], **_: Any) -> None:
         self._gpus, self._initializer = gpus, initializer
@@ -162,7 +163,7 @@ class _Now:
         return done
 
     def shutdown(self, **_: Any) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is no thread to stop."""
 
 
 def _to(
@@ -172,7 +173,7 @@ def _to(
     non_blocking: bool = False,
     memory_format: torch.memory_format = torch.preserve_format,
 ) -> nn.Module:
-    """`Module.to`, which cannot put fake tensors in the place of others."""
+    """Replacement of `Module.to`, which cannot replace tensors by fake ones."""
 
     def moved(value: Tensor) -> Tensor:
         layout = memory_format if value.dim() == 4 else torch.preserve_format
@@ -187,7 +188,7 @@ def _to(
 
 
 def _backward(loss: Tensor) -> None:
-    """Gradients of all that the loss depends on."""
+    """Return gradients of all tensors that the loss depends on."""
     seen, ahead = set[Any](), [loss.grad_fn]
     while ahead:
         node = ahead.pop()
@@ -202,7 +203,7 @@ def _backward(loss: Tensor) -> None:
 
 @contextmanager
 def pretended_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """In which there are GPUs, for whatever runs in this thread; how often the host waited for one, by its reason."""
+    """Context in which this thread sees fake GPUs. Yields how often the host waited for one, keyed by reason."""
     gpus = Gpus()
     pretended = {
         "Event": lambda **_: Event(gpus),

@@ -1,8 +1,7 @@
-"""Whether what streams do to the same memory is ordered, for GPUs that are not there.
+"""Checks that accesses of different streams to the same memory are ordered, for fake GPUs.
 
-It finds what `torch.cuda._sanitizer` does on a GPU, whose clocks and reading of schemas it takes; and besides, memory
-that is handed out anew on the stream it came from while another may still be at work in it. That is what
-`Tensor.record_stream` is for.
+It finds the same errors as `torch.cuda._sanitizer` on a GPU, with the same clocks and parsing of schemas. It also finds
+memory that is reused on its stream while another stream may still use it, which `Tensor.record_stream` prevents.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 
 class Launch(NamedTuple):
-    """Of a kernel; the numbers ascend, over all streams."""
+    """A kernel launch; numbers ascend over all streams."""
 
     stream: int
     number: int
@@ -25,7 +24,7 @@ class Launch(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Of an allocation: its bytes from the first to behind the last that a view may touch."""
+    """Byte range of an allocation that a view may touch, with an exclusive end."""
 
     allocation: int
     start: int
@@ -33,21 +32,21 @@ class Part(NamedTuple):
 
 
 class Accesses:
-    """To a part of an allocation."""
+    """Accesses to a part of an allocation."""
 
     def __init__(self, first: Launch) -> None:
         self.write = first
-        """The last."""
+        """The last write."""
         self.reads: dict[int, Launch] = {}
-        """Since then, the last of each stream."""
+        """The last read of each stream since that write."""
 
 
 class Allocation:
     """Memory of a tensor and its views.
 
     Args:
-        storage: that it is.
-        first: that wrote it, on the stream that it belongs to.
+        storage: The memory.
+        first: First write, on the stream that the allocation belongs to.
     """
 
     def __init__(self, storage: torch.UntypedStorage, first: Launch) -> None:
@@ -55,11 +54,11 @@ class Allocation:
         self.first = first
         self.parts: dict[Part, Accesses] = {}
         self.guests: dict[int, Launch] = {}
-        """The last of each stream but its own."""
+        """The last use by each stream other than its own."""
 
 
 class Touched(ArgumentHandler):
-    """What a kernel reads and writes of a GPU's memory. Fake tensors have no address: it goes by their storage."""
+    """Memory that a kernel reads and writes, identified by storage, because fake tensors have no address."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +79,7 @@ class Touched(ArgumentHandler):
 
 
 class StreamOrder:
-    """What has been launched on each stream, and what each has waited for."""
+    """Kernels launched on each stream, and the kernels that each has waited for."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
@@ -88,10 +87,10 @@ class StreamOrder:
         self._allocations: dict[int, Allocation] = {}
 
     def launch(self, stream: int, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """A kernel on a stream.
+        """Launch a kernel on a stream.
 
         Raises:
-            AssertionError: another stream may still be at work in memory that it touches.
+            AssertionError: Another stream may still use memory that the kernel touches.
         """
         now = Launch(stream, next(self._numbers), str(func))
         self._clocks.update_seq_num(stream, now.number)
@@ -110,41 +109,41 @@ class StreamOrder:
 
     def _access(self, now: Launch, part: Part, *, written: bool) -> None:
         allocation = self._allocations[part.allocation]
-        mine = allocation.parts.setdefault(part, Accesses(allocation.first))
+        own_accesses = allocation.parts.setdefault(part, Accesses(allocation.first))
         for (_, start, end), accesses in allocation.parts.items():
             if start < part.end and part.start < end:
                 for before in (accesses.write, *(accesses.reads.values() if written else ())):
-                    assert self._is_done(now.stream, before), f"{now} may meet {before}"
+                    assert self._is_done(now.stream, before), f"{now} is not ordered after {before}"
         if written:
-            mine.write, mine.reads = now, {}
+            own_accesses.write, own_accesses.reads = now, {}
         else:
-            mine.reads[now.stream] = now
+            own_accesses.reads[now.stream] = now
 
     def _check_reuse(self, now: Launch) -> None:
-        """It takes new memory: any that was freed and belongs to its stream."""
+        """The kernel allocates: it may get any freed memory of its stream."""
         for key, allocation in list(self._allocations.items()):
             if allocation.first.stream == now.stream and allocation.storage.expired():
                 for before in allocation.guests.values():
-                    assert self._is_done(now.stream, before), f"{now} may be given memory of {before}"
+                    assert self._is_done(now.stream, before), f"{now} may reuse memory still in use by {before}"
                 del self._allocations[key]
 
     def _is_done(self, stream: int, before: Launch) -> bool:
         return self._clocks.is_ordered_after(stream, before.number, before.stream)
 
     def record(self, event: int, stream: int) -> None:
-        """An event comes behind what has been launched on a stream, of which it is a part."""
+        """Record an event on a stream, after the kernels launched on it."""
         self._clocks.update_seq_num(stream, next(self._numbers))
         self._clocks.record_state(event, stream)
 
     def wait(self, stream: int, event: int) -> None:
-        """What is launched on a stream from now on comes behind an event."""
+        """Make kernels launched on a stream from now on wait for an event."""
         self._clocks.stream_wait_for_event(stream, event)
 
     def synchronize(self, event: int) -> None:
-        """The host has waited for an event, and so has all that it launches from now on."""
+        """Let the host, and every later launch, wait for an event."""
         self._clocks.all_streams_wait_for_event(event)
 
     def is_over(self, event: int) -> bool:
-        """Whether the host knows that an event has happened, and all that it comes behind."""
+        """True if the host has waited for an event or for one that comes after it."""
         known = self._clocks.host_sync_state
         return all(known[stream] >= number for stream, number in self._clocks.recorded_sync_states[event].items())

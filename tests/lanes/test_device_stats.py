@@ -1,4 +1,4 @@
-"""What a device says of itself, against a library that says it, does not, or is not there."""
+"""Tests of device statistics with NVML present, failing, and absent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NVMLError(Exception):
 
 
 class Machine(ModuleType):
-    """NVML on a machine with two GPUs; takes the place of the module `pynvml`."""
+    """A fake of the module `pynvml` on a machine with two GPUs."""
 
     NVMLError = NVMLError
     NVML_TEMPERATURE_GPU = 0
@@ -81,7 +81,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA on the same machine, under CUDA_VISIBLE_DEVICES=1,0: it numbers the GPUs the other way round."""
+    """A fake of CUDA on that machine under CUDA_VISIBLE_DEVICES=1,0, which reverses the indices of the GPUs."""
     gpus = [
         SimpleNamespace(name="NVIDIA Big", uuid=SECOND, total_memory=80 << 30, capability=(9, 0)),
         SimpleNamespace(name="NVIDIA Old", uuid=FIRST, total_memory=16 << 30, capability=(7, 5)),

@@ -1,4 +1,4 @@
-"""Envs that share a process share nothing else."""
+"""Tests of the pool: envs of one process do not influence each other."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_rounds_differ() -> None:
 
 @pytest.mark.parametrize(("policy", "rounds", "steps"), [("static", 2, 3), ("heuristic", 1, 18)])
 def test_env_does_not_depend_on_other_envs(policy: str, rounds: int, steps: int, tmp_path: Path) -> None:
-    """Through the whole engine: the events of env 0 in a population of one, and of three on two lanes."""
+    """Compares the events of env 0 in a population of one with those in a population of three on two lanes."""
     options = {"policy": policy, "rounds": rounds, "steps": steps}
     alone = LiveRun(tmp_path / "alone", envs=1, **options)
     alone.start().finish()
@@ -147,13 +147,13 @@ def test_env_does_not_depend_on_other_envs(policy: str, rounds: int, steps: int,
 
 
 def live_tensors() -> list[tuple[tuple[int, ...], str]]:
-    """Shape and type of every tensor that Python can reach."""
+    """Return shape and dtype of every tensor that Python can reach."""
     gc.collect()
     return sorted((tuple(x.shape), str(x.dtype)) for x in gc.get_objects() if type(x) in (Tensor, nn.Parameter))
 
 
 def test_round_leaves_no_tensors() -> None:
-    """From the second round on: buffers that are allocated once exist from the first."""
+    """Compares from the second round on, because buffers that live on are allocated in the first."""
     with population(envs=2) as pool:
         play(pool, 0, 6)
         pool.reset(1)

@@ -1,4 +1,4 @@
-"""A lane's worker trains as its thread would. What becomes of it costs a step, not the run; it never stays behind."""
+"""Tests of workers: same results as a thread; a dead worker costs one step, not the run; no worker is left behind."""
 
 from __future__ import annotations
 
