@@ -442,7 +442,7 @@ def test_resume_accepts_changes_of_free_options() -> None:
     other = msgspec.structs.replace(
         saved,
         rounds=7,
-        slots=("mid", "early"),  # which is what they are called, not where they are
+        slots=("mid", "early"),  # names; the order does not matter
         devices=("cpu:0", "cpu:1"),
         checkpoint_every=2,
         keep=1,

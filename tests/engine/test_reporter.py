@@ -80,7 +80,7 @@ def test_slot_reading_has_the_measurements_of_its_seed(watched: Watched) -> None
     for env, readings in watched.readings.items():
         for event, (measured, _) in zip(watched.stepped(env), readings, strict=True):
             for index, slot in enumerate(event.slots):
-                if slot.stage in ("culled", "embargoed", "dormant"):  # what was measured went with the seed
+                if slot.stage in ("culled", "embargoed", "dormant"):  # the measurements were removed with the seed
                     assert (slot.contribution, slot.contribution_se) == (None, None)
                     continue
                 if index in measured.contributions:

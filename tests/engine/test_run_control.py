@@ -260,7 +260,7 @@ def test_failed_recording_holds_the_run_without_loss(tmp_path: Path, monkeypatch
     reason = wait_for_fault(live)
     assert "cannot record to" in reason
     assert "No space left on device" in reason
-    assert recorded(live.run.directory)  # what is there is valid
+    assert recorded(live.run.directory)  # the recorded part is valid
     live.control.put(RequestKind.RESUME, "test")
     assert "resumes by itself" in (live.wait_for(ev.ControlRequested).ignored or "")
     full.clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 
@@ -159,4 +159,4 @@ def check_compatible(saved: Config, config: Config, path: Path) -> None:
 
 
 def _format_value(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return " ".join(map(str, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else str(value)

@@ -34,8 +34,8 @@ def build_agent(config: Config, slots: int, blueprints: Sequence[str], ranks: Ra
             return StaticAgent()
         case "full":
             return PeriodicAgent(blueprints, period=1)
-        case unknown:
-            assert_never(unknown)
+        case _:
+            assert_never(config.policy)
 
 
 def build_ppo(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -161,7 +161,7 @@ class Checkpointer:
 
 
 @contextmanager
-def _as_checkpoint_error(problem: str) -> Iterator[None]:
+def _as_checkpoint_error(problem: str) -> Generator[None]:
     """Raise CheckpointError with the message of the operating system in place of OSError."""
     try:
         yield

@@ -64,7 +64,8 @@ class EngineThread:
 
     def _main(self) -> None:
         try:
-            import esper.engine.run  # noqa: F401  (imports torch, whose installation may be broken)
+            # Imports torch, whose installation may be broken.
+            import esper.engine.run  # noqa: F401  # pyright: ignore[reportUnusedImport]
         except Exception as error:  # noqa: BLE001  (the same as below)
             problem = f"the engine cannot be loaded ({type(error).__name__}: {error})"
             advice = "reinstall torch and torchvision in matching versions"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import psutil
 import torch
@@ -63,9 +63,14 @@ def _read_cpu(processes: Collection[int]) -> DeviceStats:
     )
 
 
+def gpu_properties(device: torch.device) -> Any:
+    """Return torch's properties of a GPU, which have no type there."""
+    return cast("Any", torch.cuda).get_device_properties(device)
+
+
 def cuda_uuid(device: torch.device) -> str:
     """Return the UUID of a GPU. Unlike its index, it is the same for every library."""
-    return str(torch.cuda.get_device_properties(device).uuid)
+    return str(gpu_properties(device).uuid)
 
 
 class GpuSensors(NamedTuple):

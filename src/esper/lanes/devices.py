@@ -15,7 +15,7 @@ import torch
 
 from esper.config import ConfigError
 from esper.envs.precision import resolve_amp
-from esper.lanes.device_stats import driver_version
+from esper.lanes.device_stats import driver_version, gpu_properties
 from esper.process import RankInfo, available_cores
 
 T = TypeVar("T")
@@ -105,13 +105,14 @@ def list_devices() -> list[DeviceInfo]:
 
 
 def _gpu(index: int) -> DeviceInfo:
-    properties = torch.cuda.get_device_properties(index)
+    device = torch.device("cuda", index)
+    properties = gpu_properties(device)
     return DeviceInfo(
         lanes=[f"cuda:{index}"],
         name=properties.name,
         memory=properties.total_memory,
         driver=driver_version(),
-        fast_bf16=_fast_bf16(torch.device("cuda", index)),
+        fast_bf16=_fast_bf16(device),
     )
 
 

@@ -14,10 +14,10 @@ stream only. So no tensor needs `record_stream`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -80,8 +80,9 @@ class ResultBuffer:
             copied = torch.cuda.Event(blocking=True)
             copied.record()
             copied.synchronize()
-        filled = zip(self._sizes.items(), self._host_RW[: len(self._sizes)].tolist(), strict=True)
-        return {env: _split(row, sizes) for (env, sizes), row in filled}
+        # The types of PyTorch do not say what `tolist` returns.
+        rows: list[list[float]] = cast("Any", self._host_RW[: len(self._sizes)]).tolist()
+        return {env: _split(row, sizes) for (env, sizes), row in zip(self._sizes.items(), rows, strict=True)}
 
 
 def _split(row: list[float], sizes: Sequence[int]) -> HostResults:
@@ -190,7 +191,7 @@ class Lane:
         return results
 
     @contextmanager
-    def _stream_of(self, env: Env) -> Iterator[None]:
+    def _stream_of(self, env: Env) -> Generator[None]:
         if self.device.type != "cuda":
             yield
             return

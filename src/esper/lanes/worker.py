@@ -17,7 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import torch
 
@@ -234,7 +234,7 @@ def _run_epochs(
             if pipe.poll():
                 return None
             vectors = env.run_epoch(request.round, request.step, stopwatch, last=request.last)
-            results.append([vector.tolist() for vector in vectors])
+            results.append([cast("Any", vector).tolist() for vector in vectors])
         with stopwatch("transfer"):
             after = [WorkerEnvState.of(env) for env in envs]
     except Exception as error:  # noqa: BLE001 (the main process raises it)
