@@ -53,10 +53,10 @@ async def test_growth_chart_scrolls_to_every_env(size: tuple[int, int]) -> None:
         seen: set[str] = set()
         for _ in range(64):
             rows = panel.text.splitlines()[1 : panel.size.height]
-            here = [row for row in rows if row.startswith("▸")]
-            assert len(here) == 1
-            seen.add(here[0].split()[0].strip("▸✖▲"))
-            assert len(here[0].split()[1]) >= 21  # at least 21 of 25 steps fit 80 columns
+            selected = [row for row in rows if row.startswith("▸")]
+            assert len(selected) == 1
+            seen.add(selected[0].split()[0].strip("▸✖▲"))
+            assert len(selected[0].split()[1]) >= 21  # at least 21 of 25 steps fit 80 columns
             await pilot.press("j")
         assert seen == {f"{env:02d}" for env in range(64)}
         await pilot.press("home", "pagedown", "enter")

@@ -156,9 +156,9 @@ async def test_devices_screen_shows_memory_by_owner_and_forecast() -> None:
         await settle(pilot)
         await pilot.press("5")
         await settle(pilot)
-        course = app.screen.query_one(MemoryChart)
-        assert "memory of cuda:0" in str(course.border_title)
-        assert str(course.border_subtitle) == "peak 1.66 of 1.95, full in round 10"
+        chart = app.screen.query_one(MemoryChart)
+        assert "memory of cuda:0" in str(chart.border_title)
+        assert str(chart.border_subtitle) == "peak 1.66 of 1.95, full in round 10"
         words = shown(app, MemoryByOwner).split()
         line = words[words.index("cuda:0") :]
         assert line[1:7] == ["100", "50.0", "–", "–", "–", "50.0"]
@@ -170,7 +170,7 @@ async def test_devices_screen_shows_memory_by_owner_and_forecast() -> None:
         assert phases.startswith("train ━")
         assert "75.0 75.0" in phases
         await pilot.press("o")
-        assert "memory of cpu" in str(course.border_title)
+        assert "memory of cpu" in str(chart.border_title)
 
 
 async def test_memory_chart_labels_each_curve_once() -> None:
@@ -187,12 +187,12 @@ async def test_memory_chart_labels_each_curve_once() -> None:
         await settle(pilot)
         await pilot.press("5")
         await settle(pilot)
-        course = app.screen.query_one(MemoryChart)
-        ends = [line.split()[-2:] for line in course.text.splitlines() if line[-1:].isdigit()][:-1]
+        chart = app.screen.query_one(MemoryChart)
+        ends = [line.split()[-2:] for line in chart.text.splitlines() if line[-1:].isdigit()][:-1]
         assert ends == [["total", "4"], ["use", "3"], ["reserved", "2"], ["allocated", "1"]]
         assert "peak 2 of 4, no trend yet" in screen_text(app)  # the panel has no bottom border for its subtitle
         await pilot.press("o")
-        ends = [line.split()[-2:] for line in course.text.splitlines() if line[-1:].isdigit()][:-1]
+        ends = [line.split()[-2:] for line in chart.text.splitlines() if line[-1:].isdigit()][:-1]
         assert ends == [["total", "4"], ["machine", "3"], ["process", "1"]]
         owners = {row[:9].strip(): row[9:].split() for row in app.screen.query_one(MemoryByOwner).text.splitlines()}
     assert owners["cuda:0"] == ["1.00", "–", "–", "–", "–", "1023"]
@@ -357,9 +357,9 @@ async def test_every_panel_has_a_help_text(key: str) -> None:
 
 
 async def test_bell_rings_when_an_anomaly_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    for wanted in (True, False):
+    for bell in (True, False):
         session = FakeSession(stamp([run_started(3), ev.RoundStarted(round=1)]))
-        app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME, bell=wanted)
+        app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME, bell=bell)
         rung: list[int] = []
         monkeypatch.setattr(SanctumApp, "bell", lambda self, rung=rung: rung.append(1))
         async with app.run_test(size=(120, 40)) as pilot:
@@ -370,4 +370,4 @@ async def test_bell_rings_when_an_anomaly_begins(monkeypatch: pytest.MonkeyPatch
             await settle(pilot)
             app.diagnosis_actions.update_stats(0.2)
             app.diagnosis_actions.update_stats(0.4)
-            assert len(rung) == wanted
+            assert len(rung) == bell

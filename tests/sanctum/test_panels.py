@@ -136,8 +136,8 @@ async def test_long_anomaly_text_ends_in_an_ellipsis(width: int) -> None:
     app, _ = live(stamp([*beginning(), *anomalies]))
     async with app.run_test(size=(width, 24)) as pilot:
         await settle(pilot)
-        for place in "14":
-            await pilot.press(place)
+        for key in "14":
+            await pilot.press(key)
             await settle(pilot)
             second = screen_text(app).splitlines()[1].rstrip()
             assert "▲ 12  the gradient of the host" in second
@@ -302,11 +302,11 @@ async def test_panel_repaints_only_changed_lines(monkeypatch: pytest.MonkeyPatch
         painted: list[int] = []
         refresh = table.refresh
 
-        def note(*regions: Region) -> object:
+        def record(*regions: Region) -> object:
             painted.extend(y for region in regions for y in region.line_range)
             return refresh(*regions)
 
-        monkeypatch.setattr(table, "refresh", note)
+        monkeypatch.setattr(table, "refresh", record)
         session.say(*stamp([env_stepped(5, accuracy=0.9)], first=len(run) + 1))
         app.source.tick(0.0)
         app.refresh_view()
@@ -324,13 +324,13 @@ def cells(strips: list[Strip]) -> list[list[tuple[str, str, str]]]:
 
 
 @pytest.mark.parametrize("size", [(80, 24), ROOMY])
-@pytest.mark.parametrize("place", SCREEN_INFO)
-async def test_env_rows_render_like_textual(size: tuple[int, int], place: str, user_themes: Path) -> None:
+@pytest.mark.parametrize("screen", SCREEN_INFO)
+async def test_env_rows_render_like_textual(size: tuple[int, int], screen: str, user_themes: Path) -> None:
     copy_of_default(user_themes, "other-rules", "[severities]", '[variables]\nrule = "#4d4954"\n\n[severities]')
     app, session = live(population())
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
-        app.action_go(place)
+        app.action_go(screen)
         await settle(pilot)
         for theme in ("sanctum-light", DEFAULT_THEME, "other-rules"):
             app.theme = theme
@@ -374,8 +374,10 @@ async def test_panels_redraw_after_restore() -> None:
     assert row(after, 0)[1] == "99.0"
 
 
-@pytest.mark.parametrize(("variance", "told"), [(-0.0123, "−0.012"), (0.995, "0.99"), (0.98, "0.98"), (0.0, "0")])
-async def test_border_value_is_shown_in_full_or_omitted(variance: float, told: str) -> None:
+@pytest.mark.parametrize(
+    ("variance", "shown_variance"), [(-0.0123, "−0.012"), (0.995, "0.99"), (0.98, "0.98"), (0.0, "0")]
+)
+async def test_border_value_is_shown_in_full_or_omitted(variance: float, shown_variance: str) -> None:
     update = policy_updated(kl=0.0291, clip_fraction=0.0183, explained_variance=variance)
     app, _ = live(stamp([*beginning(), update]))
     seen: set[str] = set()
@@ -386,7 +388,7 @@ async def test_border_value_is_shown_in_full_or_omitted(variance: float, told: s
             seen |= {line.strip("╰╯─ ") for line in screen_text(app).splitlines() if "KL" in line}
     notes = {part.strip("─ ") for line in seen for part in line.split("╰") if part.strip("─ ╯").startswith("KL")}
     notes = {note.partition(" ─")[0].strip("─ ╯") for note in notes}
-    whole = f"KL 0.029  clip 0.018  EV {told}"
+    whole = f"KL 0.029  clip 0.018  EV {shown_variance}"
     assert whole in notes
     assert notes <= {"KL 0.029", "KL 0.029  clip 0.018", "KL 0.029 clip 0.018", whole, whole.replace("  ", " ")}
 

@@ -13,7 +13,7 @@ RUN = population(envs=4, rounds=3, stop=5)
 
 def test_every_view_has_its_screen() -> None:
     assert list(SCREEN_INFO) == list(SCREEN_CLASSES)
-    keys = [place.key for place in SCREEN_INFO.values()]
+    keys = [screen_info.key for screen_info in SCREEN_INFO.values()]
     assert keys == sorted(set(keys))
 
 
@@ -28,11 +28,11 @@ async def test_number_key_opens_screen_and_marks_its_tab() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        for name, place in SCREEN_INFO.items():
-            await pilot.press(place.key)
+        for name, screen_info in SCREEN_INFO.items():
+            await pilot.press(screen_info.key)
             await settle(pilot)
             assert type(app.screen).__name__ == SCREEN_CLASSES[name]
-            assert f"{place.key} {name}" in shown(app, Tabs)
+            assert f"{screen_info.key} {name}" in shown(app, Tabs)
 
 
 async def test_number_key_closes_screens_on_top() -> None:
@@ -50,7 +50,9 @@ async def test_narrow_tabs_leave_room_for_anomalies() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
         assert shown(app, Tabs).split() == [
-            word for name, place in SCREEN_INFO.items() for word in [place.key, *([name] if name == "overview" else [])]
+            word
+            for name, screen_info in SCREEN_INFO.items()
+            for word in [screen_info.key, *([name] if name == "overview" else [])]
         ]
         assert app.screen.query_one(AnomalyStrip).size.width > 50
 
