@@ -50,19 +50,19 @@ METRIC_HELP: dict[str, MetricHelp] = {
         f"rises in steps and rarely falls, never below {rules.MIN_LOSS_SCALE:g}; no bar without loss scaling",
         "if it keeps falling, gradients overflow: press W for the root cause, or train with --amp bf16",
     ),
-    "lost": MetricHelp(
+    "skipped batches": MetricHelp(
         "batches skipped because a gradient overflowed, since the start of the run",
         "% of batches",
         f"below 1; skipped batches in {rules.MAX_CONSECUTIVE_SKIPS} consecutive steps are an anomaly",
         "check the gradient norms of the env, or train with --amp bf16",
     ),
-    "growth": MetricHelp(
+    "steps to scale growth": MetricHelp(
         "steps without overflow until the loss scale doubles",
         "steps",
         "counts down; an overflow restarts it",
         "if it never reaches 0, the env overflows too often; with --scaler device, another env may be the cause",
     ),
-    "ping-pong": MetricHelp(
+    "scale oscillation": MetricHelp(
         "the loss scale repeatedly grows, overflows at once and falls back",
         "count among the last changes",
         f"below {rules.MAX_SCALE_OSCILLATIONS}",
@@ -159,7 +159,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "seeds are blended in, evaluated, and then kept or removed",
         "in a row with only t, a gate refuses the seed: open the env",
     ),
-    "league": MetricHelp(
+    "blueprints": MetricHelp(
         "number of seeds planted, kept and removed by blueprint, and their last contribution",
         "seeds; mean over the seeds in pp",
         "blueprints with a positive mean are planted more as the policy learns",

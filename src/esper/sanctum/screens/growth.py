@@ -139,7 +139,7 @@ class GrowthChart(EnvRowsPanel):
 class BlueprintTable(Panel):
     """One line per blueprint, sorted by one column in descending order."""
 
-    METRICS = ("league", "contribution")
+    METRICS = ("blueprints", "contribution")
 
     def on_mount(self) -> None:
         """Sort by contribution at first."""

@@ -74,7 +74,7 @@ class LossScaleTable(EnvRowsPanel):
     """One row per env: loss scale with its curve, skipped batches, gradient norms with their heat maps."""
 
     PANEL_TITLE = "numerics by env"
-    METRICS = ("loss scale", "lost", "growth", "ping-pong", "gradient norm")
+    METRICS = ("loss scale", "skipped batches", "steps to scale growth", "scale oscillation", "gradient norm")
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with every event and with the selected env."""
@@ -141,7 +141,7 @@ class LossScaleTable(EnvRowsPanel):
 class LossScaleChart(Panel):
     """Loss scale of the selected env by step, in powers of two; a tick marks each step with skipped batches."""
 
-    METRICS = ("loss scale", "lost", "ping-pong")
+    METRICS = ("loss scale", "skipped batches", "scale oscillation")
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with every event and with the selected env."""
