@@ -64,8 +64,8 @@ def test_ranks_learn_like_one_process(world: int, envs: int) -> None:
         for name, value in tensors.items():
             assert torch.allclose(value, expected[name], rtol=1e-4, atol=1e-6), name
             assert torch.equal(value, found[0][1][name]), f"{name} differs from rank 0's"
-        for got, expected in zip(learned, alone, strict=True):
-            assert_close(got, expected)
+        for got, reference in zip(learned, alone, strict=True):
+            assert_close(got, reference)
 
 
 def assert_close(got: UpdateStats, expected: UpdateStats) -> None:
