@@ -7,7 +7,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -86,14 +86,13 @@ def _check_keys(table: Mapping[str, Any], section: type[msgspec.Struct], where: 
         if key not in fields:
             raise ConfigError(f"unknown key {key!r} in {where}: {suggest(key, fields)}")
         kind = fields[key]
-        is_table = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-        if isinstance(value, dict) and not is_table:
-            tables = [name for name, kind in fields.items() if isinstance(kind, type)]
-            raise ConfigError(f"unknown table {key!r} in {where}: {suggest(key, tables)}")
-        if is_table:
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             if not isinstance(value, dict):
                 raise ConfigError(f"{key!r} in {where} must be a table, [{key}]")
-            _check_keys(value, kind, f"[{key}] of {where}")
+            _check_keys(cast("dict[str, Any]", value), kind, f"[{key}] of {where}")
+        elif isinstance(value, dict):
+            tables = [name for name, kind in fields.items() if isinstance(kind, type)]
+            raise ConfigError(f"unknown table {key!r} in {where}: {suggest(key, tables)}")
 
 
 _TYPE_NAMES = {

@@ -118,7 +118,7 @@ class RankGroup:
         content = pickle.dumps(item)  # safe: only ranks of one run exchange it; no file is ever unpickled
         sizes = torch.zeros(self.world_size, dtype=torch.int64)
         sizes[self.rank] = len(content)
-        lengths = self.all_reduce_(sizes).tolist()
+        lengths = [int(size) for size in self.all_reduce_(sizes)]
         table = torch.zeros(self.world_size, max(lengths), dtype=torch.uint8)
         table[self.rank, : len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         rows = self.all_reduce_(table).numpy()

@@ -220,5 +220,5 @@ def pretended_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         patch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
         patch.setattr(lane, "ThreadPoolExecutor", partial(_Now, gpus))
         patch.setattr(nn.Module, "to", _to)
-        patch.setattr(Tensor, "backward", _backward)
+        patch.setattr(torch.autograd, "backward", _backward)
         yield gpus.waits

@@ -124,7 +124,7 @@ def export_tensorboard(history: History, out: Path) -> None:
         OSError: A file cannot be written.
     """
     try:
-        from tensorboard.summary import Writer
+        from tensorboard.summary import Writer  # pyright: ignore[reportMissingTypeStubs]
     except ImportError:
         raise _missing_package("tensorboard", "tensorboard") from None
     writer: Any = Writer(str(out))

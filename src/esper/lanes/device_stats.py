@@ -112,7 +112,7 @@ def driver_version() -> str | None:
 @cache
 def _load_nvml() -> ModuleType | None:
     """Return NVML, initialised for the life of the process; None on a machine without it."""
-    import pynvml
+    import pynvml  # pyright: ignore[reportMissingTypeStubs]
 
     try:
         pynvml.nvmlInit()
@@ -133,7 +133,7 @@ def _handle(uuid: str) -> Any:
 
 def _query(query: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of an NVML call; None on an error, such as a sensor that the GPU lacks."""
-    import pynvml
+    import pynvml  # pyright: ignore[reportMissingTypeStubs]
 
     try:
         return query(*arguments)

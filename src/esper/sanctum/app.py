@@ -87,7 +87,7 @@ class SanctumApp(App[None]):
         self.diagnosis_actions = DiagnosisActions(source, self.view, self, bell=bell, notify_protocol=notify)
         self._initial_view = initial_view
         for name in SCREEN_CLASSES:
-            self.add_mode(name, partial(open_screen, name, self.view))
+            self.add_mode(name, partial(open_screen, name, self.view))  # pyright: ignore[reportUnknownMemberType] (Screen[Any])
         self._ticked = 0.0
         self._num_warned = 0
         self._state = source.state

@@ -30,7 +30,7 @@ class ResilientDriver(LinuxDriver):
     def __init__(
         self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
-        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        super().__init__(app, debug=debug, mouse=mouse, size=size)  # pyright: ignore[reportUnknownMemberType] (App[Any])
         assert self._file is not None  # stderr at process start
         self._output = OutputThread(self._file.fileno(), self._file.encoding)
 
@@ -56,7 +56,7 @@ class ResilientDriver(LinuxDriver):
         # A closing terminal sends SIGCONT to all its processes, suspended or not. Textual would then start a second
         # input thread, and later stop only one of the two.
         if self._must_signal_resume or not self.closed:
-            super()._sigcont_application()
+            super()._sigcont_application()  # pyright: ignore[reportUnknownMemberType] (untyped in Textual)
 
 
 class BrowserDriver(WebDriver):

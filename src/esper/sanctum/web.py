@@ -33,7 +33,9 @@ class DashboardServer(Server):
     def __init__(self, command: Sequence[str], *, title: str, host: str, port: int) -> None:
         # The page of textual-serve would load a font from a third party.
         public_url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        super().__init__(join(command), host, port, title, public_url, templates_path=Path(__file__).parent)
+        super().__init__(  # pyright: ignore[reportUnknownMemberType] (textual-serve has an untyped default)
+            join(command), host, port, title, public_url, templates_path=Path(__file__).parent
+        )
         self._connections: set[asyncio.Task[Any]] = set()
 
     def serve(self, debug: bool = False) -> None:  # noqa: ARG002
@@ -113,15 +115,22 @@ class DashboardServer(Server):
         finally:
             close_task.cancel()
             await app_service.stop()
-            if app_service._process is not None:
-                await app_service._process.wait()
+            await _wait_for_exit(app_service)
 
 
 async def _close_after(app_service: AppService, websocket: web.WebSocketResponse) -> None:
     """Close a viewer's connection once the dashboard process has ended."""
-    if app_service._process is not None:
-        await app_service._process.wait()
+    if await _wait_for_exit(app_service):
         await websocket.close()
+
+
+async def _wait_for_exit(app_service: AppService) -> bool:
+    """Wait until the dashboard process has ended. Return False if it was never started."""
+    process = app_service._process  # pyright: ignore[reportPrivateUsage] (textual-serve has no public access)
+    if process is None:
+        return False
+    await process.wait()
+    return True
 
 
 def is_loopback(host: str) -> bool:

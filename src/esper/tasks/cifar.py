@@ -21,7 +21,7 @@ from esper.tasks.settings import TASK_SETTINGS
 from esper.tasks.task import Splits, Task, standardise_splits
 
 if TYPE_CHECKING:
-    from torchvision.datasets import CIFAR10
+    from torchvision.datasets import CIFAR10  # pyright: ignore[reportMissingTypeStubs]
 
 VALIDATION_FRACTION = 0.1
 """Fraction of the training pictures, taken from the end of the files, whose order is random."""
@@ -46,7 +46,8 @@ def load(data_dir: Path | None = None) -> Splits:
 
 
 def _open(directory: Path, *, train: bool) -> CIFAR10:
-    from torchvision.datasets import CIFAR10  # slow to import, and needed by this task only
+    # Slow to import, and needed by this task only.
+    from torchvision.datasets import CIFAR10  # pyright: ignore[reportMissingTypeStubs]
 
     try:
         return CIFAR10(directory, train=train)
@@ -80,7 +81,7 @@ CIFAR_IMPAIRED_TASK = _task("cifar_impaired", widths=(1, 2, 4), kernel_size=1)
 
 def main() -> None:
     """Download CIFAR-10."""
-    from torchvision.datasets import CIFAR10
+    from torchvision.datasets import CIFAR10  # pyright: ignore[reportMissingTypeStubs]
 
     parser = argparse.ArgumentParser(prog="python -m esper.tasks.cifar", description="Download CIFAR-10 (170 MB).")
     parser.add_argument("directory", nargs="?", type=Path, default=default_dir(), help="default: %(default)s")
