@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from esper.config import TrainingConfig
 from esper.domain import Op, Stage
-from esper.envs.env import FINAL_LR_FRACTION, Env, EpochResult, lr_scale
+from esper.envs.env import Env, EpochResult
+from esper.envs.optimizer import FINAL_LR_FRACTION, lr_scale
 from esper.growth.blend import BLEND_STYLES, Blend
 from esper.policy.actions import Action
 from esper.tasks.task import Splits, Task

@@ -17,7 +17,7 @@ from esper.config import Config, CounterfactualName
 from esper.domain import Op, Stage
 from esper.envs.counterfactual import read_effects, validate_variants
 from esper.envs.fused_ops import foreach_norm, l2_norm
-from esper.envs.optimizer import FusedSGD
+from esper.envs.optimizer import FusedSGD, lr_scale
 from esper.envs.precision import LossScaler, autocast, resolve_amp
 from esper.envs.stopwatch import PhaseTimer
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
@@ -28,29 +28,11 @@ from esper.seeding import make_generator
 from esper.tasks.task import Splits, Task
 
 VALIDATION_BATCH_SIZE = 1024
-COOLDOWN_FRACTION = 0.25
-"""Fraction of an episode, at its end, in which the learning rate falls."""
-FINAL_LR_FRACTION = 0.1
-"""Learning rate of an episode's last step, as a fraction of the full rate."""
 
 
 def max_result_width(slots: int) -> int:
     """Return the maximum number of values that `train_epoch` and `validate` together return for one env."""
     return (6 + 2 * (1 + slots)) + (2 + 3 * slots)
-
-
-def lr_scale(step: int, steps: int) -> float:
-    """Return the factor of the learning rate in a step: 1, then a linear cooldown to `FINAL_LR_FRACTION`.
-
-    Without the cooldown, the noise of the last minibatches would be in the final measurement (constant rate with
-    cooldown: Hägele et al., 2024).
-
-    Args:
-        step: Index of the step, from 0.
-        steps: Number of steps of an episode.
-    """
-    fallen = ((step + 1) / steps - (1.0 - COOLDOWN_FRACTION)) / COOLDOWN_FRACTION
-    return 1.0 - (1.0 - FINAL_LR_FRACTION) * max(fallen, 0.0)
 
 
 @dataclass(kw_only=True)

@@ -1,4 +1,4 @@
-"""SGD with Nesterov momentum and gradient clipping, in one fused operator."""
+"""SGD with Nesterov momentum and gradient clipping in one fused operator, and its learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -97,3 +97,23 @@ class FusedSGD:
                 grad_scale=divisor,
                 found_inf=found_inf,
             )
+
+
+COOLDOWN_FRACTION = 0.25
+"""Fraction of an episode, at its end, in which the learning rate falls."""
+FINAL_LR_FRACTION = 0.1
+"""Learning rate of an episode's last step, as a fraction of the full rate."""
+
+
+def lr_scale(step: int, steps: int) -> float:
+    """Return the factor of the learning rate in a step: 1, then a linear cooldown to `FINAL_LR_FRACTION`.
+
+    Without the cooldown, the noise of the last minibatches would be in the final measurement (constant rate with
+    cooldown: Hägele et al., 2024).
+
+    Args:
+        step: Index of the step, from 0.
+        steps: Number of steps of an episode.
+    """
+    fallen = ((step + 1) / steps - (1.0 - COOLDOWN_FRACTION)) / COOLDOWN_FRACTION
+    return 1.0 - (1.0 - FINAL_LR_FRACTION) * max(fallen, 0.0)
