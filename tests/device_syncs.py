@@ -30,7 +30,7 @@ class _Scalars(TorchDispatchMode):
 
 @contextmanager
 def device_syncs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Yield a list of the calls by which the host reads tensors inside the context."""
+    """Yield a list of the calls that read tensors on the host inside the context."""
     found: list[str] = []
 
     def watched(name: str, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -115,7 +115,7 @@ def notices(app: App[Any]) -> list[str]:
 
 
 def has_left(app: App[Any]) -> bool:
-    """True if the app has been told to exit."""
+    """True if the app is exiting."""
     return app.return_code is not None
 
 

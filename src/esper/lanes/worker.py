@@ -178,7 +178,7 @@ class WorkerProcess:
         return FaultError(f"the worker process of lane {self._lane} {how}", output or None)
 
     def close(self) -> None:
-        """Kill the process, which holds no state of its own."""
+        """Kill the process, which holds no state that is needed later."""
         self._process.kill()
         self._process.wait()
         self._pipe.close()

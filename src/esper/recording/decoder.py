@@ -270,7 +270,7 @@ _decode_record = _record_decoder.decode
 
 
 def _decode_batch(text: bytes, envs: int) -> list[ev.AnyEvent] | None:
-    """Decode lines together; None if one of them needs a check of its own."""
+    """Decode lines together; None if one of them needs a separate check."""
     try:
         events = _decode_events(text)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -213,7 +213,7 @@ class MemoryHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
             append_bounded(self.rounds, (round_, now), MAX_ROUNDS)
 
     def growth_per_round(self, rounds: int) -> float | None:
-        """Return the bytes per round by which it grew over the last `rounds` complete rounds; None if not in each."""
+        """Return the growth in bytes per round over the last `rounds` complete rounds; None if not in each."""
         whole = self.rounds[-rounds - 2 : -1]  # the current round is incomplete
         if len(whole) <= rounds or whole[-1][1] <= whole[-2][1]:  # the usual case: no growth in the last round
             return None

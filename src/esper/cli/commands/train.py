@@ -315,7 +315,7 @@ def _exit_on_signal(number: int, _: FrameType | None) -> NoReturn:
 
 
 def _spawn(arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
-    """Start a headless run in a session of its own, which signals of this terminal do not reach."""
+    """Start a headless run in a new session, which signals of this terminal do not reach."""
     options = [word for word in arguments if word not in {"--detach", "--no-tui"}]
     # -P: do not import modules from the working directory.
     command = [sys.executable, "-P", "-m", "esper", *options, "--no-tui"]

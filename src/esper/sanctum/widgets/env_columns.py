@@ -97,7 +97,7 @@ def _width_without_sparkline(layout: Layout, slots: int) -> int:
 
 
 def sortable_columns(slots: Sequence[str]) -> list[str]:
-    """Return the names of the columns by which the table can be sorted, from left to right."""
+    """Return the names of the sortable columns, from left to right."""
     return ["env", "acc", "reward", *slots, "|g|", "scale", "lane"]
 
 

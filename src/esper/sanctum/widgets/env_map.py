@@ -25,13 +25,13 @@ OUTLIER_SIGMAS = 3.5
 OUTLIER_GLYPH = "!"
 """Marks an outlier."""
 _MAX_STAGE_GLYPHS = 6
-"""Maximum number of slots of which a cell shows every stage; with more slots it shows the most advanced stage only."""
+"""Maximum number of slots for which a cell shows every stage; with more slots it shows the most advanced stage only."""
 _MAD_TO_SIGMA = 1.4826
 """Standard deviation of a normal distribution, in median absolute deviations."""
 
 
 class Metric(NamedTuple):
-    """Metric by which the cells can be coloured."""
+    """Metric that can colour the cells."""
 
     name: str
     value: Callable[[EnvState], float | None]
