@@ -410,7 +410,7 @@ def test_run_without_checkpoints_says_so(tmp_path: Path, place: str) -> None:
 
 
 def test_checkpoint_outside_a_run_cannot_be_resumed(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="not in the checkpoints/ of a run"):
+    with pytest.raises(CheckpointError, match="not in the checkpoints/ directory of a run"):
         run_directory_of(tmp_path / "round-00001-step-0000")
 
 

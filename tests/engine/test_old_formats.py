@@ -23,7 +23,7 @@ from esper.config import PPOConfig
 from esper.control import RequestKind
 from esper.history.history import open_history
 from esper.telemetry.codec import encode_json, make_decoder
-from esper.telemetry.state import Keyframe
+from esper.telemetry.state import Keyframe, RunState
 from tests.runs import LiveRun
 from tests.terminals import printed, run
 
@@ -79,7 +79,15 @@ def test_old_keyframe_equals_the_fold_of_the_events(index: int) -> None:
     keyframe = make_decoder(Keyframe).decode(checkpoint.telemetry).decode_state()
     folded = open_history(OLD_RUN).state_at(keyframe.seq)  # the numbers of the events have no gap
     assert (folded.seq, folded.round, folded.step) == (keyframe.seq, *checkpoint.step_number)
-    assert json.loads(encode_json(folded)) == json.loads(encode_json(keyframe))
+    assert without_sentences(folded) == without_sentences(keyframe)
+
+
+def without_sentences(state: RunState) -> dict[str, Any]:
+    """Return a state as JSON values without the sentences of its log, which each version words in its own way."""
+    values = json.loads(encode_json(state))
+    for line in values["log"]:
+        assert line.pop("text")
+    return values
 
 
 def test_old_checkpoint_restores_and_saves_the_same_state(old_run: Path) -> None:

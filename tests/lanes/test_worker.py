@@ -120,7 +120,9 @@ def test_irreplaceable_worker_is_reported_until_replaced(monkeypatch: pytest.Mon
         with monkeypatch.context() as patch:
             patch.setattr(subprocess, "Popen", refuse)
             for _ in range(2):
-                with pytest.raises(FaultError, match="lane cpu:1 cannot be started anew: Cannot allocate memory"):
+                with pytest.raises(
+                    FaultError, match="the worker process of lane cpu:1 cannot be restarted: Cannot allocate memory"
+                ):
                     measurements(pool, [WAIT, WAIT], 0, 0)
         pool.reset(0)
         assert len(measurements(pool, [WAIT, WAIT], 0, 0)) == 2

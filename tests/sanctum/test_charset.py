@@ -43,7 +43,7 @@ async def test_ascii_key_names_are_unambiguous() -> None:
         assert "Enter env" in drawn(app)
         await pilot.press("f1")
         page = str(app.screen.query_one(Static).content)
-        for line in ("Enter    open the env", "Shift-Left one round back", "Left     one step back"):
+        for line in ("Enter    open the selected env", "Shift-Left back one round", "Left     back one step"):
             assert line in page
 
 

@@ -120,10 +120,14 @@ def test_notification_text_cannot_inject_sequences(sequence: str) -> None:
 def test_notifications_are_sent_only_when_enabled(options: tuple[str, ...], sends: bool, tmp_path: Path) -> None:
     write_segment(tmp_path / "run", 1, recording(example_run()))
     with Terminal("replay", "run", "--speed", "inf", "--telemetry-dir", ".", *options, cwd=tmp_path) as terminal:
-        terminal.wait_for("head tempo had choices")  # the notification has the same text
+        terminal.wait_for("head tempo received no gradient")  # the notification has the same text
         terminal.type("q")
         assert terminal.leave() == 0
         terminal.assert_restored()
     sent = re.findall(rb"\x1b\](?:9|777);[^\x07]*\x07", terminal.output)
-    expected = b"\x1b]777;notify;esper-sanctum digits_impaired-20261121-015300;run done \xc2\xb7 head tempo had choices"
+    title, problem = (
+        b"esper-sanctum digits_impaired-20261121-015300",
+        b"run done \xc2\xb7 head tempo received no gradient",
+    )
+    expected = b"\x1b]777;notify;" + title + b";" + problem
     assert [text.startswith(expected) for text in sent] == ([True] if sends else [])
