@@ -59,7 +59,7 @@ def test_wheel_contains_data_files(wheel: Path) -> None:
         *demo,
         "esper/tasks/data/digits.npz",
         "esper/sanctum/sanctum.tcss",
-        "esper/web/app_index.html",
+        "esper/sanctum/app_index.html",
     } <= files
     assert "CC BY 4.0" in licence
     code = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").rglob("*.py")}

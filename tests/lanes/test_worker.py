@@ -182,7 +182,7 @@ def test_worker_stops_before_next_env_if_run_is_gone(monkeypatch: pytest.MonkeyP
 PROGRAM = """
 from tests.engine.populations import population
 with population(envs=2, lanes=("cpu:0", "cpu:1")) as pool:
-    print(pool.lanes[1].process, flush=True)
+    print(pool.lanes[1].worker_pid, flush=True)
     input()
 """
 
