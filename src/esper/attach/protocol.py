@@ -2,7 +2,8 @@
 
 A viewer sends Hello, and the run replies with Welcome or Refused. Then the viewer sends Ask messages, and the run
 replies to each with Acknowledged or Refused. Acknowledged means that the request is queued until the end of the current
-step. That the engine has received the request, and its result, are events in the recording.
+step. The recording holds an event for each
+request that the engine receives, and one for its result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decodes lines into records, and reports what cannot be read."""
+"""Decodes lines into records, and reports lines that cannot be read."""
 
 from __future__ import annotations
 

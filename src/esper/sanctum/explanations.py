@@ -14,7 +14,7 @@ class MetricHelp(NamedTuple):
     unit: str
     healthy: str
     remedy: str
-    """What the user can do if the metric leaves its healthy range."""
+    """Advice for the user if the metric leaves its healthy range."""
 
 
 METRIC_HELP: dict[str, MetricHelp] = {

@@ -175,7 +175,7 @@ class RankedEventHub(EventHub):
         self._detached = False
 
     def emit_global(self, event: AnyEvent) -> None:
-        """Forward the pending events of all ranks by rank, then `event` of rank 0. That of other ranks is ignored."""
+        """Forward the pending events of all ranks by rank, then rank 0's `event`. Other ranks' events are ignored."""
         if self._detached:
             self.emit(event)
             return

@@ -50,7 +50,7 @@ class DiagnosisServices(AppServices, Protocol):
 
 
 class DiagnosisActions:
-    """Show what is wrong with a run, and alert the user to it.
+    """Show the problems of a run, and alert the user to them.
 
     Args:
         source: Source of the run.
