@@ -1,12 +1,12 @@
-"""How to train many small hosts on one device: `python benchmarks/gpu.py [--device cuda:0] [--envs 16 64]`.
+"""Methods of training many small hosts on one device: `python benchmarks/gpu.py [--device cuda:0] [--envs 16 64]`.
 
-    streams   the product: eager training of one env after another; on a GPU, each env has its own stream
-    graphs    a CUDA graph of one minibatch per env, captured again whenever the env's topology changes
+    streams   the product's method: every env in turn, eagerly; on a GPU each env on its own stream
+    graphs    one CUDA graph per env of one batch; would have to be captured again whenever its topology changes
     vmap      envs of one topology as one batched network: torch.func.stack_module_state and torch.func.vmap
 
-Prints milliseconds per epoch of one env, the ratios to `streams`, and the fastest candidate. Candidates that the device
-does not support are reported and skipped: a CPU has no CUDA graphs. Only training is timed. The first epoch is a warm-
-up, and the candidates run in turns, so that other load on the machine affects all of them.
+The benchmark prints milliseconds per epoch of one env, the ratios to `streams`, and the fastest method. A method that
+the device does not support is reported and left out: a CPU has no CUDA graphs. Only training is timed. The first epoch
+is a warm-up. The methods are measured in turns, so that other load on the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ from esper.tasks.task import Splits, Task
 
 SLOTS = ("early", "mid", "late")
 TOPOLOGIES = {"bare": None, "3 × conv_light": "conv_light"}
+"""Blueprint of the seeds in all slots; None for bare hosts. Keyed by the label in the output."""
 
 Epoch = Callable[[int], None]
-"""Function that trains every env for the epoch with this index."""
-Way = Callable[[EnvPool], Epoch]
+"""Trains every env for one epoch, given the step index."""
+Method = Callable[[EnvPool], Epoch]
+"""Prepares the envs of a pool, and returns the function that trains them."""
 
 
 def population(task: Task, splits: Splits, device: str, envs: int, blueprint: str | None) -> EnvPool:
-    """Return float32 envs of one topology: bare, or with a fully blended seed of one blueprint in every slot."""
+    """Return float32 envs of one topology: bare hosts, or hosts with a fully blended seed in every slot."""
     pool = EnvPool(task, splits, [device], SLOTS, Config(envs=envs, amp="off"))
     pool.reset(0)
     for env in pool.envs if blueprint else []:
@@ -55,7 +57,7 @@ def population(task: Task, splits: Splits, device: str, envs: int, blueprint: st
 
 
 def streams(pool: EnvPool) -> Epoch:
-    """Train as the product does: one env after another, eagerly."""
+    """Train every env in turn, as the product does."""
 
     def epoch(step: int) -> None:
         pool.lanes[0].submit(pool.envs, lambda env: [env.train_epoch(0, step)])()
@@ -64,11 +66,11 @@ def streams(pool: EnvPool) -> Epoch:
 
 
 class GraphedEnv:
-    """An env whose minibatch is a CUDA graph. The graph is valid for the current topology and alphas of the env.
+    """Env that trains by replaying a CUDA graph of one batch, captured with its present topology and alphas.
 
     Args:
-        env: Env without pending work.
-        stream: CUDA stream for capture and replay.
+        env: The env. It must not be in use by a lane.
+        stream: Stream on which the graph is captured and replayed.
     """
 
     def __init__(self, env: Env, stream: torch.cuda.Stream) -> None:
@@ -77,24 +79,25 @@ class GraphedEnv:
         size = env.task.batch_size
         self._x_BCHW, self._y_B = x_NCHW[:size].clone(), y_N[:size].clone()
         owners = env.active_optimizers()
-        changed = [*env.network.parameters(), *env.network.buffers(), *(m for owner in owners for m in owner.momenta)]
-        before = [tensor.detach().clone() for tensor in changed]
+        momenta = (momentum for owner in owners for momentum in owner.momenta)
+        trained = [*env.network.parameters(), *env.network.buffers(), *momenta]
+        saved = [tensor.detach().clone() for tensor in trained]
         env.network.train()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(3):  # a warm-up outside the graph: libraries choose algorithms and allocate workspaces
+            for _ in range(3):  # libraries select algorithms and allocate workspaces, which must not be captured
                 env.train_batch(owners, self._x_BCHW, self._y_B)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=stream):
             env.train_batch(owners, self._x_BCHW, self._y_B)
         torch.cuda.synchronize()
         with torch.no_grad():
-            for tensor, value in zip(changed, before, strict=True):
+            for tensor, value in zip(trained, saved, strict=True):
                 tensor.copy_(value)
         torch.cuda.synchronize()
 
     def train(self, step: int) -> None:
-        """Train one epoch. An incomplete last batch is dropped, because a graph has a fixed shape."""
+        """Train one epoch. A smaller last batch is left out, because the graph has a fixed batch size."""
         size = self._env.task.batch_size
         with torch.cuda.stream(self._stream):
             x_NCHW, y_N = self._env.epoch_data(0, step)
@@ -120,13 +123,14 @@ def graphs(pool: EnvPool) -> Epoch:
 
 
 class Batched:
-    """Envs of one topology as one network with a leading dimension E, trained by Nesterov SGD with clipping.
+    """Envs of one topology, trained as one network whose tensors have a leading dimension E.
 
-    Every parameter, momentum, gradient norm and running statistic has a row per env. Gradients are clipped per env and
-    owner (the host or a seed). The alphas are those of the first env.
+    Every parameter, momentum, gradient norm and running statistic has one row per env. The optimizer is Nesterov SGD;
+    as in the product, the gradients of the host and of each slot are clipped separately, for each env. All envs use the
+    alphas of the first env.
 
     Args:
-        envs: Envs of one topology.
+        envs: Envs of the same topology.
     """
 
     def __init__(self, envs: Sequence[Env]) -> None:
@@ -136,35 +140,41 @@ class Batched:
         for env in envs:
             env.network.train()
         parameters, self.buffers = stack_module_state([env.network for env in envs])
-        # Under vmap, batch norm on a GPU does not support channels_last, the memory format of the envs.
+        # The envs are in channels_last, which batch norm on a GPU does not support under vmap.
         self.parameters = {name: value.detach().contiguous() for name, value in parameters.items()}
         self.momenta = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
         names = {parameter: name for name, parameter in first.network.named_parameters()}
         self._owners = [
             ([names[parameter] for parameter in owner.parameters], owner) for owner in first.active_optimizers()
         ]
-        gradients = grad_and_value(self._loss)
-        self._gradients = vmap(gradients, randomness="error")
+        self._gradients = vmap(grad_and_value(self._loss), randomness="error")
 
     def _loss(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x_BCHW: Tensor, y_B: Tensor) -> Tensor:
         logits_BK = functional_call(self._network, (parameters, buffers), (x_BCHW, self._alphas))
         return F.cross_entropy(logits_BK, y_B)
 
     def train(self, step: int) -> Tensor:
-        """Train an epoch of every env; return the norms before clipping, [M, O, E] (M batches, O owners)."""
-        size = self._envs[0].task.batch_size
-        pictures, labels = zip(*(env.epoch_data(0, step) for env in self._envs), strict=True)
-        x_ENCHW, y_EN = torch.stack(pictures).contiguous(), torch.stack(labels)
-        batches = zip(x_ENCHW.split(size, dim=1), y_EN.split(size, dim=1), strict=True)
-        return torch.stack([self._learn(x_EBCHW, y_EB) for x_EBCHW, y_EB in batches])
+        """Train every env for one epoch with its own data order.
 
-    def _learn(self, x_EBCHW: Tensor, y_EB: Tensor) -> Tensor:
+        Args:
+            step: Step index, which determines the data order.
+
+        Returns:
+            Gradient norms before clipping [M, O, E], for M batches and O owners (the host and each slot).
+        """
+        size = self._envs[0].task.batch_size
+        images, labels = zip(*(env.epoch_data(0, step) for env in self._envs), strict=True)
+        x_ENCHW, y_EN = torch.stack(images).contiguous(), torch.stack(labels)
+        batches = zip(x_ENCHW.split(size, dim=1), y_EN.split(size, dim=1), strict=True)
+        return torch.stack([self._train_batch(x_EBCHW, y_EB) for x_EBCHW, y_EB in batches])
+
+    def _train_batch(self, x_EBCHW: Tensor, y_EB: Tensor) -> Tensor:
         gradients, _ = self._gradients(self.parameters, self.buffers, x_EBCHW, y_EB)
         with torch.no_grad():
             return torch.stack([self._optimize(gradients, *owner) for owner in self._owners])
 
     def _optimize(self, gradients: dict[str, Tensor], names: list[str], owner: FusedSGD) -> Tensor:
-        """Update one owner in every env; return its gradient norms [E] before clipping."""
+        """Update the parameters of one owner in every env, and return its gradient norms [E] before clipping."""
         norms = [torch.linalg.vector_norm(gradients[name].flatten(1), dim=1) for name in names]
         norm_E = torch.linalg.vector_norm(torch.stack(norms), dim=0)
         divisor_E = (norm_E / owner.clip).clamp(min=1.0).float()
@@ -178,7 +188,7 @@ class Batched:
 
 
 def batched(pool: EnvPool) -> Epoch:
-    """Train all envs as one batched network."""
+    """Train all envs at once."""
     network = Batched(pool.envs)
     device = pool.lanes[0].device
 
@@ -190,32 +200,33 @@ def batched(pool: EnvPool) -> Epoch:
     return epoch
 
 
-def warm(ways: dict[str, Way], pools: dict[str, EnvPool]) -> dict[str, Epoch]:
-    """Return the candidates after a warm-up epoch. Candidates that PyTorch cannot run here are reported and skipped."""
-    candidates: dict[str, Epoch] = {}
-    for name, way in ways.items():
+def warm_up(methods: dict[str, Method], pools: dict[str, EnvPool]) -> dict[str, Epoch]:
+    """Train one epoch with each method, and return those that PyTorch supports here; print the others."""
+    epochs: dict[str, Epoch] = {}
+    for name, method in methods.items():
         try:
-            epoch = way(pools[name])
+            epoch = method(pools[name])
             epoch(0)
         except RuntimeError as error:
             print(f"{name} is not supported here: {str(error).splitlines()[0]}")
         else:
-            candidates[name] = epoch
-    return candidates
+            epochs[name] = epoch
+    return epochs
 
 
-def measure(candidates: dict[str, Epoch], envs: int, repeats: int) -> dict[str, float]:
-    """Return the median milliseconds per epoch of one env, keyed by candidate."""
-    taken: dict[str, list[float]] = {name: [] for name in candidates}
+def measure(epochs: dict[str, Epoch], envs: int, repeats: int) -> dict[str, float]:
+    """Return the median time per epoch of one env in milliseconds, keyed by method."""
+    times_ms: dict[str, list[float]] = {name: [] for name in epochs}
     for step in range(1, 1 + repeats):
-        for name, epoch in candidates.items():
+        for name, epoch in epochs.items():
             start = time.perf_counter()
             epoch(step)
-            taken[name].append((time.perf_counter() - start) * 1000 / envs)
-    return {name: statistics.median(times) for name, times in taken.items()}
+            times_ms[name].append((time.perf_counter() - start) * 1000 / envs)
+    return {name: statistics.median(times) for name, times in times_ms.items()}
 
 
 def main() -> None:
+    """Measure every method for every number of envs and topology, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu:0")
     parser.add_argument("--envs", type=int, nargs="+", default=[16, 64])
@@ -223,32 +234,33 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     on_gpu = torch_device(options.device).type == "cuda"
-    ways: dict[str, Way] = {"streams": streams, "vmap": batched}
+    methods: dict[str, Method] = {"streams": streams, "vmap": batched}
     if on_gpu:
-        ways["graphs"] = graphs
+        methods["graphs"] = graphs
     task = get_task(options.task)
     splits = task.load(None)
-    name = torch.cuda.get_device_name(options.device) if on_gpu else "this CPU, one core"
-    print(f"{options.task} on {name}: milliseconds per epoch of one env (and speed relative to streams)")
-    print(f"{'envs':>5} {'topology':16}" + "".join(f"{way:>22}" for way in ways))
-    ratios: dict[str, list[float]] = {way: [] for way in ways}
+    device_name = torch.cuda.get_device_name(options.device) if on_gpu else "this CPU, one core"
+    print(f"{options.task} on {device_name}: milliseconds per epoch of one env (speed relative to streams)")
+    print(f"{'envs':>5} {'topology':16}" + "".join(f"{method:>22}" for method in methods))
+    speedups: dict[str, list[float]] = {method: [] for method in methods}
     for envs in options.envs:
         for topology, blueprint in TOPOLOGIES.items():
-            pools = {way: population(task, splits, options.device, envs, blueprint) for way in ways}
-            found = measure(warm(ways, pools), envs, options.repeats)
+            pools = {method: population(task, splits, options.device, envs, blueprint) for method in methods}
+            times_ms = measure(warm_up(methods, pools), envs, options.repeats)
             for pool in pools.values():
                 pool.close()
-            for way, milliseconds in found.items():
-                ratios[way].append(found["streams"] / milliseconds)
+            for method, milliseconds in times_ms.items():
+                speedups[method].append(times_ms["streams"] / milliseconds)
             cells = "".join(
-                f"{found[way]:12.3f} ({ratios[way][-1]:5.2f} ×)" if way in found else f"{'—':>22}" for way in ways
+                f"{times_ms[method]:12.3f} ({speedups[method][-1]:5.2f} ×)" if method in times_ms else f"{'—':>22}"
+                for method in methods
             )
             print(f"{envs:5} {topology:16}{cells}", flush=True)
-    means = {way: statistics.geometric_mean(each) for way, each in ratios.items() if each}
-    winner = max(means, key=lambda way: means[way])
-    print(f"Fastest on {name}: {winner}, {means[winner]:.2f} times as fast as streams (geometric mean).")
+    means = {method: statistics.geometric_mean(ratios) for method, ratios in speedups.items() if ratios}
+    fastest = max(means, key=lambda method: means[method])
+    print(f"Fastest on {device_name}: {fastest}, {means[fastest]:.2f} times as fast as streams (geometric mean).")
     if not on_gpu:
-        print("Not measured: CUDA graphs and concurrent streams (no CUDA device).")
+        print("Not measured, because this machine has no CUDA device: CUDA graphs, and streams in parallel.")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A plain PyTorch training loop as a reference: `python benchmarks/plain.py [--task NAME]` prints epochs per second.
+"""Plain PyTorch training loop, for comparison: `python benchmarks/plain.py [--task NAME]` prints epochs per second.
 
-Modules, memory layout, threads and optimizer are PyTorch's defaults; convolution, batch norm, ReLU and pooling are in
-the usual order; one network trains after another. `benchmarks/engine.py` measures this loop beside the engine, because
-the speed of a rented machine varies from hour to hour.
+The loop uses PyTorch's default modules, memory layout, threads and optimizer; convolution, batch norm, ReLU and pooling
+are in textbook order; one network is trained after another. `benchmarks/engine.py` measures this loop together with the
+engine, because a rented machine that is temporarily slower is slower for both.
 """
 
 from __future__ import annotations
@@ -18,39 +18,38 @@ from esper.tasks import get_task
 from esper.tasks.conv_host import ConvBlock
 from esper.tasks.task import Task
 
-WARM_UP, COUNTED = 2.0, 4.0
-"""Seconds of warm-up, and seconds that count."""
+WARM_UP_S, MEASURED_S = 2.0, 4.0
 
 
-def network(task: Task) -> nn.Module:
-    """A network that computes the same as the task's host, except for the position of the pooling layers."""
+def build_network(task: Task) -> nn.Module:
+    """Return a network that computes the same as the task's host, except that its pools follow the convolutions."""
     blocks = [block for block in task.build_host().segments if isinstance(block, ConvBlock)]
     pools = sum(block.pool_before is not None for block in blocks)
     layers: list[nn.Module] = []
     for index, conv in enumerate(block.conv for block in blocks):
-        same = nn.Conv2d(conv.in_channels, conv.out_channels, conv.kernel_size[0], padding="same", bias=False)
-        layers += [same, nn.BatchNorm2d(conv.out_channels), nn.ReLU()]
+        plain_conv = nn.Conv2d(conv.in_channels, conv.out_channels, conv.kernel_size[0], padding="same", bias=False)
+        layers += [plain_conv, nn.BatchNorm2d(conv.out_channels), nn.ReLU()]
         if index < pools:
             layers.append(nn.MaxPool2d(2))
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LazyLinear(task.classes))
 
 
 class Loop:
-    """Trains and validates a network."""
+    """Trains and validates one network."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         splits = task.load(None)
         self._train_x, self._train_y = splits.train_x.contiguous(), splits.train_y
         self._validation_x, self._validation_y = splits.validation_x.contiguous(), splits.validation_y
-        self._network = network(task)
+        self._network = build_network(task)
         self._network(self._validation_x[:2])
         self._optimizer = torch.optim.SGD(
             self._network.parameters(), lr=task.host_learning_rate, momentum=0.9, nesterov=True
         )
 
-    def epoch(self) -> float:
-        """Train one epoch and return the validation accuracy."""
+    def run_epoch(self) -> float:
+        """Train one epoch, and return the validation accuracy (0 to 1)."""
         task, model = self._task, self._network
         model.train()
         order_N = torch.randperm(len(self._train_y))[: task.samples_per_epoch]
@@ -67,13 +66,15 @@ class Loop:
 
 
 def epochs_per_second(task: Task) -> float:
+    """Measure the rate of epochs, after a warm-up."""
     loop = Loop(task)
-    for seconds in (WARM_UP, COUNTED):
-        epochs, began = 0, time.perf_counter()
-        while time.perf_counter() - began < seconds:
-            loop.epoch()
+    epochs, start = 0, 0.0
+    for seconds in (WARM_UP_S, MEASURED_S):
+        epochs, start = 0, time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            loop.run_epoch()
             epochs += 1
-    return epochs / (time.perf_counter() - began)
+    return epochs / (time.perf_counter() - start)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Speed of telemetry: emit, fold, record, load, seek. Run with `python -m benchmarks.telemetry [EVENTS]`.
+"""Speed of telemetry: emit, fold, record, open, seek. Run with `python -m benchmarks.telemetry [EVENTS]`.
 
-`--read DIR` measures reading only, for an existing recording. Targets are in parentheses.
+`--read DIR` measures only opening and seeking, in an existing recording. Targets are in parentheses.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ from esper.telemetry.hub import EventHub
 
 ENVS = 16
 SEEKS = 200
-FEW, TURNS = 100_000, 7
+CACHED_EVENTS = 100_000
+"""Number of events of `record_cached`; they fit into the CPU's caches."""
+TURNS = 7
 
 
-class Nowhere:
-    """A sink that discards all records."""
+class NullSink:
+    """Sink that discards its records."""
 
     failure = None
 
@@ -44,33 +46,36 @@ class Nowhere:
     def put(self, record: object) -> None: ...
 
 
-def events(count: int) -> list[ev.AnyEvent]:
-    """Return the events of a run with 16 envs; at least `count` events."""
+def create_events(count: int) -> list[ev.AnyEvent]:
+    """Return the events of a run of 16 envs, at least `count`."""
     per_round = len(example_run(ENVS, 2, 25)) - len(example_run(ENVS, 1, 25))
     return example_run(ENVS, math.ceil(count / per_round), 25)
 
 
-def seconds(work: Callable[[], object]) -> float:
+def seconds(function: Callable[[], object]) -> float:
+    """Call a function, and return its duration."""
     start = time.perf_counter()
-    work()
+    function()
     return time.perf_counter() - start
 
 
 def emit(run: list[ev.AnyEvent]) -> None:
-    hub = EventHub(Nowhere(), AnomalyDetector())  # pyright: ignore[reportArgumentType]
+    """Emit all events at a hub with the anomaly rules and one subscriber."""
+    hub = EventHub(NullSink(), AnomalyDetector())  # pyright: ignore[reportArgumentType]
     hub.subscribe()
     for event in run:
         hub.emit(event)
 
 
 def record(run: Sequence[ev.AnyEvent], recorder: Recorder) -> None:
+    """Record all events, and wait until they are on disk."""
     for event in run:
         recorder.put(event)
     recorder.flush()
 
 
-def record_few(run: Sequence[ev.AnyEvent]) -> float:
-    """Measure events per second for few events: they fit in the CPU caches, like those of a run."""
+def record_cached(run: Sequence[ev.AnyEvent]) -> float:
+    """Return the recorded events per second. A run records its events while they are in the CPU's caches: use few."""
     with tempfile.TemporaryDirectory() as directory:
         recorder = Recorder(Path(directory))
         rate = len(run) / seconds(lambda: record(run, recorder))
@@ -79,51 +84,56 @@ def record_few(run: Sequence[ev.AnyEvent]) -> float:
 
 
 def measure_writing(count: int, directory: Path) -> Iterator[tuple[str, str]]:
-    run = events(count)
-    freeze_loaded_objects()  # frees the events too, because a run does not keep them
+    """Yield name and value of each measurement of emitting, folding and recording."""
+    run = create_events(count)
+    freeze_loaded_objects()  # also the events, because a run does not keep its events in memory
     n = len(run)
     steps = [event for event in run if isinstance(event, ev.EnvStepped)]
     size = statistics.fmean(len(encode_json(event)) for event in steps[:2000])
-    yield "events", f"{n:,}, including {len(steps):,} EnvStepped of {size:.0f} bytes"
+    yield "events", f"{n:,}, including {len(steps):,} EnvStepped of {size:.0f} bytes on average"
 
-    yield "emit, to a queue (≤ 5)", f"{seconds(lambda: emit(run)) / n * 1e6:.2f} µs an event"
+    yield "emit to a queue (≤ 5)", f"{seconds(lambda: emit(run)) / n * 1e6:.2f} µs/event"
     yield "fold (≥ 200,000)", f"{n / seconds(lambda: fold(run)):,.0f} events/s"
 
-    rates = [record_few(run[:FEW]) for _ in range(TURNS)]
-    yield "record, to disk (≥ 200,000)", f"{statistics.median(rates):,.0f} events/s, median of {TURNS} times {FEW:,}"
+    rates = [record_cached(run[:CACHED_EVENTS]) for _ in range(TURNS)]
+    rate = statistics.median(rates)
+    yield "record to disk (≥ 200,000)", f"{rate:,.0f} events/s, median of {TURNS} times {CACHED_EVENTS:,} events"
     recorder = Recorder(directory)
-    yield "record all, out of memory", f"{n / seconds(lambda: record(run, recorder)):,.0f} events/s"
-    yield "pack the last segment", f"{seconds(recorder.close):.2f} s"
-    packed = sum(path.stat().st_size for path in directory.iterdir())
-    yield "size on disk (≤ 80)", f"{packed / n:.0f} bytes an event, {packed / len(steps):.0f} an EnvStepped"
+    yield "record all, uncached", f"{n / seconds(lambda: record(run, recorder)):,.0f} events/s"
+    yield "compress the last segments", f"{seconds(recorder.close):.2f} s"
+    num_bytes = sum(path.stat().st_size for path in directory.iterdir())
+    yield "size on disk (≤ 80)", f"{num_bytes / n:.0f} bytes/event, {num_bytes / len(steps):.0f} bytes/EnvStepped"
 
 
 def measure_reading(directory: Path) -> Iterator[tuple[str, str]]:
-    freeze_loaded_objects()  # like the dashboard
+    """Yield name and value of each measurement of opening a recording and seeking in it."""
+    freeze_loaded_objects()  # as the dashboard does
     start = time.perf_counter()
     history = open_history(directory)
-    took = time.perf_counter() - start
-    million = took / history.length * 1e6
-    yield "load, to seek (≤ 4 a million)", f"{took:.2f} s for {history.length:,} events, {million:.2f} a million"
+    duration = time.perf_counter() - start
+    per_million = duration / history.length * 1e6
+    yield "open (≤ 4 per million)", f"{duration:.2f} s for {history.length:,} events, {per_million:.2f} s per million"
     playback = Playback(history)
-    draw = random.Random(0)
-    times = [seconds(lambda: playback.seek(draw.randrange(history.length))) * 1e3 for _ in range(SEEKS)]
-    yield "seek (≤ 20, worst ≤ 60)", f"{statistics.median(times):.1f} ms median, {max(times):.1f} ms worst of {SEEKS}"
+    generator = random.Random(0)
+    times = [seconds(lambda: playback.seek(generator.randrange(history.length))) * 1e3 for _ in range(SEEKS)]
+    yield "seek (≤ 20, maximum ≤ 60)", f"{statistics.median(times):.1f} ms median, {max(times):.1f} ms max, n = {SEEKS}"
     yield "step back", f"{seconds(lambda: playback.step(-1)) * 1e3:.1f} ms"
 
 
-def show(figures: Iterator[tuple[str, str]]) -> None:
-    for name, figure in figures:
-        print(f"{name:30} {figure}", flush=True)
+def print_measurements(measurements: Iterator[tuple[str, str]]) -> None:
+    """Print each measurement as soon as it is available."""
+    for name, value in measurements:
+        print(f"{name:30} {value}", flush=True)
 
 
 def main() -> None:
+    """Measure writing in this process, and reading in another one."""
     if sys.argv[1:2] == ["--read"]:
-        show(measure_reading(Path(sys.argv[2])))
+        print_measurements(measure_reading(Path(sys.argv[2])))
         return
     with tempfile.TemporaryDirectory() as directory:
-        show(measure_writing(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000, Path(directory)))
-        # In a separate process, because a replay does not have a million events in memory.
+        print_measurements(measure_writing(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000, Path(directory)))
+        # A replay starts as a new process, without a million events in its memory.
         subprocess.run([sys.executable, "-m", "benchmarks.telemetry", "--read", directory], check=True)
 
 

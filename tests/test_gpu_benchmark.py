@@ -1,4 +1,4 @@
-"""The candidates of `benchmarks/gpu.py` compute the same results as the product's loop."""
+"""The methods of `benchmarks/gpu.py` compute the same results as the product's loop."""
 
 from __future__ import annotations
 
