@@ -19,6 +19,7 @@ from time import perf_counter
 import msgspec
 
 from esper.history.keyframe_index import IndexEntry, KeyframeIndex, compress_state
+from esper.history.log_index import LogIndex
 from esper.history.timeline import Marks, RecordedClock
 from esper.recording.decoder import DecodedSegment, Notices, RecordSource, UnreadableLine, partial_line_message
 from esper.recording.merged_ranks import MergedRecording, rank_directories
@@ -68,6 +69,8 @@ class History:
         """Positions at which a round is about to start: before its RoundStarted event."""
         self.marks = Marks()
         """Marks of notable events, and bookmarks of the user."""
+        self.log = LogIndex()
+        """Log lines of all events, and those that the first Keyframe holds."""
         self._segment: RecordSource = DecodedSegment(plain_path(path))
         """Segment that is being read."""
         self._offset = 0
@@ -76,6 +79,8 @@ class History:
         """The segment was read to its end after it was finished."""
         self.is_fully_read = False
         """The last poll read everything that was recorded."""
+        self.fraction_read = 0.0
+        """Fraction of the recording that was read, by the bytes of its files; 1 after the first complete poll."""
         self._state = RunState()
         """State at the end of the history."""
         self._index = KeyframeIndex()
@@ -104,13 +109,14 @@ class History:
         Raises:
             ReadError: A file cannot be read, is not a recording, or holds events that this version cannot read.
         """
-        kept, deadline = self.length, perf_counter() + within
+        kept, deadline, paths = self.length, perf_counter() + within, self._paths()
         self.is_fully_read = True
-        for path in self._paths():
+        for path in paths:
             if self.is_fully_read and path > self._segment.path:
                 self._begin_segment(path)
             if path == self._segment.path:
                 kept = min(kept, self._read_segment(deadline))
+        self._update_fraction_read(paths)
         return kept
 
     def state_at(self, position: int) -> RunState:
@@ -210,6 +216,16 @@ class History:
             raise ReadError(f"{self.path} is not a run: it contains neither run.json nor events-00001.jsonl")
         return paths
 
+    def _update_fraction_read(self, paths: list[Path]) -> None:
+        if self.is_fully_read:
+            self.fraction_read = 1.0
+        elif self.fraction_read < 1:  # what a run writes later is read at once
+            try:
+                read, total = self._segment.count_read_bytes(paths, self._offset)
+            except OSError as error:
+                raise ReadError(f"cannot read {self.path}: {error.strerror}") from error
+            self.fraction_read = max(self.fraction_read, min(read / total, 0.99) if total else 0.0)
+
     def _begin_segment(self, path: Path) -> None:
         """Begin to read another segment."""
         if self._offset and self._segment.remainder(self._offset):
@@ -264,6 +280,7 @@ class History:
         self._check_sequence(events)
         length, offset = self.length, self._clock.wall_offset_s
         apply, add_mark = self._state.apply, self.marks.add_for_event  # looked up once, for speed
+        recent = self._state.log
         for event in events:
             time = event.time
             if time < last:
@@ -275,6 +292,8 @@ class History:
             if type(event) is EnvStepped and not event.skipped:
                 continue  # three of four events, and none of them has a mark
             add_mark(event, length, last - offset)
+            if recent and recent[-1].seq == event.seq:
+                self.log.append(recent[-1])
             kind = type(event)
             if kind is RoundStarted:
                 self.rounds.append(length - 1)
@@ -318,6 +337,7 @@ class History:
         self._notices.check_new_types(text, [keyframe])
         kept = self._rewind(keyframe.seq)
         self._state = state
+        self.log.extend(state.log)  # those before the start of an excerpt, or in a gap
         self._resuming = True
         self._index_here(starts_segment=True)
         return kept
@@ -337,6 +357,7 @@ class History:
             del self.rounds[bisect_left(self.rounds, position) :]
             self.marks.truncate_after(position)
             self._clock.truncate_after(position)
+            self.log.truncate_after(seq)
             self.length, self.duration = position, duration
         return position
 

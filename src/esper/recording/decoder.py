@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, get_args
 
 import msgspec
 
+from esper.recording.read_progress import ReadBytes, count_read_bytes
 from esper.recording.segments import ReadError, Segment, is_packed
 from esper.telemetry import events as ev
 from esper.telemetry.codec import make_decoder
@@ -80,9 +81,25 @@ class RecordSource(Protocol):
         """Return path and number of the line that ends at an offset, for messages."""
         ...
 
+    def count_read_bytes(self, paths: Iterable[Path], offset: int) -> ReadBytes:
+        """Return how much of a recording was read.
+
+        Args:
+            paths: Plain paths of all segments, in order; not used for merged recordings.
+            offset: Bytes of this source that were read.
+
+        Raises:
+            OSError: A file cannot be found.
+        """
+        ...
+
 
 class DecodedSegment(Segment):
     """Segment whose lines are decoded into records."""
+
+    def count_read_bytes(self, paths: Iterable[Path], offset: int) -> ReadBytes:
+        """Return how much of a recording was read: see `RecordSource.count_read_bytes`."""
+        return count_read_bytes(paths, self, offset)
 
     def scan(self, offset: int, envs: int) -> Iterator[ScannedLines]:
         """Decode the complete lines from an offset on, as many at a time as are intact: see `RecordSource.scan`.

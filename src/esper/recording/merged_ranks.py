@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heapreplace
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from esper.recording.decoder import DecodedSegment, ScannedLines, UnreadableLine, check_env_index
+from esper.recording.read_progress import ReadBytes, count_read_bytes
 from esper.recording.run_lock import writer_has_exited
 from esper.recording.segments import READ_CHUNK_BYTES, ReadError, list_segments, segment_path
 from esper.telemetry import events as ev
@@ -110,6 +111,16 @@ class MergedRecording:
             if end >= offset:
                 return self._segment(line.after.path).describe_line(line.after.offset)
         return str(self._run)
+
+    def count_read_bytes(self, paths: Iterable[Path], offset: int) -> ReadBytes:  # noqa: ARG002 (required by RecordSource)
+        """Return how much of all ranks' recordings was read, to the last stored cursor before an offset."""
+        cursor, read, total = self._cursor_before(offset), 0.0, 0.0
+        for rank, directory in enumerate(self._directories()):
+            rank_paths = list_segments(directory)
+            at = cursor.rank_cursors.get(rank) or _RankCursor(segment_path(directory, 1), 0, 0.0, 0, 0)
+            of_rank = count_read_bytes(rank_paths, self._segment(at.path), at.offset)
+            read, total = read + of_rank.read, total + of_rank.total
+        return ReadBytes(read, total)
 
     def scan(self, offset: int, envs: int) -> Iterator[ScannedLines]:
         """Decode the complete lines of all ranks from an offset on, one at a time: see `RecordSource.scan`."""

@@ -121,6 +121,11 @@ class Segment:
         """Return the start of the text after an offset; empty at the end of the file."""
         return next(self._chunks(offset), b"")
 
+    def packed_fraction_before(self, offset: int) -> float:
+        """Return the fraction of the packed file before the frame of an offset, as far as the file was unpacked."""
+        _, packed = self._frames[bisect_right(self._frames, offset, key=lambda frame: frame[0]) - 1]
+        return packed / packed_path(self.path).stat().st_size
+
     def describe_line(self, offset: int) -> str:
         """Return path and number, from 1, of the line that ends at an offset, for messages."""
         number, start = 0, 0

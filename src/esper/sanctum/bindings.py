@@ -227,7 +227,9 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.LOG, "v", "v", "severity", "raise the minimum severity", "level", True),
     KeyBinding(KeyCategory.LOG, "e", "e", "this env", "show only the selected env, or all envs", "env", True),
     KeyBinding(KeyCategory.LOG, "escape", "Esc", "clear filter", "show all lines", "clear"),
-    KeyBinding(KeyCategory.LOG, "enter", "↵", "go", "go to the moment and the env of the line", "choose", True),
+    KeyBinding(
+        KeyCategory.LOG, "enter", "↵", "go", "go to the moment and the env of the line; open a group", "choose", True
+    ),
     KeyBinding(KeyCategory.VIEW, "t", "t", "theme", "next theme", "next_theme", True),
     KeyBinding(KeyCategory.VIEW, "y", "y", "copy", "copy the selected env as JSON", "copy_env"),
     KeyBinding(KeyCategory.VIEW, "S", "S", "screenshot", "save a screenshot as SVG", "save_svg"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -10,11 +9,13 @@ from typing import Protocol
 from esper.attach.session import AttachedRun
 from esper.domain import TERMINAL_STATUSES
 from esper.history.divergence import GhostRun
-from esper.history.history import open_history
+from esper.history.history import History, open_history
+from esper.history.log_index import LogIndex
 from esper.history.playback import Playback
 from esper.recording.segments import ReadError
-from esper.sanctum.requests import PendingRequests, RemotePendingRequests, RequestSink
-from esper.telemetry.state import Keyframe, Record, RunState
+from esper.sanctum.requests import PendingRequests, RemotePendingRequests
+from esper.sanctum.run_handle import RunHandle
+from esper.telemetry.state import Keyframe, RunState
 
 READ_BUDGET_S = 0.08
 """Maximum seconds per tick spent on reading a recording."""
@@ -85,6 +86,20 @@ class RunSource(Protocol):
         ...
 
     @property
+    def fraction_read(self) -> float | None:
+        """Fraction of the recording that was read, while it is read for the first time; else None."""
+        ...
+
+    @property
+    def log(self) -> LogIndex | None:
+        """Log lines of the recording, as far as it was read; None if none of it was."""
+        ...
+
+    def read_log(self, wanted: bool) -> None:
+        """Read the recording of a live run for its log lines in the next ticks, or do not read on."""
+        ...
+
+    @property
     def notices(self) -> Sequence[str]:
         """Messages about damaged or skipped parts of the recording. The sequence only grows."""
         ...
@@ -98,36 +113,13 @@ class RunSource(Protocol):
         ...
 
 
+def _fraction_read(history: History) -> float | None:
+    return history.fraction_read if history.fraction_read < 1 else None
+
+
 def run_has_ended(source: RunSource) -> bool:
     """Return True if the run has ended or its engine is gone."""
     return source.live_state.status in TERMINAL_STATUSES or not source.alive
-
-
-class RunHandle(Protocol):
-    """Run whose engine a live source starts and reads from."""
-
-    records: queue.SimpleQueue[Record]
-    fatal_error: str | None
-    """Error message if the run could not be set up, else None."""
-
-    @property
-    def directory(self) -> Path | None:
-        """Run directory; None before the run is set up."""
-        ...
-
-    @property
-    def control(self) -> RequestSink:
-        """Queue that accepts requests for the engine."""
-        ...
-
-    @property
-    def is_engine_alive(self) -> bool:
-        """True while the engine runs."""
-        ...
-
-    def start(self) -> None:
-        """Start the engine in a thread, which also imports torch."""
-        ...
 
 
 class LiveSource:
@@ -151,6 +143,8 @@ class LiveSource:
         """Last playback. Kept because it holds the history that was read, and the bookmarks."""
         self._entering = False
         """True while the past is read before it is shown."""
+        self._reads_log = False
+        """True while the past is read for its log lines."""
         self.requests: PendingRequests = PendingRequests(run.control)
         self._started = False
 
@@ -196,9 +190,10 @@ class LiveSource:
         try:
             moved = self._advance_playback(seconds)
         except ReadError as error:
-            self.notices.append(f"Cannot show the past any longer: {error}")
+            shown = "the past" if self.playback is not None or self._entering else "the log of the whole run"
+            self.notices.append(f"Cannot show {shown} any longer: {error}")
             self.return_to_live()
-            self._past = None
+            self._past, self._reads_log = None, False
             moved = True
         return count > 0 or moved
 
@@ -206,6 +201,8 @@ class LiveSource:
         """Read and play the past, and return True if anything has changed. Raises `ReadError`."""
         if self._entering:
             self._enter()
+        elif self._reads_log and self.playback is None and self.live_state.seq:
+            return self._read_past()
         playback = self.playback
         if playback is None:
             return False
@@ -227,16 +224,36 @@ class LiveSource:
 
     def _enter(self) -> None:
         """Continue to read the past, and show its end once all is read. Raises `ReadError`."""
-        assert self._run.directory is not None
-        if self._past is None:
-            self._past = Playback(open_history(self._run.directory, READ_BUDGET_S))
-        else:
-            self._past.poll(READ_BUDGET_S)
+        self._read_past()
+        assert self._past is not None
         self._entering = not self._past.history.is_fully_read
         if not self._entering:
             self.playback = self._past
             self.playback.playing = False
             self.playback.seek_end()
+
+    def _read_past(self) -> bool:
+        """Continue to read the past, and return True if it has changed. Raises `ReadError`."""
+        if self._past is not None:
+            return self._past.poll(READ_BUDGET_S)
+        if self._run.directory is None:
+            return False
+        self._past = Playback(open_history(self._run.directory, READ_BUDGET_S))
+        return True
+
+    @property
+    def fraction_read(self) -> float | None:
+        """Fraction of the recording that was read, while it is read for the first time; else None."""
+        return _fraction_read(self._past.history) if self._past is not None else None
+
+    @property
+    def log(self) -> LogIndex | None:
+        """Log lines of the recording, as far as it was read; None if none of it was."""
+        return self._past.history.log if self._past is not None else None
+
+    def read_log(self, wanted: bool) -> None:
+        """Read the recording for its log lines in the next ticks, or do not read on."""
+        self._reads_log = wanted
 
     def return_to_live(self) -> None:
         """Show the present again, and cancel the opening of the past."""
@@ -324,6 +341,19 @@ class ReplaySource:
             self.playback.seek_end()
         else:
             self.playback.playing = not self._hold
+
+    @property
+    def fraction_read(self) -> float | None:
+        """Fraction of the recording that was read, while it is read for the first time; else None."""
+        return _fraction_read(self.playback.history)
+
+    @property
+    def log(self) -> LogIndex:
+        """Log lines of the recording, as far as it was read."""
+        return self.playback.history.log
+
+    def read_log(self, wanted: bool) -> None:
+        """Do nothing: a replay reads its whole recording."""
 
     @property
     def following(self) -> bool:

@@ -75,6 +75,21 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
             return None
 
 
+def describe_group(event: ev.AnyEvent) -> str:
+    """Return the text that follows the number of events such as this one: "seeds planted" in "37 seeds planted".
+
+    It is empty for events that are never counted together.
+    """
+    match event:
+        case ev.SeedMoved() if event.after in _STAGE_VERBS:
+            return f"seeds {_STAGE_VERBS[event.after]}"
+        case ev.AnomalyFound() | ev.AnomalyEnded():
+            ended = " ended" if isinstance(event, ev.AnomalyEnded) else ""
+            return f"{'anomalies' if event.env is None else 'envs'}: {event.rule}{ended}"
+        case _:
+            return ""
+
+
 def anomaly_subject(anomaly: ev.AnomalyFound | ev.AnomalyEnded) -> str:
     """Return the subject of an anomaly, with envs in the format of the log: `env 07`."""
     return anomaly.where if anomaly.env is None else f"env {anomaly.env:02d}"

@@ -15,7 +15,8 @@ from esper.domain import Stage
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json, make_decoder
 from esper.telemetry.health_stats import RunHealth
-from esper.telemetry.sentences import UNLOGGED_EVENTS, describe_event
+from esper.telemetry.log_lines import LogLine, make_log_line
+from esper.telemetry.sentences import UNLOGGED_EVENTS
 from esper.telemetry.series import (
     BlueprintStats,
     DownsampledSeries,
@@ -99,17 +100,6 @@ def anomaly_key(anomaly: ev.AnomalyFound | ev.AnomalyEnded) -> str:
     return f"{anomaly.rule} {anomaly.where}"
 
 
-class LogLine(msgspec.Struct, kw_only=True, frozen=True):
-    """One line of the event log."""
-
-    seq: int
-    time: float
-    severity: str
-    kind: str
-    text: str
-    env: int | None = None
-
-
 class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """State of a run after event `seq`: everything that the dashboard shows."""
 
@@ -163,14 +153,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.time = event.time
         kind = type(event)
         self._folds[kind](self, event)
-        if kind not in UNLOGGED_EVENTS and (line := describe_event(event)) is not None:
-            severity, text = line
-            env = getattr(event, "env", None)
-            append_bounded(
-                self.log,
-                LogLine(seq=event.seq, time=event.time, severity=severity, kind=kind.__name__, text=text, env=env),
-                MAX_LOG_LINES,
-            )
+        if kind not in UNLOGGED_EVENTS and (line := make_log_line(event, self.steps_done)) is not None:
+            append_bounded(self.log, line, MAX_LOG_LINES)
 
     @property
     def steps_done(self) -> int:

@@ -20,7 +20,7 @@ from esper.sanctum.symbols import ellipsise
 from esper.sanctum.view import GoToMoment, ViewState
 from esper.sanctum.widgets.panel import Panel
 from esper.telemetry import events as ev
-from esper.telemetry.state import LogLine
+from esper.telemetry.log_lines import LogLine
 
 NOTIFY_PROTOCOLS = ("osc9", "osc777")
 """Escape sequences for desktop notifications: iTerm2 introduced the first, rxvt the second."""

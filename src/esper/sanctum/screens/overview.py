@@ -25,7 +25,7 @@ from esper.sanctum.widgets.heads import HeadList
 from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.events import DeviceSampled
 from esper.telemetry.health_stats import memory_name
-from esper.telemetry.state import LogLine
+from esper.telemetry.log_lines import LogLine
 
 _WIDE_MEMORY_COLS = 52
 """Minimum width of the device panel for long labels and aligned sizes of a memory."""

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from esper.sanctum.screens.log import LogList
+from esper.telemetry import events as ev
+from esper.telemetry.state import MAX_LOG_LINES
+from tests.factory import example_run, run_started, stamp
+from tests.recording.recordings import fold, recording, write_segment
+from tests.sanctum.driving import live, replay, settle, until
+
+SIZE = (120, 40)
+NUM_MESSAGES = 3 * MAX_LOG_LINES
+
+
+def long_run() -> list[ev.AnyEvent]:
+    """Return a run with more log lines than a state holds; one of the first is about a rollback."""
+    messages = [ev.Logged(severity="info", text=f"message {number}") for number in range(NUM_MESSAGES)]
+    broken = ev.AnomalyFound(
+        rule="governor rollback", severity="error", where="env 2", env=2, value=1.0, text="env 02 was rolled back"
+    )
+    steps = [ev.PhaseTimed(round=1, step=step, wall=0.1, phases={}) for step in (1, 2)]
+    return stamp([run_started(4), ev.RoundStarted(round=1), broken, steps[0], *messages, steps[1]])
+
+
+def subtitle(log: LogList) -> str:
+    return log.panel_subtitle or ""
+
+
+def shown_lines(log: LogList) -> list[str]:
+    return log.text.rstrip().splitlines()
+
+
+async def test_log_of_replay_holds_the_whole_recording(tmp_path: Path) -> None:
+    run = long_run()
+    app, playback = replay(run, tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        playback.seek_end()
+        await settle(pilot)
+        await pilot.press("6")
+        await settle(pilot)
+        log = app.screen.query_one(LogList)
+        assert subtitle(log) == f"{NUM_MESSAGES + 2:,} lines · all kinds · info+ · all envs"
+        await pilot.press("slash", *"rolled back", "enter")
+        assert subtitle(log) == "1 line · all kinds · info+ · all envs · /rolled back"
+        assert "env 02 was rolled back" in log.text
+        await pilot.press("enter")
+        assert app.view.selected_env == 2
+        assert playback.position < 10
+
+
+async def test_log_of_live_run_is_completed_from_its_recording(tmp_path: Path) -> None:
+    run = long_run()
+    app, session = live(run[:-1])
+    session.directory = tmp_path
+    write_segment(tmp_path, 1, recording(run[:-9]))  # the recorder is a little behind
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("6")
+        await settle(pilot)
+        log = app.screen.query_one(LogList)
+        assert subtitle(log).startswith(f"{NUM_MESSAGES + 2:,} lines")
+        assert shown_lines(log)[-1].endswith(f"message {NUM_MESSAGES - 1}")
+        await pilot.press("slash", *"rolled", "enter")
+        assert "env 02 was rolled back" in log.text
+        session.say(*stamp([ev.Logged(severity="info", text="rolled up")], first=len(run) + 1))
+        await settle(pilot)
+        assert [line.split()[-1] for line in shown_lines(log)] == ["back", "up"]
+        assert app.source.playback is None
+        await pilot.press("home", "enter")
+        await settle(pilot)
+        assert app.source.playback is not None
+
+
+async def test_log_cursor_stays_on_its_line(tmp_path: Path) -> None:
+    run = long_run()
+    app, session = live(run)
+    session.directory = tmp_path
+    write_segment(tmp_path, 1, recording(run))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("6")
+        await settle(pilot)
+        log = app.screen.query_one(LogList)
+
+        def selected() -> str:
+            [line] = [line for line in shown_lines(log) if "▸" in line]
+            return line.split(maxsplit=1)[1]
+
+        await pilot.press("pageup", "up")
+        before = selected()
+        for number in range(60):
+            session.say(*stamp([ev.Logged(severity="info", text="more")], first=len(run) + 1 + number))
+        await settle(pilot)
+        assert selected() == before
+        await pilot.press("end")
+        assert selected() == "more"
+        session.say(*stamp([ev.Logged(severity="info", text="the newest")], first=len(run) + 61))
+        await settle(pilot)
+        assert selected() == "the newest"  # the cursor follows again
+
+
+async def test_log_says_how_much_was_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("esper.recording.segments.READ_CHUNK_BYTES", 4096)
+    monkeypatch.setattr("esper.sanctum.source.READ_BUDGET_S", 0.0)
+    monkeypatch.setattr("esper.sanctum.app.TICK_INTERVAL_S", 3600.0)
+    run = long_run()
+    app, session = live(run)
+    session.directory = tmp_path
+    write_segment(tmp_path, 1, recording(run))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("6")
+        await settle(pilot)
+        log = app.screen.query_one(LogList)
+        assert "· searched" in subtitle(log)
+        await pilot.press("slash", *"rolled", "enter")
+        while "env 02 was rolled back" not in log.text:
+            await settle(pilot)
+        assert "· searched" in subtitle(log)  # the first hits do not wait for the rest
+        while "searched" in subtitle(log):
+            await settle(pilot)
+        assert subtitle(log) == "1 line · all kinds · info+ · all envs · /rolled"
+
+
+async def test_equal_lines_of_a_step_are_grouped(tmp_path: Path) -> None:
+    moves = [
+        ev.SeedMoved(
+            round=1, step=1, env=env, slot="mid", before="dormant", after="germinated", blueprint="norm", reason="op"
+        )
+        for env in range(37)
+    ]
+    steps = [ev.PhaseTimed(round=1, step=step, wall=0.1, phases={}) for step in (1, 2)]
+    run = stamp([run_started(40), ev.RoundStarted(round=1), *moves, steps[0], moves[0], steps[1]])
+    app, playback = replay(run, tmp_path)
+    async with app.run_test(size=(120, 60)) as pilot:
+        playback.seek_end()
+        await settle(pilot)
+        await pilot.press("6")
+        await settle(pilot)
+        log = app.screen.query_one(LogList)
+        assert [line.split()[-3:] for line in shown_lines(log)[1:]] == [
+            ["37", "seeds", "planted"], ["mid", "norm", "planted"],
+        ]  # fmt: skip
+        await pilot.press("up", "enter")
+        assert len(shown_lines(log)) == 40
+        await pilot.press("down", "down", "enter")
+        await until(pilot, lambda: app.view.selected_env == 1)
+        assert playback.state.steps_done <= 1
+
+
+async def test_lines_after_the_playhead_are_shown(tmp_path: Path) -> None:
+    run = example_run()
+    app, playback = replay(run, tmp_path)
+    async with app.run_test(size=(120, 60)) as pilot:
+        await settle(pilot)
+        await pilot.press("6")
+        await settle(pilot)
+        log = app.screen.query_one(LogList)
+        assert subtitle(log).startswith(f"{len(fold(run).log)} lines")
+        playback.seek(run.index(next(event for event in run if isinstance(event, ev.CheckpointSaved))) + 1)
+        await settle(pilot)
+        [selected] = [line for line in shown_lines(log) if "▸" in line]
+        assert "checkpoint at round 1" in selected
