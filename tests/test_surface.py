@@ -80,6 +80,8 @@ EVENTS = {
     "scale_max owners",
     "PhaseTimed": "round step wall phases",
     "AnomalyFound": "rule severity where env value threshold text",
+    "AnomalyJoined": "rule where env value threshold text",
+    "AnomalyLeft": "rule where env",
     "AnomalyEnded": "rule where env",
     "GovernorRolledBack": "round step env reason value threshold penalty culled",
     "EpisodeEnded": "round env accuracy best_accuracy episode_return parameter_ratio fossilized culled",

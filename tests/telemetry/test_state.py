@@ -20,3 +20,36 @@ def test_inactive_envs_do_not_raise_the_pace() -> None:
         state.apply(event)
     assert state.steps_per_second == pytest.approx(6 / 1.2)
     assert state.seconds_left == pytest.approx(2 * 4 / 5)
+
+
+def test_anomaly_of_several_envs_is_active_in_each_until_it_ends_there() -> None:
+    """One anomaly holds all its envs, so that each of their rows can be marked."""
+    found = ev.AnomalyFound(rule="r", severity="warning", where="env 2", env=2, value=1.0, text="env 02: first")
+    joined = [
+        ev.AnomalyJoined(rule="r", where="env 2", env=env, value=2.0, text=f"env {env:02d}: too") for env in (0, 3)
+    ]
+    left = ev.AnomalyLeft(rule="r", where="env 2", env=2)
+    run = [
+        run_started(4),
+        ev.RoundStarted(round=1),
+        found,
+        *joined,
+        left,
+        *joined[:1],
+        ev.AnomalyEnded(rule="r", where="env 2", env=2),
+    ]
+    state, active = RunState(), list[list[int]]()
+    for event in stamp(run):
+        state.apply(event)
+        active.append([env for anomaly in state.active_anomalies() for env in anomaly.active_envs])
+    assert active[2:] == [[2], [2, 0], [2, 0, 3], [0, 3], [0, 3], []]
+    [anomaly] = state.anomalies.values()
+    assert (anomaly.count, anomaly.envs) == (1, [2, 0, 3])
+    assert [start and start.text for start in map(anomaly.in_env, range(4))] == [
+        "env 00: too",
+        None,
+        "env 02: first",
+        "env 03: too",
+    ]
+    state.apply(found)
+    assert anomaly.active_envs == [2]  # a new occurrence begins in its first env only

@@ -14,14 +14,15 @@ from typing import TextIO
 
 from esper.formatting import NOT_MEASURED, format_duration
 from esper.telemetry import events as ev
+from esper.telemetry.anomalies import anomaly_key
 from esper.telemetry.sentences import describe_event, to_ascii
-from esper.telemetry.state import MAX_ANOMALIES, Keyframe, Record, RunState, anomaly_key
+from esper.telemetry.state import MAX_ANOMALIES, Keyframe, Record, RunState
 
 QUEUE_POLL_S = 0.2
 """Seconds between checks of the queue and of whether the run is still alive."""
-_UNPRINTED_EVENTS = frozenset({ev.SeedMoved, ev.PolicyUpdated})
+_UNPRINTED_EVENTS = frozenset({ev.SeedMoved, ev.PolicyUpdated, ev.AnomalyJoined})
 """Event types without a log line: too frequent, or part of the line of the round."""
-_NEEDS_STEP_SUFFIX = frozenset({ev.SeedMoved, ev.AnomalyFound, ev.AnomalyEnded, ev.ControlRequested})
+_NEEDS_STEP_SUFFIX = frozenset({ev.SeedMoved, ev.AnomalyFound, ev.AnomalyJoined, ev.AnomalyEnded, ev.ControlRequested})
 """Event types whose sentence may not name round and step, so that the narrator appends them."""
 
 ShowLine = Callable[[float, str, str], None]

@@ -7,8 +7,9 @@ from typing import TypeAlias
 from esper.health.rule_context import RuleContext, Scope
 from esper.health.rules import RULES_BY_EVENT, SCOPE_BY_RULE
 from esper.telemetry import events as ev
+from esper.telemetry.anomalies import anomaly_key
 from esper.telemetry.health_stats import RunHealth
-from esper.telemetry.state import RunState, anomaly_key
+from esper.telemetry.state import RunState
 
 AnomalyEvent: TypeAlias = ev.AnomalyFound | ev.AnomalyEnded
 

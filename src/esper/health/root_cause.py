@@ -89,12 +89,15 @@ def _last_symptom(recent: list[EnvStepStats], slots: Sequence[str]) -> tuple[int
 
 def _active_anomaly(state: RunState, env: int, recent: list[EnvStepStats]) -> tuple[int, ChainEntry] | None:
     """Return the step index and entry of the worst active anomaly of an env."""
-    for found in (anomaly.found for anomaly in state.active_anomalies() if anomaly.found.env == env):
+    for anomaly in state.active_anomalies():
+        found = anomaly.in_env(env)
+        if found is None or env not in anomaly.active_envs:
+            continue
         for index in range(len(recent) - 1, -1, -1):
             step = recent[index]
             if step.seq < found.seq:
                 text = found.text.removeprefix(f"env {env:02d}: ")
-                return index, ChainEntry(step.seq, step.round, step.step, found.severity, text)
+                return index, ChainEntry(step.seq, step.round, step.step, anomaly.found.severity, text)
     return None
 
 

@@ -14,7 +14,7 @@ from esper.telemetry.log_lines import LogLine
 LOG_CATEGORIES = {
     "seeds": {"SeedMoved"},
     "policy": {"PolicyUpdated"},
-    "anomalies": {"AnomalyFound", "AnomalyEnded", "GovernorRolledBack"},
+    "anomalies": {"AnomalyFound", "AnomalyJoined", "AnomalyEnded", "GovernorRolledBack"},
     "checkpoints": {"CheckpointSaved"},
     "control": {"ControlRequested", "Paused", "Resumed", "RunStarted", "RunEnded"},
     "messages": {"Logged"},

@@ -182,7 +182,7 @@ def sort_envs(
 def worst_severity_by_env(state: RunState) -> dict[int, str]:
     """Return the severity of the worst active anomaly of each env that has one."""
     active = reversed(state.active_anomalies())
-    return {a.found.env: a.found.severity for a in active if a.found.env is not None}
+    return {env: anomaly.found.severity for anomaly in active for env in anomaly.active_envs}
 
 
 def worst_env(envs: Sequence[EnvState], severities: Mapping[int, str]) -> int | None:

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import msgspec
-
+from esper.telemetry.anomalies import AnomalyEnded as AnomalyEnded
+from esper.telemetry.anomalies import AnomalyFound as AnomalyFound
+from esper.telemetry.anomalies import AnomalyJoined as AnomalyJoined
+from esper.telemetry.anomalies import AnomalyLeft as AnomalyLeft
+from esper.telemetry.event_parts import Event as Event
 from esper.telemetry.event_parts import GateCheck as GateCheck
 from esper.telemetry.event_parts import HeadChoice as HeadChoice
 from esper.telemetry.event_parts import HeadReading as HeadReading
@@ -21,15 +24,6 @@ from esper.telemetry.event_parts import SlotReading as SlotReading
 
 SCHEMA_VERSION = 1
 """Version of the events. It increases when an event or field is removed or changes its meaning, not for new ones."""
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False, tag_field="type"):
-    """Base class of the telemetry events. The hub sets `seq` and `time` when an event is emitted."""
-
-    seq: int = 0
-    """Sequence number in the run, from 1, without gaps."""
-    time: float = 0.0
-    """Wall-clock time in seconds since the epoch, rounded down to milliseconds."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag=True):
@@ -226,36 +220,6 @@ class PhaseTimed(Event, frozen=True, kw_only=True, tag=True):
     """Seconds in each phase, keyed by phase. `other`: lanes waited for each other, or nothing was measured."""
 
 
-class AnomalyFound(Event, frozen=True, kw_only=True, tag=True):
-    """A value left the range that an anomaly rule allows."""
-
-    rule: str
-    """Name of the rule, for example `exploding gradient`."""
-    severity: str
-    """warning or error."""
-    where: str
-    """Subject of the anomaly, for example `env 7`, `head op` or `cuda:1`."""
-    env: int | None = None
-    """Index of the env, if the subject is an env."""
-    value: float
-    """Measured value."""
-    threshold: float | None = None
-    """Limit of the rule, in the unit of the value; absent if the rule has none."""
-    text: str
-    """Description in one sentence."""
-
-
-class AnomalyEnded(Event, frozen=True, kw_only=True, tag=True):
-    """A value returned to the range that a rule allows. RoundStarted ends all anomalies of envs without this event."""
-
-    rule: str
-    """Name of the rule, as in AnomalyFound."""
-    where: str
-    """Subject of the anomaly, as in AnomalyFound."""
-    env: int | None = None
-    """Index of the env, if the subject is an env."""
-
-
 class GovernorRolledBack(Event, frozen=True, kw_only=True, tag=True):
     """An env broke down. The governor restored its last good state; the env is inactive for the rest of the round."""
 
@@ -385,6 +349,8 @@ AnyEvent: TypeAlias = (
     | DeviceSampled
     | PhaseTimed
     | AnomalyFound
+    | AnomalyJoined
+    | AnomalyLeft
     | AnomalyEnded
     | GovernorRolledBack
     | EpisodeEnded

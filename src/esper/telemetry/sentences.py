@@ -10,7 +10,16 @@ from esper.telemetry import events as ev
 _STAGE_VERBS = {"germinated": "planted", "blending": "blending", "fossilized": "fossilized", "culled": "culled"}
 """Verb for a seed that reaches a stage. Transitions to other stages are not logged."""
 UNLOGGED_EVENTS = frozenset(
-    {ev.RoundStarted, ev.EnvStepped, ev.GateRefused, ev.GateOpened, ev.DeviceSampled, ev.PhaseTimed, ev.EpisodeEnded}
+    {
+        ev.RoundStarted,
+        ev.EnvStepped,
+        ev.GateRefused,
+        ev.GateOpened,
+        ev.DeviceSampled,
+        ev.PhaseTimed,
+        ev.AnomalyLeft,
+        ev.EpisodeEnded,
+    }
 )
 """Event types without a sentence. Nearly all events are of these types, so one set lookup skips them."""
 _MAX_LISTED_LANES = 8
@@ -48,6 +57,8 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
             return "info", f"round {event.round} policy update: return {event.episode_return:+.3f}, KL {event.kl:.4f}"
         case ev.AnomalyFound():
             return event.severity, event.text
+        case ev.AnomalyJoined():
+            return "info", event.text
         case ev.AnomalyEnded():
             return "info", f"{anomaly_subject(event)}: {event.rule} ended"
         case ev.CheckpointSaved():

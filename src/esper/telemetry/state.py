@@ -13,6 +13,7 @@ import msgspec
 
 from esper.domain import Stage
 from esper.telemetry import events as ev
+from esper.telemetry.anomalies import Anomaly, anomaly_key
 from esper.telemetry.codec import encode_json, make_decoder
 from esper.telemetry.health_stats import RunHealth
 from esper.telemetry.log_lines import LogLine, make_log_line
@@ -79,25 +80,6 @@ class HeadState(msgspec.Struct, kw_only=True, omit_defaults=True):
     entropy: list[float | None] = []
     course: DownsampledSeries = msgspec.field(default_factory=DownsampledSeries)
     """Gradient norm over the whole run."""
-
-
-class Anomaly(msgspec.Struct, kw_only=True):
-    """All occurrences of one rule for one subject."""
-
-    found: ev.AnomalyFound
-    """Start of the last occurrence."""
-    first_round: int
-    first_step: int
-    last_round: int
-    ended: float | None = None
-    """Time at which the last occurrence ended, seconds since the epoch; None while it is active."""
-    count: int = 1
-    """Number of occurrences."""
-
-
-def anomaly_key(anomaly: ev.AnomalyFound | ev.AnomalyEnded) -> str:
-    """Return the key of an anomaly: its rule and subject."""
-    return f"{anomaly.rule} {anomaly.where}"
 
 
 class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -295,9 +277,21 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             )
         else:
             known.found, known.last_round, known.count, known.ended = event, self.round, known.count + 1, None
+            known.joined, known.left = {}, []
         self.anomalies[key] = known  # move to the end, so that the oldest anomaly is the first
         if len(self.anomalies) > MAX_ANOMALIES:
             del self.anomalies[next(iter(self.anomalies))]
+
+    def _anomaly_joined(self, event: ev.AnomalyJoined) -> None:
+        known = self.anomalies.get(anomaly_key(event))
+        if known is not None:
+            known.joined[event.env] = event
+            known.left = [env for env in known.left if env != event.env]
+
+    def _anomaly_left(self, event: ev.AnomalyLeft) -> None:
+        known = self.anomalies.get(anomaly_key(event))
+        if known is not None:
+            known.left.append(event.env)
 
     def _anomaly_ended(self, event: ev.AnomalyEnded) -> None:
         known = self.anomalies.get(anomaly_key(event))
@@ -347,6 +341,8 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         ev.DeviceSampled: _device_sampled,
         ev.PhaseTimed: _phase_timed,
         ev.AnomalyFound: _anomaly_found,
+        ev.AnomalyJoined: _anomaly_joined,
+        ev.AnomalyLeft: _anomaly_left,
         ev.AnomalyEnded: _anomaly_ended,
         ev.GovernorRolledBack: _governor_rolled_back,
         ev.EpisodeEnded: _episode_ended,

@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 import msgspec
 
 from esper.cli.options import EXIT_OK, Parser
-from esper.telemetry import event_parts
+from esper.telemetry import anomalies, event_parts
 from esper.telemetry import events as ev
 from esper.telemetry.codec import NON_FINITE_STRINGS
 from esper.telemetry.state import Keyframe, Record
@@ -61,7 +61,7 @@ def json_schema() -> dict[str, Any]:
 
 def _descriptions() -> dict[str, dict[str, str]]:
     """Return the docstring of each field, keyed by struct and field. Read from the source: Python discards them."""
-    sources = (ev, event_parts, Keyframe)
+    sources = (ev, anomalies, event_parts, Keyframe)
     classes = [node for source in sources for node in ast.parse(inspect.getsource(source)).body]
     documented = {node.name: dict(_field_texts(node)) for node in classes if isinstance(node, ast.ClassDef)}
     for kind in (*get_args(ev.AnyEvent), Keyframe):

@@ -20,7 +20,8 @@ from esper.sanctum.symbols import SEVERITIES, compact_cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.problems import anomaly_target
-from esper.telemetry.state import Anomaly, RunState
+from esper.telemetry.anomalies import Anomaly
+from esper.telemetry.state import RunState
 
 _DIALOG_COLS = 96
 """Width of the dialog, as in sanctum.tcss."""

@@ -16,8 +16,8 @@ from esper.sanctum.requests import pause_cause
 from esper.sanctum.symbols import SEVERITIES, STATUS_SYMBOLS, ellipsise, wrap_cells
 from esper.sanctum.view import GoToMoment
 from esper.sanctum.widgets.panel import Line, Panel
+from esper.telemetry.anomalies import Anomaly, anomaly_key
 from esper.telemetry.sentences import anomaly_subject
-from esper.telemetry.state import Anomaly, anomaly_key
 
 _MAX_REASON_LINES = 6
 """Maximum height of the reason for a pause, because some libraries raise messages of several pages."""
