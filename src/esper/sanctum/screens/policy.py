@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from textwrap import wrap
 from typing import ClassVar
 
@@ -201,12 +202,21 @@ def decision_lines(palette: Palette, trace: Sequence[StepTrace], room: int, widt
             number_cell(step.probability, 1, 2, fixed=True)
         ).append(" ")
         indent = line.width if side_by_side else 6
-        texts = wrap(" · ".join(parts), width - indent, break_long_words=False)
-        lines.append(line.append(texts.pop(0), "dim") if texts and side_by_side else line)
+        texts = _wrap_text(" · ".join(parts), width - indent)
+        if side_by_side and texts:
+            line.append(texts[0], "dim")
+            texts = texts[1:]
+        lines.append(line)
         lines += [Line(palette).pad_to(indent).append(text, "dim") for text in texts]
         if len(lines) >= room:
             break
     return lines[:room]
+
+
+@lru_cache(maxsize=512)
+def _wrap_text(text: str, width: int) -> tuple[str, ...]:
+    """Wrap a text at spaces. Cached, because every refresh draws the same steps again."""
+    return tuple(wrap(text, width, break_long_words=False))
 
 
 def _emphasis(is_chosen: bool) -> str:
