@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from esper.history import export
+from esper.history import excerpt
 from esper.history.address import MomentError, parse_moment
-from esper.history.export import write_excerpt
+from esper.history.excerpt import write_excerpt
 from esper.history.history import History, open_history
 from esper.telemetry import events as ev
 from tests.factory import example_run
@@ -95,7 +95,7 @@ def test_failed_excerpt_leaves_no_file(history: History, tmp_path: Path, monkeyp
     def fail(_: object) -> bytes:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(export, "encode_lines", fail)
+    monkeypatch.setattr(excerpt, "encode_lines", fail)
 
     with pytest.raises(OSError, match="No space"):
         write_excerpt(history, 26, tmp_path)

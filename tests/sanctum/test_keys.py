@@ -10,7 +10,8 @@ from textual.widgets import DataTable, OptionList
 from esper.control import RequestKind
 from esper.history.timeline import MarkKind
 from esper.sanctum.bindings import KEYS, Availability, KeyCategory
-from esper.sanctum.screens.dialogs import CheckpointPicker, QuitDialog
+from esper.sanctum.screens.checkpoint_picker import CheckpointPicker
+from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.help import HelpScreen
 from esper.sanctum.screens.overview import OverviewScreen

@@ -1,26 +1,20 @@
-"""Exports a recording: CSV, Parquet, TensorBoard, or an excerpt around a moment."""
+"""Exports a recording: CSV, Parquet or TensorBoard."""
 
 from __future__ import annotations
 
 import csv
 import math
-import os
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
-from itertools import count, islice
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import msgspec
-import zstandard
 
 from esper.history.history import History
-from esper.recording.segments import ZSTD_LEVEL
 from esper.telemetry import events as ev
-from esper.telemetry.codec import NON_FINITE_STRINGS, encode_json, encode_lines
-from esper.telemetry.state import Keyframe
+from esper.telemetry.codec import NON_FINITE_STRINGS, encode_json
 
 Scalar: TypeAlias = str | int | float | bool
 """Value of one cell of an exported table."""
@@ -29,9 +23,6 @@ Columns: TypeAlias = dict[str, type[Scalar]]
 
 PARQUET_BATCH_ROWS = 10_000
 """Number of rows of a table that are written at once."""
-EXCERPT_MARGIN_S = 120.0
-"""Recorded seconds in an excerpt before and after its moment."""
-_EXCERPT_BATCH_EVENTS = 1_000
 
 
 class ExportError(Exception):
@@ -247,59 +238,3 @@ def _csv_value(value: Scalar) -> Scalar:
 
 def _missing_package(extra: str, package: str) -> ExportError:
     return ExportError(f"{package} is not installed: pip install 'esper-sanctum[{extra}]'")
-
-
-def write_excerpt(history: History, position: int, directory: Path) -> Path:
-    """Write the events around a moment to a packed recording that can be opened alone.
-
-    It starts with a Keyframe, contains only complete steps, and has another Keyframe at each resumption of the run.
-
-    Args:
-        history: History of the run.
-        position: Position of the moment.
-        directory: Existing directory for the file; no existing file is overwritten.
-
-    Returns:
-        Path of the file, named after the run and the step.
-
-    Raises:
-        OSError: The file cannot be written; then it does not exist.
-        ReadError: The history cannot be read.
-    """
-    state = history.state_at(position)
-    start, stop = _whole_steps(history, history.elapsed(position - 1, state.time) if position else 0.0)
-    run = history.path.resolve().name.partition(".")[0]
-    path, descriptor = _new_file(directory, f"{run}-step{state.steps_done}")
-    try:
-        with (
-            os.fdopen(descriptor, "wb") as file,
-            zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(file) as packer,
-        ):
-            for first, last in history.contiguous_ranges(start, stop):
-                packer.write(encode_json(Keyframe.from_state(history.state_at(first))) + b"\n")
-                events = history.events(first, last)
-                while batch := list(islice(events, _EXCERPT_BATCH_EVENTS)):
-                    packer.write(encode_lines(batch))
-    except BaseException:
-        path.unlink()
-        raise
-    return path
-
-
-def _whole_steps(history: History, elapsed: float) -> tuple[int, int]:
-    """Return the ends of steps that enclose EXCERPT_MARGIN_S before and after a moment in recorded seconds."""
-    steps = history.steps
-    before = bisect_right(steps, history.position_at(elapsed - EXCERPT_MARGIN_S)) if elapsed > EXCERPT_MARGIN_S else 0
-    after = bisect_left(steps, history.position_at(elapsed + EXCERPT_MARGIN_S))
-    return steps[before - 1] if before else 0, steps[after] if after < len(steps) else history.length
-
-
-def _new_file(directory: Path, name: str) -> tuple[Path, int]:
-    """Create a file, with a number in its name if the name is taken; return path and descriptor. Raises OSError."""
-    for number in count(1):
-        path = directory / f"{name}{f'-{number}' if number > 1 else ''}.jsonl.zst"
-        try:
-            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        except FileExistsError:
-            continue
-    raise AssertionError("count does not end")

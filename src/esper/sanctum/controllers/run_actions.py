@@ -69,10 +69,7 @@ class RunActions:
         """Let the user choose a checkpoint, and request its restore."""
         if self._require_engine() is None:
             return
-        from esper.sanctum.screens.dialogs import (  # its table takes longest to load
-            CheckpointPicker,
-            existing_checkpoints,
-        )
+        from esper.sanctum.screens.checkpoint_picker import CheckpointPicker, existing_checkpoints  # slow to import
 
         checkpoints = existing_checkpoints(self._source.live_state.checkpoints, self._source.directory)
         if not checkpoints:

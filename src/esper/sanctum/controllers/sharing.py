@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from esper.config import Config
 from esper.formatting import format_duration, strip_control
 from esper.history.address import ViewAddress
-from esper.history.export import EXCERPT_MARGIN_S, write_excerpt
+from esper.history.excerpt import EXCERPT_MARGIN_S, write_excerpt
 from esper.history.history import open_history
 from esper.recording.runs import shortest_name
 from esper.recording.segments import ReadError
