@@ -38,8 +38,8 @@ def open_address(address: str, monkeypatch: pytest.MonkeyPatch) -> SanctumApp:
     """Return the dashboard that `replay ADDRESS` opens."""
     apps: list[SanctumApp] = []
 
-    def show(source: RunSource, display: DisplayOptions, *, env: int, initial_view: str) -> int:
-        apps.append(SanctumApp(source, theme=display.theme, env=env, initial_view=initial_view))
+    def show(source: RunSource, display: DisplayOptions, *, env: int, initial_view: str, moment: str | None) -> int:
+        apps.append(SanctumApp(source, theme=display.theme, env=env, initial_view=initial_view, moment=moment))
         return 0
 
     monkeypatch.setattr(command, "show_dashboard", show)

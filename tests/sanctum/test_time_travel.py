@@ -10,7 +10,7 @@ from esper.control import RequestKind
 from esper.history.history import History
 from esper.history.timeline import MarkKind
 from esper.sanctum.app import SanctumApp
-from esper.sanctum.screens.dialogs import GoToDialog
+from esper.sanctum.screens.go_to import GoToDialog
 from esper.sanctum.symbols import MARK_SYMBOLS
 from esper.sanctum.widgets.footer import Footer
 from esper.sanctum.widgets.scrubber import Timeline

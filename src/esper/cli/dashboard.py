@@ -86,7 +86,14 @@ def check_theme(theme: str) -> None:
         raise ConfigError(str(error)) from None
 
 
-def show_dashboard(source: RunSource, display: DisplayOptions, *, env: int = 0, initial_view: str = "overview") -> int:
+def show_dashboard(
+    source: RunSource,
+    display: DisplayOptions,
+    *,
+    env: int = 0,
+    initial_view: str = "overview",
+    moment: str | None = None,
+) -> int:
     """Open the dashboard, wait until the user leaves it, and return its exit code.
 
     Args:
@@ -94,14 +101,15 @@ def show_dashboard(source: RunSource, display: DisplayOptions, *, env: int = 0, 
         display: Appearance and notifications.
         env: Index of the env that is selected first.
         initial_view: Name of the view that is shown first.
+        moment: Moment of a recording to go to as soon as it was read; None to stay at the start.
 
     Raises:
         ConfigError: As `check_terminal` does.
     """
     check_terminal(display.theme)
-    from esper.sanctum.app import run_dashboard
+    from esper.sanctum.launch import run_dashboard
 
     try:
-        return run_dashboard(source, **display._asdict(), env=env, initial_view=initial_view)
+        return run_dashboard(source, **display._asdict(), env=env, initial_view=initial_view, moment=moment)
     finally:
         discard_broken_output()  # if the terminal was closed

@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 
 from esper.formatting import suggest
 from esper.history.history import History
+from esper.history.unread import is_undone
 
 MOMENT_KEYS = ("round", "step", "event", "anomaly")
 """Keys that name a moment, each counted as in `parse_moment`."""
@@ -93,6 +94,10 @@ class MomentError(ValueError):
     """Invalid moment, or one that the recording does not contain. The text is one sentence for the user."""
 
 
+class MissingMomentError(MomentError):
+    """Moment that the recording does not contain."""
+
+
 def parse_moment(text: str, history: History) -> int:
     """Return the position of a moment in a history.
 
@@ -120,17 +125,40 @@ def parse_moment(text: str, history: History) -> int:
     raise MomentError(f"{text!r} is not a moment; expected {MOMENT_FORMATS}")
 
 
+def find_moment(text: str, history: History) -> int | None:
+    """Return the position of a moment in a history that may not be completely read; None if it must be read on.
+
+    Args:
+        text: Moment as `parse_moment` accepts it.
+        history: Recording, as far as it was read.
+
+    Raises:
+        MomentError: The text is invalid, or the completely read recording does not contain the moment.
+    """
+    try:
+        position = parse_moment(text, history)
+    except MissingMomentError:
+        if history.is_fully_read:
+            raise
+        return None
+    if history.is_fully_read:
+        return position
+    needs_end = _PERCENTAGE.fullmatch(text.strip()) is not None
+    last_step = history.steps[-1] if history.steps else 0  # the step of a later position has not ended yet
+    return None if needs_end or position > last_step or is_undone(history, position) else position
+
+
 def _position_of_number(key: str, number: int, history: History) -> int:
     if key == "anomaly":
         if mark := history.marks.nth_anomaly(number):
             return mark.position
         count = history.marks.num_anomalies
         known = f"anomaly:1 to anomaly:{count}" if count else "none"
-        raise MomentError(f"anomaly:{number} is not in this recording; it has {known}")
+        raise MissingMomentError(f"anomaly:{number} is not in this recording; it has {known}")
     positions_of, number_at = _NUMBERED[key]
     positions = positions_of(history)
     if not positions:
-        raise MomentError(f"{key}:{number} is not in this recording; it has no {key} yet")
+        raise MissingMomentError(f"{key}:{number} is not in this recording; it has no {key} yet")
     first = number_at(history, positions[0])  # above 1 in an excerpt
     # Every damaged line leaves out a number, so the wanted one is at this index or before it.
     latest = min(max(number - first, 0), len(positions) - 1)
@@ -140,8 +168,8 @@ def _position_of_number(key: str, number: int, history: History) -> int:
         return _end_of_first_step(history, positions[index]) if key == "round" else positions[index]
     last = number_at(history, positions[-1])
     if first < number < last:
-        raise MomentError(f"{key}:{number} is not in this recording; its line is damaged or missing")
-    raise MomentError(f"{key}:{number} is not in this recording; it has {key}:{first} to {key}:{last}")
+        raise MissingMomentError(f"{key}:{number} is not in this recording; its line is damaged or missing")
+    raise MissingMomentError(f"{key}:{number} is not in this recording; it has {key}:{first} to {key}:{last}")
 
 
 def _end_of_first_step(history: History, start: int) -> int:
@@ -178,7 +206,7 @@ _NUMBERED: dict[str, tuple[Callable[[History], Sequence[int]], Callable[[History
 def _position_after(text: str, seconds: float, history: History) -> int:
     if seconds > history.duration:
         length = timedelta(seconds=int(history.duration))
-        raise MomentError(f"{text} is after the end of this recording, which lasts {length}")
+        raise MissingMomentError(f"{text} is after the end of this recording, which lasts {length}")
     return history.position_at(seconds)
 
 
@@ -188,11 +216,11 @@ def _time_of_day(text: str, parts: list[int], history: History) -> int:
         raise MomentError(f"{text} is not a time of day; expected 0:00 to 23:59:59")
     start, end = history.start_time, history.end_time
     if start is None or end is None:
-        raise MomentError("this recording is empty")
+        raise MissingMomentError("this recording is empty")
     moment = datetime.fromtimestamp(start).replace(hour=hour, minute=minute, second=second, microsecond=0)
     if moment.timestamp() + 60 <= start:  # the minute of the start counts as the start
         moment += timedelta(days=1)
     if moment.timestamp() > end:
         first, last = (f"{datetime.fromtimestamp(when):%H:%M:%S}" for when in (start, end))
-        raise MomentError(f"{text} is not in this recording, which lasts from {first} to {last}")
+        raise MissingMomentError(f"{text} is not in this recording, which lasts from {first} to {last}")
     return history.position_at_time(moment.timestamp())

@@ -216,6 +216,10 @@ class History:
             raise ReadError(f"{self.path} is not a run: it contains neither run.json nor events-00001.jsonl")
         return paths
 
+    def unread_segments(self) -> list[Path]:
+        """Return the plain paths of the segments of which nothing was read. Raises ReadError."""
+        return [path for path in self._paths() if path > self._segment.path]
+
     def _update_fraction_read(self, paths: list[Path]) -> None:
         if self.is_fully_read:
             self.fraction_read = 1.0

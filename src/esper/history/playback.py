@@ -75,11 +75,11 @@ class Playback:
 
     def step(self, delta: int) -> None:
         """Seek to the `delta`-th end of a step after the playhead; before it if negative."""
-        self.seek(_boundary(self.history.steps, self.position, delta, self.length))
+        self._seek_boundary(self.history.steps, delta)
 
     def step_round(self, delta: int) -> None:
         """Seek to the `delta`-th start of a round after the playhead; before it if negative."""
-        self.seek(_boundary(self.history.rounds, self.position, delta, self.length))
+        self._seek_boundary(self.history.rounds, delta)
 
     def seek(self, position: int) -> None:
         """Seek to a position, clamped to the history."""
@@ -145,6 +145,11 @@ class Playback:
         self.seek(self.length if at_end else self.position)
         return True
 
+    def _seek_boundary(self, boundaries: Sequence[int], delta: int) -> None:
+        """Seek to a boundary. After the last one comes the end, unless it was not read yet: then do not move."""
+        end = self.length if self.history.is_fully_read else self.position
+        self.seek(_boundary(boundaries, self.position, delta, end))
+
     def _restart_events(self) -> None:
         self._upcoming = self.history.events(self.position)
         self._next = None
@@ -161,10 +166,10 @@ class Playback:
         self._next = None
 
 
-def _boundary(boundaries: Sequence[int], position: int, delta: int, length: int) -> int:
-    """Return the `delta`-th boundary after a position, before it if negative; the start or end if there is none."""
+def _boundary(boundaries: Sequence[int], position: int, delta: int, end: int) -> int:
+    """Return the `delta`-th boundary after a position, before it if negative; the start or `end` if there is none."""
     if delta == 0:
         return position
     origin = bisect_right(boundaries, position) - 1 if delta > 0 else bisect_left(boundaries, position)
     index = origin + delta
-    return 0 if index < 0 else length if index >= len(boundaries) else boundaries[index]
+    return 0 if index < 0 else end if index >= len(boundaries) else boundaries[index]

@@ -18,7 +18,6 @@ from textual.drivers.web_driver import WebDriver
 from textual.filter import LineFilter
 from textual.screen import Screen
 
-from esper.process import freeze_loaded_objects
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import APP_CATEGORIES, ENV_VIEW, KEYS, bindings, is_available
 from esper.sanctum.controllers.diagnosis import DiagnosisActions
@@ -31,12 +30,14 @@ from esper.sanctum.screens.base import MIN_COLUMNS, MIN_ROWS, RunScreen
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.help import HelpScreen
 from esper.sanctum.source import RunSource
-from esper.sanctum.symbols import CharsetFilter, detect_charset
+from esper.sanctum.symbols import CharsetFilter
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.view import GoToMoment, ViewState
 
 TICK_INTERVAL_S = 0.2
 """Seconds between two updates from the source."""
+READING_INTERVAL_S = 0.01
+"""Seconds between two updates while a replay reads a long recording."""
 MAX_NOTICES = 3
 """Maximum number of notices about a damaged recording that are shown."""
 NOTICE_SECONDS = 20.0
@@ -70,6 +71,7 @@ class SanctumApp(App[None]):
         notify: str | None = None,
         env: int = 0,
         initial_view: str = "overview",
+        moment: str | None = None,
     ) -> None:
         super().__init__()
         self.source = source
@@ -86,6 +88,7 @@ class SanctumApp(App[None]):
         self.sharing_actions = SharingActions(source, self.view, self)
         self.diagnosis_actions = DiagnosisActions(source, self.view, self, bell=bell, notify_protocol=notify)
         self._initial_view = initial_view
+        self._initial_moment = moment
         for name in SCREEN_CLASSES:
             self.add_mode(name, partial(open_screen, name, self.view))  # pyright: ignore[reportUnknownMemberType] (Screen[Any])
         self._ticked = 0.0
@@ -114,6 +117,9 @@ class SanctumApp(App[None]):
         self.diagnosis_actions.start()
         self._ticked = time.monotonic()
         self.set_interval(TICK_INTERVAL_S, self._tick)
+        self._reading_timer = self.set_interval(READING_INTERVAL_S, self._tick, pause=True)
+        if self._initial_moment is not None:
+            self.playback_actions.go_to(self._initial_moment)
 
     def _tick(self) -> None:
         if isinstance(self._driver, ResilientDriver):
@@ -124,6 +130,8 @@ class SanctumApp(App[None]):
         now = time.monotonic()
         elapsed, self._ticked = now - self._ticked, now
         changed = self.source.tick(elapsed)
+        is_reading = self.source.fraction_read is not None and not self.source.live  # a live run needs the CPU itself
+        (self._reading_timer.resume if is_reading else self._reading_timer.pause)()
         self.playback_actions.run_deferred_action()
         if self.source.failure is not None or self.run_actions.has_finished_leaving:
             self.exit()
@@ -358,37 +366,3 @@ class SanctumApp(App[None]):
     def action_explain(self) -> None:
         """Explain the metrics of the visible panels."""
         self.diagnosis_actions.explain()
-
-
-def run_dashboard(
-    source: RunSource,
-    *,
-    theme: str,
-    symbols: str,
-    bell: bool,
-    notify: str | None,
-    env: int = 0,
-    initial_view: str = "overview",
-) -> int:
-    """Run the dashboard until the user quits, and restore the terminal.
-
-    Args:
-        source: Source of the run.
-        theme: Name of the theme.
-        symbols: Character set, one of `symbols.CHARSETS`.
-        bell: Ring the bell of the terminal when an anomaly begins.
-        notify: Escape sequence for desktop notifications, one of `NOTIFY_PROTOCOLS`; None to send none.
-        env: Index of the env that is selected first.
-        initial_view: View that is opened first, one of `bindings.VIEW_NAMES`.
-
-    Returns:
-        Exit code: 0; 128 + n if signal n abandoned the run; 1 if the dashboard failed.
-
-    Raises:
-        ThemeError: The theme is unknown, or a theme file is invalid.
-    """
-    charset = detect_charset(symbols)
-    app = SanctumApp(source, theme=theme, symbols=charset, bell=bell, notify=notify, env=env, initial_view=initial_view)
-    freeze_loaded_objects()
-    app.run()
-    return 1 if app.return_code is None else app.return_code  # None: the input thread failed

@@ -337,10 +337,10 @@ class ReplaySource:
 
     def start(self) -> None:
         """Play, stay paused, or go to the end, as set."""
-        if self._follow:
-            self.playback.seek_end()
-        else:
+        if not self._follow:
             self.playback.playing = not self._hold
+        elif self.fraction_read is None:
+            self.playback.seek_end()
 
     @property
     def fraction_read(self) -> float | None:
@@ -364,8 +364,11 @@ class ReplaySource:
         """Read new events, and move the playhead if it plays. Return True if anything has changed."""
         playback = self.playback
         try:
+            was_reading = self.fraction_read is not None
             if self._follow or not playback.history.is_fully_read:
                 playback.poll(READ_BUDGET_S)
+            if self._follow and was_reading and self.fraction_read is None:
+                playback.seek_end()
             if playback.playing:
                 playback.advance(seconds)
             if self.ghost_run is not None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FIRST_FRAME_READ_S = 0.02
 """Seconds of reading before the first frame. The dashboard reads the rest in the background."""
+MOMENT_READ_S = 0.3
+"""The same with `--at`, so that the first frame shows the moment of a short recording, and refuses a missing one."""
 ADDRESS_HELP = (
     "FILE_OR_RUN may be an address as copied by the dashboard's key Y: 'RUN#step=812&env=17&view=overview'. "
     "A time of day such as 12:30 is local time; if the recording contains it more than once, the first is used."
@@ -114,30 +116,33 @@ def replay(
     Raises:
         ConfigError: The moment, env or view does not exist, or the dashboard cannot be opened.
     """
-    from esper.history.address import MomentError, parse_moment
+    from esper.history.address import MomentError, find_moment
     from esper.history.divergence import GhostRun
     from esper.history.history import open_history
     from esper.history.playback import Playback
 
     headless = options.no_tui or options.narrate
-    read_whole = headless or options.at or follow
-    read_seconds = math.inf if read_whole else FIRST_FRAME_READ_S
+    read_seconds = math.inf if headless else MOMENT_READ_S if options.at else FIRST_FRAME_READ_S
     playback = Playback(open_history(path, read_seconds))
     ghost_run = GhostRun(playback.history, open_history(against, read_seconds)) if against else None
     try:
-        end = playback.length if read_whole and not options.narrate else 0
-        playback.seek(parse_moment(options.at, playback.history) if options.at else end)
+        position = find_moment(options.at, playback.history) if options.at else 0
     except MomentError as error:
         raise ConfigError(f"--at: {error}") from None
+    if options.no_tui and not (options.narrate or options.at):
+        playback.seek_end()
+    elif position is not None:
+        playback.seek(position)
     if headless:
         _print_replay(playback, ghost_run, narrate=options.narrate)
         return EXIT_OK
     playback.speed = options.speed
     from esper.sanctum.source import ReplaySource
 
+    moment = options.at if position is None else None
     source = ReplaySource(playback, hold=options.at is not None, follow=follow, ghost_run=ghost_run)
     env, view = _env_and_view(address, playback.history) if address is not None else (0, "overview")
-    code = show_dashboard(source, DisplayOptions.from_options(vars(options)), env=env, initial_view=view)
+    code = show_dashboard(source, DisplayOptions.from_options(vars(options)), env=env, initial_view=view, moment=moment)
     return print_usage_error(source.failure) if source.failure else code
 
 

@@ -8,12 +8,14 @@ from functools import partial
 from esper.history.playback import Playback
 from esper.recording.segments import ReadError
 from esper.sanctum.controllers import AppServices
-from esper.sanctum.screens.dialogs import GoToDialog
+from esper.sanctum.screens.go_to import GoToDialog
 from esper.sanctum.source import RunSource
 from esper.sanctum.view import GoToMoment
 
 PLAYBACK_SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, float("inf"))
 """Recorded seconds per second of playing; infinity is as fast as possible."""
+END_MOMENT = "100%"
+"""The end of a recording, as the user types it."""
 
 
 class PlaybackActions:
@@ -85,11 +87,14 @@ class PlaybackActions:
             self._app.refresh_view()
 
     def seek_end(self) -> None:
-        """Move to the end; in a live run, return to its present."""
+        """Move to the end, once it was read; in a live run, return to its present."""
         if self._source.live:
             self.return_to_live()
         elif (playback := self._require_playback()) is not None:
-            playback.seek_end()
+            if self._source.fraction_read is not None:
+                self.go_to(END_MOMENT)
+            else:
+                playback.seek_end()
         self._app.refresh_view()
 
     def return_to_live(self) -> None:
@@ -104,7 +109,9 @@ class PlaybackActions:
         if (playback := self._require_playback(entry)) is not None:
             playback.playing = False
             if not playback.seek_mark(delta):
-                self._app.notify(f"No mark {'after' if delta > 0 else 'before'} this moment.", timeout=3)
+                fraction = self._source.fraction_read
+                read = f" in the {100 * fraction:.0f} % that were read" if delta > 0 and fraction is not None else ""
+                self._app.notify(f"No mark {'after' if delta > 0 else 'before'} this moment{read}.", timeout=3)
             self._app.refresh_view()
 
     def toggle_bookmark(self) -> None:
@@ -121,6 +128,10 @@ class PlaybackActions:
     def choose_moment(self) -> None:
         """Let the user type a moment, and move there."""
         self._choose_moment(stay=self._source.live and self._source.playback is None)
+
+    def go_to(self, moment: str) -> None:
+        """Move to a moment, given as text, once it was read."""
+        self._choose_moment(stay=False, moment=moment)
 
     def _require_playback(self, entry: Callable[[], None] | None = None) -> Playback | None:
         """Return the playhead. If there is none, open the past of a live run for `entry`.
@@ -150,9 +161,14 @@ class PlaybackActions:
             self._app.notify("Bookmark set." if is_set else "Bookmark removed.", timeout=2)
             self._app.refresh_view()
 
-    def _choose_moment(self, *, stay: bool) -> None:
-        """Open the dialog; if the user cancels and `stay` is true, return to the present."""
-        playback = self._require_playback(partial(self._choose_moment, stay=stay))
+    def _choose_moment(self, *, stay: bool, moment: str = "") -> None:
+        """Open the dialog; if the user cancels and `stay` is true, return to the present.
+
+        Args:
+            stay: The present of a live run is shown.
+            moment: Moment to go to without typing; empty to let the user type one.
+        """
+        playback = self._require_playback(partial(self._choose_moment, stay=stay, moment=moment))
         if playback is None or isinstance(self._app.screen, GoToDialog):
             return
 
@@ -164,4 +180,4 @@ class PlaybackActions:
                 self._source.return_to_live()
             self._app.refresh_view()
 
-        self._app.push_screen(GoToDialog(playback.history), go)
+        self._app.push_screen(GoToDialog(playback.history, moment), go)

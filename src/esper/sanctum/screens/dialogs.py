@@ -1,4 +1,4 @@
-"""Dialogs that end the run, or go to a moment."""
+"""Dialog that ends the run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from esper.control import RequestKind
-from esper.history.address import MOMENT_FORMATS, MomentError, parse_moment
-from esper.history.history import History
 from esper.sanctum.requests import pause_cause
 
 
@@ -64,31 +62,3 @@ class QuitDialog(ModalScreen[RequestKind | None]):
     def confirm(self) -> None:
         """Close with the first answer, which ends the run, with a checkpoint if one can be written."""
         self.action_choose("abandon" if self._is_saved else "stop")
-
-
-class GoToDialog(ModalScreen[int | None]):
-    """Dialog that reads a moment. Returns its position, or None. An invalid moment is explained below the input."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
-
-    def __init__(self, history: History) -> None:
-        super().__init__()
-        self._history = history
-
-    def compose(self) -> ComposeResult:
-        """Yield the input and a hint on the keys."""
-        with Vertical(id="dialog"):
-            yield Static("Go to", id="question")
-            yield Input(placeholder=MOMENT_FORMATS)
-            yield Static("Enter go   Esc cancel", id="hint", markup=False)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Close with the position of the moment, or show why it is invalid."""
-        try:
-            self.dismiss(parse_moment(event.value, self._history))
-        except MomentError as error:
-            self.query_one("#hint", Static).update(str(error))
-
-    def action_cancel(self) -> None:
-        """Close without a choice."""
-        self.dismiss(None)

@@ -38,7 +38,7 @@ def run_status(source: RunSource) -> StatusLabel:
         moment = {"paused": "of a pause", "failed": "of a failed run"}.get(state.status, "")
         following = "following" if source.following and state.status not in TERMINAL_STATUSES else ""
         ghost = source.ghost_run.comparison_label if source.ghost_run else ""
-        return StatusLabel("REPLAY", "curve", " ".join(filter(None, (following, moment, ghost))))
+        return StatusLabel("REPLAY", "curve", " ".join(filter(None, (_reading(source), following, moment, ghost))))
     note = _note(source)
     if source.playback is not None:
         newer = f"+{source.live_state.seq - state.seq} events"
@@ -69,7 +69,12 @@ def _note(source: RunSource) -> str:
         return "reading the recording…"
     if source.requests is None:
         return ""
-    return "read-only" if source.requests.disabled_reason else source.requests.text
+    return "read-only" if source.requests.disabled_reason else source.requests.text or _reading(source)
+
+
+def _reading(source: RunSource) -> str:
+    """Return how much of the recording was read, while it is read for the first time; else an empty text."""
+    return "" if source.fraction_read is None else f"reading {100 * source.fraction_read:.0f} %"
 
 
 class Header(Panel):

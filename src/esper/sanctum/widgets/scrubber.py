@@ -64,7 +64,7 @@ class Timeline(Panel, can_focus=True):
             return None
         history = playback.history
         playhead = (playback.position, playback.playing, playback.speed)
-        return (*playhead, history.length, history.is_fully_read, len(history.marks), self.has_focus)
+        return (*playhead, history.length, history.fraction_read, len(history.marks), self.has_focus)
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the play or pause symbol, the speed, the bar and the time."""
@@ -74,7 +74,8 @@ class Timeline(Panel, can_focus=True):
         line = self.line().append("▶ " if playback.playing else "❚❚", "curve")
         speed = "max" if playback.speed == float("inf") else f"{playback.speed:g}×"
         line.append(f" {speed}".ljust(7))
-        reading = "" if playback.history.is_fully_read else "…"
+        fraction = self.view.source.fraction_read
+        reading = "" if fraction is None else f", {100 * fraction:.0f} % read"
         times = f"  {format_clock(playback.elapsed)} of {format_clock(playback.duration)}{reading}"
         room = max(size.width - line.width - len(times), 1)
         self._track = range(line.width, line.width + room)

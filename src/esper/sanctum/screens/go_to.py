@@ -1,0 +1,78 @@
+"""Dialog that goes to a moment, and waits for it while a long recording is read."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from esper.history.address import MOMENT_FORMATS, MomentError, find_moment
+from esper.history.history import History
+from esper.recording.segments import ReadError
+
+WAIT_INTERVAL_S = 0.1
+"""Seconds between two attempts to find the moment in what was read."""
+_BAR_COLS = 30
+
+
+class GoToDialog(ModalScreen[int | None]):
+    """Dialog that reads a moment. Returns its position, or None. An invalid moment is explained below the input.
+
+    A moment that was not read yet is waited for.
+
+    Args:
+        history: History of the recording, which others read on.
+        moment: Moment to go to at once; empty to let the user type one.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "cancel")]
+
+    def __init__(self, history: History, moment: str = "") -> None:
+        super().__init__()
+        self._history = history
+        self._moment = moment
+        """Moment that is waited for; empty if none is."""
+
+    def compose(self) -> ComposeResult:
+        """Yield the input, and a line for hints, progress and errors."""
+        with Vertical(id="dialog"):
+            yield Static("Go to", id="question")
+            yield Input(self._moment, placeholder=MOMENT_FORMATS)
+            yield Static("Enter go   Esc cancel", id="hint", markup=False)
+
+    def on_mount(self) -> None:
+        """Go to the initial moment."""
+        self.set_interval(WAIT_INTERVAL_S, self._find)
+        self._find()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Go to the typed moment."""
+        self._moment = event.value or " "
+        self._find()
+
+    def _find(self) -> None:
+        """Close with the position of the moment; show the progress, or why there is no such moment."""
+        if not self._moment:
+            return
+        try:
+            position = find_moment(self._moment, self._history)
+        except (MomentError, ReadError) as error:
+            self._moment, hint = "", str(error)
+        else:
+            if position is not None:
+                self._moment = ""
+                self.dismiss(position)
+                return
+            fraction = self._history.fraction_read
+            filled = int(fraction * _BAR_COLS)
+            bar = "━" * filled + "─" * (_BAR_COLS - filled)
+            hint = f"{bar} reading the recording: {100 * fraction:.0f} %\nEsc cancel"
+        self.query_one("#hint", Static).update(hint)
+
+    def action_cancel(self) -> None:
+        """Close without a choice."""
+        self.dismiss(None)
