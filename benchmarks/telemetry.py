@@ -1,6 +1,6 @@
-"""Speed of telemetry: emit, fold, record, open, seek. Run with `python -m benchmarks.telemetry [EVENTS]`.
+"""Speed of telemetry: emit, fold, record, open, seek, search. Run with `python -m benchmarks.telemetry [EVENTS]`.
 
-`--read DIR` measures only opening and seeking, in an existing recording. Targets are in parentheses.
+`--read DIR` measures only opening, seeking and searching, in an existing recording. Targets are in parentheses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tests.factory import example_run
 from tests.recording.recordings import fold
 
 from esper.health.detector import AnomalyDetector
-from esper.history.history import open_history
+from esper.history.history import History, open_history
+from esper.history.log_search import LogFilter, LogSearch
 from esper.history.playback import Playback
 from esper.process import freeze_loaded_objects
 from esper.recording.recorder import Recorder
@@ -33,6 +34,8 @@ SEEKS = 200
 CACHED_EVENTS = 100_000
 """Number of events of `record_cached`; they fit into the CPU's caches."""
 TURNS = 7
+SEARCH_SLICE_S = 0.03
+"""Seconds of one slice of a search, as on the log screen."""
 
 
 class NullSink:
@@ -118,6 +121,28 @@ def measure_reading(directory: Path) -> Iterator[tuple[str, str]]:
     times = [seconds(lambda: playback.seek(generator.randrange(history.length))) * 1e3 for _ in range(SEEKS)]
     yield "seek (≤ 20, maximum ≤ 60)", f"{statistics.median(times):.1f} ms median, {max(times):.1f} ms max, n = {SEEKS}"
     yield "step back", f"{seconds(lambda: playback.step(-1)) * 1e3:.1f} ms"
+    yield from measure_log(history)
+
+
+def measure_log(history: History) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each measurement of the log: size, and searches from the newest line backwards."""
+    log = history.log
+    yield "log (≤ 32 bytes a line)", f"{len(log):,} lines, {log.num_bytes / max(len(log), 1):.1f} bytes a line"
+    oldest = log.line(0).text
+    for name, log_filter in (
+        ("every line", LogFilter()),
+        ("text of the oldest line", LogFilter(text=oldest)),
+        ("warnings", LogFilter(min_severity="warning")),
+    ):
+        search = LogSearch(log, log_filter, set())
+        start, first = time.perf_counter(), math.nan
+        while not search.is_done:
+            search.advance(SEARCH_SLICE_S)
+            if len(search) and math.isnan(first):
+                first = time.perf_counter() - start
+        total = time.perf_counter() - start
+        times = f"first hits {first * 1e3:.0f} ms, all {total * 1e3:.0f} ms"
+        yield f"search {name} (first ≤ 1,000)", f"{times}, {search.num_lines:,} lines"
 
 
 def print_measurements(measurements: Iterator[tuple[str, str]]) -> None:
