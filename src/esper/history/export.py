@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +20,8 @@ Scalar: TypeAlias = str | int | float | bool
 """Value of one cell of an exported table."""
 Columns: TypeAlias = dict[str, type[Scalar]]
 """Types of columns, keyed by name."""
+Track: TypeAlias = Callable[[Iterator[ev.AnyEvent], str], Iterable[ev.AnyEvent]]
+"""Passes all events of a recording on, and shows how many were; the text names what is done with them."""
 
 PARQUET_BATCH_ROWS = 10_000
 """Number of rows of a table that are written at once."""
@@ -29,7 +31,7 @@ class ExportError(Exception):
     """A recording cannot be exported. The text is one sentence for the user."""
 
 
-def export_csv(history: History, out: Path) -> None:
+def export_csv(history: History, out: Path, track: Track) -> None:
     """Write `<Event>.csv` for each event type, with one row per event and one column per value.
 
     Columns of nested values are named by their path: `slots.early.alpha`. Values that were not measured are empty;
@@ -38,21 +40,22 @@ def export_csv(history: History, out: Path) -> None:
     Args:
         history: Recording to export.
         out: Empty directory.
+        track: Passes the events on, and shows the progress.
 
     Raises:
         OSError: A file cannot be written.
     """
     with ExitStack() as files:
         writers: dict[type[ev.Event], csv.DictWriter[str]] = {}
-        for kind, columns in collect_columns(history).items():
+        for kind, columns in collect_columns(history, track).items():
             file = files.enter_context((out / f"{kind.__name__}.csv").open("w", newline="", encoding="utf-8"))
             writers[kind] = csv.DictWriter(file, columns)
             writers[kind].writeheader()
-        for kind, row in _rows(history):
+        for kind, row in _rows(history, track, "writing"):
             writers[kind].writerow({name: _csv_value(value) for name, value in row.items()})
 
 
-def export_parquet(history: History, out: Path) -> None:
+def export_parquet(history: History, out: Path, track: Track) -> None:
     """Write `<Event>.parquet` for each event type, with the columns of `export_csv`.
 
     Values that were not measured are null.
@@ -60,6 +63,7 @@ def export_parquet(history: History, out: Path) -> None:
     Args:
         history: Recording to export.
         out: Empty directory.
+        track: Passes the events on, and shows the progress.
 
     Raises:
         ExportError: pyarrow is not installed.
@@ -80,7 +84,7 @@ def export_parquet(history: History, out: Path) -> None:
     def schema(columns_of_kind: Columns) -> Any:
         return pyarrow.schema([(name, types[value_type]) for name, value_type in columns_of_kind.items()])
 
-    columns = collect_columns(history)
+    columns = collect_columns(history, track)
     pending: dict[type[ev.Event], list[dict[str, Scalar]]] = {kind: [] for kind in columns}
     with ExitStack() as files:
         writers: dict[type[ev.Event], Any] = {
@@ -92,7 +96,7 @@ def export_parquet(history: History, out: Path) -> None:
             writers[kind].write_table(pyarrow.Table.from_pylist(pending[kind], schema=writers[kind].schema))
             pending[kind] = []
 
-        for kind, row in _rows(history):
+        for kind, row in _rows(history, track, "writing"):
             pending[kind].append({name: columns[kind][name](value) for name, value in row.items()})
             if len(pending[kind]) == PARQUET_BATCH_ROWS:
                 write_batch(kind)
@@ -100,7 +104,7 @@ def export_parquet(history: History, out: Path) -> None:
             write_batch(kind)
 
 
-def export_tensorboard(history: History, out: Path) -> None:
+def export_tensorboard(history: History, out: Path, track: Track) -> None:
     """Write scalars for TensorBoard, such as `PolicyUpdated/heads/op/entropy` and `EnvStepped/env 03/accuracy`.
 
     The x axis counts the steps of the run over all rounds. Readings of slots are left out, because they would need
@@ -109,6 +113,7 @@ def export_tensorboard(history: History, out: Path) -> None:
     Args:
         history: Recording to export.
         out: Empty directory.
+        track: Passes the events on, and shows the progress.
 
     Raises:
         ExportError: tensorboard is not installed.
@@ -121,7 +126,7 @@ def export_tensorboard(history: History, out: Path) -> None:
     writer: Any = Writer(str(out))
     step, started = 0, history.state_at(history.length).started
     steps = started.steps if started else 0
-    for event in history.events():
+    for event in track(history.events(), "writing"):
         if isinstance(event, ev.EnvStepped | ev.PhaseTimed):
             step = (event.round - 1) * steps + event.step
         group = _tag_group(event)
@@ -132,7 +137,7 @@ def export_tensorboard(history: History, out: Path) -> None:
     writer.close()
 
 
-EXPORTERS: dict[str, Callable[[History, Path], None]] = {
+EXPORTERS: dict[str, Callable[[History, Path, Track], None]] = {
     "csv": export_csv,
     "parquet": export_parquet,
     "tensorboard": export_tensorboard,
@@ -157,10 +162,10 @@ def _tag_group(event: ev.AnyEvent) -> str | None:
             return None
 
 
-def collect_columns(history: History) -> dict[type[ev.Event], Columns]:
+def collect_columns(history: History, track: Track) -> dict[type[ev.Event], Columns]:
     """Return the columns of each event type, in the order of its fields."""
     found: dict[type[ev.Event], Columns] = {}
-    for kind, row in _rows(history):
+    for kind, row in _rows(history, track, "columns"):
         columns = found.setdefault(kind, {})
         for name, value in row.items():
             value_type = type(value)
@@ -182,10 +187,10 @@ def _in_order(kind: type[ev.Event], columns: Columns) -> Columns:
     return {name: columns[name] for name in sorted(columns, key=sort_key)}
 
 
-def _rows(history: History) -> Iterator[tuple[type[ev.Event], dict[str, Scalar]]]:
+def _rows(history: History, track: Track, name: str) -> Iterator[tuple[type[ev.Event], dict[str, Scalar]]]:
     started = history.state_at(history.length).started
     slots = started.slots if started else []
-    for event in history.events():
+    for event in track(history.events(), name):
         yield type(event), flatten_event(event, slots)
 
 

@@ -14,6 +14,8 @@ from esper.history import export as module
 from esper.telemetry import events as ev
 from tests.factory import SLOTS, device_sampled, env_stepped, example_run, stamp
 from tests.recording.recordings import recording, write_segment
+from tests.terminals import Terminal
+from tests.terminals import run as printed_by
 
 RUN = example_run()
 STRANGE = stamp(
@@ -169,7 +171,7 @@ def test_export_neither_overwrites_nor_guesses_the_format(
 def test_full_disk_leaves_no_partial_export(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fill(_history: object, out: Path) -> None:
+    def fill(_history: object, out: Path, _track: object) -> None:
         (out / "half.csv").touch()
         raise OSError(28, "No space left on device")
 
@@ -188,3 +190,17 @@ def test_export_keeps_byte_counts_exact(tmp_path: Path) -> None:
     [row] = rows(export(tmp_path / "run", "csv", tmp_path / "out") / "DeviceSampled.csv")
 
     assert row["total"] == str(2**53 + 1)
+
+
+def test_export_shows_progress_only_on_a_terminal(run: Path, tmp_path: Path) -> None:
+    on_pipes = printed_by("export", str(run), "--to", "csv", "--out", "piped", cwd=tmp_path)
+    assert (on_pipes.returncode, on_pipes.stderr) == (0, "")
+    assert on_pipes.stdout == f"wrote {len(EVENTS)} events of {run} to piped\n"
+    with Terminal("export", str(run), "--to", "csv", "--out", "shown", cwd=tmp_path) as terminal:
+        assert terminal.leave() == 0
+        assert b"reading" in terminal.output
+        assert b"writing" in terminal.output
+        assert b"100%" in terminal.output
+    assert sorted(path.name for path in (tmp_path / "shown").iterdir()) == sorted(
+        path.name for path in (tmp_path / "piped").iterdir()
+    )
