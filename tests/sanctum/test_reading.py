@@ -205,3 +205,16 @@ async def test_jump_waits_if_a_later_restore_undid_the_moment(tmp_path: Path) ->
         await until(pilot, lambda: not isinstance(app.screen, GoToDialog))
         assert app.source.state.round == 6
         assert app.source.state.time >= 2e9
+
+
+async def test_reading_for_the_log_stops_with_its_screen(tmp_path: Path) -> None:
+    app, session = live(RUN[:-1])
+    session.directory = write_run(tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("6")
+        await settle(pilot)
+        assert "reading" in header(app)
+        await pilot.press("1")
+        await settle(pilot)
+        assert "reading" not in header(app)

@@ -37,7 +37,7 @@ from esper.sanctum.view import GoToMoment, ViewState
 TICK_INTERVAL_S = 0.2
 """Seconds between two updates from the source."""
 READING_INTERVAL_S = 0.01
-"""Seconds between two updates while a replay reads a long recording."""
+"""Seconds between two updates while a long recording is read."""
 MAX_NOTICES = 3
 """Maximum number of notices about a damaged recording that are shown."""
 NOTICE_SECONDS = 20.0
@@ -130,7 +130,8 @@ class SanctumApp(App[None]):
         now = time.monotonic()
         elapsed, self._ticked = now - self._ticked, now
         changed = self.source.tick(elapsed)
-        is_reading = self.source.fraction_read is not None and not self.source.live  # a live run needs the CPU itself
+        trains_here = self.source.live and not self.source.attached  # a run in this process needs the CPU itself
+        is_reading = self.source.fraction_read is not None and not trains_here
         (self._reading_timer.resume if is_reading else self._reading_timer.pause)()
         self.playback_actions.run_deferred_action()
         if self.source.failure is not None or self.run_actions.has_finished_leaving:

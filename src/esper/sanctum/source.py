@@ -244,7 +244,8 @@ class LiveSource:
     @property
     def fraction_read(self) -> float | None:
         """Fraction of the recording that was read, while it is read for the first time; else None."""
-        return _fraction_read(self._past.history) if self._past is not None else None
+        is_reading = self._entering or self._reads_log
+        return _fraction_read(self._past.history) if self._past is not None and is_reading else None
 
     @property
     def log(self) -> LogIndex | None:

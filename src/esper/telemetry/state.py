@@ -32,6 +32,7 @@ SERIES_POINTS = 240
 OP_HISTORY_ROUNDS = 24
 """Number of last rounds for which op counts are kept."""
 MAX_LOG_LINES = 500
+"""Number of the last log lines in a state. `History.log` holds all lines of a recording."""
 MAX_ANOMALIES = 200
 
 UPDATE_SERIES = (
