@@ -39,7 +39,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
         ("step:1", STEPS[0]),
         ("step:7", STEPS[6]),
         ("event:50", 50),
-        ("anomaly:2", ANOMALIES[1]),
+        ("anomaly:2", next(end for end in STEPS if end >= ANOMALIES[1])),
         ("0s", 1),
         ("5m", 6),
         ("90s", 2),

@@ -76,6 +76,15 @@ async def test_address_opens_the_same_view(
         assert screen_text(again) == expected
 
 
+def test_address_of_an_anomaly_selects_its_env(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = next(event for event in RUN if isinstance(event, ev.AnomalyFound) and event.env is not None)
+    history = open_history(run)
+    app = open_address("night#anomaly=1", monkeypatch)
+    assert app.view.selected_env == found.env
+    assert app.source.state.seq in history.steps
+    assert open_address("night#anomaly=1&env=2", monkeypatch).view.selected_env == 2
+
+
 async def test_address_between_steps_gives_the_event(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = ReplaySource(Playback(open_history(run)), hold=True)
     app = SanctumApp(source, theme=DEFAULT_THEME)

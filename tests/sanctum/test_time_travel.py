@@ -21,7 +21,15 @@ from tests.sanctum.driving import header, live, notices, replay, screen_text, se
 
 SIZE = (120, 40)
 RUN = example_run(rounds=3)
-STOPS = [index for index, event in enumerate(RUN, start=1) if isinstance(event, ev.AnomalyFound | ev.CheckpointSaved)]
+ENDS = [index for index, event in enumerate(RUN, start=1) if isinstance(event, ev.PhaseTimed)]
+STOPS = sorted(
+    {
+        next(end for end in ENDS if end >= event.seq)
+        for event in RUN
+        if isinstance(event, ev.AnomalyFound | ev.CheckpointSaved)
+    }
+)
+"""Ends of the steps with a mark."""
 HALF = next(index for index, event in enumerate(RUN) if isinstance(event, ev.RoundStarted) and event.round == 3)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 
 from esper.formatting import suggest
 from esper.history.history import History
+from esper.history.positions import next_step_end, step_end
 from esper.history.unread import is_undone
 
 MOMENT_KEYS = ("round", "step", "event", "anomaly")
@@ -98,15 +99,24 @@ class MissingMomentError(MomentError):
     """Moment that the recording does not contain."""
 
 
+class Moment(NamedTuple):
+    """A moment of a history."""
+
+    position: int
+    env: int | None = None
+    """Env that the moment is about; None if it is about none."""
+
+
 def parse_moment(text: str, history: History) -> int:
     """Return the position of a moment in a history.
 
     Args:
         text: `round:N`, the end of the first step of that round; `step:N`, the end of the N-th step of the run;
-            `event:N`, the N-th event of the run; `anomaly:N`, the N-th anomaly of the recording; a recorded time since
-            the start, such as `1h20m` or `90s`; a local time of day, such as `12:30` or `12:30:15`, where the first
-            one in the recording counts; or a percentage of the recorded time, such as `40%`. Rounds, steps and events
-            are numbered from the start of the run, even if the recording starts later.
+            `event:N`, the N-th event of the run, which may stand within a step; `anomaly:N`, the end of the step of the
+            N-th anomaly of the recording; a recorded time since the start, such as `1h20m` or `90s`; a local time of
+            day, such as `12:30` or `12:30:15`, where the first one in the recording counts; or a percentage of the
+            recorded time, such as `40%`. Rounds, steps and events are numbered from the start of the run, even if the
+            recording starts later.
         history: Recording.
 
     Raises:
@@ -125,8 +135,8 @@ def parse_moment(text: str, history: History) -> int:
     raise MomentError(f"{text!r} is not a moment; expected {MOMENT_FORMATS}")
 
 
-def find_moment(text: str, history: History) -> int | None:
-    """Return the position of a moment in a history that may not be completely read; None if it must be read on.
+def find_moment(text: str, history: History) -> Moment | None:
+    """Return a moment of a history that may not be completely read; None if it must be read on.
 
     Args:
         text: Moment as `parse_moment` accepts it.
@@ -141,17 +151,20 @@ def find_moment(text: str, history: History) -> int | None:
         if history.is_fully_read:
             raise
         return None
-    if history.is_fully_read:
-        return position
-    needs_end = _PERCENTAGE.fullmatch(text.strip()) is not None
-    last_step = history.steps[-1] if history.steps else 0  # the step of a later position has not ended yet
-    return None if needs_end or position > last_step or is_undone(history, position) else position
+    if not history.is_fully_read:
+        needs_end = _PERCENTAGE.fullmatch(text.strip()) is not None
+        last_step = history.steps[-1] if history.steps else 0  # the step of a later position has not ended yet
+        if needs_end or position > last_step or is_undone(history, position):
+            return None
+    match = _COUNTED.fullmatch(text.strip())
+    mark = history.marks.nth_anomaly(int(match[2])) if match is not None and match[1] == "anomaly" else None
+    return Moment(position, mark.env if mark is not None else None)
 
 
 def _position_of_number(key: str, number: int, history: History) -> int:
     if key == "anomaly":
         if mark := history.marks.nth_anomaly(number):
-            return mark.position
+            return step_end(history, mark.position)
         count = history.marks.num_anomalies
         known = f"anomaly:1 to anomaly:{count}" if count else "none"
         raise MissingMomentError(f"anomaly:{number} is not in this recording; it has {known}")
@@ -165,22 +178,14 @@ def _position_of_number(key: str, number: int, history: History) -> int:
     is_exact = number_at(history, positions[latest]) == number
     index = latest if is_exact else bisect_left(positions, number, hi=latest, key=partial(number_at, history))
     if is_exact or number_at(history, positions[index]) == number:
-        return _end_of_first_step(history, positions[index]) if key == "round" else positions[index]
+        if key == "round":  # until the end of its first step, a round shows nothing
+            start = positions[index] + 1
+            return next_step_end(history, start) or start
+        return positions[index]
     last = number_at(history, positions[-1])
     if first < number < last:
         raise MissingMomentError(f"{key}:{number} is not in this recording; its line is damaged or missing")
     raise MissingMomentError(f"{key}:{number} is not in this recording; it has {key}:{first} to {key}:{last}")
-
-
-def _end_of_first_step(history: History, start: int) -> int:
-    """Return the end of the first step after the start of a round, because until then only the round's number is shown.
-
-    If the round has no step, return the position after its start.
-    """
-    steps, rounds = history.steps, history.rounds
-    step, after = bisect_right(steps, start), bisect_right(rounds, start)
-    end = rounds[after] if after < len(rounds) else history.length
-    return steps[step] if step < len(steps) and steps[step] <= end else start + 1
 
 
 def _round_after(history: History, position: int) -> int:

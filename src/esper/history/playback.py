@@ -7,6 +7,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 from esper.history.history import History
+from esper.history.positions import step_end
+from esper.history.timeline import Mark
 from esper.telemetry.events import AnyEvent
 from esper.telemetry.state import RunState
 
@@ -33,6 +35,8 @@ class Playback:
         self.playing = False
         self.speed = 1.0
         """Recorded seconds per second of playback; infinity plays as fast as possible."""
+        self._visited: tuple[int, int] | None = None
+        """Position of the mark that `seek_mark` visited last, and the position to which that led."""
         self._clock = 0.0
         self._upcoming: Iterator[AnyEvent] = history.events()
         self._next: AnyEvent | None = None
@@ -98,13 +102,23 @@ class Playback:
         self.seek(self.history.position_at(seconds))
         self._clock = min(max(seconds, 0.0), self.duration)
 
-    def seek_mark(self, delta: int) -> bool:
-        """Seek to the next (1) or previous (-1) navigable mark. Returns False if there is none."""
-        marks = self.history.marks
-        mark = marks.next_navigable(self.position) if delta > 0 else marks.previous_navigable(self.position)
-        if mark is not None:
-            self.seek(mark.position)
-        return mark is not None
+    def seek_mark(self, delta: int, env: int) -> Mark | None:
+        """Seek to the end of the step of the next (1) or previous (-1) navigable mark. Returns None if there is none.
+
+        Args:
+            delta: Direction.
+            env: Selected env. A mark of the step on the screen that is not about another env is skipped.
+        """
+        marks, visited = self.history.marks, self._visited
+        origin = visited[0] if visited is not None and visited[1] == self.position else self.position
+        while mark := marks.next_navigable(origin) if delta > 0 else marks.previous_navigable(origin):
+            position = step_end(self.history, mark.position)
+            if position != self.position or mark.env not in {None, env}:
+                self.seek(position)
+                self._visited = mark.position, position
+                return mark
+            origin = mark.position
+        return None
 
     def toggle_bookmark(self) -> bool:
         """Set or remove a bookmark at the playhead. Returns True if there is one now."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableSequence
 from enum import IntEnum
 from itertools import pairwise
 from operator import itemgetter
@@ -49,6 +50,7 @@ NAVIGABLE_KINDS = frozenset(
 """Kinds of marks at which the keys for the next and the previous mark stop."""
 ANOMALY_KINDS = frozenset({MarkKind.NOT_FINITE, MarkKind.ANOMALY})
 """Kinds of marks that anomalies set."""
+_NO_ENV = -1
 
 
 class Mark(NamedTuple):
@@ -59,53 +61,57 @@ class Mark(NamedTuple):
     """Position after the event that set the mark."""
     elapsed: float
     """Recorded seconds from the first event."""
+    env: int | None = None
+    """Env that the event is about; None if it is about none."""
+    rule: str = ""
+    """Rule of the anomaly; empty for other kinds."""
 
 
 class Marks:
-    """Marks ordered by position, 17 bytes each."""
+    """Marks ordered by position, 33 bytes each."""
 
     def __init__(self) -> None:
         self._kinds = array("B")
         self._positions = array("Q")
         self._elapsed = array("d")
+        self._envs = array("q")
+        """Env of each mark; `_NO_ENV` if it has none."""
+        self._rules: list[str] = []
 
     def __len__(self) -> int:
         return len(self._positions)
 
     def __iter__(self) -> Iterator[Mark]:
-        for kind, position, elapsed in zip(self._kinds, self._positions, self._elapsed, strict=True):
-            yield Mark(MarkKind(kind), position, elapsed)
+        return map(self._mark_at, range(len(self)))
 
     def add_for_event(self, event: ev.AnyEvent, position: int, elapsed: float) -> None:
         """Mark the position after an event, if its type sets marks."""
         kind_of = _KIND_OF_EVENT.get(type(event))
         kind = kind_of(event) if kind_of else None
         if kind is not None:
-            self._kinds.append(kind)
-            self._positions.append(position)
-            self._elapsed.append(elapsed)
+            env, rule = getattr(event, "env", None), getattr(event, "rule", "")
+            self._insert(len(self), Mark(kind, position, elapsed, env, rule))
 
     def toggle(self, position: int, elapsed: float) -> bool:
         """Set or remove a bookmark at a position. Returns True if there is one now."""
         start, stop = bisect_left(self._positions, position), bisect_right(self._positions, position)
         for index in range(start, stop):
             if self._kinds[index] == MarkKind.BOOKMARK:
-                del self._kinds[index], self._positions[index], self._elapsed[index]
+                for column in self._columns:
+                    del column[index]
                 return False
         self.add(Mark(MarkKind.BOOKMARK, position, elapsed))
         return True
 
     def add(self, mark: Mark) -> None:
         """Insert a mark in the order of positions."""
-        index = bisect_left(self._positions, mark.position)
-        self._kinds.insert(index, mark.kind)
-        self._positions.insert(index, mark.position)
-        self._elapsed.insert(index, mark.elapsed)
+        self._insert(bisect_left(self._positions, mark.position), mark)
 
     def truncate_after(self, position: int) -> None:
         """Drop the marks after a position, because their events were undone."""
         kept = bisect_right(self._positions, position)
-        del self._kinds[kept:], self._positions[kept:], self._elapsed[kept:]
+        for column in self._columns:
+            del column[kept:]
 
     def next_navigable(self, position: int) -> Mark | None:
         """Return the first navigable mark after a position; None if there is none."""
@@ -131,8 +137,20 @@ class Marks:
         found = (index for index, kind in enumerate(self._kinds) if kind in ANOMALY_KINDS)
         return next((self._mark_at(index) for count, index in enumerate(found, start=1) if count == number), None)
 
+    @property
+    def _columns(self) -> tuple[MutableSequence[Any], ...]:
+        return self._kinds, self._positions, self._elapsed, self._envs, self._rules
+
+    def _insert(self, index: int, mark: Mark) -> None:
+        env = _NO_ENV if mark.env is None else mark.env
+        values = (mark.kind, mark.position, mark.elapsed, env, sys.intern(mark.rule))
+        for column, value in zip(self._columns, values, strict=True):
+            column.insert(index, value)
+
     def _mark_at(self, index: int) -> Mark:
-        return Mark(MarkKind(self._kinds[index]), self._positions[index], self._elapsed[index])
+        env = None if self._envs[index] == _NO_ENV else self._envs[index]
+        kind = MarkKind(self._kinds[index])
+        return Mark(kind, self._positions[index], self._elapsed[index], env, self._rules[index])
 
 
 _KIND_OF_STAGE = {

@@ -84,7 +84,7 @@ class SanctumApp(App[None]):
             self.register_theme(known.theme)
         self.view = ViewState(source, palette, env, charset=symbols)
         self.run_actions = RunActions(source, self)
-        self.playback_actions = PlaybackActions(source, self)
+        self.playback_actions = PlaybackActions(source, self.view, self)
         self.sharing_actions = SharingActions(source, self.view, self)
         self.diagnosis_actions = DiagnosisActions(source, self.view, self, bell=bell, notify_protocol=notify)
         self._initial_view = initial_view
@@ -237,7 +237,7 @@ class SanctumApp(App[None]):
         """Show the moment of an event if there is a recording, and the env or screen that it is about."""
         self.playback_actions.go_to_event(target)
         if target.env is not None:
-            self.view.selected_env = target.env
+            self.view.select(target.env)
             self.action_open_env()
         elif target.screen is not None:
             self.action_go(target.screen)

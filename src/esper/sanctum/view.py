@@ -75,6 +75,11 @@ class ViewState:
         """State of the ghost run at the same step; None if there is no ghost run."""
         return self.source.ghost_run.state if self.source.ghost_run else None
 
+    def select(self, env: int | None) -> None:
+        """Select an env. Do nothing if it is None, or no env of the run, as in a damaged recording."""
+        if env is not None and 0 <= env < len(self.source.state.envs):
+            self.selected_env = env
+
     def move(self, envs: int) -> None:
         """Move the selection by this many envs, at most to the first or last env."""
         self.selected_env = min(max(self.selected_env + envs, 0), max(len(self.source.state.envs) - 1, 0))

@@ -116,7 +116,7 @@ def replay(
     Raises:
         ConfigError: The moment, env or view does not exist, or the dashboard cannot be opened.
     """
-    from esper.history.address import MomentError, find_moment
+    from esper.history.address import Moment, MomentError, find_moment
     from esper.history.divergence import GhostRun
     from esper.history.history import open_history
     from esper.history.playback import Playback
@@ -126,23 +126,27 @@ def replay(
     playback = Playback(open_history(path, read_seconds))
     ghost_run = GhostRun(playback.history, open_history(against, read_seconds)) if against else None
     try:
-        position = find_moment(options.at, playback.history) if options.at else 0
+        moment = find_moment(options.at, playback.history) if options.at else Moment(0)
     except MomentError as error:
         raise ConfigError(f"--at: {error}") from None
     if options.no_tui and not (options.narrate or options.at):
         playback.seek_end()
-    elif position is not None:
-        playback.seek(position)
+    elif moment is not None:
+        playback.seek(moment.position)
     if headless:
         _print_replay(playback, ghost_run, narrate=options.narrate)
         return EXIT_OK
     playback.speed = options.speed
     from esper.sanctum.source import ReplaySource
 
-    moment = options.at if position is None else None
+    unread_moment = options.at if moment is None else None
     source = ReplaySource(playback, hold=options.at is not None, follow=follow, ghost_run=ghost_run)
-    env, view = _env_and_view(address, playback.history) if address is not None else (0, "overview")
-    code = show_dashboard(source, DisplayOptions.from_options(vars(options)), env=env, initial_view=view, moment=moment)
+    env, view = _env_and_view(address, playback.history) if address is not None else (None, "overview")
+    if env is None:
+        env = moment.env if moment is not None and moment.env is not None else 0
+    code = show_dashboard(
+        source, DisplayOptions.from_options(vars(options)), env=env, initial_view=view, moment=unread_moment
+    )
     return print_usage_error(source.failure) if source.failure else code
 
 
@@ -172,8 +176,8 @@ def _run_status(playback: Playback) -> str | None:
     return display_status(state.status, live=is_being_written(path, state.time, time.time()))
 
 
-def _env_and_view(address: ViewAddress, history: History) -> tuple[int, str]:
-    """Return the env and the view that an address names, by default the first ones.
+def _env_and_view(address: ViewAddress, history: History) -> tuple[int | None, str]:
+    """Return the env that an address names, None if it names none, and its view, by default the first one.
 
     Raises:
         ConfigError: The view or the env does not exist.
@@ -186,7 +190,7 @@ def _env_and_view(address: ViewAddress, history: History) -> tuple[int, str]:
     env, envs = address.env or 0, len(history.state_at(min(history.length, 1)).envs)
     if env >= envs and address.env is not None:
         raise ConfigError(f"env {env} not found in {address.run}, which has {envs} envs, counted from 0")
-    return env, view
+    return address.env, view
 
 
 def run_demo(arguments: Sequence[str]) -> int:

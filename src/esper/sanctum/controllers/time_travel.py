@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from esper.history.address import Moment
 from esper.history.playback import Playback
+from esper.history.positions import position_of_event, step_end
 from esper.recording.segments import ReadError
 from esper.sanctum.controllers import AppServices
 from esper.sanctum.screens.go_to import GoToDialog
 from esper.sanctum.source import RunSource
-from esper.sanctum.view import GoToMoment
+from esper.sanctum.view import GoToMoment, ViewState
 
 PLAYBACK_SPEEDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, float("inf"))
 """Recorded seconds per second of playing; infinity is as fast as possible."""
@@ -25,11 +27,13 @@ class PlaybackActions:
 
     Args:
         source: Source of the recording.
+        view: State that all panels share.
         app: Services of the app.
     """
 
-    def __init__(self, source: RunSource, app: AppServices) -> None:
+    def __init__(self, source: RunSource, view: ViewState, app: AppServices) -> None:
         self._source = source
+        self._view = view
         self._app = app
         self._deferred_action: Callable[[], None] | None = None
         """Action to run as soon as there is a playhead."""
@@ -104,14 +108,17 @@ class PlaybackActions:
         self._app.refresh_view()
 
     def seek_mark(self, delta: int) -> None:
-        """Hold, and move to the next mark if `delta` is positive, else to the previous one."""
+        """Hold, and move to the next mark if `delta` is positive, else to the previous one; select its env."""
         entry = partial(self.seek_mark, delta) if delta < 0 else None
         if (playback := self._require_playback(entry)) is not None:
             playback.playing = False
-            if not playback.seek_mark(delta):
+            mark = playback.seek_mark(delta, self._view.selected_env)
+            if mark is None:
                 fraction = self._source.fraction_read
                 read = f" in the {100 * fraction:.0f} % that were read" if delta > 0 and fraction is not None else ""
                 self._app.notify(f"No mark {'after' if delta > 0 else 'before'} this moment{read}.", timeout=3)
+            else:
+                self._view.select(mark.env)
             self._app.refresh_view()
 
     def toggle_bookmark(self) -> None:
@@ -119,11 +126,15 @@ class PlaybackActions:
         self._toggle_bookmark(self._source.live_state.seq if self._source.playback is None else None)
 
     def go_to_event(self, target: GoToMoment) -> None:
-        """Hold, and move to the event of `target`. Leave the present of a live run only if it no longer shows it."""
+        """Hold, and move to the end of the step of the event of `target`.
+
+        Leave the present of a live run only if it no longer shows the event.
+        """
         entry = partial(self.go_to_event, target) if target.over else None
         if target.seq is not None and (playback := self._require_playback(entry)) is not None:
             playback.playing = False
-            playback.seek(target.seq)
+            history = playback.history
+            playback.seek(step_end(history, position_of_event(history, target.seq)))
 
     def choose_moment(self) -> None:
         """Let the user type a moment, and move there."""
@@ -154,7 +165,7 @@ class PlaybackActions:
         """Set or remove a bookmark at event number `present`; at the playhead if `present` is None."""
         if (playback := self._require_playback(partial(self._toggle_bookmark, present))) is not None:
             if present is not None:
-                playback.seek(present)
+                playback.seek(position_of_event(playback.history, present))
             is_set = playback.toggle_bookmark()
             if present is not None:
                 self._source.return_to_live()
@@ -172,10 +183,11 @@ class PlaybackActions:
         if playback is None or isinstance(self._app.screen, GoToDialog):
             return
 
-        def go(position: int | None) -> None:
-            if position is not None:
+        def go(moment: Moment | None) -> None:
+            if moment is not None:
                 playback.playing = False
-                playback.seek(position)
+                playback.seek(moment.position)
+                self._view.select(moment.env)
             elif stay:
                 self._source.return_to_live()
             self._app.refresh_view()

@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from esper.history.address import MOMENT_FORMATS, MomentError, find_moment
+from esper.history.address import MOMENT_FORMATS, Moment, MomentError, find_moment
 from esper.history.history import History
 from esper.recording.segments import ReadError
 
@@ -19,8 +19,8 @@ WAIT_INTERVAL_S = 0.1
 _BAR_COLS = 30
 
 
-class GoToDialog(ModalScreen[int | None]):
-    """Dialog that reads a moment. Returns its position, or None. An invalid moment is explained below the input.
+class GoToDialog(ModalScreen[Moment | None]):
+    """Dialog that reads a moment. Returns it, or None. An invalid moment is explained below the input.
 
     A moment that was not read yet is waited for.
 
@@ -55,17 +55,17 @@ class GoToDialog(ModalScreen[int | None]):
         self._find()
 
     def _find(self) -> None:
-        """Close with the position of the moment; show the progress, or why there is no such moment."""
+        """Close with the moment; show the progress, or why there is no such moment."""
         if not self._moment:
             return
         try:
-            position = find_moment(self._moment, self._history)
+            moment = find_moment(self._moment, self._history)
         except (MomentError, ReadError) as error:
             self._moment, hint = "", str(error)
         else:
-            if position is not None:
+            if moment is not None:
                 self._moment = ""
-                self.dismiss(position)
+                self.dismiss(moment)
                 return
             fraction = self._history.fraction_read
             filled = int(fraction * _BAR_COLS)

@@ -77,6 +77,11 @@ def _reading(source: RunSource) -> str:
     return "" if source.fraction_read is None else f"reading {100 * source.fraction_read:.0f} %"
 
 
+def _is_partway(source: RunSource) -> bool:
+    """Return True if a held playhead stands within a step."""
+    return source.playback is not None and not source.playback.playing and source.state.working > 0
+
+
 class Header(Panel):
     """Line with task, policy, envs, lanes, status, progress, throughput and remaining time."""
 
@@ -85,8 +90,8 @@ class Header(Panel):
     """
 
     def cache_key(self) -> Hashable:
-        """Return the event number, and the status, which also depends on the source."""
-        return self.state.seq, run_status(self.view.source)
+        """Return the event number, the status, and the place in the step, which also depend on the source."""
+        return self.state.seq, run_status(self.view.source), _is_partway(self.view.source)
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw one line: the run's identity to the left, status and progress to the right."""
@@ -120,8 +125,10 @@ class Header(Panel):
             f"/{started.rounds} ", "dim"
         )
         line.append_bar(done, (14 if wide else 8) if width < 160 else 28)
-        line.append("  step " if wide else "  ", "dim").append(f"{state.step:>{len(str(started.steps))}}", "bright")
-        line.append(f"/{started.steps}", "dim")
+        partway = _is_partway(self.view.source)
+        step = state.step + partway
+        line.append("  step " if wide else "  ", "dim").append(f"{step:>{len(str(started.steps))}}", "bright")
+        line.append(f"/{started.steps}", "dim").append(", partway" if partway else "", "warning")
         rate = state.steps_per_second
         line.append("  env-steps " if width >= 160 else "  ", "dim").append_cell(compact_cell(rate)).append("/s", "dim")
         if state.status not in TERMINAL_STATUSES:

@@ -1,0 +1,119 @@
+"""One step has one number: the header, the log, an address and `--at` lead to the step in which an event happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from esper.cli.commands.replay import find_demo
+from esper.history.address import find_moment, parse_moment
+from esper.history.history import History, open_history
+from esper.history.playback import Playback
+from esper.history.positions import position_of_event, step_end
+from esper.sanctum.app import SanctumApp
+from esper.sanctum.source import ReplaySource
+from esper.sanctum.theme import DEFAULT_THEME
+from esper.sanctum.view import GoToMoment
+from esper.telemetry import events as ev
+from tests.factory import example_run, stamp
+from tests.recording.recordings import recording, write_segment
+from tests.sanctum.driving import header, notices, replay, settle
+
+SIZE = (120, 40)
+
+
+def steps_of_anomalies(history: History) -> list[tuple[ev.AnomalyFound, int, int]]:
+    """Return each anomaly of a recording with the round and the step of the event that caused it."""
+    found: list[tuple[ev.AnomalyFound, int, int]] = []
+    round_ = step = 0
+    for event in history.events():
+        if isinstance(event, ev.EnvStepped | ev.GovernorRolledBack):
+            round_, step = event.round, event.step
+        elif isinstance(event, ev.AnomalyFound):
+            found.append((event, round_, step))
+    return found
+
+
+@pytest.fixture(scope="module")
+def demo() -> History:
+    return open_history(find_demo())
+
+
+def dashboard(history: History) -> SanctumApp:
+    return SanctumApp(ReplaySource(Playback(history), hold=True), theme=DEFAULT_THEME)
+
+
+async def test_every_way_to_an_anomaly_of_the_demo_shows_its_step(demo: History) -> None:
+    anomalies = steps_of_anomalies(demo)
+    assert anomalies
+    app = dashboard(demo)
+    async with app.run_test(size=SIZE) as pilot:
+        for number, (found, round_, step) in enumerate(anomalies, start=1):
+            moment = find_moment(f"anomaly:{number}", demo)
+            assert moment is not None
+            state = demo.state_at(moment.position)
+            assert (state.round, state.step, moment.env) == (round_, step, found.env)
+
+            app.post_message(GoToMoment(found.seq, env=found.env, screen="policy"))  # as the dialog and the log do
+            await settle(pilot)
+            assert f"round {round_}/" in header(app)
+            assert f"step {step}/" in header(app)
+            assert "partway" not in header(app)
+            if found.env is not None:
+                assert app.view.selected_env == found.env
+                stepped = app.source.state.envs[found.env].stepped
+                assert stepped is not None
+                assert (stepped.round, stepped.step) == (round_, step)
+            await pilot.press("Y")
+            address = notices(app)[-1].partition("#")[2]
+            global_step = (round_ - 1) * 25 + step
+            assert address.startswith(f"step={global_step}&")
+            assert parse_moment(f"step:{global_step}", demo) == moment.position
+
+
+async def test_next_mark_visits_each_anomaly_at_its_step_and_env(demo: History) -> None:
+    app = dashboard(demo)
+    wanted = [(found.env, round_, step) for found, round_, step in steps_of_anomalies(demo) if found.env is not None]
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        visited: list[tuple[int, int, int]] = []
+        while not notices(app):  # "No mark after this moment."
+            await pilot.press("n")
+            state = app.source.state
+            visited.append((app.view.selected_env, state.round, state.step))
+        assert [stop for stop in dict.fromkeys(wanted) if stop not in visited] == []
+        last = visited[-1]
+        await pilot.press("N")
+        assert (app.view.selected_env, app.source.state.round, app.source.state.step) != last
+
+
+async def test_event_within_a_step_is_shown_as_partway(tmp_path: Path) -> None:
+    run = example_run()
+    app, playback = replay(run, tmp_path)
+    ends = playback.history.steps
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.press("g", *f"event:{ends[3] + 1}", "enter")
+        await settle(pilot)
+        assert "step 5/5, partway" in header(app)
+        await pilot.press("right")
+        await settle(pilot)
+        assert "step 5/5" in header(app)
+        assert "partway" not in header(app)
+        assert step_end(playback.history, ends[3]) == ends[3]
+        assert step_end(playback.history, ends[3] + 1) == ends[4]
+
+
+def test_event_after_the_last_step_stays_in_its_round(demo: History) -> None:
+    for start in demo.rounds[1:]:
+        assert step_end(demo, start) == start
+
+
+def test_event_of_an_excerpt_and_of_a_damaged_recording_is_found_by_its_number(tmp_path: Path) -> None:
+    run = [event for event in stamp(example_run(), first=501) if event.seq not in {510, 540, 541}]
+    history = open_history(write_segment(tmp_path, 1, recording(run)))
+    for position, event in enumerate(run, start=1):
+        assert position_of_event(history, event.seq) == position
+    assert history.state_at(position_of_event(history, 541)).seq == 539
+    assert position_of_event(history, 1) == 0
+    assert position_of_event(history, 10**6) == history.length
