@@ -148,35 +148,43 @@ def test_equal_lines_of_a_step_are_one_row() -> None:
 
 
 def test_group_grows_with_its_step_and_keeps_its_place() -> None:
-    index = index_of([*messages(3), *planted(2, first=4, step=9)])
+    index = index_of([*messages(3), *planted(3, first=4, step=9)])
     search = LogSearch(index, LogFilter(), set())
     search.advance(1.0)
     search.toggle(len(search) - 1)
     assert [row.text for row in rows(search)][3:] == [
-        "2 seeds planted",
-        *(f"env {i:02d} early norm planted" for i in (0, 1)),
-    ]
-    index.extend(planted(4, first=4, step=9))
+        "3 seeds planted", *(f"env {env:02d} early norm planted" for env in range(3)),
+    ]  # fmt: skip
+    index.extend(planted(5, first=4, step=9))
     search.advance(1.0)
-    assert [row.text for row in rows(search)][3] == "4 seeds planted"
-    assert len(search) == 8
+    assert [row.text for row in rows(search)][3] == "5 seeds planted"
+    assert len(search) == 9
     assert search.find(4, is_group=True) == 3
     assert search.find(4) == 4
     assert search.find(2) == 1
     search.toggle(3)
     assert len(search) == 4
-    assert search.num_lines == 7
+    assert search.num_lines == 8
+
+
+def test_few_equal_lines_are_not_grouped() -> None:
+    mixed = [*planted(1), _at(messages(1, first=2)[0], 1), *planted(1, first=3)]
+    assert found(index_of(mixed), LogFilter()) == [
+        "env 00 early norm planted",
+        "Message 2",
+        "env 00 early norm planted",
+    ]
 
 
 def test_anomalies_are_grouped_by_rule_and_severity() -> None:
     found_events = [
         ev.AnomalyFound(rule=rule, severity=severity, where=f"env {env}", env=env, value=1.0, text=f"env {env} is bad")
         for rule, severity in (("r", "warning"), ("r", "error"), ("other", "warning"))
-        for env in range(2)
+        for env in range(3)
     ]
     state = fold(stamp([*example_run()[:1], *found_events]))
     texts = found(index_of(state.log[1:]), LogFilter())
-    assert texts == ["2 envs: r", "2 envs: r", "2 envs: other"]
+    assert texts == ["3 envs: r", "3 envs: r", "3 envs: other"]
 
 
 def test_search_starts_again_after_lines_were_dropped() -> None:

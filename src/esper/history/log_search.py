@@ -22,6 +22,8 @@ LOG_CATEGORIES = {
 """Event types of each category of log lines."""
 SEVERITY_LEVELS = ("info", "warning", "error")
 """In rising order."""
+MIN_GROUP_LINES = 3
+"""Minimum number of equal lines of a step that form a group. Fewer take little room, and name their envs."""
 CHUNK_LINES = 16 * BLOCK_LINES
 """Number of lines that are searched between two reads of the clock."""
 
@@ -201,13 +203,16 @@ class LogSearch:
             log_class = index.class_numbers[line]
             is_single = self._text or not index.classes[log_class].group
             groups.setdefault((-1, line) if is_single else (index.steps[line], log_class), []).append(line)
-        first, count = array("I"), array("I")
+        rows: list[tuple[int, int, list[int]]] = []
         for lines in groups.values():
-            first.append(lines[0])
-            count.append(len(lines))
-            if len(lines) > 1 and index.line(lines[0]).seq in self._opened:
-                first.extend(lines)
-                count.extend([0] * len(lines))
+            if len(lines) < MIN_GROUP_LINES:
+                rows += [(line, 1, []) for line in lines]
+            else:
+                rows.append((lines[0], len(lines), lines if index.line(lines[0]).seq in self._opened else []))
+        first, count = array("I"), array("I")
+        for line, num_lines, opened in sorted(rows):
+            first.extend([line, *opened])
+            count.extend([num_lines, *(0 for _ in opened)])
         self._first[at:at], self._count[at:at] = first, count
         self.num_lines += sum(count)
 
