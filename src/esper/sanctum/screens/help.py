@@ -13,8 +13,9 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from esper.config import AnomalyConfig
 from esper.sanctum.bindings import KEYS, KeyBinding, KeyCategory, is_available
-from esper.sanctum.explanations import METRIC_HELP
+from esper.sanctum.explanations import RECOVERY_HELP, RULE_HELP, explain_metric
 from esper.sanctum.requests import PAUSE_CAUSES
 from esper.sanctum.symbols import (
     HEADS,
@@ -140,17 +141,24 @@ def _describe(symbol: Symbol) -> str:
 
 
 class MetricHelpScreen(ModalScreen[bool]):
-    """Page with the meaning of metrics. Returns True if the user asks for the page of all keys and symbols."""
+    """Page with the meaning of metrics. Returns True if the user asks for the page of all keys and symbols.
+
+    Args:
+        palette: Colours.
+        metrics: Names of the metrics.
+        limits: Thresholds of the anomaly rules of the run.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "close(False)", "back"),
         Binding("question_mark,f1", "close(True)", "all keys"),
     ]
 
-    def __init__(self, palette: Palette, metrics: Sequence[str]) -> None:
+    def __init__(self, palette: Palette, metrics: Sequence[str], limits: AnomalyConfig) -> None:
         super().__init__()
         self._palette = palette
         self._metrics = metrics
+        self._limits = limits
 
     def compose(self) -> ComposeResult:
         """Yield the scrollable page."""
@@ -162,13 +170,24 @@ class MetricHelpScreen(ModalScreen[bool]):
         page, palette = Text(), self._palette
         for name in self._metrics:
             page.append(f"{name}\n", palette["title"])
-            for heading, text in zip(_METRIC_HEADINGS, METRIC_HELP[name], strict=True):
+            for heading, text in zip(_METRIC_HEADINGS, explain_metric(name, self._limits), strict=True):
                 wrapped = f"\n{' ' * _METRIC_INDENT}".join(wrap(text, _METRIC_TEXT_COLS))
                 page.append(f"  {heading:<{_METRIC_INDENT - 2}}", palette["head"]).append(
                     f"{wrapped}\n", palette["normal"]
                 )
             page.append("\n")
+            if name == "anomalies":
+                self._append_rules(page)
         return page.append("? all keys and symbols   Esc back", palette["dim"])
+
+    def _append_rules(self, page: Text) -> None:
+        """Append each anomaly rule with its thresholds."""
+        indent = " " * _METRIC_INDENT
+        for rule, text in RULE_HELP.items():
+            wrapped = f"\n{indent}".join(wrap(text.format(limits=self._limits), _METRIC_TEXT_COLS))
+            page.append(f"  {rule}\n", self._palette["head"]).append(f"{indent}{wrapped}\n", self._palette["normal"])
+        recovery = wrap(RECOVERY_HELP.format(limits=self._limits), _METRIC_TEXT_COLS + _METRIC_INDENT - 2)
+        page.append("".join(f"  {line}\n" for line in recovery), self._palette["dim"]).append("\n")
 
     def action_close(self, show_keys: bool) -> None:
         """Close the page; the app then opens the page of keys if `show_keys` is true."""
