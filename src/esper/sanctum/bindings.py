@@ -248,7 +248,15 @@ KEYS: tuple[KeyBinding, ...] = (
     ),
     KeyBinding(KeyCategory.VIEW, "f1", "F1", "keys", "this page", "help"),
     KeyBinding(KeyCategory.VIEW, "q", "q", "quit", "quit; confirm first if this ends the run", "quit", True),
-    KeyBinding(KeyCategory.VIEW, "ctrl+c,ctrl+q", "ctrl+c", "quit", "as q", "quit", priority=True),
+    KeyBinding(
+        KeyCategory.VIEW,
+        "ctrl+c,ctrl+q",
+        "ctrl+c",
+        "interrupt",
+        "as q; in a browser, copy the selected text",
+        "interrupt",
+        priority=True,
+    ),
 )
 
 APP_CATEGORIES = (KeyCategory.SCREENS, KeyCategory.RUN, KeyCategory.TIME, KeyCategory.VIEW)
