@@ -16,7 +16,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 
 from esper.recording.segments import ReadError
-from esper.sanctum.bindings import APP_CATEGORIES, ENV_VIEW, KEYS, bindings, is_available
+from esper.sanctum.bindings import APP_CATEGORIES, ENV_VIEW, KEYS, KeyBinding, bindings, is_available
 from esper.sanctum.controllers.diagnosis import DiagnosisActions
 from esper.sanctum.controllers.run_actions import RunActions
 from esper.sanctum.controllers.sharing import SharingActions
@@ -70,6 +70,7 @@ class SanctumApp(TextualApp):
         env: int = 0,
         initial_view: str = "overview",
         moment: str | None = None,
+        keys: Sequence[KeyBinding] = KEYS,
     ) -> None:
         super().__init__()
         self.source = source
@@ -80,7 +81,7 @@ class SanctumApp(TextualApp):
             self.unregister_theme(name)  # Textual's themes have no colours for stages
         for known in self.palettes.values():
             self.register_theme(known.theme)
-        self.view = ViewState(source, palette, env, charset=symbols)
+        self.view = ViewState(source, palette, env, charset=symbols, keys=keys)
         self.run_actions = RunActions(source, self)
         self.playback_actions = PlaybackActions(source, self.view, self)
         self.sharing_actions = SharingActions(source, self.view, self)
@@ -98,6 +99,8 @@ class SanctumApp(TextualApp):
     def on_load(self) -> None:
         """Install the signal handlers before Textual changes the terminal, so that every exit restores it."""
         self.run_actions.install_signal_handlers()
+        if self.view.keys is not KEYS:  # all keys: Textual drops the bindings of others that had a changed key
+            self.set_keymap({key.id: key.keys for key in self.view.keys})
 
     def on_unmount(self) -> None:
         """Restore the signal handlers of the caller."""
@@ -197,7 +200,7 @@ class SanctumApp(TextualApp):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yield the commands of the palette: keys of the app and of the focused widgets, and all themes."""
         focused = {active.binding.id for active in screen.active_bindings.values()}
-        for key in KEYS:
+        for key in self.view.keys:
             redundant = key.priority or key.action == "command_palette"  # a second key of an action; this palette
             if redundant or not is_available(key, live=self.source.live):
                 continue

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from textual.message import Message
 
 from esper.formatting import format_duration
+from esper.sanctum.bindings import KEYS, KeyBinding
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import compact_cell
 from esper.sanctum.theme import Palette
@@ -64,6 +66,8 @@ class ViewState:
     selected_env: int = 0
     charset: str = "braille"
     """Characters that the terminal can draw, one of `charset.CHARSETS`."""
+    keys: Sequence[KeyBinding] = KEYS
+    """Table of all keys, with the keys of the user."""
     frame_stats: FrameStats = field(default_factory=FrameStats)
     stale: AnomalyFound | None = None
     """Set while the engine has reported nothing for longer than it should."""

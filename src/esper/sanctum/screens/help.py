@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from esper.config import AnomalyConfig
-from esper.sanctum.bindings import KEYS, KeyBinding, KeyCategory, is_available
+from esper.sanctum.bindings import KeyBinding, KeyCategory, bindings_of, is_available
 from esper.sanctum.explanations import RECOVERY_HELP, RULE_HELP, explain_metric
 from esper.sanctum.requests import PAUSE_CAUSES
 from esper.sanctum.symbols import (
@@ -78,12 +78,16 @@ _REQUESTS = (
 class HelpScreen(ModalScreen[None]):
     """Page with all keys, symbols, labels, ops and heads."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,f1", "dismiss_help", "back")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "dismiss_help", "back"),
+        *bindings_of("dismiss_help", "view.help", "view.keys"),
+    ]
 
     def __init__(self, view: ViewState, *, live: bool) -> None:
         super().__init__()
         self._palette = view.palette
         self._charset = view.charset
+        self._keys = view.keys
         self._live = live
 
     def compose(self) -> ComposeResult:
@@ -95,7 +99,7 @@ class HelpScreen(ModalScreen[None]):
         """Return all sections, wrapped to the smallest supported terminal."""
         page = Text()
         for category in KeyCategory:
-            keys = [key for key in KEYS if key.category is category and is_available(key, live=self._live)]
+            keys = [key for key in self._keys if key.category is category and is_available(key, live=self._live)]
             self._section(page, category.value, [self._key_entry(key) for key in keys])
         self._section(page, "Stages of a slot", [(s.glyph, s.name, _describe(s)) for s in STAGES.values()])
         self._section(page, "Severities", [(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
@@ -151,7 +155,7 @@ class MetricHelpScreen(ModalScreen[bool]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "close(False)", "back"),
-        Binding("question_mark,f1", "close(True)", "all keys"),
+        *bindings_of("close(True)", "view.help", "view.keys"),
     ]
 
     def __init__(self, palette: Palette, metrics: Sequence[str], limits: AnomalyConfig) -> None:
