@@ -101,6 +101,7 @@ def _describe_anomaly(palette: Palette, anomaly: Anomaly) -> Text:
     since = f"\n  {found.rule}: {_format_value(found.value)}{limit}; since {format_time_of_day(found.time)}"
     ended = "" if anomaly.ended is None else f", ended at {format_time_of_day(anomaly.ended)}"
     times = f", {anomaly.count} times" if anomaly.count > 1 else ""
+    times += f", in {len(anomaly.envs)} envs" if len(anomaly.envs) > 1 else ""
     return text.append(f"{since}{ended}{times}", _style(palette, "dim"))
 
 
