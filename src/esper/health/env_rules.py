@@ -77,7 +77,7 @@ def explosion_limit(earlier: Sequence[float | None], norm: float | None, clip: f
 def check_gradient_norms(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
     """Find exploding gradients of the host, and of the seeds that affect the output."""
     low, thresholds = context.episodes[event.env].second_lowest_norms, context.thresholds
-    factor = thresholds.limits.explosion_factor * context.factor(Rule.EXPLODING_GRADIENT, f"env {event.env}")
+    factor = thresholds.limits.explosion_factor * context.env_factor(Rule.EXPLODING_GRADIENT, event.env)
     found: tuple[ev.AnomalyFound, ...] = ()
     if event.grad_norm > factor * low[0]:
         found = _check_owner_norm(event, context, 0, thresholds.host_clip)
@@ -98,7 +98,7 @@ def _check_owner_norm(
         name = context.health.describe_seed(event, owner - 1)
         # Only the norms of this seed, not those of an earlier seed in the slot.
         norms = [step.slots[owner - 1] for step in steps[-event.slots[owner - 1].age - 1 :]]
-    limits, relief = context.limits, context.factor(Rule.EXPLODING_GRADIENT, f"env {event.env}")
+    limits, relief = context.limits, context.env_factor(Rule.EXPLODING_GRADIENT, event.env)
     last = limits.explosion_steps
     earlier, recent = norms[:-last], norms[-last:] if relief == 1.0 else norms[-1:]
     factor, limit = limits.explosion_factor * relief, None
@@ -119,7 +119,7 @@ def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Anom
     classes = context.health.classes
     if not classes:
         return ()
-    relief = context.factor(Rule.LOSS_ABOVE_CHANCE, f"env {event.env}")
+    relief = context.env_factor(Rule.LOSS_ABOVE_CHANCE, event.env)
     limit = math.log(classes) * relief
     if not event.train_loss > limit:
         return ()
@@ -134,7 +134,7 @@ def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Anom
 
 def check_dead_seeds(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
     """Find seeds that train without a gradient."""
-    limit, relief = context.limits.dead_gradient, context.factor(Rule.DEAD_SEED, f"env {event.env}")
+    limit, relief = context.limits.dead_gradient, context.env_factor(Rule.DEAD_SEED, event.env)
     required = context.limits.dead_seed_steps
     last = required if relief == 1.0 else 1
     found: list[ev.AnomalyFound] = []

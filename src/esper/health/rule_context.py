@@ -7,7 +7,7 @@ a scan of the earlier steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Collection
 from enum import Enum
 
 from esper.domain import Rule
@@ -70,7 +70,7 @@ class RuleContext:
         self.health = health
         self.thresholds = thresholds
         self.limits = thresholds.limits
-        self.active: Container[str] = ()
+        self.active: Collection[str] = ()
         """Active anomalies of the subject of the event, as rule and subject."""
         self.episodes: dict[int, EpisodeExtremes] = {}
         """Keyed by env index."""
@@ -88,6 +88,10 @@ class RuleContext:
         A minimum is divided by it.
         """
         return self.limits.recovery if f"{rule} {where}" in self.active else 1.0
+
+    def env_factor(self, rule: Rule, env: int) -> float:
+        """Return `factor` of a rule for an env. Cheap while nothing is active in the env."""
+        return self.factor(rule, f"env {env}") if self.active else 1.0
 
     def fold_step(self, event: ev.EnvStepped) -> None:
         """Process a step of an env."""
