@@ -83,9 +83,12 @@ def test_frame_stats_show_data_age_event_rate_and_frame_time(monkeypatch: pytest
     monkeypatch.setattr("esper.sanctum.view.UPDATE_INTERVAL_S", 1.0)
     stats = FrameStats()
     for tick in range(6):
-        stats.record_frame(tick / 5, tick * 100, tick * 0.004)
+        stats.record_frame(tick / 5, tick * 100, tick * 0.004, shows_age=True)
     assert stats.text == "data 0.0s old  500 events/s  4 ms/frame"
     for tick in range(6, 16):
-        stats.record_frame(tick / 5, 500, 0.02)
+        stats.record_frame(tick / 5, 500, 0.02, shows_age=True)
     assert stats.age == pytest.approx(2.0)
     assert stats.text == "data 2s old  0 events/s  0 ms/frame"
+    for tick in range(16, 22):
+        stats.record_frame(tick / 5, 500, 0.02, shows_age=False)
+    assert stats.text == "0 events/s  0 ms/frame"

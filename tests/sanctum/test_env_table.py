@@ -48,7 +48,7 @@ async def test_sort_key_cycles_columns_and_keeps_selected_env() -> None:
         await pilot.press("j", "j", "o")
         table = app.screen.query_one(EnvTable)
         assert rows(app) == [4, 1, 3, 0, 2, 5]
-        assert "by acc ↓" in str(table.border_title)
+        assert "by accuracy ↓" in str(table.border_title)
         assert "acc %↓" in table.text.splitlines()[0]
         assert cursor(app) == "02"
         await pilot.press("O")
@@ -61,7 +61,7 @@ async def test_sort_key_cycles_columns_and_keeps_selected_env() -> None:
         for _ in range(9):
             await pilot.press("o")
             seen.append(str(table.border_title).split()[3])
-        assert seen == ["reward", "early", "mid", "late", "|g|", "scale", "lane", "env", "acc"]
+        assert seen == ["reward", "early", "mid", "late", "gradient", "loss", "lane", "env", "accuracy"]
 
 
 async def test_clicking_column_heading_sorts_then_reverses() -> None:
@@ -120,14 +120,18 @@ async def test_env_screen_is_opened_once() -> None:
         assert isinstance(app.focused, EnvTable)
 
 
-async def test_filter_applies_while_it_is_typed() -> None:
+async def test_filter_applies_after_enter_and_previews_its_count() -> None:
     app, _ = live(small())
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
-        await pilot.press("slash", *"acc<0.4")
+        await pilot.press("slash")
+        for key in "acc<0.4":
+            await pilot.press(key)
+            assert len(rows(app)) == 6, filter_message(app)
+        assert filter_message(app) == "2 of 6; Enter applies"
+        await pilot.press("enter")
         assert rows(app) == [0, 2]
         assert filter_message(app) == "2 of 6"
-        await pilot.press("enter")
         assert isinstance(app.focused, EnvTable)
         assert "of 2 of 6" in str(app.focused.border_subtitle)
         assert app.screen.query_one(FilterBox).display
@@ -145,7 +149,7 @@ async def test_invalid_filter_is_refused_and_keeps_rows() -> None:
         await pilot.press("slash", *"acc<0.3x", "enter")
         assert isinstance(app.focused, Input)
         assert "got '0.3x'" in filter_message(app)
-        assert rows(app) == [2]  # the last valid filter still applies
+        assert len(rows(app)) == 6  # nothing was confirmed yet
         await pilot.press("escape")
         assert len(rows(app)) == 6
         assert isinstance(app.focused, EnvTable)
@@ -153,7 +157,51 @@ async def test_invalid_filter_is_refused_and_keeps_rows() -> None:
         assert rows(app) == []
         assert "0 of 6" in str(app.screen.query_one(EnvTable).border_subtitle)
         await pilot.press("slash", "x", "escape")
-        assert app.screen.query_one(EnvTable).filter == "anomaly"
+        assert app.view.env_filter is not None
+        assert app.view.env_filter.text == "anomaly"
+
+
+@pytest.mark.parametrize("text", ["a", "ac", "acc", "acc<", "stage:bl", "bl"])
+async def test_beginning_of_a_term_is_not_searched_as_text(text: str) -> None:
+    app, _ = live(small())
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("slash", *"acc>0.35", "enter", "slash", "home", *["delete"] * 8, *text)
+        assert rows(app) == [1, 3, 4]  # the last confirmed filter
+        message = app.screen.query_one("#message", Static)
+        assert not message.has_class("invalid")
+        assert message.render()
+        await pilot.press("enter")
+        assert message.has_class("invalid")
+        assert isinstance(app.focused, Input)
+        assert rows(app) == [1, 3, 4]
+
+
+async def test_accuracy_filter_accepts_percentages() -> None:
+    app, _ = live(small())
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        for text in ("acc<40", "acc<40%", "acc<0.4"):
+            await pilot.press("slash", *text, "enter")
+            assert rows(app) == [0, 2]
+            await pilot.press("escape")
+
+
+async def test_env_map_dims_envs_that_a_filter_excludes() -> None:
+    app, _ = live(small())
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("w", "slash", *"acc<0.4", "enter")
+        panel = app.screen.query_one(EnvMap)
+        assert panel.display
+        assert "filter acc<0.4" in str(panel.border_title)
+        assert filter_message(app) == "2 of 6"
+        absent = app.view.palette["absent"]
+        cells = {part.text[:2]: part.style for part in panel.render_line(0) if part.text[:2].isdigit()}
+        dimmed = [name for name, style in cells.items() if style is not None and style.color == absent.color]
+        assert dimmed == ["01", "03", "04", "05"]
+        await pilot.press("escape")
+        assert "filter" not in str(panel.border_title)
 
 
 async def test_closed_filter_box_receives_no_keys() -> None:
@@ -166,7 +214,8 @@ async def test_closed_filter_box_receives_no_keys() -> None:
         assert [request.kind.value for request in session.asked()] == ["pause"]
         await pilot.press("slash", "p", "q", "enter")
         assert session.asked() == []
-        assert app.screen.query_one(EnvTable).filter == "pq"
+        assert app.view.env_filter is not None
+        assert app.view.env_filter.text == "pq"
 
 
 async def test_pinned_rows_stay_on_top_despite_filter() -> None:
@@ -208,7 +257,7 @@ async def test_all_256_envs_can_be_selected(size: tuple[int, int]) -> None:
     app, _ = live(population(envs=256, rounds=2, stop=2))
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
-        await pilot.press("o", "end")
+        await pilot.press("w", "o", "end")
         table = app.screen.query_one(EnvTable)
         assert any(line.startswith("▸") for line in table.text.splitlines())
         assert "256 of 256" in str(table.border_subtitle)

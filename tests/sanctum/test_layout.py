@@ -77,15 +77,15 @@ async def test_replay_in_too_small_terminal_has_no_scrollbar(size: tuple[int, in
         assert not app.screen.show_vertical_scrollbar
 
 
-@pytest.mark.parametrize("size", [(79, 24), (80, 23), (20, 5), (1, 1)])
+@pytest.mark.parametrize("size", [(44, 24), (80, 11), (20, 5), (1, 1)])
 async def test_too_small_terminal_shows_required_size(size: tuple[int, int]) -> None:
     app, _ = live(population())
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
         await pilot.press("down", "enter", "escape")
         text = " ".join(screen_text(app).split())
-        if size[0] >= 79:
-            assert f"Sanctum needs 80 × 24, this terminal is {size[0]} × {size[1]}. Make it larger." in text
+        if size[0] >= 44:
+            assert f"Sanctum needs 45 × 12, this terminal is {size[0]} × {size[1]}. Make it larger." in text
         assert "reward" not in text
         await pilot.resize_terminal(80, 24)
         await settle(pilot)

@@ -103,7 +103,7 @@ async def test_summary_rows_ignore_missing_values() -> None:
         await settle(pilot)
         rows = [line.split() for line in app.screen.query_one(EnvTable).text.splitlines()[-3:]]
     assert rows == [
-        ["med", "30.0", "+0.125", "2·", "2b", "2z", "0.80", "–"],
+        ["median", "30.0", "+0.125", "2·", "2b", "2z", "0.80", "–"],
         ["min", "20.0", "+0.125", "0.80", "–"],
         ["max", "40.0", "+0.125", "0.80", "–"],
     ]

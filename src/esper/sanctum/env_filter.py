@@ -2,6 +2,7 @@
 
 A filter is a list of terms separated by spaces; an env must match all of them. A term is a comparison (`acc<0.5`),
 `stage:blending`, `device:cuda:1`, `blueprint:norm`, `op:cull`, `anomaly`, an env number, or a text in the env's row.
+Before its first step in an episode, an env is judged by its last step in the previous episode.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
 from typing import TypeAlias
 
 from esper.formatting import suggest
@@ -25,8 +28,25 @@ class FilterError(ValueError):
     """A filter term is invalid; the message names the term and the valid ones."""
 
 
+class IncompleteFilterError(FilterError):
+    """A term is the beginning of a longer one, as while the user types it."""
+
+
+@dataclass(frozen=True)
+class EnvFilter:
+    """A filter that the user has confirmed."""
+
+    text: str
+    passes: EnvPredicate
+
+    def matching(self, state: RunState) -> frozenset[int]:
+        """Return the indices of the envs that match."""
+        severities = worst_severity_by_env(state)
+        return frozenset(env.env for env in state.envs if self.passes(env, severities.get(env.env)))
+
+
 def _of_step(value: Callable[[EnvStepped], float | None]) -> Callable[[EnvState], float | None]:
-    return lambda env: value(env.stepped) if env.stepped else None
+    return lambda env: value(env.latest) if env.latest else None
 
 
 NUMERIC_FIELDS: dict[str, Callable[[EnvState], float | None]] = {
@@ -43,6 +63,8 @@ NUMERIC_FIELDS: dict[str, Callable[[EnvState], float | None]] = {
     "skips": _of_step(lambda step: sum(step.skipped.values())),
 }
 """Numbers that a filter can compare and the table can sort by. None if not measured."""
+_FRACTIONS = frozenset({"acc", "best"})
+"""Fractions that the screens show as percentages: a filter may compare them with 0.5, 50% or 50."""
 _COMPARE = {
     "<": operator.lt,
     "<=": operator.le,
@@ -55,14 +77,14 @@ _COMPARISON = re.compile(r"([^<>=!:]*)(<=|>=|!=|<|>|=)(.*)")
 
 
 def parse_filter(text: str, lanes: Sequence[str]) -> EnvPredicate:
-    """Parse a filter; an empty filter matches every env.
+    """Parse a filter; an empty filter matches every env. The beginning of a keyword is not searched for as a text.
 
     Args:
         text: Filter as the user typed it.
         lanes: Lane names of the run.
 
     Raises:
-        FilterError: A term is invalid.
+        FilterError: A term is invalid; `IncompleteFilterError` if more text can make it valid.
     """
     terms = [_term(word, lanes) for word in text.lower().split()]
     return lambda env, severity: all(term(env, severity) for term in terms)
@@ -81,6 +103,8 @@ def _term(word: str, lanes: Sequence[str]) -> EnvPredicate:
     if word.isdecimal():
         number = int(word)
         return lambda env, _: env.env == number
+    if longer := [term for term in _TERMS if term.startswith(word.removesuffix("!"))]:
+        raise IncompleteFilterError(f"'{word}' is incomplete; possible: {', '.join(longer)}")
     return lambda env, _: word in _row_text(env)
 
 
@@ -106,9 +130,11 @@ def _number(name: str, text: str) -> float:
     try:
         if power:
             return float(base) ** float(exponent)
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        number = float(text.removesuffix("%"))
     except (ValueError, OverflowError, ZeroDivisionError):
-        raise FilterError(f"expected a number after '{name}', as in {name}<0.5; got '{text}'") from None
+        error = IncompleteFilterError if not text or text.endswith("^") else FilterError
+        raise error(f"expected a number after '{name}', as in {name}<0.5; got '{text}'") from None
+    return number / 100 if text.endswith("%") or (name in _FRACTIONS and number > 1) else number
 
 
 def _at_stage(value: str, _: Sequence[str]) -> EnvPredicate:
@@ -117,41 +143,47 @@ def _at_stage(value: str, _: Sequence[str]) -> EnvPredicate:
 
 def _of_blueprint(value: str, _: Sequence[str]) -> EnvPredicate:
     if not value:
-        raise FilterError("'blueprint:' needs a name, as in blueprint:norm")
+        raise IncompleteFilterError("'blueprint:' needs a name, as in blueprint:norm")
     return _slots(lambda slot: value in (slot.blueprint or ""), None, [], "blueprint")
 
 
 def _slots(holds: Callable[[SlotReading], bool], value: str | None, known: Sequence[str], what: str) -> EnvPredicate:
     _check(value, known, what)
-    return lambda env, _: env.stepped is not None and any(map(holds, env.stepped.slots))
+    return lambda env, _: env.latest is not None and any(map(holds, env.latest.slots))
 
 
 def _with_op(value: str, _: Sequence[str]) -> EnvPredicate:
     _check(value, list(OPS), "op")
-    return lambda env, _: env.stepped is not None and env.stepped.op == value
+    return lambda env, _: env.latest is not None and env.latest.op == value
 
 
 def _on_device(value: str, lanes: Sequence[str]) -> EnvPredicate:
     if not value or not any(lane.startswith(value) for lane in lanes):
-        raise FilterError(f"unknown device '{value}'; {suggest(value, dict.fromkeys(lanes))}")
+        error = FilterError if value else IncompleteFilterError
+        raise error(f"unknown device '{value}'; {suggest(value, dict.fromkeys(lanes))}")
     exact = value in lanes
     return lambda env, _: env.lane == value if exact else env.lane.startswith(value)
 
 
 _KIND_TERMS = {"stage": _at_stage, "device": _on_device, "blueprint": _of_blueprint, "op": _with_op}
+_TERMS = (*(f"{name}<…" for name in NUMERIC_FIELDS), *(f"{kind}:…" for kind in _KIND_TERMS), "anomaly")
+"""Terms that begin with a keyword."""
 
 
 def _check(value: str | None, known: Sequence[str], what: str) -> None:
     if value is not None and value not in known:
-        raise FilterError(f"unknown {what} '{value}'; {suggest(value, known)}")
+        is_incomplete = any(name.startswith(value) for name in known)
+        raise (IncompleteFilterError if is_incomplete else FilterError)(
+            f"unknown {what} '{value}'; {suggest(value, known)}"
+        )
 
 
 def _row_text(env: EnvState) -> str:
     """Return the texts in the row of an env, in lower case."""
     words = [f"{env.env:02d}", env.lane]
-    if env.stepped is not None:
-        words.append(env.stepped.op)
-        for slot in env.stepped.slots:
+    if env.latest is not None:
+        words.append(env.latest.op)
+        for slot in env.latest.slots:
             words += [slot.stage, slot.blueprint or ""]
     return " ".join(words).lower()
 
@@ -192,8 +224,22 @@ def worst_env(envs: Sequence[EnvState], severities: Mapping[int, str]) -> int | 
     """
 
     def badness(env: EnvState) -> tuple[int, bool, float]:
-        accuracy = env.stepped.accuracy if env.stepped else math.inf
         known = severities.get(env.env)
-        return 0 if known == "error" else 1 if known else 2, not math.isnan(accuracy), accuracy
+        return 0 if known == "error" else 1 if known else 2, *_by_accuracy(env)
 
     return min(envs, key=badness).env if envs else None
+
+
+def find_worst(envs: Sequence[EnvState], previous: Collection[int], count: int) -> frozenset[int]:
+    """Return the envs with the lowest accuracies, `count` at most.
+
+    An env of the `previous` result stays while it is among the worst `2 * count`, so that the result rarely changes.
+    """
+    worst = [env.env for env in nsmallest(2 * count, envs, key=_by_accuracy) if env.latest is not None]
+    return frozenset(sorted(worst, key=lambda env: env not in previous)[:count])
+
+
+def _by_accuracy(env: EnvState) -> tuple[bool, float]:
+    """Sort key: NaN first, then the lowest accuracy; an env without a step last."""
+    accuracy = env.latest.accuracy if env.latest else math.inf
+    return not math.isnan(accuracy), accuracy

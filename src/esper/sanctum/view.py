@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from textual.message import Message
 
 from esper.formatting import format_duration
-from esper.sanctum.bindings import KEYS, KeyBinding
+from esper.sanctum.env_filter import EnvFilter
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import compact_cell
 from esper.sanctum.theme import Palette
@@ -33,13 +32,14 @@ class FrameStats:
         """Time, event number and CPU time at the start of the interval."""
         self._frames = 0
 
-    def record_frame(self, now: float, seq: int, cpu: float) -> None:
+    def record_frame(self, now: float, seq: int, cpu: float, *, shows_age: bool) -> None:
         """Count a frame, and update the text when the interval has ended.
 
         Args:
             now: Monotonic time, seconds.
             seq: Number of the last event.
             cpu: CPU time of the dashboard's thread, seconds.
+            shows_age: True if new events are expected, so that the age of the last one means something.
         """
         if seq != self._seq or self._last_change is None:
             self._seq, self._last_change = seq, now
@@ -51,9 +51,8 @@ class FrameStats:
             start, first, spent = self._interval_start
             rate, cost = (seq - first) / (now - start), (cpu - spent) / self._frames * 1000
             age = format_duration(self.age) if self.age >= 1 else f"{self.age:.1f}s"
-            self.text = (
-                f"data {age} old  {compact_cell(max(rate, 0.0)).text} events/s  {compact_cell(cost, 2).text} ms/frame"
-            )
+            self.text = f"data {age} old  " if shows_age else ""
+            self.text += f"{compact_cell(max(rate, 0.0)).text} events/s  {compact_cell(cost, 2).text} ms/frame"
             self._interval_start, self._frames = (now, seq, cpu), 0
 
 
@@ -64,10 +63,10 @@ class ViewState:
     source: RunSource
     palette: Palette
     selected_env: int = 0
+    env_filter: EnvFilter | None = None
+    """Filter of the env table and the env heat map; None to show all envs."""
     charset: str = "braille"
     """Characters that the terminal can draw, one of `charset.CHARSETS`."""
-    keys: Sequence[KeyBinding] = KEYS
-    """Table of all keys, with the keys of the user."""
     frame_stats: FrameStats = field(default_factory=FrameStats)
     stale: AnomalyFound | None = None
     """Set while the engine has reported nothing for longer than it should."""

@@ -56,6 +56,8 @@ class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
     revision: int = 0
     stepped: ev.EnvStepped | None = None
     """Last step of this episode; None before the first."""
+    previous: ev.EnvStepped | None = None
+    """Last step of the previous episode, until this episode has a step."""
     episode_return: float = 0.0
     accuracy: list[float] = []
     """Validation accuracy of each step of this episode."""
@@ -72,6 +74,11 @@ class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Traces of the steps of this episode."""
     rolled_back: ev.GovernorRolledBack | None = None
     """Rollback that made the env inactive in this round; None while it is active."""
+
+    @property
+    def latest(self) -> ev.EnvStepped | None:
+        """Last step of this episode, or of the previous one until this one has a step."""
+        return self.stepped or self.previous
 
 
 class HeadState(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -187,13 +194,14 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         for env in self.envs:
             env.revision = event.seq
             env.episode_return = 0.0
+            env.previous = env.latest
             env.stepped = env.rolled_back = None
             env.accuracy, env.rewards, env.moves, env.refusals, env.trace = [], [], [], {}, []
 
     def _env_stepped(self, event: ev.EnvStepped) -> None:
         env = self.envs[event.env]
         env.revision = event.seq
-        env.stepped = event
+        env.stepped, env.previous = event, None
         self.working += 1
         self.vitals.fold_step(event)
         env.episode_return += event.reward
@@ -306,7 +314,6 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _episode_ended(self, event: ev.EpisodeEnded) -> None:
         env = self.envs[event.env]
         env.revision = event.seq
-        self.vitals.fold_end(event)
         append_bounded(env.returns, event.episode_return, SERIES_POINTS)
         for reading in env.stepped.slots if env.stepped else ():
             if reading.blueprint is not None:

@@ -16,8 +16,10 @@ from esper.sanctum.widgets.panel import Panel
 from esper.sanctum.widgets.problems import AnomalyStrip, PauseCausePanel
 from esper.sanctum.widgets.scrubber import Timeline
 
-MIN_COLUMNS, MIN_ROWS = 80, 24
-"""Smallest terminal that the layouts support."""
+MIN_COLUMNS, MIN_ROWS = 45, 12
+"""Smallest terminal in which the dashboard shows anything: the overview."""
+FULL_COLUMNS, FULL_ROWS = 80, 24
+"""Smallest terminal that the other screens support."""
 
 
 class RunScreen(Screen[None]):
@@ -37,12 +39,12 @@ class RunScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Yield the header, the status bar, the body, the timeline and the footer."""
-        yield TooSmall()
         yield Header(self.view)
         with Horizontal(id="status-bar"):
             yield Tabs(self.view, self.name)
             yield AnomalyStrip(self.view)
         yield PauseCausePanel(self.view)
+        yield TooSmall()
         with Container(id="body"):
             yield from self.body()
         yield Timeline(self.view)
@@ -66,11 +68,15 @@ class TooSmall(Widget):
     """Message with the required and the current terminal size."""
 
     DEFAULT_CSS = """
-    TooSmall { display: none; width: 100%; height: 100%; content-align: center middle; text-align: center; }
+    TooSmall { display: none; width: 100%; height: 1fr; content-align: center middle; text-align: center; }
     """
 
     def render(self) -> Text:
         """Return the message, in short lines for narrow terminals."""
         width, height = self.screen.size
-        text = f"Sanctum needs {MIN_COLUMNS} × {MIN_ROWS},\nthis terminal is {width} × {height}.\nMake it larger."
+        size, advice = f"this terminal is {width} × {height}.", "Make it larger"
+        if width < MIN_COLUMNS or height < MIN_ROWS:
+            text = f"Sanctum needs {MIN_COLUMNS} × {MIN_ROWS},\n{size}\n{advice}."
+        else:
+            text = f"This screen needs {FULL_COLUMNS} × {FULL_ROWS},\n{size}\n{advice}, or press 1 for the overview."
         return Text(text, justify="center")

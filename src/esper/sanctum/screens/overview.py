@@ -9,16 +9,17 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
+from textual.containers import Container, Vertical
 from textual.geometry import Size
 
 from esper.formatting import format_time_of_day, strip_control
-from esper.health.rules import is_nearly_full
-from esper.health.thresholds import Thresholds
+from esper.health.rules import MAX_MEMORY_FRACTION
 from esper.sanctum.bindings import KeyCategory, bindings
-from esper.sanctum.env_filter import FilterError
+from esper.sanctum.env_filter import EnvFilter, FilterError, IncompleteFilterError, parse_filter
 from esper.sanctum.screens.base import RunScreen
+from esper.sanctum.screens.overview_rows import StackedRows, divide_left_column, divide_stack
 from esper.sanctum.symbols import SEVERITIES, Cell, compact_cell, number_cell, percent_cell, wrap_cells
+from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.accuracy import PopulationAccuracy
 from esper.sanctum.widgets.env_map import EnvMap
 from esper.sanctum.widgets.env_table import EnvTable, FilterBox
@@ -28,6 +29,10 @@ from esper.telemetry.events import DeviceSampled
 from esper.telemetry.health_stats import memory_name
 from esper.telemetry.log_lines import LogLine
 
+MAP_ENVS = 128
+"""Number of envs from which the heat map is shown first."""
+_MAX_BARE_LOG_ROWS = 3
+"""Height up to which all rows of the log are for its lines, none for its title."""
 _WIDE_MEMORY_COLS = 52
 """Minimum width of the device panel for long labels and aligned sizes of a memory."""
 _LOG_TEXT_COLUMN = 12
@@ -37,24 +42,86 @@ _NARROW_LOG_COLS, _NARROW_LOG_INDENT = 50, 3
 _WRAP_CACHE_LINES = 512
 
 
+class OverviewPanels(Container):
+    """All panels of the overview: in two columns, or below each other where `sanctum.tcss` says so.
+
+    Args:
+        view: State that all panels share.
+    """
+
+    def __init__(self, view: ViewState) -> None:
+        super().__init__()
+        self._view = view
+        self._divided: Hashable = None
+        """Everything that the heights of the panels depend on, as last set."""
+
+    def on_resize(self) -> None:
+        """Divide the new height."""
+        self.divide_rows()
+
+    def divide_rows(self) -> None:
+        """Set the heights of the panels, if anything that they depend on has changed."""
+        heads, devices = self.query_one(HeadList).preferred_height(), self.query_one(DeviceList).preferred_height()
+        table, filter_box = self.query_one(EnvTable), self.query_one(FilterBox)
+        key = (self.size, len(self._view.source.state.envs), table.display, filter_box.display, heads, devices)
+        if key == self._divided or not self.size:
+            return
+        self._divided = key
+        stacked = self.styles.layout is not None and self.styles.layout.name == "vertical"
+        frame = 0 if stacked else 2
+        width = self.size.width if stacked else self.query_one("#left").size.width - frame
+        limit = self.size.height - frame
+        envs = table.wanted_height(limit) if table.display else self.query_one(EnvMap).wanted_height(width, limit)
+        envs += frame + filter_box.display
+        if stacked:
+            low, slim = self.screen.has_class("-low"), self.screen.has_class("-slim")
+            self._stack(divide_stack(self.size.height, envs, heads, devices, short=low, slim=slim))
+        else:
+            self._set_height(PopulationAccuracy, divide_left_column(self.size.height, envs))
+            for panel in self.query("#right > *"):
+                panel.display, panel.styles.height = True, None
+            right = self.query_one("#right")
+            right.styles.height, right.display = None, True
+
+    def _stack(self, rows: StackedRows) -> None:
+        self._set_height(PopulationAccuracy, rows.chart, titled=True)
+        self._set_height(HeadList, rows.heads, titled=rows.heads > 1)
+        self._set_height(DeviceList, rows.devices, titled=rows.devices > 1)
+        self._set_height(LogPreview, rows.log, titled=rows.log > _MAX_BARE_LOG_ROWS)
+        right = self.query_one("#right")
+        height = rows.heads + rows.devices + rows.log
+        right.styles.height, right.display = height, height > 0
+
+    def _set_height(self, panel: type[Panel], height: int, *, titled: bool = False) -> None:
+        widget = self.query_one(panel)
+        widget.display, widget.styles.height = height > 0, height
+        widget.set_class(titled, "-titled")
+
+
 class OverviewScreen(RunScreen):
-    """Envs and their accuracy on the left; policy heads, devices and log on the right."""
+    """Envs and their accuracy, policy heads, devices and log."""
 
     AUTO_FOCUS = "EnvTable"
     CATEGORIES = (KeyCategory.ROWS, KeyCategory.TABLE, KeyCategory.OVERVIEW)
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.OVERVIEW)]
 
+    def __init__(self, view: ViewState, name: str | None = None) -> None:
+        super().__init__(view, name)
+        self._view_chosen = False
+        """True once the table or the map was chosen, by the number of envs or by the user."""
+
     def body(self) -> ComposeResult:
-        """Yield two columns of panels; sanctum.tcss stacks them on a narrow terminal."""
-        with Vertical(id="left"):
-            yield EnvTable(self.view)
-            yield EnvMap(self.view)
-            yield FilterBox()
-            yield PopulationAccuracy(self.view)
-        with Vertical(id="right"):
-            yield HeadList(self.view)
-            yield DeviceList(self.view)
-            yield LogPreview(self.view)
+        """Yield two columns of panels."""
+        with OverviewPanels(self.view):
+            with Vertical(id="left"):
+                yield EnvTable(self.view)
+                yield EnvMap(self.view)
+                yield FilterBox()
+                yield PopulationAccuracy(self.view)
+            with Vertical(id="right"):
+                yield HeadList(self.view)
+                yield DeviceList(self.view)
+                yield LogPreview(self.view)
 
     def on_mount(self) -> None:
         """Show the env table, not the heat map."""
@@ -62,53 +129,68 @@ class OverviewScreen(RunScreen):
 
     def action_map(self) -> None:
         """Switch between the env table and the env heat map."""
+        self._view_chosen = True
         table, heat_map = self.query_one(EnvTable), self.query_one(EnvMap)
+        focused = table.has_focus or heat_map.has_focus
         table.display, heat_map.display = heat_map.display, table.display
-        self.query_one(FilterBox).display = table.display and bool(table.filter)
-        self._focus_envs()
+        if focused or self.focused is None:
+            self._focus_envs()
+        self.update()
 
     def _focus_envs(self) -> None:
         table, heat_map = self.query_one(EnvTable), self.query_one(EnvMap)
         (table if table.display else heat_map).focus()
 
     def action_filter(self) -> None:
-        """Open the filter box of the env table."""
-        if not self.query_one(EnvTable).display:
-            self.action_map()
+        """Open the filter box."""
         self.query_one(FilterBox).open()
+        self._preview("")
+        self.update()
 
     def action_clear(self) -> None:
-        """Remove the filter of the env table."""
-        if self.query_one(EnvTable).filter:
+        """Remove the filter."""
+        if self.view.env_filter:
             self.query_one(FilterBox).clear()
 
     def on_filter_box_typed(self, event: FilterBox.Typed) -> None:
-        """Apply the filter while the user types it."""
-        self._filter(event.text)
+        """Show how many envs would match; the last confirmed filter remains."""
+        self._preview(event.text)
 
     def on_filter_box_closed(self, event: FilterBox.Closed) -> None:
-        """Apply the final filter, and focus the env table or heat map."""
-        self._filter(event.text)
+        """Apply the confirmed filter, and focus the env table or heat map."""
+        self.view.env_filter = self._parse(event.text) if event.text.strip() else None
         self._focus_envs()
+        self.update()
 
     def update(self) -> None:
-        """Update all panels, and the count of matching envs, which can change with each step."""
+        """Update all panels, their heights, and the count of matching envs, which can change with each step."""
+        num_envs = len(self.view.source.state.envs)
+        if num_envs and not self._view_chosen:
+            self._view_chosen = True
+            if num_envs >= MAP_ENVS:
+                self.action_map()
+        self.query_one(OverviewPanels).divide_rows()
         super().update()
-        if self.query_one(EnvTable).filter and not self.query_one(FilterBox).typing:
-            self._show_match_count()
+        box = self.query_one(FilterBox)
+        if self.view.env_filter and not box.typing:
+            box.set_message(self._count_matching(self.view.env_filter))
 
-    def _filter(self, text: str) -> None:
+    def _parse(self, text: str) -> EnvFilter:
+        started = self.view.source.state.started
+        return EnvFilter(text, parse_filter(text, started.lanes if started else []))
+
+    def _preview(self, text: str) -> None:
+        box = self.query_one(FilterBox)
         try:
-            self.query_one(EnvTable).set_filter(text)
+            message = f"{self._count_matching(self._parse(text))}; Enter applies" if text.strip() else ""
         except FilterError as error:
-            self.query_one(FilterBox).set_message(str(error), invalid=True)
+            box.set_message(str(error), accepted=False, invalid=not isinstance(error, IncompleteFilterError))
         else:
-            self._show_match_count()
+            box.set_message(message)
 
-    def _show_match_count(self) -> None:
-        table = self.query_one(EnvTable)
-        total = len(self.view.source.state.envs)
-        self.query_one(FilterBox).set_message(f"{table.num_matching} of {total}" if table.filter else "")
+    def _count_matching(self, env_filter: EnvFilter) -> str:
+        state = self.view.source.state
+        return f"{len(env_filter.matching(state))} of {len(state.envs)}"
 
 
 class DeviceList(Panel):
@@ -116,7 +198,7 @@ class DeviceList(Panel):
 
     METRICS = ("busy", "memory")
 
-    PANEL_TITLE = "devices ─ lanes busy, memory"
+    PANEL_TITLE = "devices ─ busy, memory GiB"
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with every device sample."""
@@ -132,7 +214,7 @@ class DeviceList(Panel):
         if not self.state.devices:
             return [self.line().append(" no device sample yet", "dim")] if self.state.started else []
         if size.height == 1:
-            return [self._compact()]
+            return [self._compact(size.width)]
         width = size.width
         name_width = max(6, *(len(strip_control(name)) for name in self.state.devices)) + 1
         memories = self._memories()
@@ -163,29 +245,36 @@ class DeviceList(Panel):
         cpu, wide = _is_cpu(sample.device), width >= _WIDE_MEMORY_COLS
         labels = ("process", "machine") if cpu else ("allocated", "reserved")
         if not wide:
-            labels = ("rss", "used") if cpu else ("alloc", "res")
+            labels = ("run", "machine") if cpu else ("live", "reserved")
         line = self.line().append(" ")
         for label, size in zip(labels, (sample.allocated, sample.used if cpu else sample.reserved), strict=True):
-            line.append(f"{label} ", "dim").append_cell(_gib(size, wide=wide), self._role(sample)).append(
+            line.append(f"{label} ", "dim").append_cell(_gib(size, wide=wide), _role(sample)).append(
                 "  " if wide else " "
             )
-        return line.append("of ", "dim").append_cell(_gib(sample.total, wide=wide)).append(" GiB", "dim")
+        line.append("of ", "dim").append_cell(_gib(sample.total, wide=wide))
+        return line.append(" GiB" if wide else "", "dim")  # without room, the unit stands in the title only
 
-    def _role(self, sample: DeviceSampled) -> str:
-        """Return the role of a size in the memory that was sampled."""
-        fraction = sample.used / sample.total if sample.used is not None and sample.total else math.nan
-        limits = Thresholds.from_recording(self.state.started).limits
-        return "warning" if is_nearly_full(fraction, limits) else "normal"
-
-    def _compact(self) -> Line:
-        line = self.line().append(" ")
+    def _compact(self, width: int) -> Line:
+        """Draw all lanes and memories that fit on one line."""
+        cells = [self.line().append(" lanes busy", "head")]
         for name, sample in self.state.devices.items():
-            line.append(f"{strip_control(name)} ", "dim").append_cell(percent_cell(sample.busy)).append(" %  ", "dim")
+            cells.append(
+                self.line().append(f"  {strip_control(name)} ", "dim").append_cell(compact_cell(_percent(sample.busy)))
+            )
+            cells[-1].append(" %", "dim")
         for sample in self._memories().values():
             held = sample.allocated if _is_cpu(sample.device) else sample.reserved
-            line.append_cell(_gib(held, wide=False), self._role(sample)).append(" of ", "dim")
-            line.append_cell(_gib(sample.total, wide=False)).append(" GiB  ", "dim")
+            cells.append(self.line().append("  memory ", "dim").append_cell(_gib(held, wide=False), _role(sample)))
+            cells[-1].append(" of ", "dim").append_cell(_gib(sample.total, wide=False)).append(" GiB", "dim")
+        line = self.line()
+        for cell in cells:
+            if line.width + cell.width <= width:
+                line.extend(cell)
         return line
+
+
+def _percent(fraction: float | None) -> float | None:
+    return None if fraction is None else fraction * 100
 
 
 def _is_cpu(name: str) -> bool:
@@ -196,6 +285,11 @@ def _gib(size: int | None, *, wide: bool) -> Cell:
     """Format bytes in GiB: aligned at the decimal point if `wide`, else without padding."""
     value = None if size is None else size / 2**30
     return number_cell(value, 4, 2) if wide else compact_cell(value, 3 if value is None or value >= 1 else 2)
+
+
+def _role(sample: DeviceSampled) -> str:
+    fraction = sample.used / sample.total if sample.used is not None and sample.total else math.nan
+    return "warning" if fraction >= MAX_MEMORY_FRACTION else "normal"
 
 
 class LogPreview(Panel):

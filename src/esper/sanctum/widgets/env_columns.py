@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import median, median_high, median_low
 
@@ -38,8 +38,12 @@ PIN_GLYPH = "•"
 """Marks an env that is pinned to the top."""
 INACTIVE_LABEL = f"{MARK_SYMBOLS[MarkKind.ROLLBACK][0].glyph} out"
 """Shown in place of the reward of an inactive env."""
-AGGREGATES: dict[str, Callable[[list[float]], float]] = {"med": median, "min": min, "max": max}
+WORST_GLYPH = "▼"
+"""Marks an env that is at the top because its accuracy is among the lowest."""
+AGGREGATES: dict[str, Callable[[list[float]], float]] = {"median": median, "min": min, "max": max}
 """Functions of the summary rows below the envs, the most important first. Keyed by row label."""
+_LONG_LABEL_COLS = 7
+"""Width of the first column from which "median" and an accuracy of 100 % fit side by side."""
 _LAYOUTS = ((10, 6, 2), (10, 0, 2), (10, 0, 1), (6, 0, 1), (0, 0, 2), (0, 0, 1))
 """Widths of a blueprint's name, of the bar of alpha, and of the gap between columns; widest layout first."""
 _MIN_SPARKLINE_COLS, _MAX_SPARKLINE_COLS = 4, 26
@@ -53,15 +57,21 @@ class Layout:
 
     digits: int
     """Width of the env index."""
-    sparkline: int
+    label: int
+    """Width of the first column: cursor, env index and anomaly."""
+    sparkline: int = 0
     """Width of the accuracy sparkline; 0 if it does not fit."""
-    blueprint: int
+    blueprint: int = 0
     """Width of a blueprint's name; 0 if it does not fit."""
-    alpha_bar: int
+    alpha_bar: int = 0
     """Width of the bar of alpha; 0 if it does not fit."""
-    gap: int
+    gap: int = 1
     """Space between columns."""
-    lane: int
+    grad_norm: int = 6
+    """Width of the gradient norm; 0 if it does not fit."""
+    loss_scale: int = 5
+    """Width of the loss scale; 0 if it does not fit."""
+    lane: int = 0
     """Width of the lane's name; 0 if it does not fit."""
 
     @property
@@ -78,27 +88,36 @@ class Layout:
 
 
 def choose_layout(width: int, started: RunStarted) -> Layout:
-    """Return the widest layout that fits into `width` columns."""
+    """Return the widest layout that fits into `width` columns; the narrowest one if none fits."""
     digits = max(len(str(len(started.lanes) - 1)), 2)
+    narrowest = Layout(digits, digits + 2)
     lane = max(max(map(len, started.lanes), default=0), 3)
-    for blueprint, alpha_bar, gap in _LAYOUTS:
-        layout = Layout(digits, 0, blueprint, alpha_bar, gap, lane)
-        spare = width - _width_without_sparkline(layout, len(started.slots))
-        if spare >= _MIN_SPARKLINE_COLS:
-            return Layout(digits, min(spare, _MAX_SPARKLINE_COLS), blueprint, alpha_bar, gap, lane)
-    spare = width - _width_without_sparkline(Layout(digits, 0, 0, 0, 1, 0), len(started.slots))
-    return Layout(digits, max(min(spare, _MAX_SPARKLINE_COLS), 0), 0, 0, 1, 0)
+    layouts = [
+        *(replace(narrowest, blueprint=name, alpha_bar=bar, gap=gap, lane=lane) for name, bar, gap in _LAYOUTS),
+        narrowest,
+        replace(narrowest, loss_scale=0),
+        replace(narrowest, loss_scale=0, grad_norm=0),
+    ]
+    num_slots = len(started.slots)
+    layout = next(
+        (layout for layout in layouts if width - _fixed_width(layout, num_slots) >= _MIN_SPARKLINE_COLS), layouts[-1]
+    )
+    long_label = replace(layout, label=max(layout.label, _LONG_LABEL_COLS))
+    if width - _fixed_width(long_label, num_slots) >= _MIN_SPARKLINE_COLS:
+        layout = long_label
+    return replace(layout, sparkline=min(max(width - _fixed_width(layout, num_slots), 0), _MAX_SPARKLINE_COLS))
 
 
-def _width_without_sparkline(layout: Layout, slots: int) -> int:
-    fixed = 1 + layout.digits + 1 + 5 + 6 + 6 + 5
-    num_gaps = 5 + slots + (layout.lane > 0)
-    return fixed + slots * layout.slot + layout.lane + num_gaps * layout.gap
+def _fixed_width(layout: Layout, slots: int) -> int:
+    """Return the width of a row without the sparkline, including a gap after each column but the first."""
+    further = [layout.grad_norm, layout.loss_scale, layout.lane]
+    num_gaps = 3 + slots + sum(width > 0 for width in further)
+    return layout.label + 5 + 6 + slots * layout.slot + sum(further) + num_gaps * layout.gap
 
 
 def sortable_columns(slots: Sequence[str]) -> list[str]:
     """Return the names of the sortable columns, from left to right."""
-    return ["env", "acc", "reward", *slots, "|g|", "scale", "lane"]
+    return ["env", "accuracy", "reward", *slots, "gradient norm", "loss scale", "lane"]
 
 
 def header_row(
@@ -109,18 +128,29 @@ def header_row(
     Returns:
         The line, and for each column its range of terminal columns and its name.
     """
-    widths = [2 + layout.digits, 5 + layout.gap + layout.sparkline, 6, *(layout.slot for _ in slots), 6, 5]
-    labels = ["env".rjust(1 + layout.digits), "acc %", "reward", *map(strip_control, slots), "  |g|", "scale"]
-    if layout.lane:
-        widths.append(layout.lane)
-        labels.append("lane")
+    widths = [layout.label, 5 + layout.gap + layout.sparkline, 6, *(layout.slot for _ in slots)]
+    widths += [layout.grad_norm, layout.loss_scale, layout.lane]
+    accuracy = "accuracy %"
+    if len(accuracy) + (sort_column == "accuracy") >= widths[1] + layout.gap:
+        accuracy = "acc %"
+    labels = ["env".rjust(1 + layout.digits), accuracy, "reward", *map(strip_control, slots), "  |g|", "scale", "lane"]
     line = Line(palette)
     ranges: list[tuple[range, str]] = []
-    for name, label, width in zip(sortable_columns(slots), labels, widths, strict=False):
-        start, gap = line.width, 0 if name == "env" else layout.gap
+    start = 0
+    for name, label, width in zip(sortable_columns(slots), labels, widths, strict=True):
+        if not width:
+            continue
         text = label + arrow if name == sort_column else label
-        line.append_fitted(text, width + gap, "key" if name == sort_column else "head")
-        ranges.append((range(start, line.width), name))
+        end, gap = start + width, 0 if name == "env" else layout.gap
+        long_start = end - len(name) - (name == sort_column)
+        if name == "gradient norm" and long_start > line.width:  # beside the short name of a slot
+            start, text = long_start, text.replace(label, name)
+            ranges[-1] = range(ranges[-1][0].start, start), ranges[-1][1]
+        line.pad_to(start).append_fitted(
+            text, min(len(text), end + gap - start), "key" if name == sort_column else "head"
+        )
+        ranges.append((range(start, end + gap), name))
+        start = end + gap
     return line, ranges
 
 
@@ -129,16 +159,16 @@ def sort_value(column: str, started: RunStarted) -> Callable[[EnvState], float |
     lanes = list(dict.fromkeys(started.lanes))
     known: dict[str, Callable[[EnvState], float | None]] = {
         "env": NUMERIC_FIELDS["env"],
-        "acc": NUMERIC_FIELDS["acc"],
+        "accuracy": NUMERIC_FIELDS["acc"],
         "reward": NUMERIC_FIELDS["reward"],
-        "|g|": NUMERIC_FIELDS["grad"],
-        "scale": NUMERIC_FIELDS["scale"],
+        "gradient norm": NUMERIC_FIELDS["grad"],
+        "loss scale": NUMERIC_FIELDS["scale"],
         "lane": lambda env: lanes.index(env.lane),
     }
     if column in known:
         return known[column]
     slot = started.slots.index(column)
-    return lambda env: _slot_sort_value(env.stepped.slots[slot]) if env.stepped else None
+    return lambda env: _slot_sort_value(env.latest.slots[slot]) if env.latest else None
 
 
 def _slot_sort_value(reading: SlotReading) -> float:
@@ -153,9 +183,9 @@ def draw_row(
     *,
     severity: str | None,
     selected: bool,
-    pinned: bool,
+    mark: str,
 ) -> Line:
-    """Draw the row of an env.
+    """Draw the row of an env. The values of its previous episode are dimmed.
 
     Args:
         palette: Styles of the theme.
@@ -164,30 +194,38 @@ def draw_row(
         env: The env.
         severity: Severity of its worst active anomaly; None if it has none.
         selected: True if the cursor is on this row.
-        pinned: True if the env is pinned to the top.
+        mark: Reason for which the row is at the top: `PIN_GLYPH` or `WORST_GLYPH`; a space for none.
     """
-    gap = " " * layout.gap
-    step = env.stepped
-    line = Line(palette, selected=selected).append("▸" if selected else PIN_GLYPH if pinned else " ", "key")
-    line.append(f"{env.env:02d}".rjust(layout.digits), "key" if pinned else "bright" if selected else "dim")
-    line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal")
-    line.append_cell(percent_cell(step.accuracy if step else None), "bright" if selected else None).append(gap)
+    line = Line(palette, selected=selected).append("▸" if selected else mark, "key" if mark != WORST_GLYPH else "dim")
+    index_role = "key" if mark == PIN_GLYPH else "bright" if selected else "dim"
+    line.append(f"{env.env:02d}".rjust(layout.digits), index_role)
+    line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(layout.label)
+    values = _draw_values(layout, started, env, "bright" if selected else None)
+    return line.extend(values if env.stepped else values.in_role("dim"))
+
+
+def _draw_values(layout: Layout, started: RunStarted, env: EnvState, accuracy_role: str | None) -> StyledText:
+    """Draw the columns of a row after the first."""
+    gap, step = " " * layout.gap, env.latest
+    line = StyledText().append_cell(percent_cell(step.accuracy if step else None), accuracy_role).append(gap)
     samples = sample_to_width(env.accuracy, min(started.steps, SERIES_POINTS), layout.sparkline)
     line.append(sparkline(samples, 0.0, 1.0), "spark").append(gap)
     reward = number_cell(step.reward if step else None, 2, 3, signed=True, fixed=True)
     if env.rolled_back:
-        line.append(INACTIVE_LABEL.rjust(len(reward.text)), "error").append(gap)
+        line.append(INACTIVE_LABEL.rjust(len(reward.text)), "error")
     else:
-        line.append_cell(reward).append(gap)
+        line.append_cell(reward)
     for index in range(len(started.slots)):
+        line.append(gap)
         if step is None:
             line.append("–".ljust(layout.slot), "absent")
         else:
             slot = step.slots[index]
             line.extend(slot_cell(layout, slot.stage, slot.blueprint, slot.alpha))
-        line.append(gap)
-    line.append_cell(number_cell(step.grad_norm if step else None, 3, 2), "dim").append(gap)
-    line.append_cell(scale_cell(step.loss_scale if step else None), "dim")
+    if layout.grad_norm:
+        line.append(gap).append_cell(number_cell(step.grad_norm if step else None, 3, 2), "dim")
+    if layout.loss_scale:
+        line.append(gap).append_cell(scale_cell(step.loss_scale if step else None), "dim")
     return line.append(gap).append_fitted(strip_control(env.lane), layout.lane, "dim") if layout.lane else line
 
 
@@ -214,7 +252,8 @@ def aggregate_rows(
 ) -> list[Line]:
     """Draw summary rows: median, minimum or maximum over the envs of each number, ignoring non-finite values.
 
-    The row of medians also shows how many envs have a slot in each stage.
+    The row of medians also shows how many envs have a slot in each stage. Until an env has stepped in this round, the
+    rows are about the last step of the previous one.
 
     Args:
         palette: Styles of the theme.
@@ -223,7 +262,7 @@ def aggregate_rows(
         envs: The envs of the table.
         names: Keys of `AGGREGATES`, one per row.
     """
-    steps = [env.stepped for env in envs if env.stepped is not None]
+    steps = [env.stepped for env in envs if env.stepped] or [env.previous for env in envs if env.previous]
     columns = (
         _finite([step.accuracy for step in steps]),
         _finite([step.reward for step in steps]),
@@ -249,20 +288,22 @@ def _draw_aggregate(
     gap = " " * layout.gap
     *measured, scales = columns
     accuracy, reward, grad_norm = (AGGREGATES[name](values) if values else None for values in measured)
-    aggregate_scales = median_scale if name == "med" else AGGREGATES[name]
+    aggregate_scales = median_scale if name == "median" else AGGREGATES[name]
     scale = aggregate_scales(scales) if scales else None
-    line = Line(palette).append_fitted(name.rjust(1 + layout.digits), 2 + layout.digits, "head")
-    role = "bright" if name == "med" else "dim"
+    label = name if len(name) < layout.label else name[:3]
+    line = Line(palette).append_fitted(label, layout.label, "head")
+    role = "bright" if name == "median" else "dim"
     line.append_cell(percent_cell(accuracy), role).append(gap)
     line.append(" " * layout.sparkline).append(gap)
     line.append_cell(number_cell(reward, 2, 3, signed=True, fixed=True), role).append(gap)
     for counts in stages:
         end = line.width + layout.slot
-        if name == "med":
+        if name == "median":
             _append_stage_counts(line, counts, end)
         line.pad_to(end + layout.gap)
-    line.append_cell(number_cell(grad_norm, 3, 2), "dim").append(gap)
-    return line.append_cell(scale_cell(scale), "dim")
+    if layout.grad_norm:
+        line.append_cell(number_cell(grad_norm, 3, 2), "dim").append(gap)
+    return line.append_cell(scale_cell(scale), "dim") if layout.loss_scale else line
 
 
 def _append_stage_counts(line: Line, counts: Counter[str], end: int) -> None:

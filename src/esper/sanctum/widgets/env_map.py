@@ -104,7 +104,9 @@ def compute_standings(envs: Sequence[EnvState], metric: Metric) -> list[EnvStand
 class EnvMap(Panel, can_focus=True):
     """Grid of cells: env index, one glyph per slot's stage, a mark for outliers and anomalies.
 
-    The colour of a cell is the env's rank in the selected metric. The values are shown below the cells if they fit.
+    The colour of a cell is the env's rank in the selected metric. The values are shown below the cells if they fit. If
+    the cells do not fit, a cell is one glyph, and the index of the first env stands before each row. Envs that do not
+    pass the filter are dimmed.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.MAP)]
@@ -116,18 +118,23 @@ class EnvMap(Panel, can_focus=True):
         self._num_columns = 1
         """Cells per row."""
         self._cell_width = 1
+        self._label_width = 0
+        """Columns before the first cell of a row."""
         self._row_height = 1
         """Lines per row of cells: 1, or 3 with values and an empty line."""
         self._top = 0
         """First visible row of cells."""
 
     def cache_key(self) -> Hashable:
-        """Return the event number, the selected env and the metric."""
-        return self.state.seq, self.view.selected_env, self._metric_index
+        """Return the event number, the selected env, the filter and the metric."""
+        return self.state.seq, self.view.selected_env, self.view.env_filter, self._metric_index
 
-    def preferred_height(self) -> int:
-        """Return a height similar to that of the env table, which the map replaces."""
-        return len(self.state.envs) + 3
+    def wanted_height(self, width: int, limit: int) -> int:
+        """Return the height of all cells and of the legend, at most `limit`, in a panel of `width` columns."""
+        if self.state.started is None:
+            return limit
+        self._choose_grid(width, limit - 2)
+        return min(-(-len(self.state.envs) // self._num_columns) * self._row_height + 2, limit)
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the visible cells, and a line about the selected env and the colours."""
@@ -136,48 +143,93 @@ class EnvMap(Panel, can_focus=True):
             return []
         metric = METRICS[self._metric_index]
         standings = compute_standings(envs, metric)
-        digits = max(len(str(len(envs) - 1)), 2)
-        num_glyphs = len(started.slots) if len(started.slots) <= _MAX_STAGE_GLYPHS else 1
-        self._cell_width = digits + num_glyphs + 4
-        self._num_columns = max(size.width // self._cell_width, 1)
-        rows = -(-len(envs) // self._num_columns)
         room = max(size.height - 2, 1)
-        self._row_height = 3 if 3 * rows <= room else 1
+        is_dense = self._choose_grid(size.width, room)
+        digits, num_glyphs = self._cell_parts()
+        rows = -(-len(envs) // self._num_columns)
         room //= self._row_height
         selected_row = self.view.selected_env // self._num_columns
         self._top = min(max(self._top, selected_row - room + 1), selected_row, max(rows - room, 0))
-        self.panel_title = (
-            f"env heat map ─ percentile of {metric.name}, {'low' if metric.low_is_bad else 'high'} is bad"
-        )
-        num_outliers = sum(standing.is_outlier for standing in standings)
-        self.panel_subtitle = f"{pluralise(num_outliers, 'outlier')} of {len(envs)}"
+        self._write_titles(standings, metric)
         severities = worst_severity_by_env(self.state)
+        shown = self.view.env_filter.matching(self.state) if self.view.env_filter else range(len(envs))
         lines: list[Line] = []
         for row in range(self._top, min(self._top + room, rows)):
-            line = self.line()
-            for env in envs[row * self._num_columns : (row + 1) * self._num_columns]:
-                line.extend(self._draw_cell(env, standings[env.env], digits, num_glyphs, severities.get(env.env)))
+            line, first = self.line(), row * self._num_columns
+            if is_dense:
+                line.append(f"{first:0{digits}d}", "dim").pad_to(self._label_width)
+            for env in envs[first : first + self._num_columns]:
+                standing, severity = standings[env.env], severities.get(env.env)
+                role = standing.role if env.env in shown else "absent"
+                if is_dense:
+                    line.extend(self._draw_glyph(env, standing, severity, role))
+                else:
+                    line.extend(self._draw_cell(env, standing, digits, num_glyphs, severity, role))
             lines.append(line)
             if self._row_height > 1:
                 lines += [self._draw_values(row, metric, digits), self.line()]
         lines += [self.line()] * (size.height - 1 - len(lines))
         return [*lines, self._draw_legend(standings, metric)]
 
+    def _cell_parts(self) -> tuple[int, int]:
+        """Return the number of digits and of stage glyphs of a cell."""
+        assert self.state.started is not None
+        num_slots = len(self.state.started.slots)
+        return max(len(str(len(self.state.envs) - 1)), 2), num_slots if num_slots <= _MAX_STAGE_GLYPHS else 1
+
+    def _choose_grid(self, width: int, room: int) -> bool:
+        """Choose the size of the cells so that they fit into `room` rows if possible.
+
+        Returns:
+            True if a cell is only one glyph.
+        """
+        count, (digits, num_glyphs) = len(self.state.envs), self._cell_parts()
+        self._cell_width, self._label_width = digits + num_glyphs + 4, 0
+        self._num_columns = max(width // self._cell_width, 1)
+        rows = -(-count // self._num_columns)
+        self._row_height = 3 if 3 * rows <= room else 1
+        if rows <= room:
+            return False
+        self._label_width = digits + 2
+        for self._cell_width in (2, 1):
+            columns = max((width - self._label_width) // self._cell_width, 1)
+            self._num_columns = columns // 10 * 10 or columns  # multiples of ten make the labels round
+            if count <= self._num_columns * room:
+                break
+        return True
+
+    def _write_titles(self, standings: Sequence[EnvStanding], metric: Metric) -> None:
+        self.panel_title = (
+            f"env heat map ─ percentile of {metric.name}, {'low' if metric.low_is_bad else 'high'} is bad"
+        )
+        if self.view.env_filter:
+            self.panel_title += f" ─ filter {self.view.env_filter.text}"
+        num_outliers = sum(standing.is_outlier for standing in standings)
+        self.panel_subtitle = f"{pluralise(num_outliers, 'outlier')} of {len(standings)}"
+
     def _draw_cell(
-        self, env: EnvState, standing: EnvStanding, digits: int, num_glyphs: int, severity: str | None
+        self, env: EnvState, standing: EnvStanding, digits: int, num_glyphs: int, severity: str | None, role: str
     ) -> Line:
         selected = env.env == self.view.selected_env
         line = Line(self.view.palette, selected=selected).append("▸" if selected else " ", "key")
-        line.append(f"{env.env:0{digits}d}", standing.role).append(" ")
-        stages = [slot.stage for slot in env.stepped.slots] if env.stepped else []
+        line.append(f"{env.env:0{digits}d}", role).append(" ")
+        stages = [slot.stage for slot in env.latest.slots] if env.latest else []
         if num_glyphs < len(stages):
             stages = [min(stages, key=STAGES_BY_PRIORITY.index)]
-        line.append("".join(STAGES[stage].glyph for stage in stages).ljust(num_glyphs), standing.role)
-        if standing.is_outlier:
-            line.append(OUTLIER_GLYPH, "outlier")
-        else:
-            line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal")
-        return line.append(" ")
+        line.append("".join(STAGES[stage].glyph for stage in stages).ljust(num_glyphs), role)
+        return line.append(*_mark(standing, severity) or (" ", "normal")).append(" ")
+
+    def _draw_glyph(self, env: EnvState, standing: EnvStanding, severity: str | None, role: str) -> Line:
+        """Draw a cell of one glyph: the mark, or the most advanced stage."""
+        line, selected = self.line(), env.env == self.view.selected_env
+        if selected or self._cell_width > 1:
+            line.append("▸" if selected else " ", "key")
+        if selected and self._cell_width == 1:
+            return line
+        stages = [slot.stage for slot in env.latest.slots] if env.latest else []
+        stage = STAGES[min(stages, key=STAGES_BY_PRIORITY.index)].glyph if stages else "–"
+        mark = _mark(standing, severity) if role != "absent" else None
+        return line.append(*mark or (stage, role))
 
     def _draw_values(self, row: int, metric: Metric, digits: int) -> Line:
         """Draw the values below a row of cells."""
@@ -191,20 +243,19 @@ class EnvMap(Panel, can_focus=True):
         env = self.state.envs[self.view.selected_env]
         standing = standings[env.env]
         value = metric.format(metric.value(env))
-        line = (
-            self.line()
-            .append(f" env {env.env:02d} ", "dim")
-            .append(f"{metric.name} ", "dim")
-            .append_cell(value, "bright")
-        )
-        if standing.rank is not None:
-            line.append(f"  rank {standing.rank + 1} of {standing.num_finite}, 1 is worst", "dim")
+        line = self.line().append(f" env {env.env:02d} {metric.name} ", "dim").append_cell(value, "bright")
         if standing.is_outlier:
             line.append(f"  {OUTLIER_GLYPH} outlier", "warning")
-        line.pad_to(max(self.size.width - 24, line.width + 2)).append("worst ", "dim")
+        scale = self.line().append("worst ", "dim")
         for rank in range(5):
-            line.append("██", f"rank{rank}")
-        return line.append(" best", "dim")
+            scale.append("██", f"rank{rank}")
+        scale.append(" best", "dim")
+        rank = "" if standing.rank is None else f"  rank {standing.rank + 1} of {standing.num_finite}, 1 is worst"
+        room = self.size.width - line.width - scale.width - 3
+        if room >= 0:
+            line.append(rank if len(rank) <= room else "", "dim")
+            line.pad_to(self.size.width - scale.width - 1).extend(scale)
+        return line
 
     def action_move_selection(self, columns: int, rows: int) -> None:
         """Move the cursor over the map."""
@@ -221,11 +272,21 @@ class EnvMap(Panel, can_focus=True):
     def on_click(self, event: Click) -> None:
         """Select the clicked env; open it on a double click."""
         offset = event.get_content_offset(self)
-        if offset is None or not offset.y < self.size.height - 1 or offset.x >= self._num_columns * self._cell_width:
+        if offset is None or not offset.y < self.size.height - 1:
             return
-        env = (self._top + offset.y // self._row_height) * self._num_columns + offset.x // self._cell_width
+        column = (offset.x - self._label_width) // self._cell_width
+        if not 0 <= column < self._num_columns:
+            return
+        env = (self._top + offset.y // self._row_height) * self._num_columns + column
         if env < len(self.state.envs):
             self.view.selected_env = env
             self.update()
             if event.chain == 2:
                 self.app.simulate_key("enter")
+
+
+def _mark(standing: EnvStanding, severity: str | None) -> tuple[str, str] | None:
+    """Return glyph and role of an outlier or anomaly; None for neither."""
+    if standing.is_outlier:
+        return OUTLIER_GLYPH, "outlier"
+    return (SEVERITIES[severity].glyph, severity) if severity else None

@@ -69,6 +69,8 @@ class EnvRowsPanel(Panel, can_focus=True):
         super().__init__(view, id=id)
         self._top = 0
         """Index in `_order` of the first visible env."""
+        self._room = 0
+        """Number of rows for envs."""
         self._order: Sequence[int] = ()
         """Envs from top to bottom, visible or not."""
         self._visible_envs: Sequence[int] = ()
@@ -82,7 +84,8 @@ class EnvRowsPanel(Panel, can_focus=True):
         if count and self.view.selected_env not in order:
             self.view.selected_env = order[0]
         index = order.index(self.view.selected_env) if count else 0
-        self._top = min(max(self._top, index - room + 1), index, max(count - room, 0))
+        top, self._room = self._top if room == self._room else 0, room
+        self._top = min(max(top, index - room + 1), index, max(count - room, 0))
         self._visible_envs = order[self._top : self._top + room]
         return self._visible_envs
 

@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from esper.sanctum.bindings import KeyCategory, bindings
-from esper.sanctum.env_filter import EnvPredicate, parse_filter, sort_envs, worst_env, worst_severity_by_env
+from esper.sanctum.env_filter import find_worst, sort_envs, worst_env, worst_severity_by_env
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets import env_columns
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
@@ -25,12 +25,15 @@ from esper.telemetry.state import EnvState
 
 _ASCENDING_COLUMNS = frozenset({"env", "lane"})
 """Columns whose initial sort order is ascending."""
+_MIN_AGGREGATES_ROWS = 30
+"""Minimum height for all summary rows if not all envs fit."""
 
 
 class EnvTable(EnvRowsPanel):
     """Heading, sorted rows of the envs that pass the filter, and summary rows.
 
-    Only the rows of envs that changed are drawn again. Sorting keeps the selected env.
+    Only the rows of envs that changed are drawn again. Sorting keeps the selected env. In the initial order, the envs
+    with anomalies and the ones with the lowest accuracies come first if not all envs fit.
     """
 
     METRICS = ("accuracy", "reward", "stage", "gradient norm", "loss scale")
@@ -41,18 +44,21 @@ class EnvTable(EnvRowsPanel):
         self._sort_column, self._descending = "env", False
         self._column_ranges: list[tuple[range, str]] = []
         """Columns of the terminal that each heading occupies, for clicks."""
-        self._filter: tuple[str, EnvPredicate] | None = None
         self._pinned: frozenset[int] = frozenset()
+        self._worst: frozenset[int] = frozenset()
+        """Envs with the lowest accuracies that are shown first."""
         self._following = False
+        self._worst_first = False
+        """True if envs with anomalies and the worst ones come first."""
 
     def cache_key(self) -> Hashable:
         """Return the event number, the selected env, and the user's choices."""
-        choices = (self._sort_column, self._descending, self.filter, self._pinned, self._following)
+        choices = (self._sort_column, self._descending, self.view.env_filter, self._pinned, self._following)
         return self.state.seq, self.view.selected_env, choices
 
-    def preferred_height(self) -> int:
-        """Return the height of all envs, the heading, a rule and the summary rows."""
-        return len(self.state.envs) + 2 + len(env_columns.AGGREGATES)
+    def wanted_height(self, limit: int) -> int:
+        """Return the height of all envs, the heading, a rule and the summary rows, at most `limit`."""
+        return min(len(self.state.envs) + 2 + len(env_columns.AGGREGATES), limit)
 
     def draw_lines(self, size: Size) -> list[Line] | list[Row]:
         """Draw the heading, the visible rows, a rule if it fits, and one or three summary rows."""
@@ -63,46 +69,74 @@ class EnvTable(EnvRowsPanel):
         palette = self.view.palette
         layout = env_columns.choose_layout(width - 1, started)
         severities = worst_severity_by_env(self.state)
-        envs = self._filter_and_sort(severities)
-        names = list(env_columns.AGGREGATES)[: 3 if height >= min(len(envs) + 5, 30) else 1]
-        visible = self.visible_rows([env.env for env in envs], max(height - 1 - len(names), 1))
+        envs = self._filter_envs(severities)
+        names = list(env_columns.AGGREGATES)[: max(height - len(envs) - 2, 3 if height >= _MIN_AGGREGATES_ROWS else 1)]
+        room = max(height - 1 - len(names), 1)
+        visible = self.visible_rows(self._sort(envs, severities, room), room)
         self._write_titles(len(envs))
         arrow = "↓" if self._descending else "↑"
         heading, self._column_ranges = env_columns.header_row(palette, layout, started.slots, self._sort_column, arrow)
         rows = [heading.row(width)]
         for index in visible:
             env, severity, selected = self.state.envs[index], severities.get(index), index == self.view.selected_env
-            pinned = index in self._pinned
+            worst = env_columns.WORST_GLYPH if index in self._worst else " "
+            mark = env_columns.PIN_GLYPH if index in self._pinned else worst
             draw = partial(
-                env_columns.draw_row, palette, layout, started, env, severity=severity, selected=selected, pinned=pinned
+                env_columns.draw_row, palette, layout, started, env, severity=severity, selected=selected, mark=mark
             )
-            rows.append(self.cached_row(env, width, draw, layout, severity, selected, pinned))
+            rows.append(self.cached_row(env, width, draw, layout, severity, selected, mark))
         if len(visible) < len(envs):
             self.draw_scroll_arrows(rows, width)
         elif height > len(rows) + len(names):
             rows.append(self.line().append("─" * (width - 1), "faint").row(width))
         return rows + [line.row(width) for line in env_columns.aggregate_rows(palette, layout, started, envs, names)]
 
-    def _filter_and_sort(self, severities: dict[int, str]) -> list[EnvState]:
-        """Return the envs to show in their order. In follow mode, select the worst of them."""
-        assert self.state.started is not None
+    def _filter_envs(self, severities: dict[int, str]) -> Sequence[EnvState]:
+        """Return the envs to show. In follow mode, select the worst of them."""
         envs: Sequence[EnvState] = self.state.envs
-        if self._filter is not None:
-            passes = self._filter[1]
+        if (env_filter := self.view.env_filter) is not None:
+            passes = env_filter.passes
             envs = [env for env in envs if env.env in self._pinned or passes(env, severities.get(env.env))]
         if self._following and (worst := worst_env(envs, severities)) is not None:
             self.view.selected_env = worst
+        return envs
+
+    def _sort(self, envs: Sequence[EnvState], severities: dict[int, str], room: int) -> list[int]:
+        """Return the indices of the envs in their order. `room` is the number of rows for them."""
+        assert self.state.started is not None
         value = env_columns.sort_value(self._sort_column, self.state.started)
         order = sort_envs(envs, value, descending=self._descending, first=self._pinned)
-        return [self.state.envs[index] for index in order]
+        self._worst_first = (self._sort_column, self._descending) == ("env", False) and len(envs) > room
+        if not self._worst_first:
+            self._worst = frozenset()
+            return order
+        healthy = [env for env in envs if env.env not in severities and env.env not in self._pinned]
+        num_first = len(envs) - len(healthy)
+        self._worst = find_worst(healthy, self._worst, max(min(room // 4, room - 1 - num_first), 0))
+
+        def rank(env: int) -> int:
+            severity = severities.get(env)
+            return (
+                0
+                if env in self._pinned
+                else 1
+                if severity == "error"
+                else 2
+                if severity
+                else 3 + (env not in self._worst)
+            )
+
+        return sorted(order, key=rank)
 
     def _write_titles(self, count: int) -> None:
         total = len(self.state.envs)
         title = f"envs ─ by {self._sort_column} {'↓' if self._descending else '↑'}"
         if self._pinned:
             title += f" ─ {len(self._pinned)} pinned"
+        if self._worst_first:
+            title += " ─ anomalies and worst first"
         self.panel_title = title + (" ─ following the worst" if self._following else "")
-        of = f"{count} of {total}" if self.filter else str(total)
+        of = f"{count} of {total}" if self.view.env_filter else str(total)
         last = self._top + len(self._visible_envs)
         self.panel_subtitle = f"{self._top + 1}–{last} of {of}" if count else f"0 of {total}"
 
@@ -110,30 +144,6 @@ class EnvTable(EnvRowsPanel):
         at_present = self.view.source.live and self.view.source.playback is None
         text = "starting: loading torch…" if at_present else "the run has not started yet"
         return [self.line()] * ((height - 1) // 2) + [self.line().append(text.center(width), "normal")]
-
-    @property
-    def filter(self) -> str:
-        """Text of the filter; empty for none."""
-        return self._filter[0] if self._filter else ""
-
-    @property
-    def num_matching(self) -> int:
-        """Number of envs that pass the filter; without a filter, number of envs."""
-        if self._filter is None:
-            return len(self.state.envs)
-        passes, severities = self._filter[1], worst_severity_by_env(self.state)
-        return sum(passes(env, severities.get(env.env)) for env in self.state.envs)
-
-    def set_filter(self, text: str) -> None:
-        """Show only the envs that pass a filter, and pinned ones; an empty text shows all.
-
-        Raises:
-            FilterError: The filter is invalid; the previous one remains.
-        """
-        started = self.state.started
-        predicate = parse_filter(text, started.lanes if started else [])
-        self._filter = (text, predicate) if text.strip() else None
-        self.update()
 
     def sort_by(self, column: str) -> None:
         """Sort by a column; reverse the order if the table is already sorted by it."""
@@ -202,10 +212,13 @@ class FilterBox(Horizontal):
         text: str
         """The filter to apply from now on: the new one after Enter, the previous one after Escape."""
 
+    _accepted = True
+    _previous_text = ""
+
     def compose(self) -> ComposeResult:
         """Yield the slash, the input and the message."""
         yield Static("/")
-        yield Input(compact=True, placeholder="acc<0.5 stage:blending anomaly", disabled=True)
+        yield Input(compact=True, placeholder="acc<50% stage:blending anomaly", disabled=True)
         yield Static(id="message")
 
     def open(self) -> None:
@@ -221,8 +234,15 @@ class FilterBox(Horizontal):
         """True while the input accepts keys."""
         return not self.query_one(Input).disabled
 
-    def set_message(self, text: str, *, invalid: bool = False) -> None:
-        """Show the result of the filter, or, if it is invalid, why. Enter does not accept an invalid filter."""
+    def set_message(self, text: str, *, accepted: bool = True, invalid: bool = False) -> None:
+        """Show the result of the filter, or what it lacks.
+
+        Args:
+            text: The message.
+            accepted: True if Enter may apply the filter.
+            invalid: Show the message as an error.
+        """
+        self._accepted = accepted
         message = self.query_one("#message", Static)
         message.update(text)
         message.set_class(invalid, "invalid")
@@ -244,10 +264,12 @@ class FilterBox(Horizontal):
         self.post_message(self.Typed(event.value))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Close the input, unless the filter is invalid."""
+        """Close the input, unless the filter is incomplete or invalid."""
         event.stop()
-        if not self.query_one("#message", Static).has_class("invalid"):
+        if self._accepted:
             self._close(event.value)
+        else:
+            self.query_one("#message", Static).add_class("invalid")
 
     def action_cancel(self) -> None:
         """Close the input and restore the previous filter."""

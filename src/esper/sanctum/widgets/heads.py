@@ -46,7 +46,7 @@ class HeadList(Panel):
 
     METRICS = ("heads", "update")
 
-    PANEL_TITLE = "heads ─ |g|, entropy"
+    PANEL_TITLE = "gradient norm, entropy"
 
     def cache_key(self) -> Hashable:
         """Return the number of the last policy update's event, and whether the run has started."""
@@ -81,13 +81,15 @@ class HeadList(Panel):
         return line.append_cell(number_cell(entropy, 2, 2))
 
     def _draw_compact(self, width: int) -> Line:
-        cells = [(head_label(name, short=True), compact_cell(head.grad_norm[-1], 2, tight=True))
-                 for name, head in self.state.heads.items()]  # fmt: skip
-        text_width = len(" heads") + sum(len(name) + 1 + len(cell.text) for name, cell in cells)
-        line = self.line().append(" heads", "head")
-        gap = "  " if text_width + 2 * len(cells) <= width else " "
-        for name, cell in cells:
-            line.append(gap).append(name, "dim").append(" ").append_cell(cell)
+        """Draw all gradient norms on one line, with the longest names and gaps that fit."""
+        line = self.line()
+        for short, gap in ((False, "  "), (False, " "), (True, "  "), (True, " ")):
+            line = self.line().append(" gradient norm", "head")
+            for name, head in self.state.heads.items():
+                line.append(gap).append(head_label(name, short=short), "dim").append(" ")
+                line.append_cell(compact_cell(head.grad_norm[-1], 2, tight=True))
+            if line.width <= width:
+                break
         return line
 
     def _update_summary(self) -> str | None:

@@ -79,6 +79,10 @@ class StyledText:
         self.width += other.width
         return self
 
+    def in_role(self, role: str) -> StyledText:
+        """Return the same text in one role."""
+        return StyledText().append("".join(self._texts), role)
+
     def append_bar(self, fraction: float | None, width: int, role: str = "curve") -> Self:
         """Append a horizontal bar of `width` columns, filled up to a fraction (0 to 1); blank if None or not finite."""
         if fraction is None or not math.isfinite(fraction):
