@@ -80,7 +80,7 @@ async def test_divergence_is_notified_once_and_stays_in_header(tmp_path: Path) -
         messages = notices(app)
         assert len(messages) == 1
         assert messages[0].startswith("night and day diverge at round 2 step 3, env 00: accuracy ")
-        assert "REPLAY ≠ from round 2 step 3: day" in header(app)
+        assert "REPLAY paused, ≠ from round 2 step 3: day" in header(app)
         assert "≠" in shown(app, Timeline)
         await go(pilot, playback, 2, 1)
         await pilot.press("n")
@@ -93,7 +93,7 @@ async def test_equal_runs_are_marked_as_equal(tmp_path: Path) -> None:
     app, playback = beside(tmp_path, RUN)
     async with app.run_test(size=SIZE) as pilot:
         await go(pilot, playback, 2, 1)
-        assert "REPLAY = day" in header(app)
+        assert "REPLAY paused, = day" in header(app)
 
 
 async def test_shorter_ghost_run_stays_at_its_end(tmp_path: Path) -> None:

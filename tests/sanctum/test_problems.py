@@ -102,5 +102,5 @@ async def test_replay_of_held_run_shows_reason_without_keys(tmp_path: Path) -> N
         playback.seek_end()
         await settle(pilot)
         await pilot.pause()
-        assert "REPLAY of a pause" in header(app)
+        assert "REPLAY paused, of a held run" in header(app)
         assert shown(app, PauseCausePanel) == in_error(app) == f"✖ {REASON}"

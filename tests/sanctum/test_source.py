@@ -162,7 +162,7 @@ async def test_header_shows_whether_replay_follows_the_end(tmp_path: Path) -> No
         assert "REPLAY following" in header(app)
         await pilot.press("left")
         await settle(pilot)
-        assert "REPLAY round" in header(app)
+        assert "REPLAY paused round" in header(app)
         await pilot.press("right_curly_bracket")
         await settle(pilot)
         assert "REPLAY following" in header(app)

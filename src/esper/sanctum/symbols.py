@@ -69,7 +69,7 @@ STATUS_SYMBOLS: dict[str, Symbol] = {
         Symbol("PAUSED", "❚❚", "paused between two steps"),
         Symbol("HELD", "✖", "paused by a fault; the reason and the keys are shown below"),
         Symbol("REPLAY", "▶", "replay of a recording"),
-        Symbol("PAST", "◀", "viewing the past of a live run; +N newer events"),
+        Symbol("PAST", "◀", "the past of a live run is shown; the live run continues"),
         Symbol("DONE", "✓", "the run has finished"),
         Symbol("STOPPED", "■", "the run was stopped on request before its last round"),
         Symbol("FAILED", "✖", "the run ended with an error; see the log"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from operator import itemgetter
+from statistics import median
 from typing import NamedTuple
 
 from textual.events import Click
@@ -18,7 +20,19 @@ from esper.sanctum.widgets.panel import Line, Panel
 from esper.telemetry.sentences import pluralise
 
 _WIDE_COLS = 110
-"""Minimum width of the terminal for tabs with names."""
+"""Minimum width of the terminal for tabs with names and wide gaps."""
+_NAMED_COLS, _NAMED_HEALTHY_COLS = 90, 80
+"""Minimum width of the terminal for tabs with names, with anomalies beside them and without."""
+_MIN_TASK_COLS = 4
+"""Minimum width of the shortened name of the task; with less room, it is left out."""
+_ROUND_COLS = 16
+"""Columns that stay free for the round beside a long note."""
+_MIN_LONG_STEP_S = 2.0
+"""Minimum duration of a step whose progress is shown, seconds."""
+_USUAL_STEPS = 50
+"""Number of last steps whose median duration is the usual one."""
+_PROGRESS_INTERVAL_S = 1.0
+"""Seconds between two updates of the progress within a step."""
 
 
 class StatusLabel(NamedTuple):
@@ -29,6 +43,8 @@ class StatusLabel(NamedTuple):
     role: str
     note: str = ""
     """Pending requests, or the reason for which the run ended; empty for none."""
+    symbol: str = ""
+    """Key of `STATUS_SYMBOLS` for the glyph; empty if it is the name."""
 
 
 def run_status(source: RunSource) -> StatusLabel:
@@ -36,13 +52,18 @@ def run_status(source: RunSource) -> StatusLabel:
     state = source.state
     if not source.live:
         moment = {"paused": "of a pause", "failed": "of a failed run"}.get(state.status, "")
+        if state.cause is not None:
+            moment = "of a held run"
         following = "following" if source.following and state.status not in TERMINAL_STATUSES else ""
         ghost = source.ghost_run.comparison_label if source.ghost_run else ""
-        return StatusLabel("REPLAY", "curve", " ".join(filter(None, (_reading(source), following, moment, ghost))))
+        is_held = not following and source.playback is not None and not source.playback.playing
+        note = ", ".join(filter(None, (_reading(source), "paused" if is_held else following, moment, ghost)))
+        return StatusLabel("REPLAY", "curve", note, "PAUSED" if is_held else "")
     note = _note(source)
     if source.playback is not None:
-        newer = f"+{source.live_state.seq - state.seq} events"
-        return StatusLabel("PAST", "warning", f"{newer} {note or source.live_state.status}")
+        present = {"running": "continues", "paused": "is paused"}.get(source.live_state.status, "has ended")
+        behind = _time_behind(source.live_state.time - state.time)
+        return StatusLabel("PAST", "warning", f"{behind} behind; {note or f'the live run {present}'}")
     match state.status:
         case "failed":
             return StatusLabel("FAILED", "error", state.reason or "")
@@ -91,7 +112,12 @@ class Header(Panel):
 
     def cache_key(self) -> Hashable:
         """Return the event number, the status, and the place in the step, which also depend on the source."""
-        return self.state.seq, run_status(self.view.source), _is_partway(self.view.source)
+        source = self.view.source
+        return self.state.seq, run_status(source), _is_partway(source), progress_in_step(self.view)
+
+    def on_mount(self) -> None:
+        """Show the progress within a step also while no events arrive."""
+        self.set_interval(_PROGRESS_INTERVAL_S, self.update)
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw one line: the run's identity to the left, status and progress to the right."""
@@ -103,41 +129,75 @@ class Header(Panel):
             left.append("Esper Sanctum", "title")
         else:
             room = width - right.width - 2
+            if room < _MIN_TASK_COLS:
+                return [right]
             lanes = " ".join(strip_control(lane) for lane in dict.fromkeys(started.lanes))
-            left.append(ellipsise(strip_control(started.task), max(room, 0)), "title")
+            left.append(ellipsise(strip_control(started.task), room), "title")
             for text in (strip_control(started.policy), pluralise(len(started.lanes), "env"), f"on {lanes}"):
                 if left.width + 2 + len(text) <= room:
                     left.append("  " if width >= 100 else " ").append(text, "dim")
         return [left.pad_to(width - right.width).extend(right)]
 
     def _draw_right(self, width: int) -> Line:
-        wide = width >= 100
-        line = self.line()
-        name, role, note = run_status(self.view.source)
-        line.append(f"{STATUS_SYMBOLS[name].glyph} {name}", role)
-        if note:
-            line.append(f" {ellipsise(strip_control(note), width // 3)}", "bright")
-        started, state = self.state.started, self.state
-        if started is None:
+        status = run_status(self.view.source)
+        line = self.line().append(f"{STATUS_SYMBOLS[status.symbol or status.name].glyph} {status.name}", status.role)
+        room = width // 3 if status.name != "PAST" else width - _ROUND_COLS
+        note = ellipsise(strip_control(status.note), room)
+        line.append(f"{':' if status.name == 'PAST' else ''} {note}" if note else "", "bright")
+        if self.state.started is None:
             return line
-        done = state.steps_done / state.steps_total if state.steps_total else 0.0
-        line.append("  round " if wide else "  ", "dim").append(str(state.round), "bright").append(
-            f"/{started.rounds} ", "dim"
-        )
-        line.append_bar(done, (14 if wide else 8) if width < 160 else 28)
-        partway = _is_partway(self.view.source)
-        step = state.step + partway
-        line.append("  step " if wide else "  ", "dim").append(f"{step:>{len(str(started.steps))}}", "bright")
-        line.append(f"/{started.steps}", "dim").append(", partway" if partway else "", "warning")
-        rate = state.steps_per_second
-        line.append("  env-steps " if width >= 160 else "  ", "dim").append_cell(compact_cell(rate)).append("/s", "dim")
-        if state.status not in TERMINAL_STATUSES:
-            line.append(f"  {format_duration(state.seconds_left)}").append(" left" if wide else "", "dim")
+        parts = self._progress(width)
+        while len(parts) > 1 and line.width + sum(part.width for _, part in parts) > width:
+            parts.remove(max(parts, key=itemgetter(0)))
+        for _, part in parts:
+            line.extend(part)
         return line
+
+    def _progress(self, width: int) -> list[tuple[int, Line]]:
+        """Return round, bar, step, rate and time left, each with its order: the last is left out first."""
+        started, state = self.state.started, self.state
+        assert started is not None
+        wide = width >= 100
+        done = state.steps_done / state.steps_total if state.steps_total else 0.0
+        round_ = self.line().append("  round " if wide else "  ", "dim").append(str(state.round), "bright")
+        bar = self.line().append(" ").append_bar(done, (14 if wide else 8) if width < 160 else 28)
+        step = self.line().append("  step " if wide else "  ", "dim")
+        partway = _is_partway(self.view.source)
+        step.append(f"{state.step + partway:>{len(str(started.steps))}}", "bright").append(f"/{started.steps}", "dim")
+        step.append(", partway" if partway else "", "warning")
+        if in_step := progress_in_step(self.view):
+            step.append(f", next {in_step}" if wide else f" +{in_step}", "bright")
+        rate = self.line().append("  env-steps " if width >= 160 else "  ", "dim")
+        rate.append_cell(compact_cell(state.steps_per_second)).append("/s", "dim")
+        parts = [(0, round_.append(f"/{started.rounds}", "dim")), (4, bar), (1, step), (3, rate)]
+        source = self.view.source
+        moves = source.playback is None if source.live else source.playback is not None and source.playback.playing
+        if moves and state.cause is None and state.status not in TERMINAL_STATUSES:
+            left = self.line().append(f"  {format_duration(state.seconds_left)}").append(" left" if wide else "", "dim")
+            parts.append((2, left))
+        return parts
+
+
+def progress_in_step(view: ViewState) -> str:
+    """Return how far a long step is, estimated from the time since the last event; empty for a short step."""
+    source, state = view.source, view.source.state
+    if not source.live or source.playback is not None or not source.alive or state.status != "running":
+        return ""
+    elapsed = view.frame_stats.age
+    usual = median(state.walls[-_USUAL_STEPS:]) if state.walls else 0.0
+    if max(elapsed, usual) < _MIN_LONG_STEP_S:
+        return ""
+    return f"≈{min(100 * elapsed / usual, 99):.0f} %" if usual else format_duration(elapsed)
+
+
+def _time_behind(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class Tabs(Panel):
-    """Numbers and names of the screens; on a narrow terminal, only the open screen has its name.
+    """Numbers and names of the screens; without room, only the open screen has its name.
 
     A click on a tab opens its screen.
 
@@ -153,31 +213,45 @@ class Tabs(Panel):
     def __init__(self, view: ViewState, open_screen: str | None) -> None:
         super().__init__(view)
         self._open_screen = open_screen
+        self._drawn_style = ("", False)
+        """Result of `_style` for which the layout was made."""
         self._tab_ranges: list[tuple[range, str]] = []
         """Columns that each tab occupies, for clicks."""
 
     def cache_key(self) -> Hashable:
-        """Return None: the tabs of a screen depend on nothing but the size."""
-        return None
+        """Return the gap after a tab and whether all tabs have names: nothing else but the size changes them."""
+        return self._style(self.app.size.width)
+
+    def update(self) -> None:
+        """Draw the tabs, and change their width if the names come or go."""
+        if self._drawn_style != self._style(self.app.size.width):
+            self.refresh(layout=True)
+        super().update()
 
     def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002 (Textual's signature)
         """Return the width of all tabs, columns."""
-        return self._draw_tabs(wide=viewport.width >= _WIDE_COLS).width
+        self._drawn_style = self._style(viewport.width)
+        return self._draw_tabs(*self._drawn_style).width
 
     def draw_lines(self, size: Size) -> list[Line]:  # noqa: ARG002 (the width follows from the content)
         """Draw one line."""
-        return [self._draw_tabs(wide=self.app.size.width >= _WIDE_COLS)]
+        return [self._draw_tabs(*self._style(self.app.size.width))]
 
-    def _draw_tabs(self, *, wide: bool) -> Line:
+    def _style(self, width: int) -> tuple[str, bool]:
+        """Return the gap after a tab, and True if all tabs have names."""
+        minimum = _NAMED_COLS if self.state.active_anomalies() else _NAMED_HEALTHY_COLS
+        return "  " if width >= _WIDE_COLS else " ", width >= minimum
+
+    def _draw_tabs(self, gap: str, named: bool) -> Line:
         line = self.line()
         self._tab_ranges = []
         for name, info in SCREEN_INFO.items():
             start, is_open = line.width, name == self._open_screen
             line.append(info.key, "key" if is_open else "dim")
-            if wide or is_open:
+            if named or is_open:
                 line.append(f" {name}", "bright" if is_open else "dim")
             self._tab_ranges.append((range(start, line.width), name))
-            line.append("  " if wide else " ")
+            line.append(gap)
         return line
 
     async def on_click(self, event: Click) -> None:
