@@ -23,6 +23,7 @@ from esper.health.detector import AnomalyDetector
 from esper.history.history import History, open_history
 from esper.history.log_search import LogFilter, LogSearch
 from esper.history.playback import Playback
+from esper.history.run_log import RunLog
 from esper.process import freeze_loaded_objects
 from esper.recording.recorder import Recorder
 from esper.telemetry import events as ev
@@ -36,6 +37,8 @@ CACHED_EVENTS = 100_000
 TURNS = 7
 SEARCH_SLICE_S = 0.03
 """Seconds of one slice of a search, as on the log screen."""
+READ_BUDGET_S = 0.08
+"""Seconds of one slice of reading, as in the dashboard."""
 
 
 class NullSink:
@@ -122,6 +125,7 @@ def measure_reading(directory: Path) -> Iterator[tuple[str, str]]:
     yield "seek (≤ 20, maximum ≤ 60)", f"{statistics.median(times):.1f} ms median, {max(times):.1f} ms max, n = {SEEKS}"
     yield "step back", f"{seconds(lambda: playback.step(-1)) * 1e3:.1f} ms"
     yield from measure_log(history)
+    yield from measure_unread_log(directory, history.state_at(history.length).round)
 
 
 def measure_log(history: History) -> Iterator[tuple[str, str]]:
@@ -143,6 +147,20 @@ def measure_log(history: History) -> Iterator[tuple[str, str]]:
         total = time.perf_counter() - start
         times = f"first hits {first * 1e3:.0f} ms, all {total * 1e3:.0f} ms"
         yield f"search {name} (first ≤ 1,000)", f"{times}, {search.num_lines:,} lines"
+
+
+def measure_unread_log(directory: Path, rounds: int) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each measurement of a search right after the recording was opened."""
+    for percent in (100, 75, 50, 25):
+        history, log = open_history(directory, 0.0), RunLog()
+        log.set_filter(text=f"round {max(rounds * percent // 100, 1)} policy")
+        start, cpu = time.perf_counter(), time.process_time()
+        while not log.num_lines:
+            history.poll(READ_BUDGET_S)
+            log.update(history, (), SEARCH_SLICE_S)
+        duration = f"{(time.perf_counter() - start) * 1e3:.0f} ms, CPU {(time.process_time() - cpu) * 1e3:.0f} ms"
+        yield f"search unread, hit at {percent} %", f"first hits {duration}, {100 * history.fraction_read:.0f} % read"
+        log.close()
 
 
 def print_measurements(measurements: Iterator[tuple[str, str]]) -> None:

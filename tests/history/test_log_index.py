@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
@@ -9,6 +11,9 @@ import pytest
 from esper.history.history import open_history
 from esper.history.log_index import BLOCK_LINES, LogIndex
 from esper.history.log_search import LOG_CATEGORIES, LogFilter, LogRow, LogSearch
+from esper.history.run_log import RunLog
+from esper.history.unread_log import UnreadLog
+from esper.recording.segments import list_segments
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 from esper.telemetry.log_lines import LogLine
@@ -209,3 +214,66 @@ def test_recording_with_old_log_lines_is_readable(tmp_path: Path) -> None:
 
 def _at(line: LogLine, step: int) -> LogLine:
     return LogLine(**{**{field: getattr(line, field) for field in line.__struct_fields__}, "step": step})
+
+
+def write_three_segments(folder: Path) -> list[ev.AnyEvent]:
+    run = example_run(rounds=6)
+    parts = [0, len(run) // 3, 2 * len(run) // 3, len(run)]
+    for number, (start, stop) in enumerate(pairwise(parts), start=1):
+        write_segment(folder, number, recording(run[start:stop], fold(run[:start])))
+    return run
+
+
+def log_rows(log: RunLog) -> list[int]:
+    return [log.row(number).line.seq for number in range(len(log))]
+
+
+def test_unread_segments_are_searched_before_the_history_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("esper.recording.segments.READ_CHUNK_BYTES", 4096)
+    run = write_three_segments(tmp_path)
+    expected = [line.seq for line in fold(run).log if "policy update" in line.text]
+    history = open_history(tmp_path, 0.0)
+    log = RunLog()
+    log.set_filter(text="policy update")
+    while len(log_rows(log)) < 3:  # a thread reads the last two segments
+        log.update(history, (), 1.0)
+    assert history.length < len(run) / 3
+    assert log_rows(log)[-1] == expected[-1]
+    fractions: list[float] = []
+    while not history.is_fully_read:
+        history.poll(0.0)
+        log.update(history, (), 1.0)
+        fractions.append(log.fraction_searched)
+        found = log_rows(log)
+        assert found == sorted(set(found))  # no line is found twice
+    assert fractions[-1] == 1
+    assert log_rows(log) == expected
+    log.close()
+
+
+def test_lines_of_unread_segments_that_were_undone_are_left_out(tmp_path: Path) -> None:
+    run = write_three_segments(tmp_path)
+    restored = fold(run[: len(run) // 2])
+    again = stamp([ev.Logged(severity="info", text="after the restore")], first=restored.seq + 1)
+    write_segment(tmp_path, 4, recording(again, restored))
+    unread = UnreadLog(list_segments(tmp_path)[1:])
+    while len(unread.indexes) < 3:
+        time.sleep(0.01)
+    seqs = [index.line(number).seq for _, index in sorted(unread.indexes.items()) for number in range(len(index))]
+    assert seqs == [line.seq for line in fold(again, restored).log if line.seq > len(run) // 3]
+
+
+def test_rows_of_what_was_read_are_dropped_within_a_step() -> None:
+    index = index_of([*messages(4), *planted(5, first=5, step=2), *planted(4, first=10, step=3)])
+    search = LogSearch(index, LogFilter(), set())
+    search.advance(1.0)
+    search.drop_until(6)
+    search.advance(1.0)
+    assert [row.text for row in rows(search)] == ["3 seeds planted", "4 seeds planted"]
+    assert search.is_done
+    search.drop_until(13)
+    search.advance(1.0)
+    assert rows(search) == []
+    assert search.num_lines == 0

@@ -14,6 +14,7 @@ from esper.history.playback import Playback
 from esper.recording.segments import compress_segment
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.screens.go_to import GoToDialog
+from esper.sanctum.screens.log import LogList
 from esper.sanctum.source import ReplaySource
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.scrubber import Timeline
@@ -218,3 +219,21 @@ async def test_reading_for_the_log_stops_with_its_screen(tmp_path: Path) -> None
         await pilot.press("1")
         await settle(pilot)
         assert "reading" not in header(app)
+
+
+async def test_log_line_that_was_not_read_is_gone_to_later(tmp_path: Path) -> None:
+    app = partly_read(tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("6", "slash", *"round 30 policy", "enter")
+        log = app.screen.query_one(LogList)
+        await until(pilot, lambda: "round 30 policy update" in log.text)  # a thread has read the last segment
+        assert app.source.fraction_read is not None
+        assert app.source.fraction_read < 0.5
+        assert "searched" in (log.panel_subtitle or "")
+        await pilot.press("end", "enter")
+        assert app.source.state.round <= 1
+        assert "not read yet" in notices(app)[-1]
+        await read_until(pilot, lambda: app.source.fraction_read is None)
+        app.playback_actions.run_deferred_action()
+        assert (app.source.state.round, app.source.state.step) == (ROUNDS, STEPS)

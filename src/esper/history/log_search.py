@@ -90,6 +90,8 @@ class LogSearch:
         """Number of the first line of each row."""
         self._count = array("I")
         """Number of lines of each row; 0 for a line in an open group."""
+        self._begin = 0
+        """Number of the first line that is searched at all."""
         self._start = self._stop = len(index)
         """Range of the lines that were searched."""
         self._accepted: list[bool] = []
@@ -102,7 +104,7 @@ class LogSearch:
     @property
     def is_done(self) -> bool:
         """True if all lines of the index were searched."""
-        return self._start == 0 and self._stop == len(self.index)
+        return self._start <= self._begin and self._stop == len(self.index)
 
     @property
     def fraction(self) -> float:
@@ -128,12 +130,22 @@ class LogSearch:
             self._stop = end
             if perf_counter() > deadline:
                 return
-        while self._start:
-            begin = self._first_of_step(max(self._start - CHUNK_LINES, 0))
+        while self._start > self._begin:
+            begin = max(self._first_of_step(max(self._start - CHUNK_LINES, 0)), self._begin)
             self._insert(0, begin, self._start)
             self._start = begin
             if perf_counter() > deadline:
                 return
+
+    def drop_until(self, seq: int) -> None:
+        """Leave out the lines of events up to number `seq`."""
+        begin = self.index.count_until(seq)
+        if begin <= self._begin:
+            return
+        self._begin, steps = begin, self.index.steps
+        end = bisect_right(steps, steps[begin - 1])  # the rest of this step is searched again
+        self._delete(0, bisect_left(self._first, end))
+        self._start = max(self._start, min(end, self._stop))
 
     def row(self, number: int) -> LogRow:
         """Return a row, given its number from 0, the oldest line first."""
@@ -165,7 +177,7 @@ class LogSearch:
         self._opened ^= {self.row(number).line.seq}
         first, last = self._rows_of_step(step)
         self._delete(first, last)
-        self._insert(first, bisect_left(steps, step), bisect_right(steps, step, hi=self._stop))
+        self._insert(first, max(bisect_left(steps, step), self._begin), bisect_right(steps, step, hi=self._stop))
 
     def _rows_of_step(self, step: int) -> tuple[int, int]:
         """Return the number of the first row of a step, and that after its last row."""

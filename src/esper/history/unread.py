@@ -23,11 +23,11 @@ def is_undone(history: History, position: int) -> bool:
         ReadError: A file cannot be read.
     """
     segments = history.unread_segments()
-    return bool(segments) and min(map(_first_seq, segments)) < history.state_at(position).seq
+    return bool(segments) and min(map(first_seq, segments)) < history.state_at(position).seq
 
 
 @lru_cache(maxsize=4096)
-def _first_seq(path: Path) -> int:
+def first_seq(path: Path) -> int:
     """Return the event number of the Keyframe that a segment opens with; 0 if there is none."""
     match = _KEYFRAME_SEQ.match(Segment(path).remainder(0))
     return int(match[1]) if match else 0

@@ -10,7 +10,6 @@ from esper.attach.session import AttachedRun
 from esper.domain import TERMINAL_STATUSES
 from esper.history.divergence import GhostRun
 from esper.history.history import History, open_history
-from esper.history.log_index import LogIndex
 from esper.history.playback import Playback
 from esper.recording.segments import ReadError
 from esper.sanctum.requests import PendingRequests, RemotePendingRequests
@@ -91,8 +90,8 @@ class RunSource(Protocol):
         ...
 
     @property
-    def log(self) -> LogIndex | None:
-        """Log lines of the recording, as far as it was read; None if none of it was."""
+    def history(self) -> History | None:
+        """Recording, as far as it was read; None if none of it was."""
         ...
 
     def read_log(self, wanted: bool) -> None:
@@ -248,9 +247,9 @@ class LiveSource:
         return _fraction_read(self._past.history) if self._past is not None and is_reading else None
 
     @property
-    def log(self) -> LogIndex | None:
-        """Log lines of the recording, as far as it was read; None if none of it was."""
-        return self._past.history.log if self._past is not None else None
+    def history(self) -> History | None:
+        """Recording, as far as it was read; None if none of it was."""
+        return self._past.history if self._past is not None else None
 
     def read_log(self, wanted: bool) -> None:
         """Read the recording for its log lines in the next ticks, or do not read on."""
@@ -349,9 +348,9 @@ class ReplaySource:
         return _fraction_read(self.playback.history)
 
     @property
-    def log(self) -> LogIndex:
-        """Log lines of the recording, as far as it was read."""
-        return self.playback.history.log
+    def history(self) -> History:
+        """Recording, as far as it was read."""
+        return self.playback.history
 
     def read_log(self, wanted: bool) -> None:
         """Do nothing: a replay reads its whole recording."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from esper.history.address import Moment
+from esper.history.history import History
 from esper.history.playback import Playback
 from esper.history.positions import position_of_event, step_end
 from esper.recording.segments import ReadError
@@ -125,16 +126,34 @@ class PlaybackActions:
         """Set or remove a bookmark at the moment on the screen; the present of a live run is not left."""
         self._toggle_bookmark(self._source.live_state.seq if self._source.playback is None else None)
 
-    def go_to_event(self, target: GoToMoment) -> None:
-        """Hold, and move to the end of the step of the event of `target`.
+    def go_to_event(self, target: GoToMoment, *, waited: bool = False) -> None:
+        """Hold, and move to the end of the step of the event of `target`, as soon as it was read.
 
         Leave the present of a live run only if it no longer shows the event.
+
+        Args:
+            target: Event to go to.
+            waited: True if the user was told that the event must be read first.
         """
         entry = partial(self.go_to_event, target) if target.over else None
-        if target.seq is not None and (playback := self._require_playback(entry)) is not None:
-            playback.playing = False
-            history = playback.history
-            playback.seek(step_end(history, position_of_event(history, target.seq)))
+        if target.seq is None or (playback := self._require_playback(entry)) is None:
+            return
+        playback.playing = False
+        history = playback.history
+        if not self._was_read(history, target.seq):
+            self._deferred_action = partial(self.go_to_event, target, waited=True)
+            if not waited:
+                self._app.notify("This moment was not read yet; it is shown as soon as it was.", timeout=5)
+            return
+        playback.seek(step_end(history, position_of_event(history, target.seq)))
+
+    @staticmethod
+    def _was_read(history: History, seq: int) -> bool:
+        """Return True if a history has read the event of a log line, and the end of its step."""
+        if history.is_fully_read:
+            return True
+        last_step = history.steps[-1] if history.steps else 0
+        return history.log.last_seq >= seq and position_of_event(history, seq) <= last_step
 
     def choose_moment(self) -> None:
         """Let the user type a moment, and move there."""
@@ -151,7 +170,9 @@ class PlaybackActions:
             entry: Action to run in the past; `run_deferred_action` runs it once a long recording is read. None if the
                 action has no effect in the present.
         """
-        if self._source.playback is None and entry is not None:
+        if self._source.playback is not None:
+            self._deferred_action = None  # the user has moved on
+        elif entry is not None:
             refusal = self._source.start_playback()
             reading = self._source.playback is None and not refusal
             self._deferred_action = entry if reading else None
