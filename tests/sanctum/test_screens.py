@@ -3,6 +3,7 @@
 from esper.sanctum.bindings import SCREEN_INFO
 from esper.sanctum.screens import SCREEN_CLASSES
 from esper.sanctum.screens.env_detail import EnvDetailScreen
+from esper.sanctum.screens.overview import OverviewScreen
 from esper.sanctum.widgets.header import Tabs
 from esper.sanctum.widgets.problems import AnomalyStrip
 from tests.sanctum.driving import live, settle, shown
@@ -33,6 +34,17 @@ async def test_number_key_opens_screen_and_marks_its_tab() -> None:
             await settle(pilot)
             assert type(app.screen).__name__ == SCREEN_CLASSES[name]
             assert f"{screen_info.key} {name}" in shown(app, Tabs)
+
+
+async def test_screen_without_panels_is_not_updated() -> None:
+    """On a busy machine, the theme is set or the source is read before a new screen has its panels."""
+    app, _ = live(RUN)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        app.push_screen(OverviewScreen(app.view))
+        app.refresh_view()
+        await pilot.pause()
+        assert isinstance(app.screen, OverviewScreen)
 
 
 async def test_number_key_closes_screens_on_top() -> None:

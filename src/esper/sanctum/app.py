@@ -182,7 +182,8 @@ class SanctumApp(App[None]):
             self.view.state_version += 1
         for screen in reversed(self.screen_stack):
             if isinstance(screen, RunScreen):
-                screen.update()
+                if screen.is_mounted:  # on a busy machine, a theme or a tick comes before the panels of a new screen
+                    screen.update()
                 break  # a full screen hides the ones below; a dialog does not
 
     def write_to_terminal(self, sequence: str) -> None:
