@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from esper.sanctum.bindings import KEYS, Availability, KeyCategory
+from esper.sanctum.bindings import KEYS, Availability, KeyBinding, KeyCategory
+from esper.sanctum.keymap import PRESETS, apply_keys
 from esper.sanctum.symbols import MARK_SYMBOLS, OPS, SEVERITIES, STAGES, STATUS_SYMBOLS, Symbol
 
 PAGE = Path(__file__).parent.parent / "docs" / "dashboard.md"
@@ -15,7 +16,7 @@ _SCOPES = {Availability.ALWAYS: "both", Availability.LIVE: "live run", Availabil
 
 def render(page: str) -> str:
     """Return the page with the lines between `<!-- name -->` and `<!-- end -->` replaced by the table of that name."""
-    for name, table in {"keys": key_tables(), "symbols": symbol_tables()}.items():
+    for name, table in {"keys": key_tables(), "presets": preset_table(), "symbols": symbol_tables()}.items():
         before, opening, rest = page.partition(f"<!-- {name} -->\n")
         _, closing, after = rest.partition("<!-- end -->")
         page = "".join((before, opening, table, closing, after))
@@ -27,15 +28,31 @@ def key_tables() -> str:
     return "".join(
         f"\n### {category.value}\n\n"
         + _table(
-            ("key", "name", "action", "in"),
+            ("key", "id", "action", "in"),
             (
-                (" ".join(f"`{label}`" for label in key.label.split()), key.name, key.description, _SCOPES[key.when])
+                (_key_cell(key), f"`{key.id}`", key.description, _SCOPES[key.when])
                 for key in KEYS
                 if key.category is category
             ),
         )
         for category in KeyCategory
     )
+
+
+def preset_table() -> str:
+    """Return a Markdown table of the keys that differ between the presets."""
+    tables = {name: {key.id: key for key in apply_keys(preset)} for name, preset in PRESETS.items()}
+    changed = {id_ for preset in PRESETS.values() for id_ in preset}
+    rows = (
+        (f"`{key.id}`", _key_cell(key), *(_key_cell(table[key.id]) for table in tables.values()))
+        for key in KEYS
+        if key.id in changed
+    )
+    return _table(("id", "without a preset", *(f"`{name}`" for name in tables)), rows)
+
+
+def _key_cell(key: KeyBinding) -> str:
+    return " ".join(f"`{label}`" for label in key.label.split())
 
 
 def symbol_tables() -> str:

@@ -27,7 +27,7 @@ from esper.telemetry import events as ev
 OPTIONS = {
     "": "--help --version --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots "
     "--reward --counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config "
-    "--resume --theme --symbols --bell --notify --no-tui --narrate --detach",
+    "--resume --theme --symbols --bell --notify --no-tui --narrate --on-alert --detach",
     "replay": "--help --telemetry-dir --follow --against --at --speed --theme --symbols --bell --notify --no-tui "
     "--narrate",
     "attach": "--help --telemetry-dir --read-only --theme --symbols --bell --notify --no-tui --narrate",
@@ -54,6 +54,9 @@ CONFIG = {
     "ppo": "learning-rate gamma horizon gae-lambda clip epochs minibatches envs-per-host value-coef entropy-coef "
     "max-grad-norm target-kl hidden",
     "reward-weights": "rent rent-floor op contribution penalty",
+    "anomalies": "recovery explosion-factor explosion-steps chance-steps skipped-steps dead-gradient dead-seed- "
+    "steps stalled-steps stalled-gap stalled-envs stalled-rounds kl entropy memory memory-growth "
+    "straggler-ratio stale-steps",
 }
 
 CHOICES = {
@@ -65,8 +68,8 @@ CHOICES = {
 }
 
 EVENTS = {
-    "RunStarted": "run task policy rounds steps slots lanes seed host_parameters batches growth_interval versions "
-    "config",
+    "RunStarted": "run task policy rounds steps slots lanes seed host_parameters classes batches growth_interval "
+    "versions config",
     "RoundStarted": "round",
     "EnvStepped": "round step env op target train_loss train_accuracy loss accuracy reward reward_parts value "
     "op_probability op_probabilities decision grad_norm parameter_ratio loss_scale growth_tracker "

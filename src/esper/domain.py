@@ -94,6 +94,8 @@ class Rule(StrEnum):
     NON_FINITE_ACCURACY = "non-finite accuracy"
     NON_FINITE_GRADIENT = "non-finite gradient"
     EXPLODING_GRADIENT = "exploding gradient"
+    LOSS_ABOVE_CHANCE = "loss above chance"
+    DEAD_SEED = "dead seed"
     REPEATED_SKIPS = "repeated skips"
     STALLED_ENV = "stalled env"
     GOVERNOR_ROLLBACK = "governor rollback"

@@ -86,6 +86,23 @@ GIVEN = {
     "reward-weights.op": ("0", 0.0),
     "reward-weights.contribution": ("0.2", 0.2),
     "reward-weights.penalty": ("2", 2.0),
+    "anomalies.recovery": ("0.5", 0.5),
+    "anomalies.explosion-factor": ("20", 20.0),
+    "anomalies.explosion-steps": ("7", 7),
+    "anomalies.chance-steps": ("7", 7),
+    "anomalies.skipped-steps": ("7", 7),
+    "anomalies.dead-gradient": ("0.5", 0.5),
+    "anomalies.dead-seed-steps": ("7", 7),
+    "anomalies.stalled-steps": ("7", 7),
+    "anomalies.stalled-gap": ("0.5", 0.5),
+    "anomalies.stalled-envs": ("0.5", 0.5),
+    "anomalies.stalled-rounds": ("7", 7),
+    "anomalies.kl": ("0.5", 0.5),
+    "anomalies.entropy": ("0.5", 0.5),
+    "anomalies.memory": ("0.5", 0.5),
+    "anomalies.memory-growth": ("0.5", 0.5),
+    "anomalies.straggler-ratio": ("20", 20.0),
+    "anomalies.stale-steps": ("20", 20.0),
 }
 
 
@@ -121,6 +138,8 @@ REFUSED = {
     ("--lerning-rate", "1"): "unknown option --lerning-rate: did you mean --ppo.learning-rate?",
     ("--zzz", "1"): "unknown option --zzz: valid: -h, --help, ",
     ("--clip", "0.3"): "unknown option --clip: did you mean --ppo.clip?",
+    ("--anomalies.recovery", "1"): "--anomalies.recovery '1' is not valid: it must be a number < 1.0",
+    ("--anomalies.kl", "0"): "--anomalies.kl '0' is not valid: it must be a number > 0.0",
     ("--reward-weights.zzz", "1"): "unknown option --reward-weights.zzz: valid: --reward-weights.rent, ",
 }
 
@@ -175,13 +194,17 @@ def test_help_all_groups_the_options_by_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = help_all(capsys, monkeypatch)
-    before, training, ppo, rewards = (
-        text.index(heading) for heading in ("options:", "\n[training]:", "\n[ppo]:", "\n[reward-weights]:")
-    )
+    headings = ("options:", "\n[training]:", "\n[ppo]:", "\n[reward-weights]:", "\n[anomalies]:")
+    before, training, ppo, rewards, anomalies = map(text.index, headings)
     places = {key: text.index(f"  --{key} ") for key in FIELDS}
-    limits = {"": (before, training), "training": (training, ppo), "ppo": (ppo, rewards)}
+    limits = {
+        "": (before, training),
+        "training": (training, ppo),
+        "ppo": (ppo, rewards),
+        "reward-weights": (rewards, anomalies),
+    }
     for key, field in FIELDS.items():
-        low, high = limits.get(field.table, (rewards, len(text)))
+        low, high = limits.get(field.table, (anomalies, len(text)))
         assert low < places[key] < high, key
 
 

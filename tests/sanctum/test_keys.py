@@ -6,10 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 from textual.widgets import DataTable, OptionList
+from textual.widgets._toast import Toast
 
 from esper.control import RequestKind
 from esper.history.timeline import MarkKind
+from esper.sanctum.app import SanctumApp
 from esper.sanctum.bindings import KEYS, Availability, KeyCategory
+from esper.sanctum.controllers.run_actions import BROWSER_MESSAGE
+from esper.sanctum.controllers.sharing import NO_SELECTION_MESSAGE
 from esper.sanctum.screens.checkpoint_picker import CheckpointPicker
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.screens.env_detail import EnvDetailScreen
@@ -518,6 +522,43 @@ async def test_quit_in_replay_skips_the_dialog(tmp_path: Path) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await pilot.press("q")
         assert has_left(app)
+
+
+async def test_ctrl_c_in_a_browser_does_not_close_the_dashboard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, _ = replay(example_run(), tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        monkeypatch.setattr(SanctumApp, "is_web", True)
+        await pilot.press("ctrl+c")
+        assert not has_left(app)
+        assert notices(app) == [NO_SELECTION_MESSAGE]
+        monkeypatch.setattr(type(app.screen), "get_selected_text", lambda _: "env 03")
+        await pilot.press("ctrl+c")
+        assert app.clipboard == "env 03"
+        await pilot.press("q")
+        assert has_left(app)
+
+
+async def test_browser_only_shows_a_live_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, session = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        monkeypatch.setattr(SanctumApp, "is_web", True)
+        for key in ("p", "s", "c", "r", "Q"):
+            await pilot.press(key)
+            assert notices(app) == [BROWSER_MESSAGE]  # one, however often
+        assert kinds(session) == []
+
+
+async def test_equal_notifications_do_not_stack(tmp_path: Path) -> None:
+    app, _ = replay(example_run(), tmp_path)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await settle(pilot)
+        await pilot.press("p", "p", "t", "c", "p")
+        assert len(notices(app)) == 2
+        assert len(app.screen.query(Toast)) == 2
 
 
 def test_keys_have_one_meaning_in_each_context() -> None:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from esper.sanctum.app import SanctumApp
+from esper.sanctum.env_filter import worst_severity_by_env
 from esper.sanctum.explanations import METRIC_HELP
 from esper.sanctum.screens.choices import MomentList
 from esper.sanctum.screens.devices import LaneUtilisation, MemoryByOwner, MemoryChart, PhaseFractions
@@ -299,6 +300,19 @@ async def test_enter_on_anomaly_goes_to_its_target() -> None:
         app.screen.query_one(AnomalyStrip).focus()
         await pilot.press("enter")
         assert app.view.selected_env == 9
+
+
+async def test_anomaly_of_several_envs_shows_their_number() -> None:
+    found = ev.AnomalyFound(rule="r", severity="error", where="env 2", env=2, value=1.0, text="env 02 is broken")
+    joined = ev.AnomalyJoined(rule="r", where="env 2", env=0, value=1.0, text="env 00 is broken")
+    app, _ = live(stamp([run_started(3), ev.RoundStarted(round=1), *map(env_stepped, range(3)), found, joined]))
+    async with app.run_test(size=ROOMY) as pilot:
+        await settle(pilot)
+        assert shown(app, AnomalyStrip) == "✖ 1  env 02 is broken, 2 envs"
+        assert worst_severity_by_env(app.source.state) == {2: "error", 0: "error"}
+        await pilot.press("a")
+        await settle(pilot)
+        assert ", in 2 envs" in screen_text(app)
 
 
 async def test_ended_anomalies_are_marked_as_ended() -> None:

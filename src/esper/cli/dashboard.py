@@ -68,12 +68,16 @@ def check_terminal(theme: str) -> None:
     """Check that the dashboard can be opened.
 
     Raises:
-        ConfigError: Standard input or standard error is not a terminal, or the theme is unknown.
+        ConfigError: Standard input or standard error is not a terminal, the theme is unknown, or the user's file of
+            keys is invalid.
     """
+    from esper.sanctum.keymap import load_keys
+
     served = "TEXTUAL_DRIVER" in os.environ  # `serve` shows the dashboard in a browser
     if not served and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigError("the dashboard needs a terminal; add --no-tui to run without it")
     check_theme(theme)
+    load_keys()
 
 
 def check_theme(theme: str) -> None:
@@ -107,9 +111,12 @@ def show_dashboard(
         ConfigError: As `check_terminal` does.
     """
     check_terminal(display.theme)
+    from esper.sanctum.keymap import load_keys
     from esper.sanctum.launch import run_dashboard
 
     try:
-        return run_dashboard(source, **display._asdict(), env=env, initial_view=initial_view, moment=moment)
+        return run_dashboard(
+            source, **display._asdict(), env=env, initial_view=initial_view, moment=moment, keys=load_keys()
+        )
     finally:
         discard_broken_output()  # if the terminal was closed

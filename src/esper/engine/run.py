@@ -22,6 +22,7 @@ from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
 from esper.formatting import suggest
 from esper.health.detector import AnomalyDetector
+from esper.health.thresholds import Thresholds
 from esper.lanes.devices import assign_lanes_to_rank, resolve_devices, resolve_policy_device
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import EnvPool
@@ -83,10 +84,11 @@ class Run:
             opened.callback(lock.release)
             self.recorder = Recorder(self.directory / rank_info.record_directory)
             opened.callback(self.recorder.close)
+            detector = AnomalyDetector(Thresholds.from_config(config))
             if ranks.is_single:
-                self.hub = EventHub(self.recorder, AnomalyDetector())
+                self.hub = EventHub(self.recorder, detector)
             else:
-                self.hub = RankedEventHub(self.recorder, AnomalyDetector(), ranks)
+                self.hub = RankedEventHub(self.recorder, detector, ranks)
             self.hub.subscribe(records)
             self.trainer = Trainer(
                 TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks),
@@ -119,6 +121,7 @@ class Run:
             lanes=lanes,
             seed=config.seed,
             host_parameters=network.host_parameter_count,
+            classes=env.task.classes,
             batches=env.batches_per_epoch,
             growth_interval=env.scaler.growth_interval if env.scaler else None,
             versions=reporter.versions(),

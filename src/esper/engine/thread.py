@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import traceback
+from collections import deque
 from contextlib import closing, nullcontext
 from pathlib import Path
 from queue import SimpleQueue
@@ -37,6 +38,9 @@ class EngineThread:
     def __init__(self, config: Config, resume: Path | None, *, interactive: bool = False) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = RequestQueue()
+        self.warnings: deque[str] = deque()
+        """Sentences for the log of the run, from any thread. Those that are left at its end have not been logged."""
+        self._subscribers: list[SimpleQueue[Record]] = []
         self.fatal_error: str | None = None
         """One sentence: why the run could not be set up; None if it could."""
         self.run_error: str | None = None
@@ -51,6 +55,12 @@ class EngineThread:
     def start(self) -> None:
         """Load the engine, set up the run and train, all in the thread."""
         self._thread.start()
+
+    def subscribe(self) -> SimpleQueue[Record]:
+        """Return a queue of the records from the first step on, to be drained by the caller. Call it before `start`."""
+        records: SimpleQueue[Record] = SimpleQueue()
+        self._subscribers.append(records)
+        return records
 
     @property
     def is_engine_alive(self) -> bool:
@@ -100,6 +110,9 @@ class EngineThread:
             self.run_error = fault.traceback_text or f"esper-sanctum: {fault}"
             return
         self.directory = run.directory
+        run.hub.warnings = self.warnings
+        for queue in self._subscribers:
+            run.hub.subscribe(queue)
         freeze_loaded_objects()
         try:
             with self._serve_viewers(run):

@@ -2,38 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from esper.health.rule_context import RuleContext, Scope
 from esper.health.rules import RULES_BY_EVENT, SCOPE_BY_RULE
+from esper.health.thresholds import Thresholds
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import anomaly_key
 from esper.telemetry.health_stats import RunHealth
 from esper.telemetry.state import RunState
 
-AnomalyEvent: TypeAlias = ev.AnomalyFound | ev.AnomalyEnded
+AnomalyEvent: TypeAlias = ev.AnomalyFound | ev.AnomalyJoined | ev.AnomalyLeft | ev.AnomalyEnded
 
 _Subject: TypeAlias = tuple[Scope, int | str | None]
-"""Scope of a rule, and the env index or lane name that it checks; None for the policy."""
+"""Scope of a rule, and the env index or lane name that it checks; None for the run and the policy."""
+
+
+class _ActiveAnomaly(NamedTuple):
+    """An anomaly that is active, perhaps in several envs."""
+
+    rule: str
+    where: str
+    """Subject in which it was found."""
+    env: int | None
+    """Index of the env in which it was found, if its subject is an env."""
+    envs: set[int]
+    """Envs in which it is active. Only an anomaly of an env has several: all envs share the anomaly of a rule."""
 
 
 class AnomalyDetector:
-    """Evaluates the anomaly rules on every event of a run, in order."""
+    """Evaluates the anomaly rules on every event of a run, in order.
 
-    def __init__(self) -> None:
-        self._context = RuleContext(RunHealth())
-        self._active: dict[_Subject, dict[str, ev.AnomalyFound]] = {}
-        """Active anomalies by `anomaly_key`, for each subject."""
+    While an anomaly of an env is active, other envs with the same rule join it. A rollback never joins another.
+
+    Args:
+        thresholds: Thresholds of the rules.
+    """
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self._thresholds = thresholds or Thresholds()
+        self._context = RuleContext(RunHealth(), self._thresholds)
+        self._active: dict[_Subject, dict[str, _ActiveAnomaly]] = {}
+        """Active anomalies of each subject, keyed by rule and subject (`anomaly_key`)."""
 
     def resume(self, state: RunState) -> None:
         """Continue from a state of the run. The detector takes ownership of the state."""
-        self._context = RuleContext(state.vitals)
+        self._context = RuleContext(state.vitals, self._thresholds)
         self._active = {}
         for anomaly in state.active_anomalies():
-            found = anomaly.found
-            scope = SCOPE_BY_RULE.get(found.rule)
-            if scope is not None:  # no rule of this version can end an anomaly that another version has found
-                self._active.setdefault((scope, _found_subject(scope, found)), {})[anomaly_key(found)] = found
+            found, scope = anomaly.found, SCOPE_BY_RULE.get(anomaly.found.rule)
+            if scope is None:  # no rule of this version can end an anomaly that another version has found
+                continue
+            active = _ActiveAnomaly(found.rule, found.where, found.env, set(anomaly.active_envs))
+            if scope in (Scope.ENV, Scope.GOVERNOR):
+                for env in active.envs:
+                    self._active.setdefault((scope, env), {})[f"{found.rule} env {env}"] = active
+            else:
+                subject = found.where if scope is Scope.LANE else None
+                self._active.setdefault((scope, subject), {})[anomaly_key(found)] = active
 
     def fold_remote(self, event: ev.AnyEvent) -> None:
         """Process an event that the detector of another rank checks."""
@@ -46,32 +72,61 @@ class AnomalyDetector:
         if rules is None:
             return []
         context = self._context
-        broken = [found for check in rules.checks for found in check(event, context)]
         subject = (rules.scope, _event_subject(event))
         known = self._active.get(subject, {})
+        context.active = known.keys()
+        broken = [found for check in rules.checks for found in check(event, context)]
         if not broken and not known:
             return []
-        now: dict[str, ev.AnomalyFound] = {}
+        now: dict[str, _ActiveAnomaly] = {}
+        begun: list[AnomalyEvent] = []
         for found in broken:
-            now.setdefault(anomaly_key(found), found)
+            key = anomaly_key(found)
+            if key in now:
+                continue
+            active = known.get(key)
+            if active is None:
+                active, start = self._begin(found, rules.scope)
+                begun.append(start)
+            now[key] = active
         self._active[subject] = now
-        begun = [found for key, found in now.items() if key not in known]
         # Sorted, because a resumed run does not know the order in which the anomalies were found.
-        ended = [
-            ev.AnomalyEnded(rule=known[key].rule, where=known[key].where, env=known[key].env)
-            for key in sorted(known.keys() - now.keys())
-        ]
-        return [*begun, *ended]
+        return [*begun, *(self._end(known[key], event) for key in sorted(known.keys() - now.keys()))]
+
+    def _begin(self, found: ev.AnomalyFound, scope: Scope) -> tuple[_ActiveAnomaly, AnomalyEvent]:
+        """Return the anomaly that begins, and the event that reports it."""
+        if scope is not Scope.ENV or found.env is None:
+            return _ActiveAnomaly(found.rule, found.where, found.env, set()), found
+        for other in (active for (of, _), known in self._active.items() if of is scope for active in known.values()):
+            if other.rule == found.rule and other.envs:
+                other.envs.add(found.env)
+                joined = ev.AnomalyJoined(
+                    rule=found.rule, where=other.where, env=found.env, value=found.value,
+                    threshold=found.threshold, text=found.text,
+                )  # fmt: skip
+                return other, joined
+        return _ActiveAnomaly(found.rule, found.where, found.env, {found.env}), found
+
+    def _end(self, active: _ActiveAnomaly, event: ev.AnyEvent) -> AnomalyEvent:
+        """Return the event that reports the end of an anomaly, perhaps only in the env of the event."""
+        if isinstance(event, ev.EnvStepped):
+            active.envs.discard(event.env)
+            if active.envs:
+                return ev.AnomalyLeft(rule=active.rule, where=active.where, env=event.env)
+        return ev.AnomalyEnded(rule=active.rule, where=active.where, env=active.env)
 
     def _update_context(self, event: ev.AnyEvent) -> None:
         match event:
             case ev.EnvStepped():
-                if self._context.fold_step(event):
-                    # The host is new. RunState ends the anomalies of the previous one by itself.
-                    self._active.pop((Scope.ENV, event.env), None)
-                    self._active.pop((Scope.GOVERNOR, event.env), None)
+                self._context.fold_step(event)
             case ev.DeviceSampled():
                 self._context.fold_sample(event)
+            case ev.EpisodeEnded():
+                self._context.health.fold_end(event)
+            case ev.RoundStarted():
+                # The hosts are new. RunState ends the anomalies of the previous ones by itself.
+                for subject in [subject for subject in self._active if subject[0] in (Scope.ENV, Scope.GOVERNOR)]:
+                    del self._active[subject]
             case ev.RunStarted():
                 self._context.health.fold_start(event)
             case _:
@@ -85,15 +140,4 @@ def _event_subject(event: ev.AnyEvent) -> int | str | None:
         case ev.DeviceSampled():
             return event.device
         case _:
-            return None
-
-
-def _found_subject(scope: Scope, found: ev.AnomalyFound) -> int | str | None:
-    """Return what `_event_subject` returned for the event in which the anomaly was found."""
-    match scope:
-        case Scope.ENV | Scope.GOVERNOR:
-            return found.env
-        case Scope.LANE:
-            return found.where
-        case Scope.POLICY:
             return None

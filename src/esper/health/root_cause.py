@@ -8,7 +8,8 @@ from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
-from esper.health.rules import explosion_limit
+from esper.health.env_rules import explosion_limit
+from esper.health.thresholds import Thresholds
 from esper.telemetry.health_stats import EnvStepStats
 from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import RunState
@@ -57,7 +58,8 @@ def find_root_cause(state: RunState, env: int) -> RootCause:
         return RootCause(None, [])
     last, symptom = found
     episode = [step for step in health.recent[: last + 1] if step.round == symptom.round]
-    signals = [signal for index in range(len(episode)) for signal in _signals(episode, index, slots)]
+    thresholds = Thresholds.from_recording(state.started)
+    signals = [signal for index in range(len(episode)) for signal in _signals(episode, index, slots, thresholds)]
     signals += [
         ChainEntry(
             move.seq, move.round, move.step, "info", f"{move.slot} {move.blueprint or ''} {move.after}: {move.reason}"
@@ -127,7 +129,7 @@ def _skip_text(count: int) -> str:
     return f"{pluralise(count, 'batch', 'batches')} skipped because of an overflow"
 
 
-def _signals(episode: list[EnvStepStats], index: int, slots: Sequence[str]) -> list[ChainEntry]:
+def _signals(episode: list[EnvStepStats], index: int, slots: Sequence[str], thresholds: Thresholds) -> list[ChainEntry]:
     """Return the quantities that left their range at a step."""
     step, before = episode[index], episode[:index]
     texts: list[str] = []
@@ -144,7 +146,8 @@ def _signals(episode: list[EnvStepStats], index: int, slots: Sequence[str]) -> l
             )
             norms.append((f"{slot} seed", norm, [*seed_norms]))
     for name, norm, earlier in norms:
-        limit = explosion_limit(earlier, norm)
+        clip = thresholds.host_clip if name == "host" else thresholds.seed_clip
+        limit = explosion_limit(earlier, norm, clip, thresholds.limits.explosion_factor)
         if limit is not None:
             texts.append(f"gradient of the {name} is {norm:.3g}, more than {limit:.3g}")
     losses = [past.loss for past in before if math.isfinite(past.loss)]

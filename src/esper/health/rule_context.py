@@ -7,15 +7,13 @@ a scan of the earlier steps.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from collections.abc import Collection
 from enum import Enum
-from statistics import median
 
+from esper.domain import Rule
+from esper.health.thresholds import Thresholds
 from esper.telemetry import events as ev
 from esper.telemetry.health_stats import EnvStepStats, RunHealth
-
-MANY_STEPS = 1 << 30
-"""Stands for an unknown number of steps; more than any rule needs."""
 
 
 class Scope(Enum):
@@ -29,6 +27,8 @@ class Scope(Enum):
     """One lane, at each sample of its device."""
     POLICY = "policy"
     """The policy, at each update."""
+    ROUND = "round"
+    """All envs, at the start of the next round."""
 
 
 class EpisodeExtremes:
@@ -37,26 +37,16 @@ class EpisodeExtremes:
     With them, a rule scans the earlier steps only if the scan could find something.
     """
 
-    __slots__ = ("_best", "_lowest_norms", "round", "second_lowest_norms", "steps_since_best")
+    __slots__ = ("_lowest_norms", "round", "second_lowest_norms")
 
     def __init__(self, first: EnvStepStats) -> None:
         self.round = first.round
-        self.steps_since_best = 0
-        """Steps since the best accuracy; `MANY_STEPS` or more after a NaN, which cannot be compared."""
         self.second_lowest_norms = [math.inf] * (1 + len(first.slots))
         """Second lowest gradient norm of the host, then of each slot: a lower bound of any median of three norms."""
         self._lowest_norms = list(self.second_lowest_norms)
-        self._best = -math.inf
 
     def fold(self, step: EnvStepStats) -> None:
         """Process a step of the env."""
-        if step.accuracy > self._best:
-            self._best = step.accuracy
-            self.steps_since_best = 0
-        else:
-            self.steps_since_best += 1
-            if math.isnan(step.accuracy):
-                self._best, self.steps_since_best = math.inf, MANY_STEPS
         low = self.second_lowest_norms
         if step.grad_norm < low[0]:
             self._lower(0, step.grad_norm)
@@ -68,61 +58,45 @@ class EpisodeExtremes:
         self._lowest_norms[owner], self.second_lowest_norms[owner] = sorted((self._lowest_norms[owner], norm))
 
 
-class SortedAccuracies:
-    """Last accuracy of every env, sorted."""
-
-    def __init__(self) -> None:
-        self._by_env: dict[int, float] = {}
-        self._sorted: list[float] = []
-        """Without NaN, which cannot be sorted."""
-
-    def set_accuracy(self, env: int, accuracy: float) -> None:
-        """Replace the accuracy of an env."""
-        last = self._by_env.get(env, math.nan)
-        if last == last:
-            del self._sorted[bisect_left(self._sorted, last)]
-        self._by_env[env] = accuracy
-        if accuracy == accuracy:
-            insort(self._sorted, accuracy)
-
-    def median_of_others(self, env: int) -> float | None:
-        """Return the median over all envs except one; None if there is no other."""
-        accuracies, excluded = self._sorted, self._by_env[env]
-        count = len(self._by_env) - 1
-        if count == 0:
-            return None
-        if len(accuracies) <= count:
-            return median([accuracy for other, accuracy in self._by_env.items() if other != env])
-        # Indices of the middle values, counted as if the excluded accuracy were not in the list.
-        skipped, low, high = bisect_left(accuracies, excluded), (count - 1) // 2, count // 2
-        low, high = low + (low >= skipped), high + (high >= skipped)
-        return accuracies[low] if low == high else (accuracies[low] + accuracies[high]) / 2
-
-
 class RuleContext:
     """State that the rules read, including the event that they check.
 
     Args:
         health: Health statistics of the run so far. The context updates them.
+        thresholds: Thresholds of the rules.
     """
 
-    def __init__(self, health: RunHealth) -> None:
+    def __init__(self, health: RunHealth, thresholds: Thresholds) -> None:
         self.health = health
+        self.thresholds = thresholds
+        self.limits = thresholds.limits
+        self.active: Collection[str] = ()
+        """Active anomalies of the subject of the event, as rule and subject."""
         self.episodes: dict[int, EpisodeExtremes] = {}
         """Keyed by env index."""
         self.not_finite: list[tuple[str, float]] = []
         """Names and values of the non-finite quantities of the last step."""
-        self.accuracies = SortedAccuracies()
         self._loads: dict[str, float | None] = {}
         """Cached mean load by lane, removed at each new sample."""
         for index, env in health.envs.items():
             for step in env.recent:
                 self._fold_env_step(index, step)
 
-    def fold_step(self, event: ev.EnvStepped) -> bool:
-        """Process a step of an env. Return True if it is the first step of an episode."""
+    def factor(self, rule: Rule, where: str) -> float:
+        """Return the factor of a rule's maximum: 1, or less while its anomaly is active, so that it does not flicker.
+
+        A minimum is divided by it.
+        """
+        return self.limits.recovery if f"{rule} {where}" in self.active else 1.0
+
+    def env_factor(self, rule: Rule, env: int) -> float:
+        """Return `factor` of a rule for an env. Cheap while nothing is active in the env."""
+        return self.factor(rule, f"env {env}") if self.active else 1.0
+
+    def fold_step(self, event: ev.EnvStepped) -> None:
+        """Process a step of an env."""
         self.not_finite = self.health.fold_step(event)
-        return self._fold_env_step(event.env, self.health.envs[event.env].recent[-1])
+        self._fold_env_step(event.env, self.health.envs[event.env].recent[-1])
 
     def fold_sample(self, event: ev.DeviceSampled) -> None:
         """Process a sample of a lane's device."""
@@ -135,11 +109,8 @@ class RuleContext:
             self._loads[lane] = self.health.lanes[lane].mean_load(steps)
         return self._loads[lane]
 
-    def _fold_env_step(self, env: int, step: EnvStepStats) -> bool:
-        episode, is_first = self.episodes.get(env), False
+    def _fold_env_step(self, env: int, step: EnvStepStats) -> None:
+        episode = self.episodes.get(env)
         if episode is None or episode.round != step.round:
-            episode, is_first = EpisodeExtremes(step), True
-            self.episodes[env] = episode
+            self.episodes[env] = episode = EpisodeExtremes(step)
         episode.fold(step)
-        self.accuracies.set_accuracy(env, step.accuracy)
-        return is_first

@@ -9,28 +9,26 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual.actions import ActionParseResult
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.dom import DOMNode
-from textual.driver import Driver
-from textual.drivers.linux_driver import LinuxDriver
-from textual.drivers.web_driver import WebDriver
 from textual.filter import LineFilter
 from textual.screen import Screen
 
 from esper.recording.segments import ReadError
-from esper.sanctum.bindings import APP_CATEGORIES, ENV_VIEW, KEYS, bindings, is_available
+from esper.sanctum.bindings import APP_CATEGORIES, ENV_VIEW, KEYS, KeyBinding, bindings, is_available
 from esper.sanctum.controllers.diagnosis import DiagnosisActions
 from esper.sanctum.controllers.run_actions import RunActions
 from esper.sanctum.controllers.sharing import SharingActions
 from esper.sanctum.controllers.time_travel import PlaybackActions
-from esper.sanctum.driver import BrowserDriver, ResilientDriver
+from esper.sanctum.driver import ResilientDriver
 from esper.sanctum.screens import SCREEN_CLASSES, open_screen
 from esper.sanctum.screens.base import FULL_COLUMNS, FULL_ROWS, MIN_COLUMNS, MIN_ROWS, RunScreen
 from esper.sanctum.screens.env_detail import EnvDetailScreen
 from esper.sanctum.screens.help import HelpScreen
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import CharsetFilter
+from esper.sanctum.textual_app import TextualApp
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.view import GoToMoment, ViewState
 
@@ -47,7 +45,7 @@ _HEIGHTS = [(0, "-flat"), (MIN_ROWS, "-low"), (FULL_ROWS, "-short"), (34, "-medi
 """Minimum width or height, in cells, from which a screen has a CSS class; see `sanctum.tcss`."""
 
 
-class SanctumApp(App[None]):
+class SanctumApp(TextualApp):
     """Dashboard app. Exits when the user quits, or when the run has ended after a stop request.
 
     Raises:
@@ -72,6 +70,7 @@ class SanctumApp(App[None]):
         env: int = 0,
         initial_view: str = "overview",
         moment: str | None = None,
+        keys: Sequence[KeyBinding] = KEYS,
     ) -> None:
         super().__init__()
         self.source = source
@@ -82,7 +81,7 @@ class SanctumApp(App[None]):
             self.unregister_theme(name)  # Textual's themes have no colours for stages
         for known in self.palettes.values():
             self.register_theme(known.theme)
-        self.view = ViewState(source, palette, env, charset=symbols)
+        self.view = ViewState(source, palette, env, charset=symbols, keys=keys)
         self.run_actions = RunActions(source, self)
         self.playback_actions = PlaybackActions(source, self.view, self)
         self.sharing_actions = SharingActions(source, self.view, self)
@@ -100,6 +99,8 @@ class SanctumApp(App[None]):
     def on_load(self) -> None:
         """Install the signal handlers before Textual changes the terminal, so that every exit restores it."""
         self.run_actions.install_signal_handlers()
+        if self.view.keys is not KEYS:  # all keys: Textual drops the bindings of others that had a changed key
+            self.set_keymap({key.id: key.keys for key in self.view.keys})
 
     def on_unmount(self) -> None:
         """Restore the signal handlers of the caller."""
@@ -155,25 +156,10 @@ class SanctumApp(App[None]):
             self.notify(f"{more} more notices. --no-tui prints all.", severity="warning", timeout=NOTICE_SECONDS)
         self._num_warned = len(notices)
 
-    def get_driver_class(self) -> type[Driver]:
-        """Return Textual's driver, or the variant of it that survives a closed terminal or browser."""
-        driver = super().get_driver_class()
-        if driver is LinuxDriver:
-            return ResilientDriver
-        return BrowserDriver if driver is WebDriver else driver
-
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return Textual's filters, plus the translation into the character set of the terminal."""
         filters = super().get_line_filters()
         return filters if self._charset.charset == "braille" else [*filters, self._charset]
-
-    def clear_selection(self) -> None:
-        """Clear the text selection, unless there is no screen yet.
-
-        From Python 3.12 on, Textual mounts an Input of the first screen before the screen is on the stack (issue 6444).
-        """
-        if self.screen_stack:
-            super().clear_selection()
 
     def refresh_view(self) -> None:
         """Update the visible screens from the state of the source."""
@@ -185,11 +171,6 @@ class SanctumApp(App[None]):
                 if screen.is_mounted:  # on a busy machine, a theme or a tick comes before the panels of a new screen
                     screen.update()
                 break  # a full screen hides the ones below; a dialog does not
-
-    def write_to_terminal(self, sequence: str) -> None:
-        """Write an escape sequence to the terminal, between two frames."""
-        if self._driver is not None:
-            self._driver.write(sequence)  # each frame is one call too, so that the two never mix
 
     def watch_theme(self, name: str) -> None:
         """Redraw everything in the colours of the new theme."""
@@ -220,7 +201,7 @@ class SanctumApp(App[None]):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yield the commands of the palette: keys of the app and of the focused widgets, and all themes."""
         focused = {active.binding.id for active in screen.active_bindings.values()}
-        for key in KEYS:
+        for key in self.view.keys:
             redundant = key.priority or key.action == "command_palette"  # a second key of an action; this palette
             if redundant or not is_available(key, live=self.source.live):
                 continue
@@ -286,6 +267,13 @@ class SanctumApp(App[None]):
     async def action_quit(self) -> None:
         """Leave the dashboard; ask for confirmation if this ends the run."""
         self.run_actions.quit()
+
+    def action_interrupt(self) -> None:
+        """Leave as `quit` does; in a browser, copy the selected text instead."""
+        if self.is_web:
+            self.sharing_actions.copy_selection()
+        else:
+            self.run_actions.quit()
 
     def action_stop(self) -> None:
         """End the run after a confirmation."""

@@ -1,4 +1,7 @@
-"""Table of all keys. Textual's bindings, the footer, the help screen and the command palette are made from it."""
+"""Table of all keys. Textual's bindings, the footer, the help screen and the command palette are made from it.
+
+`keymap.py` replaces keys of this table by those of the user.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +63,8 @@ class KeyBinding:
 
     @property
     def id(self) -> str:
-        """Id of the Textual binding."""
-        return f"{self.category.name}.{self.action}".lower()
+        """Id of the action and of its Textual binding: `time.go-to`."""
+        return f"{self.category.name.lower()}.{self.name.replace(' ', '-')}"
 
 
 class ScreenInfo(NamedTuple):
@@ -248,7 +251,15 @@ KEYS: tuple[KeyBinding, ...] = (
     ),
     KeyBinding(KeyCategory.VIEW, "f1", "F1", "keys", "this page", "help"),
     KeyBinding(KeyCategory.VIEW, "q", "q", "quit", "quit; confirm first if this ends the run", "quit", True),
-    KeyBinding(KeyCategory.VIEW, "ctrl+c,ctrl+q", "ctrl+c", "quit", "as q", "quit", priority=True),
+    KeyBinding(
+        KeyCategory.VIEW,
+        "ctrl+c,ctrl+q",
+        "ctrl+c",
+        "interrupt",
+        "as q; in a browser, copy the selected text",
+        "interrupt",
+        priority=True,
+    ),
 )
 
 APP_CATEGORIES = (KeyCategory.SCREENS, KeyCategory.RUN, KeyCategory.TIME, KeyCategory.VIEW)
@@ -269,6 +280,11 @@ def bindings(*categories: KeyCategory) -> list[Binding]:
         for key in KEYS
         if key.category in categories
     ]
+
+
+def bindings_of(action: str, *ids: str) -> list[Binding]:
+    """Return Textual bindings that give the keys of some actions of the table another action, in a dialog."""
+    return [Binding(key.keys, action, id=key.id) for key in KEYS if key.id in ids]
 
 
 def is_available(key: KeyBinding, *, live: bool) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual.drivers.linux_driver import LinuxDriver
 from textual.drivers.web_driver import WebDriver
+from textual.events import AppFocus
 from textual.messages import ExitApp
 
 if TYPE_CHECKING:
@@ -61,6 +62,14 @@ class ResilientDriver(LinuxDriver):
 
 class BrowserDriver(WebDriver):
     """Driver of a dashboard in a browser, which exits when its web server is gone."""
+
+    def start_application_mode(self) -> None:
+        """Start the app as one that has the keyboard, which the page takes when it connects.
+
+        Textual starts it without, and could process the page's message before that.
+        """
+        super().start_application_mode()
+        self._app.call_later(self._app.post_message, AppFocus())
 
     def run_input_thread(self) -> None:
         """Read the input; when the app exits or the pipe of the server closes, exit."""

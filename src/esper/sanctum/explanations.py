@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from esper.config import AnomalyConfig
+from esper.domain import Rule
 from esper.health import rules
 
 
@@ -22,8 +24,8 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "validation accuracy after the step",
         "%",
         "rises within an episode; its final value rises over the rounds",
-        f"an env {rules.STALLED_MIN_GAP:.0%} behind the others for {rules.STALLED_STEPS} steps is stalled: "
-        "press W for the root cause",
+        "an env stalls if it ends {limits.stalled_gap:.0%} behind the median, without a better accuracy for "
+        "{limits.stalled_steps} steps: press W for the root cause",
     ),
     "reward": MetricHelp(
         "reward of the policy for the step; the sum of its components",
@@ -40,8 +42,8 @@ METRIC_HELP: dict[str, MetricHelp] = {
     "gradient norm": MetricHelp(
         "mean L2 norm of the gradients of the epoch, before clipping",
         "none",
-        f"steady; it explodes above {rules.EXPLODING_FACTOR:.0f} times its median in the episode and above "
-        f"{rules.EXPLODING_MIN_NORM:g}",
+        "steady; it explodes above {limits.explosion_factor:g} times its median in the episode and above "
+        "the clipping norm for {limits.explosion_steps} steps",
         "lower the learning rate or the clipping limit: [training] host-clip, seed-clip",
     ),
     "loss scale": MetricHelp(
@@ -53,7 +55,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
     "skipped batches": MetricHelp(
         "batches skipped because a gradient overflowed, since the start of the run",
         "% of batches",
-        f"below 1; skipped batches in {rules.MAX_CONSECUTIVE_SKIPS} consecutive steps are an anomaly",
+        "below 1; skipped batches in {limits.skipped_steps} consecutive steps are an anomaly",
         "check the gradient norms of the env, or train with --amp bf16",
     ),
     "steps to scale growth": MetricHelp(
@@ -84,20 +86,20 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "GPU: bytes of live tensors, reserved by the allocator, and used by all processes; "
         "CPU: used by this process and by the machine",
         "GiB",
-        f"constant from the second round on, below {rules.MAX_MEMORY_FRACTION:.0%} of the total",
+        "constant from the second round on, below {limits.memory:.0%} of the total",
         "fewer --envs, or more --devices",
     ),
     "peak memory": MetricHelp(
         "maximum memory use since the start of the run",
         "GiB",
-        f"below {rules.MAX_MEMORY_FRACTION:.0%} of the total",
+        "below {limits.memory:.0%} of the total",
         "fewer --envs, or more --devices",
     ),
     "memory forecast": MetricHelp(
-        f"round in which the memory will be full; shown if it grew in each of the last {rules.MEMORY_GROWTH_ROUNDS} "
-        f"rounds, by {rules.MIN_MEMORY_GROWTH_FRACTION:.0%} of the total",
+        "round in which a growing memory will be full",
         "round",
-        "none",
+        f"none; shown if the run's memory grew in each of the last {rules.MEMORY_GROWTH_ROUNDS} rounds, by more "
+        "than {limits.memory_growth:.0%} in all",
         "check which owner grows; checkpoint, and resume in a new process",
     ),
     "memory owners": MetricHelp(
@@ -116,7 +118,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
     "straggler": MetricHelp(
         "a lane that is slower per env than the others",
         "multiple of the median of the other lanes",
-        f"below {rules.STRAGGLER_RATIO} over {rules.STRAGGLING_STEPS} steps",
+        f"below {{limits.straggler_ratio:g}} over {rules.STRAGGLING_STEPS} steps",
         "another process may use the device: check the utilisation",
     ),
     "utilisation": MetricHelp(
@@ -138,13 +140,13 @@ METRIC_HELP: dict[str, MetricHelp] = {
     "heads": MetricHelp(
         "gradient norm and entropy of each policy head",
         "norm; fraction of the maximum entropy",
-        f"norm above {rules.DEAD_GRAD_NORM:g}, entropy above {rules.ENTROPY_FLOOR}; a dash is a head without a choice",
+        "norm above {limits.dead_gradient:g}, entropy above {limits.entropy:g}; a dash is a head without a choice",
         "for a collapsed head, raise entropy-coef; a dead head gets no gradient from the loss",
     ),
     "update": MetricHelp(
         "change of the policy (KL), clipped fraction, explained variance of the critic (EV)",
         "nats; fractions 0 to 1",
-        f"KL below {rules.KL_SPIKE}, EV rising towards 1",
+        "KL below {limits.kl:g}, EV rising towards 1",
         "after a spike, lower the learning rate or target-kl",
     ),
     "decisions": MetricHelp(
@@ -187,6 +189,49 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "values outside the healthy range of a rule",
         "see each anomaly",
         "none",
-        "press a for the list; Enter goes to one",
+        "press a for the list; Enter goes to one. The thresholds are in [anomalies] of the configuration, and apply to "
+        "new recordings",
     ),
 }
+"""Keyed by metric. Texts hold thresholds as `{limits.KEY}`; `explain_metric` fills them in."""
+_NON_FINITE_HELP = "{} is NaN or infinite"
+RULE_HELP: dict[Rule, str] = {
+    Rule.NON_FINITE_LOSS: _NON_FINITE_HELP.format("the loss of an env"),
+    Rule.NON_FINITE_ACCURACY: _NON_FINITE_HELP.format("the accuracy of an env"),
+    Rule.NON_FINITE_GRADIENT: _NON_FINITE_HELP.format("the gradient of a host or seed"),
+    Rule.EXPLODING_GRADIENT: "the gradient norm of a host, or of a seed that affects the output, is above the clipping "
+    "norm and above {limits.explosion_factor:g} times its median in the episode, for {limits.explosion_steps} steps",
+    Rule.LOSS_ABOVE_CHANCE: "the training loss of an env is above that of guessing for {limits.chance_steps} steps: "
+    "the learning rate may be too high",
+    Rule.DEAD_SEED: "the gradient norm of a seed that trains is below {limits.dead_gradient:g} for "
+    "{limits.dead_seed_steps} steps",
+    Rule.REPEATED_SKIPS: "an env skipped batches, because of overflows, in {limits.skipped_steps} steps in a row",
+    Rule.STALLED_ENV: "two or more envs, and {limits.stalled_envs:.0%} of all, stalled in each of "
+    "{limits.stalled_rounds} rounds: they ended {limits.stalled_gap:.0%} behind the median, without a better "
+    "accuracy for {limits.stalled_steps} steps",
+    Rule.GOVERNOR_ROLLBACK: "an env broke down and was rolled back to its last good state",
+    Rule.NON_FINITE_HEAD: _NON_FINITE_HELP.format("the gradient of a policy head"),
+    Rule.NON_FINITE_UPDATE: _NON_FINITE_HELP.format("a loss or the gradient of the policy"),
+    Rule.KL_SPIKE: "the KL divergence of a policy update is above {limits.kl:g} nats",
+    Rule.DEAD_HEAD: "the gradient norm of a policy head that had choices is below {limits.dead_gradient:g}",
+    Rule.ENTROPY_COLLAPSE: "the entropy of a policy head is below {limits.entropy:g} of its maximum",
+    Rule.MEMORY_NEARLY_FULL: "more than {limits.memory:.0%} of a device's memory is in use",
+    Rule.MEMORY_GROWS: f"the run's memory grew in each of the last {rules.MEMORY_GROWTH_ROUNDS} rounds, by more than "
+    "{limits.memory_growth:.0%} in all",
+    Rule.LOSS_SCALES_DIVERGE: f"loss scales on one device differ by a factor above {rules.MAX_SCALE_RATIO:.0f}",
+    Rule.LOSS_SCALE_BELOW_1: f"a loss scale is below {rules.MIN_LOSS_SCALE:g}",
+    Rule.STRAGGLING_LANE: "a lane takes more than {limits.straggler_ratio:g} times as long per env as the median of "
+    f"the other lanes, over {rules.STRAGGLING_STEPS} steps",
+    Rule.STALE_TELEMETRY: "the engine has reported nothing for {limits.stale_steps:g} times the duration of a step, "
+    f"and for {rules.STALE_MIN_S:g} seconds",
+}
+"""What each anomaly rule finds, in the order of the rules."""
+RECOVERY_HELP = (
+    "An anomaly ends when its value is below {limits.recovery:.0%} of the threshold (a minimum: above it divided by "
+    "{limits.recovery:g}). While one is active in an env, other envs with the same rule join it."
+)
+
+
+def explain_metric(name: str, limits: AnomalyConfig) -> MetricHelp:
+    """Return the explanation of a metric, with the thresholds of a run."""
+    return MetricHelp(*(text.format(limits=limits) for text in METRIC_HELP[name]))

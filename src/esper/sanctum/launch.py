@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from esper.process import freeze_loaded_objects
 from esper.sanctum.app import SanctumApp
+from esper.sanctum.bindings import KEYS, KeyBinding
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import detect_charset
 
@@ -18,6 +21,7 @@ def run_dashboard(
     env: int = 0,
     initial_view: str = "overview",
     moment: str | None = None,
+    keys: Sequence[KeyBinding] = KEYS,
 ) -> int:
     """Run the dashboard until the user quits, and restore the terminal.
 
@@ -30,6 +34,7 @@ def run_dashboard(
         env: Index of the env that is selected first.
         initial_view: View that is opened first, one of `bindings.VIEW_NAMES`.
         moment: Moment of a recording to go to as soon as it was read; None to stay at the start.
+        keys: Table of all keys, with the keys of the user.
 
     Returns:
         Exit code: 0; 128 + n if signal n abandoned the run; 1 if the dashboard failed.
@@ -47,6 +52,7 @@ def run_dashboard(
         env=env,
         initial_view=initial_view,
         moment=moment,
+        keys=keys,
     )
     freeze_loaded_objects()
     app.run()

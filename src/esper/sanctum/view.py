@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from textual.message import Message
 
 from esper.formatting import format_duration
+from esper.sanctum.bindings import KEYS, KeyBinding
 from esper.sanctum.env_filter import EnvFilter
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import compact_cell
@@ -67,6 +69,8 @@ class ViewState:
     """Filter of the env table and the env heat map; None to show all envs."""
     charset: str = "braille"
     """Characters that the terminal can draw, one of `charset.CHARSETS`."""
+    keys: Sequence[KeyBinding] = KEYS
+    """Table of all keys, with the keys of the user."""
     frame_stats: FrameStats = field(default_factory=FrameStats)
     stale: AnomalyFound | None = None
     """Set while the engine has reported nothing for longer than it should."""

@@ -47,6 +47,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag=True):
     """Random seed."""
     host_parameters: int
     """Parameters of the bare host."""
+    classes: int | None = None
+    """Number of classes that the hosts tell apart; absent in recordings of older versions."""
     batches: int | None = None
     """Number of batches in one epoch of an env."""
     growth_interval: int | None = None

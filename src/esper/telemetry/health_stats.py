@@ -23,6 +23,8 @@ MAX_SCALE_CHANGES = 120
 """Number of last changes of a loss scale, and of last steps with skipped batches, that are kept."""
 MAX_MEMORY_POINTS = 120
 """Maximum number of points in the history of a memory."""
+MAX_EPISODES = 10
+"""Number of last episodes of an env whose ends are kept."""
 MAX_ROUNDS = 24
 """Number of last rounds for which the maximum memory is kept."""
 
@@ -42,6 +44,18 @@ class EnvStepStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     scale: float | None
     lost: int
     """Number of batches skipped because of an overflow."""
+    train_loss: float = math.nan
+    """NaN in keyframes of versions that did not keep it."""
+
+
+class EpisodeEnd(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """End of one episode of one env."""
+
+    round: int
+    accuracy: float
+    """Validation accuracy after the last step."""
+    steps_since_best: int
+    """Steps since the best accuracy, among the kept steps."""
 
 
 class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -57,6 +71,8 @@ class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Changes of the loss scale: number of the step, from 1, and the scale after it."""
     skips: list[tuple[int, int]] = []
     """Steps with skipped batches: number of the step, from 1, and number of batches."""
+    ends: list[EpisodeEnd] = []
+    """Ends of the last `MAX_EPISODES` episodes."""
 
     def fold(self, event: ev.EnvStepped, norms: list[float | None]) -> None:
         """Process a step.
@@ -73,9 +89,16 @@ class EnvHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
             append_bounded(self.skips, (self.steps, event.lost), MAX_SCALE_CHANGES)
         step = EnvStepStats(
             event.seq, event.round, event.step, event.loss, event.accuracy, event.grad_norm,
-            norms, event.loss_scale, event.lost,
+            norms, event.loss_scale, event.lost, event.train_loss,
         )  # fmt: skip
         append_bounded(self.recent, step, MAX_STEPS)
+
+    def fold_end(self, event: ev.EpisodeEnded) -> None:
+        """Process the end of an episode of this env."""
+        accuracies = [step.accuracy for step in self.episode if step.round == event.round]
+        best = accuracies.index(max(accuracies)) if accuracies else 0
+        end = EpisodeEnd(event.round, event.accuracy, max(len(accuracies) - 1 - best, 0))
+        append_bounded(self.ends, end, MAX_EPISODES)
 
     @property
     def episode(self) -> list[EnvStepStats]:
@@ -227,6 +250,8 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     slots: list[str] = []
     """Names of the slots."""
+    classes: int | None = None
+    """Number of classes of the task; None if the recording does not have it."""
     round: int = 0
     envs: dict[int, EnvHealth] = {}
     lanes: dict[str, LaneHealth] = {}
@@ -237,7 +262,7 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def fold_start(self, event: ev.RunStarted) -> None:
         """Process the start of a run."""
-        self.slots = event.slots
+        self.slots, self.classes = event.slots, event.classes
 
     def describe_seed(self, event: ev.EnvStepped, index: int) -> str:
         """Return a name for the seed in slot `index`, for example `the conv_small in early`."""
@@ -263,6 +288,12 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         for what, value in bad:
             self._count(f"env {event.env:02d}: {what}", value, event.seq, event.round, event.step, event.env)
         return bad
+
+    def fold_end(self, event: ev.EpisodeEnded) -> None:
+        """Process the end of an episode of an env."""
+        env = self.envs.get(event.env)
+        if env is not None:
+            env.fold_end(event)
 
     def fold_update(self, event: ev.PolicyUpdated) -> None:
         """Process an update of the policy."""

@@ -62,6 +62,8 @@ class EventHub:
     def __init__(self, sink: RecordSink, detector: Detector) -> None:
         self.seq = 0
         """Sequence number of the last event."""
+        self.warnings: deque[str] = deque()
+        """Sentences from other threads, which the hub logs and removes."""
         self._sink = sink
         self._detector = detector
         self._put = sink.put
@@ -132,6 +134,8 @@ class EventHub:
     def _report_sink(self) -> None:
         while self._sink.notices:
             self._send(Logged(severity="error", text=self._sink.notices.popleft()))
+        while self.warnings:
+            self._send(Logged(severity="warning", text=self.warnings.popleft()))
         failure = self._sink.failure
         if failure != self._reported_failure:
             self._reported_failure = failure

@@ -314,6 +314,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _episode_ended(self, event: ev.EpisodeEnded) -> None:
         env = self.envs[event.env]
         env.revision = event.seq
+        self.vitals.fold_end(event)
         append_bounded(env.returns, event.episode_return, SERIES_POINTS)
         for reading in env.stepped.slots if env.stepped else ():
             if reading.blueprint is not None:

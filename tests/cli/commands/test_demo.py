@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from esper.cli.commands.replay import find_demo
 from esper.cli.main import main
+from esper.history.address import find_moment
+from esper.history.history import open_history
+from esper.telemetry import events as ev
 
 
 def test_demo_is_replayed_from_any_directory(
@@ -38,3 +42,12 @@ def test_demo_missing_from_package_is_reported(
 def test_demo_opens_like_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--no-tui", "--speed", "0"]) == 2
     assert "--speed 0.0 is not valid" in capsys.readouterr().err
+
+
+def test_first_anomaly_of_the_demo_is_its_rollback() -> None:
+    history = open_history(find_demo())
+    moment = find_moment("anomaly:1", history)
+    assert moment is not None
+    state = history.state_at(moment.position)
+    assert [anomaly.found.rule for anomaly in state.active_anomalies()] == ["governor rollback"]
+    assert sum(isinstance(event, ev.AnomalyFound) for event in history.events()) <= 20

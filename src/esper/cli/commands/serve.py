@@ -21,6 +21,7 @@ def run(arguments: Sequence[str]) -> int:
     """Serve the dashboard until Ctrl-C."""
     from esper.history.history import open_history
     from esper.recording.runs import LAST_ALIAS, resolve_run, shortest_name
+    from esper.sanctum.keymap import load_keys
 
     parser = Parser(
         prog="esper-sanctum serve",
@@ -50,6 +51,7 @@ def run(arguments: Sequence[str]) -> int:
     if not 0 < options.port < 2**16:
         raise ConfigError(f"--port {options.port} is not valid: it must be a number from 1 to 65535")
     check_theme(options.theme)
+    load_keys()  # raises now, not at each visit
     path = resolve_run(options.run, options.telemetry_dir)
     open_history(path, replay.FIRST_FRAME_READ_S)  # raises now, not at each visit, if the recording is unreadable
     from esper.sanctum.web import DashboardServer

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
@@ -66,9 +67,10 @@ def run_training(arguments: Sequence[str]) -> int:
     options = vars(_train_parser().parse_args(arguments))
     file, resume, detach = (options.pop(name) for name in ("config", "resume", "detach"))
     display, narrate = DisplayOptions.from_options(options), options.pop("narrate")
-    headless = options.pop("no_tui") or narrate
+    headless, on_alert = options.pop("no_tui") or narrate, options.pop("on_alert")
     config, checkpoint = _resolve_config_and_checkpoint(file, resume, given_options(options))
     check_task_name(config.task)
+    alert_words = _split_alert_command(on_alert) if on_alert is not None else None
     if detach:
         telemetry_dir = run_directory_of(checkpoint).parent if checkpoint else Path(config.telemetry_dir)
         return start_detached(arguments, telemetry_dir, display=display, headless=headless)
@@ -83,10 +85,9 @@ def run_training(arguments: Sequence[str]) -> int:
     if rank > 0:  # only rank 0 prints or shows the run
         with open(os.devnull, "w") as devnull:
             state = _run_headless(engine, devnull, narrate=narrate)
-    elif headless:
-        state = _run_headless(engine, sys.stdout, narrate=narrate)
     else:
-        state = _run_dashboard(engine, display)
+        with _alert_commands(alert_words, engine):
+            state = _run_headless(engine, sys.stdout, narrate=narrate) if headless else _run_dashboard(engine, display)
     if engine.fatal_error:
         return print_usage_error(engine.fatal_error)
     if engine.run_error:
@@ -97,6 +98,21 @@ def run_training(arguments: Sequence[str]) -> int:
     if rank == 0 and not narrate:
         print(format_summary(state))
     return EXIT_OK
+
+
+def _split_alert_command(command: str) -> list[str]:
+    from esper.cli.alerts import split_alert_command  # few runs have such a command
+
+    return split_alert_command(command)
+
+
+def _alert_commands(words: list[str] | None, engine: EngineThread) -> AbstractContextManager[object]:
+    """Return a context in which the command of `--on-alert`, if there is one, is run for each anomaly."""
+    if words is None:
+        return nullcontext()
+    from esper.cli.alerts import AlertCommands
+
+    return AlertCommands(words, engine)
 
 
 def _resolve_config_and_checkpoint(
@@ -247,6 +263,11 @@ def _train_parser() -> Parser:
         help="resume from a checkpoint or from a run's newest one (checkpoint path, run name, run path, or last)",
     )
     add_screen_options(parser)
+    parser.add_argument(
+        "--on-alert",
+        metavar="COMMAND",
+        help="run this command for each new anomaly, with one JSON object on its standard input",
+    )
     parser.add_argument(
         "--detach", action="store_true", help="train in a background process that outlives the dashboard"
     )

@@ -16,11 +16,18 @@ from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.source import RunSource, run_has_ended
 
 SignalHandler: TypeAlias = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
+BROWSER_MESSAGE = "This page only shows the run. It cannot control it."
+"""Notice in place of a request."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class RunServices(AppServices, Protocol):
     """Services of the app that `RunActions` uses."""
+
+    @property
+    def is_web(self) -> bool:
+        """True if the dashboard is shown in a browser."""
+        ...
 
     def exit(self, *, return_code: int = 0) -> None:
         """Leave the dashboard with an exit code."""
@@ -126,7 +133,9 @@ class RunActions:
     def _require_engine(self) -> PendingRequests | None:
         """Return the requests to the engine; None, with a notification, if it accepts none."""
         requests = self._source.requests
-        if requests is None:
+        if self._app.is_web:
+            self._app.notify(BROWSER_MESSAGE, severity="warning")
+        elif requests is None:
             self._app.notify("Not available: a recording cannot be controlled.", severity="warning")
         elif requests.disabled_reason:
             self._app.notify(requests.disabled_reason, severity="warning")

@@ -31,6 +31,10 @@ BROWSER_MESSAGE = "Files cannot be saved from the browser. On the server: esper-
 """Notice in place of a file, which would be written on the web server, not on the machine of the viewer."""
 
 
+NO_SELECTION_MESSAGE = "Ctrl+C copies selected text. To select text, hold Shift (Option on a Mac) and drag the mouse."
+"""Notice for Ctrl+C in a browser, where it does not leave the dashboard."""
+
+
 class SharingServices(Notifier, Protocol):
     """Services of the app that `SharingActions` uses."""
 
@@ -100,6 +104,17 @@ class SharingActions:
         text = encode_json(row).decode()
         self._app.copy_to_clipboard(text)
         self._app.notify(f"Env {env.env:02d} copied as JSON ({len(text)} characters).", timeout=TOAST_SECONDS)
+
+    def copy_selection(self) -> None:
+        """Copy the selected text to the clipboard."""
+        screen = self._app.screen_stack[-1]
+        text = screen.get_selected_text()
+        if text:
+            self._app.copy_to_clipboard(text)
+            screen.clear_selection()
+            self._app.notify(f"Selected text copied ({len(text)} characters).")
+        else:
+            self._app.notify(NO_SELECTION_MESSAGE)
 
     def save_screenshot(self) -> None:
         """Write the screen as SVG: beside the recording of a live run, else to the working directory."""

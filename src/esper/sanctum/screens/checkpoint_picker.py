@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
 from esper.formatting import format_time_of_day, strip_control
+from esper.sanctum.bindings import bindings_of
 from esper.sanctum.symbols import ellipsise, number_cell, percent_cell
 from esper.telemetry.events import CheckpointSaved
 
@@ -21,7 +22,10 @@ from esper.telemetry.events import CheckpointSaved
 class CheckpointPicker(ModalScreen[str | None]):
     """Dialog that lists checkpoints. Returns the path of the chosen one, or None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,r", "cancel", "cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "cancel", "cancel"),
+        *bindings_of("cancel", "run.restore"),
+    ]
 
     def __init__(self, checkpoints: list[CheckpointSaved]) -> None:
         super().__init__()

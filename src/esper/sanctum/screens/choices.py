@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 
 from esper.formatting import format_time_of_day, strip_control
 from esper.health.root_cause import ChainEntry, find_root_cause
+from esper.sanctum.bindings import bindings_of
 from esper.sanctum.symbols import SEVERITIES, compact_cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.view import GoToMoment
@@ -40,7 +41,10 @@ class MomentList(ModalScreen[GoToMoment | None]):
         indent: Width of the prefix of every line; wrapped lines are indented by it.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,a,W", "cancel", "back")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "cancel", "back"),
+        *bindings_of("cancel", "view.anomalies", "view.why"),
+    ]
 
     def __init__(self, heading: str, choices: list[tuple[Text, GoToMoment]], *, indent: int = 0) -> None:
         super().__init__()
@@ -97,6 +101,7 @@ def _describe_anomaly(palette: Palette, anomaly: Anomaly) -> Text:
     since = f"\n  {found.rule}: {_format_value(found.value)}{limit}; since {format_time_of_day(found.time)}"
     ended = "" if anomaly.ended is None else f", ended at {format_time_of_day(anomaly.ended)}"
     times = f", {anomaly.count} times" if anomaly.count > 1 else ""
+    times += f", in {len(anomaly.envs)} envs" if len(anomaly.envs) > 1 else ""
     return text.append(f"{since}{ended}{times}", _style(palette, "dim"))
 
 

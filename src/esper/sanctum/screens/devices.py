@@ -14,6 +14,7 @@ from textual.geometry import Size
 from esper.domain import Rule
 from esper.formatting import strip_control
 from esper.health.rules import MEMORY_GROWTH_ROUNDS, predict_full_round
+from esper.health.thresholds import Thresholds
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import compact_cell, number_cell, percent_cell
@@ -164,10 +165,12 @@ class MemoryChart(Panel):
         memory = memories[name]
         position = f" ─ {index + 1} of {len(memories)}" if len(memories) > 1 else ""
         self.panel_title = f"memory of {strip_control(name)}, GiB by step{position}"
-        self.panel_subtitle = _memory_summary(memory)
+        limits = Thresholds.from_recording(self.state.started).limits
+        full_round = predict_full_round(memory, limits.memory_growth)
+        self.panel_subtitle = _memory_summary(memory, full_round)
         if len(memory.points) < 2:
             return [self.line().append(" the curve starts with the second sample", "dim")]
-        curves = _curves(name, memory)
+        curves = _curves(name, memory, full_round)
         if not curves:
             return [self.line().append(" not reported by the device", "dim")]
         high = next_nice(max(value for _, values, _ in curves for value in values if value is not None))
@@ -272,11 +275,11 @@ def _curve_labels(name: str) -> tuple[str, str, str]:
     return ("process", "reserved", "machine") if name.endswith("cpu") else ("allocated", "reserved", "in use")
 
 
-def _curves(name: str, memory: MemoryHealth) -> list[tuple[str, list[float | None], str]]:
+def _curves(name: str, memory: MemoryHealth, full_round: int | None) -> list[tuple[str, list[float | None], str]]:
     """Return label, sizes in GiB and role of each measured curve of a memory."""
     points = memory.points
     sizes_by_curve = ([p.allocated for p in points], [p.reserved for p in points], [p.used for p in points])
-    roles = ("curve", "spark", "dim" if predict_full_round(memory) is None else "warning")
+    roles = ("curve", "spark", "dim" if full_round is None else "warning")
     return [
         (label, [_gib(size) for size in sizes], role)
         for label, sizes, role in zip(_curve_labels(name), sizes_by_curve, roles, strict=True)
@@ -288,9 +291,8 @@ def _gib(size: int | None) -> float | None:
     return None if size is None else size / _GIB
 
 
-def _memory_summary(memory: MemoryHealth) -> str:
+def _memory_summary(memory: MemoryHealth, full_round: int | None) -> str:
     """Peak and total of a memory in GiB, and the round in which it will be full."""
-    full_round = predict_full_round(memory)
     trend = "flat" if full_round is None else f"full in round {full_round}"
     if len(memory.rounds) <= MEMORY_GROWTH_ROUNDS:
         trend = "no trend yet"

@@ -13,8 +13,9 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from esper.sanctum.bindings import KEYS, KeyBinding, KeyCategory, is_available
-from esper.sanctum.explanations import METRIC_HELP
+from esper.config import AnomalyConfig
+from esper.sanctum.bindings import KeyBinding, KeyCategory, bindings_of, is_available
+from esper.sanctum.explanations import RECOVERY_HELP, RULE_HELP, explain_metric
 from esper.sanctum.requests import PAUSE_CAUSES
 from esper.sanctum.symbols import (
     HEADS,
@@ -78,12 +79,16 @@ _REQUESTS = (
 class HelpScreen(ModalScreen[None]):
     """Page with all keys, symbols, labels, ops and heads."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,f1", "dismiss_help", "back")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "dismiss_help", "back"),
+        *bindings_of("dismiss_help", "view.help", "view.keys"),
+    ]
 
     def __init__(self, view: ViewState, *, live: bool) -> None:
         super().__init__()
         self._palette = view.palette
         self._charset = view.charset
+        self._keys = view.keys
         self._live = live
 
     def compose(self) -> ComposeResult:
@@ -95,7 +100,7 @@ class HelpScreen(ModalScreen[None]):
         """Return all sections, wrapped to the smallest supported terminal."""
         page = Text()
         for category in KeyCategory:
-            keys = [key for key in KEYS if key.category is category and is_available(key, live=self._live)]
+            keys = [key for key in self._keys if key.category is category and is_available(key, live=self._live)]
             self._section(page, category.value, [self._key_entry(key) for key in keys])
         self._section(page, "Stages of a slot", [(s.glyph, s.name, _describe(s)) for s in STAGES.values()])
         self._section(page, "Severities", [(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
@@ -141,17 +146,24 @@ def _describe(symbol: Symbol) -> str:
 
 
 class MetricHelpScreen(ModalScreen[bool]):
-    """Page with the meaning of metrics. Returns True if the user asks for the page of all keys and symbols."""
+    """Page with the meaning of metrics. Returns True if the user asks for the page of all keys and symbols.
+
+    Args:
+        palette: Colours.
+        metrics: Names of the metrics.
+        limits: Thresholds of the anomaly rules of the run.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "close(False)", "back"),
-        Binding("question_mark,f1", "close(True)", "all keys"),
+        *bindings_of("close(True)", "view.help", "view.keys"),
     ]
 
-    def __init__(self, palette: Palette, metrics: Sequence[str]) -> None:
+    def __init__(self, palette: Palette, metrics: Sequence[str], limits: AnomalyConfig) -> None:
         super().__init__()
         self._palette = palette
         self._metrics = metrics
+        self._limits = limits
 
     def compose(self) -> ComposeResult:
         """Yield the scrollable page."""
@@ -163,13 +175,24 @@ class MetricHelpScreen(ModalScreen[bool]):
         page, palette = Text(), self._palette
         for name in self._metrics:
             page.append(f"{name}\n", palette["title"])
-            for heading, text in zip(_METRIC_HEADINGS, METRIC_HELP[name], strict=True):
+            for heading, text in zip(_METRIC_HEADINGS, explain_metric(name, self._limits), strict=True):
                 wrapped = f"\n{' ' * _METRIC_INDENT}".join(wrap(text, _METRIC_TEXT_COLS))
                 page.append(f"  {heading:<{_METRIC_INDENT - 2}}", palette["head"]).append(
                     f"{wrapped}\n", palette["normal"]
                 )
             page.append("\n")
+            if name == "anomalies":
+                self._append_rules(page)
         return page.append("? all keys and symbols   Esc back", palette["dim"])
+
+    def _append_rules(self, page: Text) -> None:
+        """Append each anomaly rule with its thresholds."""
+        indent = " " * _METRIC_INDENT
+        for rule, text in RULE_HELP.items():
+            wrapped = f"\n{indent}".join(wrap(text.format(limits=self._limits), _METRIC_TEXT_COLS))
+            page.append(f"  {rule}\n", self._palette["head"]).append(f"{indent}{wrapped}\n", self._palette["normal"])
+        recovery = wrap(RECOVERY_HELP.format(limits=self._limits), _METRIC_TEXT_COLS + _METRIC_INDENT - 2)
+        page.append("".join(f"  {line}\n" for line in recovery), self._palette["dim"]).append("\n")
 
     def action_close(self, show_keys: bool) -> None:
         """Close the page; the app then opens the page of keys if `show_keys` is true."""

@@ -13,7 +13,8 @@ from textual.containers import Container, Vertical
 from textual.geometry import Size
 
 from esper.formatting import format_time_of_day, strip_control
-from esper.health.rules import MAX_MEMORY_FRACTION
+from esper.health.rules import is_nearly_full
+from esper.health.thresholds import Thresholds
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import EnvFilter, FilterError, IncompleteFilterError, parse_filter
 from esper.sanctum.screens.base import RunScreen
@@ -248,11 +249,17 @@ class DeviceList(Panel):
             labels = ("run", "machine") if cpu else ("live", "reserved")
         line = self.line().append(" ")
         for label, size in zip(labels, (sample.allocated, sample.used if cpu else sample.reserved), strict=True):
-            line.append(f"{label} ", "dim").append_cell(_gib(size, wide=wide), _role(sample)).append(
+            line.append(f"{label} ", "dim").append_cell(_gib(size, wide=wide), self._role(sample)).append(
                 "  " if wide else " "
             )
         line.append("of ", "dim").append_cell(_gib(sample.total, wide=wide))
         return line.append(" GiB" if wide else "", "dim")  # without room, the unit stands in the title only
+
+    def _role(self, sample: DeviceSampled) -> str:
+        """Return the role of a size in the memory that was sampled."""
+        fraction = sample.used / sample.total if sample.used is not None and sample.total else math.nan
+        limits = Thresholds.from_recording(self.state.started).limits
+        return "warning" if is_nearly_full(fraction, limits) else "normal"
 
     def _compact(self, width: int) -> Line:
         """Draw all lanes and memories that fit on one line."""
@@ -264,7 +271,7 @@ class DeviceList(Panel):
             cells[-1].append(" %", "dim")
         for sample in self._memories().values():
             held = sample.allocated if _is_cpu(sample.device) else sample.reserved
-            cells.append(self.line().append("  memory ", "dim").append_cell(_gib(held, wide=False), _role(sample)))
+            cells.append(self.line().append("  memory ", "dim").append_cell(_gib(held, wide=False), self._role(sample)))
             cells[-1].append(" of ", "dim").append_cell(_gib(sample.total, wide=False)).append(" GiB", "dim")
         line = self.line()
         for cell in cells:
@@ -285,11 +292,6 @@ def _gib(size: int | None, *, wide: bool) -> Cell:
     """Format bytes in GiB: aligned at the decimal point if `wide`, else without padding."""
     value = None if size is None else size / 2**30
     return number_cell(value, 4, 2) if wide else compact_cell(value, 3 if value is None or value >= 1 else 2)
-
-
-def _role(sample: DeviceSampled) -> str:
-    fraction = sample.used / sample.total if sample.used is not None and sample.total else math.nan
-    return "warning" if fraction >= MAX_MEMORY_FRACTION else "normal"
 
 
 class LogPreview(Panel):

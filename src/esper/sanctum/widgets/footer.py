@@ -8,7 +8,7 @@ from textual.events import Click
 from textual.geometry import Size
 
 from esper.control import RequestKind
-from esper.sanctum.bindings import APP_CATEGORIES, KEYS, KeyBinding, KeyCategory, is_available
+from esper.sanctum.bindings import APP_CATEGORIES, KeyBinding, KeyCategory, is_available
 from esper.sanctum.requests import pause_cause
 from esper.sanctum.source import run_has_ended
 from esper.sanctum.symbols import key_name
@@ -22,7 +22,7 @@ _CAPTIONS_WHILE_ATTACHED = {"quit": "detach"}
 
 
 class Footer(Panel):
-    """Keys of the app and of the open screen, from the table `KEYS`. A click on a key presses it."""
+    """Keys of the app and of the open screen, from the table of keys. A click on a key presses it."""
 
     DEFAULT_CSS = """
     Footer { height: 1; padding: 0 1; }
@@ -50,7 +50,7 @@ class Footer(Panel):
         live = self.view.source.live
         keys = [
             key
-            for key in KEYS
+            for key in self.view.keys
             if key.category in (*APP_CATEGORIES, *self._categories) and self._is_shown(key, live=live)
         ]
         keys.sort(key=lambda key: (key.category is KeyCategory.VIEW, key.action != "rejoin"))

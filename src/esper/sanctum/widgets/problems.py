@@ -69,6 +69,8 @@ class AnomalyStrip(Panel, can_focus=True):
             room = size.width - line.width - len(gap) - (len(f"  +{rest} more") if rest else 0)
             anomaly = self.state.anomalies.get(anomaly_key(found))
             text = strip_control(found.text) + (f" ×{anomaly.count}" if anomaly and anomaly.count > 1 else "")
+            if anomaly and len(anomaly.active_envs) > 1:
+                text += f", {len(anomaly.active_envs)} envs"
             if index and len(text) > room:
                 line.append(f"  +{rest + 1} more", "dim")
                 return [line]

@@ -1,0 +1,204 @@
+"""Anomaly rules of envs: checks of their steps, and of all their episodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
+
+from esper.config import AnomalyConfig
+from esper.domain import Rule
+from esper.health.rule_context import RuleContext
+from esper.telemetry import events as ev
+from esper.telemetry.health_stats import EnvHealth
+from esper.telemetry.sentences import pluralise
+
+EXPLODING_MIN_SAMPLES = 3
+"""Earlier norms that the median needs. `EpisodeExtremes.second_lowest_norms` is a lower bound of it from three on."""
+MIN_STALLED_ENVS = 2
+"""Minimum number of stalled envs: a single one is no reason to act."""
+NON_FINITE_RULES = {
+    "loss": Rule.NON_FINITE_LOSS,
+    "accuracy": Rule.NON_FINITE_ACCURACY,
+    "gradient": Rule.NON_FINITE_GRADIENT,
+}
+"""Keyed by a word in the name of the quantity."""
+
+
+def check_env_finite(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
+    """Find non-finite values of a step."""
+    if not context.not_finite:
+        return ()
+    return [
+        ev.AnomalyFound(
+            rule=next(rule.value for word, rule in NON_FINITE_RULES.items() if word in what),
+            severity="error",
+            where=f"env {event.env}",
+            env=event.env,
+            value=value,
+            text=f"env {event.env:02d}: {what} is {format_value(value)} at round {event.round} step {event.step}",
+        )
+        for what, value in context.not_finite
+    ]
+
+
+def _env_warning(event: ev.EnvStepped, rule: Rule, value: float, threshold: float, text: str) -> ev.AnomalyFound:
+    """Return a warning about an env; its text is `text` after the name of the env."""
+    return ev.AnomalyFound(
+        rule=rule.value,
+        severity="warning",
+        where=f"env {event.env}",
+        env=event.env,
+        value=value,
+        threshold=float(threshold),
+        text=f"env {event.env:02d}: {text}",
+    )
+
+
+def explosion_limit(earlier: Sequence[float | None], norm: float | None, clip: float, factor: float) -> float | None:
+    """Return the limit that an exploding gradient norm exceeds; None if the norm is not exploding.
+
+    Args:
+        earlier: Earlier norms of the same owner in the episode; only the finite ones count.
+        norm: The norm; None if the owner did not train.
+        clip: Norm to which the gradient is clipped: no norm below it explodes.
+        factor: Multiple of the median of the earlier norms above which the norm explodes.
+    """
+    if norm is None or not math.isfinite(norm):
+        return None
+    known = [value for value in earlier if value is not None and math.isfinite(value)]
+    if len(known) < EXPLODING_MIN_SAMPLES:
+        return None
+    usual = median(known)
+    limit = max(factor * usual, clip)
+    return limit if usual > 0 and limit < norm else None
+
+
+def check_gradient_norms(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
+    """Find exploding gradients of the host, and of the seeds that affect the output."""
+    low, thresholds = context.episodes[event.env].second_lowest_norms, context.thresholds
+    factor = thresholds.limits.explosion_factor * context.env_factor(Rule.EXPLODING_GRADIENT, event.env)
+    found: tuple[ev.AnomalyFound, ...] = ()
+    if event.grad_norm > factor * low[0]:
+        found = _check_owner_norm(event, context, 0, thresholds.host_clip)
+    for owner, slot in enumerate(event.slots, 1):
+        # The gradient of a seed without an alpha changes nothing: the output does not depend on the seed yet.
+        if slot.grad_norm is not None and slot.alpha is not None and slot.grad_norm > factor * low[owner]:
+            found = (*found, *_check_owner_norm(event, context, owner, thresholds.seed_clip))
+    return found
+
+
+def _check_owner_norm(
+    event: ev.EnvStepped, context: RuleContext, owner: int, clip: float
+) -> tuple[ev.AnomalyFound, ...]:
+    """Check the last norms of the host (owner 0) or of the seed in slot `owner - 1`."""
+    steps = context.health.envs[event.env].episode
+    name, norms = "the host", [step.grad_norm for step in steps]
+    if owner:
+        name = context.health.describe_seed(event, owner - 1)
+        # Only the norms of this seed, not those of an earlier seed in the slot.
+        norms = [step.slots[owner - 1] for step in steps[-event.slots[owner - 1].age - 1 :]]
+    limits, relief = context.limits, context.env_factor(Rule.EXPLODING_GRADIENT, event.env)
+    last = limits.explosion_steps
+    earlier, recent = norms[:-last], norms[-last:] if relief == 1.0 else norms[-1:]
+    factor, limit = limits.explosion_factor * relief, None
+    for norm in recent:
+        limit = explosion_limit(earlier, norm, clip * relief, factor)
+        if limit is None:
+            return ()
+    if limit is None or norms[-1] is None:
+        return ()
+    during = f"{last} consecutive steps" if last > 1 else "a step"
+    text = f"the gradient of {name} is {norms[-1]:.3g} at round {event.round} step {event.step}, "
+    text += f"more than {limits.explosion_factor:g} times its median for {during}"
+    return (_env_warning(event, Rule.EXPLODING_GRADIENT, norms[-1], limit, text),)
+
+
+def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
+    """Find a training loss that stays above that of guessing."""
+    classes = context.health.classes
+    if not classes:
+        return ()
+    relief = context.env_factor(Rule.LOSS_ABOVE_CHANCE, event.env)
+    limit = math.log(classes) * relief
+    if not event.train_loss > limit:
+        return ()
+    last = context.limits.chance_steps
+    recent = context.health.envs[event.env].episode[-last:]
+    if relief == 1.0 and (len(recent) < last or not all(step.train_loss > limit for step in recent)):
+        return ()
+    text = f"training loss {event.train_loss:.3g} at round {event.round} step {event.step}, above that of guessing "
+    text += f"({math.log(classes):.3g}) for {last} consecutive steps"
+    return (_env_warning(event, Rule.LOSS_ABOVE_CHANCE, event.train_loss, math.log(classes), text),)
+
+
+def check_dead_seeds(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
+    """Find seeds that train without a gradient."""
+    limit, relief = context.limits.dead_gradient, context.env_factor(Rule.DEAD_SEED, event.env)
+    required = context.limits.dead_seed_steps
+    last = required if relief == 1.0 else 1
+    found: list[ev.AnomalyFound] = []
+    for index, slot in enumerate(event.slots):
+        if slot.grad_norm is None or not slot.grad_norm < limit / relief or slot.blueprint is None or slot.age < last:
+            continue
+        recent = [step.slots[index] for step in context.health.envs[event.env].episode[-last:]]
+        if len(recent) == last and all(norm is not None and norm < limit / relief for norm in recent):
+            text = f"{context.health.describe_seed(event, index)} has had almost no gradient for {required} steps: "
+            text += f"{slot.grad_norm:.1e} at round {event.round} step {event.step}"
+            found.append(_env_warning(event, Rule.DEAD_SEED, slot.grad_norm, limit, text))
+    return found
+
+
+def check_skips(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
+    """Find batches skipped in many consecutive steps."""
+    if not event.lost:
+        return ()
+    last = context.limits.skipped_steps
+    recent = context.health.envs[event.env].recent[-last:]
+    if len(recent) < last or not all(step.lost for step in recent):
+        return ()
+    skipped = sum(step.lost for step in recent)
+    text = f"{skipped} batches skipped because of overflows in {last} consecutive steps"
+    return (_env_warning(event, Rule.REPEATED_SKIPS, skipped, last, text),)
+
+
+def check_stalls(event: ev.RoundStarted, context: RuleContext) -> Iterator[ev.AnomalyFound]:
+    """Find many envs that stalled in each of the last rounds."""
+    limits, envs = context.limits, context.health.envs
+    limit = limits.stalled_envs * context.factor(Rule.STALLED_ENV, "envs")
+    rounds = range(event.round - limits.stalled_rounds, event.round)
+    fractions: list[float] = []
+    for round_ in rounds:
+        stalled, total = _count_stalled(envs.values(), round_, limits)
+        if stalled < MIN_STALLED_ENVS or stalled < limit * total:
+            return
+        fractions.append(stalled / total)
+    text = f"{fractions[-1]:.0%} of the envs stalled in round {event.round - 1}, and {limits.stalled_envs:.0%} or more "
+    text += f"in each of the last {pluralise(len(rounds), 'round')}: their accuracy stopped rising "
+    text += f"{100 * limits.stalled_gap:.0f} points below the median"
+    yield ev.AnomalyFound(
+        rule=Rule.STALLED_ENV.value,
+        severity="warning",
+        where="envs",
+        value=fractions[-1],
+        threshold=limits.stalled_envs,
+        text=text,
+    )
+
+
+def _count_stalled(envs: Iterable[EnvHealth], round_: int, limits: AnomalyConfig) -> tuple[int, int]:
+    """Return the number of envs that had stalled at the end of a round, and the number of all envs."""
+    ends = [end for env in envs for end in env.ends if end.round == round_]
+    finite = [end.accuracy for end in ends if math.isfinite(end.accuracy)]
+    if not finite:
+        return 0, len(ends)
+    low = median(finite) - limits.stalled_gap
+    stalled = [end for end in ends if end.steps_since_best >= limits.stalled_steps and end.accuracy < low]
+    return len(stalled), len(ends)
+
+
+def format_value(value: float) -> str:
+    """Return three digits of a value, or a word for one that is not finite."""
+    if math.isfinite(value):
+        return f"{value:.3g}"
+    return "NaN" if math.isnan(value) else "infinite"

@@ -1,0 +1,207 @@
+"""Keys of the user: reads `keys.toml`, and gives the actions of the table `KEYS` other keys.
+
+preset = "vim"                    # or "arrows"
+run.pause = "f5"                  # an action by its id
+view.screenshot = ["f12", "S"]    # several keys
+follow = "F"                      # all actions of this name
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import cast
+
+import platformdirs
+from textual.keys import (
+    Keys,
+    _character_to_key,  # pyright: ignore[reportPrivateUsage] (as Textual names the keys of a keymap)
+    format_key,
+)
+
+from esper.config import ConfigError
+from esper.formatting import suggest
+from esper.sanctum.bindings import APP_CATEGORIES, KEYS, KeyBinding, KeyCategory
+
+PRESETS: dict[str, dict[str, str]] = {
+    "arrows": {
+        "rows.up": "up",
+        "rows.down": "down",
+        "map.left": "left",
+        "map.right": "right",
+        "map.up": "up",
+        "map.down": "down",
+        "detail.previous": "up",
+        "detail.next": "down",
+        "policy.previous": "up",
+        "policy.next": "down",
+        "log.up": "up",
+        "log.down": "down",
+    },
+    "vim": {
+        "time.step-back": "left,h",
+        "time.step": "right,l",
+        "time.round-back": "shift+left,H",
+        "time.round": "shift+right,L",
+        "time.go-to": "colon",
+        "timeline.start": "home,g",
+        "timeline.end": "end,G",
+        "rows.page-up": "pageup,ctrl+u",
+        "rows.page-down": "pagedown,ctrl+d",
+        "rows.first": "home,g",
+        "rows.last": "end,G",
+        "log.page-up": "pageup,ctrl+u",
+        "log.page-down": "pagedown,ctrl+d",
+        "log.first": "home,g",
+        "log.last": "end,G",
+    },
+}
+"""Keys that differ from those of the table `KEYS`. Keyed by preset and by the id of the action."""
+
+_SCREENS: tuple[tuple[KeyCategory, ...], ...] = (
+    (KeyCategory.OVERVIEW, KeyCategory.ROWS, KeyCategory.TABLE),
+    (KeyCategory.OVERVIEW, KeyCategory.MAP),
+    (KeyCategory.GROWTH, KeyCategory.ROWS),
+    (KeyCategory.DETAIL,),
+    (KeyCategory.POLICY,),
+    (KeyCategory.DEVICES,),
+    (KeyCategory.LOG,),
+)
+"""Categories whose keys apply on the same screen, besides those of `_EVERYWHERE`."""
+_EVERYWHERE = (*APP_CATEGORIES, KeyCategory.ANOMALIES, KeyCategory.TIMELINE)
+_MODIFIERS = frozenset({"alt", "ctrl", "shift"})
+_NAMED_KEYS = [key.value for key in Keys if key.value.isalnum() and key is not Keys.Return]
+"""Names of the keys without a character, such as `f5`."""
+_LABELS = {
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+    "enter": "↵",
+    "escape": "Esc",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "space": "space",
+}
+"""Labels of keys that are neither a character nor their name with a capital."""
+
+
+def keys_file() -> Path:
+    """Return the path of the user's file, which need not exist."""
+    return platformdirs.user_config_path("esper-sanctum") / "keys.toml"
+
+
+def load_keys() -> tuple[KeyBinding, ...]:
+    """Return the table `KEYS` with the keys of the user's file.
+
+    Raises:
+        ConfigError: The file cannot be read, has an unknown action or key, or gives two actions the same key.
+    """
+    file = keys_file()
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        return KEYS
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not TOML: {error}") from None
+    preset = table.pop("preset", None)
+    if preset is not None and preset not in PRESETS:
+        raise ConfigError(f"unknown preset {preset!r} in {file}: {suggest(str(preset), PRESETS)}")
+    given = dict(_read_actions(table, file))
+    keys = apply_keys(PRESETS[preset] if preset else {}, given)
+    for first, second, shared in find_conflicts(keys):
+        raise ConfigError(
+            f"{file} gives the key {shared!r} to two actions, {first.id} and {second.id}; give one of them another key"
+        )
+    return keys
+
+
+def apply_keys(*changes: Mapping[str, str]) -> tuple[KeyBinding, ...]:
+    """Return the table `KEYS` with other keys, keyed by the id of the action. Later changes take precedence."""
+    keys = {id_: text for change in changes for id_, text in change.items()}
+    return tuple(
+        replace(key, keys=keys[key.id], label=key_label(keys[key.id])) if key.id in keys else key for key in KEYS
+    )
+
+
+def find_conflicts(keys: Iterable[KeyBinding]) -> Iterator[tuple[KeyBinding, KeyBinding, str]]:
+    """Yield each two actions that share a key on one screen, and the key.
+
+    In the table `KEYS`, a focused widget takes a few keys from the app, such as `end`. The same two actions may share
+    other keys too.
+    """
+    keys = tuple(keys)
+    defaults = {key.id: key.keys.split(",") for key in KEYS}
+    for first, second in combinations(keys, 2):
+        shared = [name for name in first.keys.split(",") if name in second.keys.split(",")]
+        if shared and _apply_together(first, second) and set(defaults[first.id]).isdisjoint(defaults[second.id]):
+            yield first, second, shared[0]
+
+
+def key_label(keys: str) -> str:
+    """Return the label of keys, which are separated by commas: `↑ k` for `up,k`."""
+    return " ".join(_label_one(name) for name in keys.split(","))
+
+
+def _label_one(name: str) -> str:
+    if name.startswith("shift+"):
+        return f"⇧{_label_one(name.removeprefix('shift+'))}"
+    if name in _LABELS or "+" in name:
+        return _LABELS.get(name, name)
+    character = format_key(name)
+    return character if len(character) == 1 else name.capitalize()
+
+
+def _apply_together(first: KeyBinding, second: KeyBinding) -> bool:
+    return any({first.category, second.category} <= {*_EVERYWHERE, *screen} for screen in _SCREENS)
+
+
+def _read_actions(table: Mapping[str, object], file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the id and the keys of each action of a file; a name stands for all actions that have it."""
+    ids = {key.id for key in KEYS}
+    names = {key.id.partition(".")[2] for key in KEYS}
+    for name, value in table.items():
+        if not isinstance(value, dict):
+            if name not in names:
+                raise ConfigError(f"unknown action {name!r} in {file}: {_suggest_action(name)}")
+            yield from ((id_, _read_keys(value, name, file)) for id_ in ids if id_.partition(".")[2] == name)
+    for category, actions in table.items():
+        if isinstance(actions, dict):
+            for name, value in cast("dict[str, object]", actions).items():
+                if (id_ := f"{category}.{name}") not in ids:
+                    raise ConfigError(f"unknown action {id_!r} in {file}: {_suggest_action(id_)}")
+                yield id_, _read_keys(value, id_, file)
+
+
+def _suggest_action(name: str) -> str:
+    ids = [key.id for key in KEYS]
+    return suggest(name, [*ids, *(id_.partition(".")[2] for id_ in ids)], listed=ids)
+
+
+def _read_keys(value: object, action: str, file: Path) -> str:
+    names = cast("Sequence[object]", value) if isinstance(value, list) else [value]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f'{action} in {file} needs a key such as "f5", or a list of keys, not {value!r}')
+    return ",".join(_read_key(cast("str", name), action, file) for name in names)
+
+
+def _read_key(text: str, action: str, file: Path) -> str:
+    """Return Textual's name of a key, written as a character or a name, with or without modifiers: `ctrl+F5`."""
+    *modifiers, name = [text] if len(text) == 1 else text.split("+")
+    modifiers = sorted({modifier.lower() for modifier in modifiers})
+    if modifiers == ["shift"] and len(name) == 1:
+        modifiers, name = [], name.upper()
+    if len(name) == 1 and name.isprintable():
+        name = _character_to_key(name.lower() if modifiers else name)
+    else:
+        name = name.lower()
+    if not _MODIFIERS.issuperset(modifiers) or not (
+        len(name) == 1 or name in _NAMED_KEYS or len(format_key(name)) == 1
+    ):
+        raise ConfigError(f"unknown key {text!r} for {action} in {file}: {suggest(text, _NAMED_KEYS)}")
+    return "+".join((*modifiers, name))

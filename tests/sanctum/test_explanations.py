@@ -1,0 +1,25 @@
+"""Explanations of metrics and anomaly rules."""
+
+from __future__ import annotations
+
+import msgspec
+
+from esper.config import AnomalyConfig
+from esper.domain import Rule
+from esper.sanctum.explanations import METRIC_HELP, RECOVERY_HELP, RULE_HELP, explain_metric
+from esper.sanctum.screens.help import MetricHelpScreen
+from esper.sanctum.theme import DEFAULT_THEME, load_themes
+
+
+def test_every_rule_and_every_threshold_is_explained() -> None:
+    assert list(RULE_HELP) == list(Rule)
+    texts = " ".join([*RULE_HELP.values(), RECOVERY_HELP])
+    assert [field.name for field in msgspec.structs.fields(AnomalyConfig) if f"limits.{field.name}" not in texts] == []
+
+
+def test_help_shows_the_thresholds_of_the_run() -> None:
+    limits = AnomalyConfig(kl=0.37, explosion_steps=4)
+    page = MetricHelpScreen(load_themes()[DEFAULT_THEME], ["anomalies", "update"], limits).page().plain
+    assert page.count("0.37") == 2
+    assert "for 4 steps" in " ".join(page.split())
+    assert all("{" not in text for name in METRIC_HELP for text in explain_metric(name, limits))
