@@ -81,6 +81,24 @@ def test_merged_history_seeks_to_any_position(monkeypatch: pytest.MonkeyPatch, t
     assert repr(list(history.events(37, 61))) == repr(RUN[37:61])
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_merged_history_knows_how_much_was_read(packed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(merged_ranks, "READ_CHUNK_BYTES", 200)
+    for path in record(tmp_path / "run", RUN, 2):
+        if packed:
+            compress_segment(path)
+    history = open_history(tmp_path / "run", 0.0)
+    fractions: list[float] = []
+    while not history.is_fully_read:
+        fractions.append(history.fraction_read)
+        history.poll(0.0)
+    assert fractions == sorted(fractions)
+    assert packed or max(fractions) > 0.9  # a place within a frame of a packed file is not known
+    assert packed or len(set(fractions)) > len(RUN) / 2
+    assert history.fraction_read == 1
+    assert history.length == len(RUN)
+
+
 def test_merged_ranks_may_have_different_segments(tmp_path: Path) -> None:
     """Recorders begin a new segment depending on the size of their own file."""
     run = tmp_path / "run"

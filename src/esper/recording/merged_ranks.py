@@ -228,9 +228,8 @@ class MergedRecording:
             self._cursors.append(cursor)
 
     def _cursor_before(self, offset: int) -> _MergeCursor:
-        if self._end.offset <= offset:
-            return self._end
-        return self._cursors[bisect_right(self._cursors, offset, key=attrgetter("offset")) - 1]
+        stored = self._cursors[bisect_right(self._cursors, offset, key=attrgetter("offset")) - 1]
+        return self._end if stored.offset <= self._end.offset <= offset else stored
 
 
 def _split_lines(blocks: Iterator[ScannedLines]) -> Iterator[tuple[int, bytes, Record | UnreadableLine]]:
