@@ -74,6 +74,23 @@ def test_hundredfold_learning_rate_is_found(tmp_path: Path) -> None:
     assert sum(isinstance(event, ev.AnomalyFound) for event in live.events) == 1  # one cause in four envs
 
 
+@pytest.mark.parametrize(("after", "limit"), [(6, 9), (12, 3)], ids=["hardly trained", "trained"])
+def test_learning_rate_that_rises_hundredfold_is_found(after: int, limit: int, tmp_path: Path) -> None:
+    """An env that was trained is rolled back; one that was not stays at the loss of guessing."""
+    live = LiveRun(tmp_path, policy="heuristic", envs=2, rounds=1, steps=26).start_paused(after)
+    rules = {"loss above chance", "dead seed", "governor rollback"}
+    assert steps_until(live.events, rules, 0) is None
+    for env in live.run.pool.envs:
+        for optimizer in (env.host_optimizer, *env.slot_optimizers.values()):
+            optimizer.learning_rate *= 100
+    live.control.put(RequestKind.RESUME, "test")
+    live.finish()
+    delay = steps_until(live.events, rules, after)
+    print(f"learning rate × 100 after step {after}: found after {delay} steps")
+    assert delay is not None
+    assert delay <= limit
+
+
 def found_at(events: Sequence[ev.AnyEvent], rule: str) -> int | None:
     """Return the index of the event in which the rule is broken first."""
     detector = AnomalyDetector()
