@@ -280,6 +280,8 @@ def test_thresholds_are_those_of_the_configuration() -> None:
     assert Thresholds.from_recording(None) == Thresholds.from_recording(run_started()) == Thresholds()
     later = msgspec.structs.replace(started, config={"anomalies": {"kl": 0.5, "unknown": 1}})
     assert Thresholds.from_recording(later).limits == AnomalyConfig(kl=0.5)
+    other = msgspec.structs.replace(started, config={"anomalies": {"kl": -1}})
+    assert Thresholds.from_recording(other).limits == AnomalyConfig()
     detector = AnomalyDetector(thresholds)
     assert findings(detector, policy_updated(kl=0.4, heads={}), *explosion(19.0, 21.0)) == [
         ("AnomalyFound", "env 0", 0)

@@ -29,12 +29,19 @@ class Thresholds(NamedTuple):
 
     @classmethod
     def from_recording(cls, started: ev.RunStarted | None) -> Thresholds:
-        """Return the thresholds of a recorded run; the defaults where its configuration has none."""
+        """Return the thresholds of a recorded run; the defaults where its configuration has none.
+
+        The dashboard needs them only to draw, so a table that this version does not accept counts as absent.
+        """
         if started is None:
             return cls()
         recorded = _table(started, "anomalies")
         training = _table(started, "training")
-        limits = msgspec.convert({key: recorded[key] for key in _KEYS & recorded.keys()}, AnomalyConfig, strict=False)
+        known = {key: recorded[key] for key in _KEYS & recorded.keys()}
+        try:
+            limits = msgspec.convert(known, AnomalyConfig, strict=False)
+        except msgspec.ValidationError:  # another version allows other values
+            limits = AnomalyConfig()
         clips = (float(training.get(key, default)) for key, default in (("host-clip", 1.0), ("seed-clip", 1.0)))
         return cls(limits, *clips)
 

@@ -94,7 +94,7 @@ def describe_group(event: ev.AnyEvent) -> str:
     match event:
         case ev.SeedMoved() if event.after in _STAGE_VERBS:
             return f"seeds {_STAGE_VERBS[event.after]}"
-        case ev.AnomalyFound() | ev.AnomalyEnded():
+        case ev.AnomalyFound() | ev.AnomalyJoined() | ev.AnomalyEnded():
             ended = " ended" if isinstance(event, ev.AnomalyEnded) else ""
             return f"{'anomalies' if event.env is None else 'envs'}: {event.rule}{ended}"
         case ev.AnomalyJoined():
