@@ -1,5 +1,8 @@
 """Rendering in terminals without braille, or with ASCII only."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -74,7 +77,7 @@ def test_auto_charset_depends_on_term_and_locale(
     term: str, encoding: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", term)
-    monkeypatch.setattr("locale.getpreferredencoding", lambda do_setlocale=True: encoding)
+    monkeypatch.setattr("locale.getencoding", lambda: encoding)
     assert detect_charset("auto") == expected
     assert [detect_charset(charset) for charset in CHARSETS[1:]] == list(CHARSETS[1:])
 
@@ -92,3 +95,13 @@ def test_frame_stats_show_data_age_event_rate_and_frame_time(monkeypatch: pytest
     for tick in range(16, 22):
         stats.record_frame(tick / 5, 500, 0.02, shows_age=False)
     assert stats.text == "0 events/s  0 ms/frame"
+
+
+def test_auto_charset_is_ascii_under_lc_all_c() -> None:
+    """Under LC_ALL=C Python turns its UTF-8 mode on, which must not hide the locale."""
+    program = "from esper.sanctum.symbols import detect_charset; print(detect_charset('auto'))"
+    environment = {**os.environ, "LC_ALL": "C", "TERM": "xterm-256color"}
+    result = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "ascii\n"

@@ -216,7 +216,8 @@ def detect_charset(charset: str) -> str:
     """Return `charset`, or the set that fits locale and `TERM` if it is "auto"."""
     if charset != "auto":
         return charset
-    if locale.getpreferredencoding(do_setlocale=False).lower().replace("-", "") != "utf8":
+    # Not `getpreferredencoding`: under LC_ALL=C, Python turns its UTF-8 mode on, although the terminal is not UTF-8.
+    if locale.getencoding().lower().replace("-", "") != "utf8":
         return "ascii"
     term = os.environ.get("TERM", "")
     if term in _PLAIN_TERMINALS:
