@@ -33,7 +33,7 @@ OPTIONS = {
     "attach": "--help --telemetry-dir --read-only --theme --symbols --bell --notify --no-tui --narrate",
     "demo": "--help --at --speed --theme --symbols --bell --notify --no-tui --narrate",
     "serve": "--help --telemetry-dir --host --port --theme",
-    "runs": "--help --json",
+    "runs": "--help --telemetry-dir --json",
     "show": "--help --telemetry-dir --json",
     "compare": "--help --telemetry-dir --json",
     "export": "--help --telemetry-dir --to --out",

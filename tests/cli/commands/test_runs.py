@@ -185,3 +185,16 @@ def test_runs_best_accuracy_is_over_all_ranks(tmp_path: Path, capsys: pytest.Cap
 )
 def test_sizes_are_formatted_in_suitable_units(count: int, text: str) -> None:
     assert format_bytes(count) == text
+
+
+def test_runs_of_another_directory_by_argument_or_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, "one", ending(None))
+
+    assert main(["runs", "--json", str(tmp_path)]) == 0
+    by_argument = json.loads(capsys.readouterr().out)
+    assert main(["runs", "--json", "--telemetry-dir", str(tmp_path)]) == 0
+    by_option = json.loads(capsys.readouterr().out)
+
+    assert [info["run"] for info in by_option] == [info["run"] for info in by_argument] == ["one"]
+    assert main(["runs", str(tmp_path), "--telemetry-dir", str(tmp_path)]) == 2
+    assert "the directory is given twice" in capsys.readouterr().err

@@ -22,7 +22,9 @@ _RIGHT_ALIGNED = (4, 5, 6, 7)
 def run(arguments: Sequence[str]) -> int:
     """Print the runs."""
     options = _parser().parse_args(arguments)
-    directory = Path(options.directory)
+    if options.directory is not None and options.telemetry_dir is not None:
+        raise ConfigError("the directory is given twice; remove DIR or --telemetry-dir")
+    directory = options.directory or options.telemetry_dir or Path(Config().telemetry_dir)
     if not directory.is_dir() and directory != Path(Config().telemetry_dir):
         raise ConfigError(f"directory {directory} not found")
     now = time.time()
@@ -45,8 +47,9 @@ def _parser() -> Parser:
         epilog="A run is live while a process trains it, and crashed if its process exited without recording its end.",
     )
     parser.add_argument(
-        "directory", nargs="?", default=default, metavar="DIR", help=f"directory of the runs (default: {default})"
+        "directory", nargs="?", type=Path, metavar="DIR", help=f"directory of the runs (default: {default})"
     )
+    parser.add_argument("--telemetry-dir", type=Path, metavar="DIR", help="the same, as in the other commands")
     parser.add_argument("--json", action="store_true", help="print a JSON list of runs")
     return parser
 
