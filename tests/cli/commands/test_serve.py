@@ -149,7 +149,7 @@ def test_serve_without_extra_gives_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "textual_serve", None)
-    sentence = "serve needs an optional dependency; install it with `uv sync --extra serve`"
+    sentence = "serve needs an optional dependency; install it with `pip install 'esper-sanctum[serve]'`"
     assert refused(capsys) == sentence
 
 
