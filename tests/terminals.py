@@ -82,9 +82,17 @@ class Terminal:
         cwd: Working directory.
         python: Options of the interpreter.
         controlling: True if the terminal is the controlling one, like a shell's: closing it sends SIGHUP.
+        stderr: File descriptor for standard error; None for the terminal.
     """
 
-    def __init__(self, *arguments: str, cwd: Path, python: Sequence[str] = (), controlling: bool = False) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        cwd: Path,
+        python: Sequence[str] = (),
+        controlling: bool = False,
+        stderr: int | None = None,
+    ) -> None:
         self._master, self._slave = os.openpty()
         shell = (sys.executable, "-c", _ADOPT)
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
@@ -96,7 +104,7 @@ class Terminal:
             cwd=cwd,
             stdin=self._slave,
             stdout=self._slave,
-            stderr=self._slave,
+            stderr=self._slave if stderr is None else stderr,
             env={**os.environ, "TERM": "xterm-256color"},
             start_new_session=True,
         )

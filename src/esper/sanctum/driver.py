@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,9 @@ class ResilientDriver(LinuxDriver):
         self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
     ) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)  # pyright: ignore[reportUnknownMemberType] (App[Any])
-        assert self._file is not None  # stderr at process start
+        assert sys.__stderr__ is not None
+        if not sys.__stderr__.isatty() and sys.__stdout__ is not None:  # as in `esper-sanctum demo 2>errors.txt`
+            self._file = sys.__stdout__
         self._output = OutputThread(self._file.fileno(), self._file.encoding)
 
     def write(self, data: str) -> None:

@@ -11,6 +11,7 @@ from esper.cli.main import main
 from esper.history.address import find_moment
 from esper.history.history import open_history
 from esper.telemetry import events as ev
+from tests.terminals import Terminal
 
 
 def test_demo_is_replayed_from_any_directory(
@@ -37,6 +38,19 @@ def test_demo_missing_from_package_is_reported(
     assert capsys.readouterr().err == (
         f"esper-sanctum: the demo is missing: directory {directory} not found; install the package again\n"
     )
+
+
+def test_demo_draws_on_standard_output_if_standard_error_is_redirected(tmp_path: Path) -> None:
+    with (
+        (tmp_path / "errors.txt").open("wb") as errors,
+        Terminal("demo", cwd=tmp_path, stderr=errors.fileno()) as terminal,
+    ):
+        terminal.wait_for("REPLAY")
+        terminal.type("q")
+
+        assert terminal.leave() == 0
+        terminal.assert_restored()
+    assert (tmp_path / "errors.txt").read_bytes() == b""
 
 
 def test_demo_opens_like_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
