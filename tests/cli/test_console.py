@@ -11,7 +11,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from esper.cli.console import QUEUE_POLL_S, RunPrinter, drain, format_summary
+from esper.cli.console import QUEUE_POLL_S, SUMMARY_COLS, RunPrinter, drain, format_summary
+from esper.domain import Rule
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe, Record, RunState
 from tests.factory import example_run, run_started, stamp
@@ -157,11 +158,27 @@ def test_console_prints_a_summary() -> None:
     assert lines[1] == "ppo on digits_impaired, 4 envs, seed 0"
     assert lines[2] == "10 of 10 steps, round 2 of 2; 1s, last steps at 20 env-steps/s"
     assert "last checkpoint at round 2 step 5: checkpoints/00002-005" in lines
-    assert lines[-3:] == [
-        "anomalies: 2; the last per rule and location:",
-        "  env 01: the gradient of the host is NaN at round 1 step 3 (×1)",
-        "  head tempo received no gradient in round 1, although it had choices (×1)",
+    assert "anomalies: 2 (1 non-finite gradient, 1 dead head)" in lines
+    assert not [line for line in lines if "--resume" in line]
+
+
+def test_summary_has_at_most_ten_lines_with_many_anomalies() -> None:
+    run = "telemetry/digits_impaired-20261121-015300"
+    anomalies = [
+        ev.AnomalyFound(
+            rule=rule.value, severity="warning", where=f"env {env}", env=env, value=1.0, text=f"env {env}: " + "x" * 100
+        )
+        for rule in Rule
+        for env in range(4)
     ]
+    saved = ev.CheckpointSaved(round=2, step=5, path=f"{run}/checkpoints/round-00002-step-0005", bytes=1, origin="user")
+    ended = ev.RunEnded(outcome="stopped", reason="a reason of several lines\n" * 20)
+
+    text = format_summary(fold(stamp([*RUN[:-1], *anomalies, saved, ended])))
+
+    assert sum(-(-len(line) // SUMMARY_COLS) for line in text.splitlines()) <= 10
+    assert f"anomalies: {2 + len(anomalies)} (" in text
+    assert text.endswith(f"resume with: esper-sanctum --resume {run}")
 
 
 @pytest.mark.parametrize(

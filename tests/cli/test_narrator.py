@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 
 import pytest
+from msgspec import structs
 
-from esper.cli.console import Narrator
+from esper.cli.console import MAX_SENTENCES_PER_SECOND, Narrator
+from esper.cli.options import NarrationDetail
 from esper.telemetry import events as ev
 from esper.telemetry.sentences import to_ascii
 from esper.telemetry.state import Keyframe, Record, RunState
@@ -19,9 +22,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def narrate(records: list[Record], stream: io.StringIO | None = None) -> list[str]:
+def narrate(records: list[Record], stream: io.StringIO | None = None, detail: NarrationDetail = "all") -> list[str]:
     stream = stream or io.StringIO()
-    Narrator(stream).run(records)
+    Narrator(stream, detail).run(records)
     return stream.getvalue().splitlines()
 
 
@@ -128,3 +131,37 @@ def test_narrator_gives_no_step_before_the_first_round() -> None:
 @pytest.mark.parametrize("text", ["plain", 'it\'s "so" \\ so', "~ !"])
 def test_ascii_text_is_unchanged(text: str) -> None:
     assert to_ascii(text) == text
+
+
+def test_summary_narration_has_rounds_anomalies_checkpoints_and_faults() -> None:
+    lines = narrate([*example_run()], detail="summary")
+
+    assert [line.partition(":")[0] for line in lines if line.startswith("round ")] == ["round 1/2", "round 2/2"]
+    assert any("checkpoint" in line for line in lines)
+    assert "error: env 01: the gradient of the host is NaN at round 1 step 3" in lines
+    assert lines[-1] == "run done"
+    assert not [line for line in lines if "planted" in line or " ended" in line]
+
+
+def test_summary_narration_delays_sentences_beyond_two_a_second() -> None:
+    faults = [ev.Logged(severity="error", text=f"fault {number}") for number in range(5)]
+    times = [100.0, 100.1, 100.2, 100.3, 100.4, 100.5, 101.2, 102.3]
+    events = [run_started(), *faults, ev.RoundStarted(round=1), ev.RoundStarted(round=2)]
+    run = [structs.replace(event, time=time) for event, time in zip(stamp(events), times, strict=True)]
+    stream = io.StringIO()
+    narrator = Narrator(stream, "summary")
+
+    printed: list[int] = []
+
+    def watched() -> Iterator[Record]:
+        for record in run:
+            yield record
+            printed.append(len(stream.getvalue().splitlines()))
+
+    narrator.run(watched())
+
+    assert printed == [1, 2, 2, 2, 2, 2, 4, 6]
+    assert MAX_SENTENCES_PER_SECOND == 2
+    assert [line for line in stream.getvalue().splitlines() if "fault" in line] == [
+        f"error: fault {number}" for number in range(5)
+    ]

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 import queue
+import shlex
 import statistics
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime
+from pathlib import Path
 from queue import SimpleQueue
+from textwrap import shorten
 from typing import TextIO
 
+from esper.cli.options import NarrationDetail
 from esper.formatting import NOT_MEASURED, format_duration
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import anomaly_key
@@ -24,6 +29,13 @@ _UNPRINTED_EVENTS = frozenset({ev.SeedMoved, ev.PolicyUpdated, ev.AnomalyJoined}
 """Event types without a log line: too frequent, or part of the line of the round."""
 _NEEDS_STEP_SUFFIX = frozenset({ev.SeedMoved, ev.AnomalyFound, ev.AnomalyJoined, ev.AnomalyEnded, ev.ControlRequested})
 """Event types whose sentence may not name round and step, so that the narrator appends them."""
+
+_NARRATED_IN_FULL_ONLY = frozenset({ev.SeedMoved, ev.AnomalyJoined, ev.AnomalyEnded, ev.ControlRequested, ev.Logged})
+"""Event types that the summary narration leaves out unless they are warnings or errors."""
+MAX_SENTENCES_PER_SECOND = 2
+"""Maximum number of sentences of the summary narration in a second of the run: as many as can be listened to."""
+SUMMARY_COLS = 80
+"""Width for which the summary is made, columns."""
 
 ShowLine = Callable[[float, str, str], None]
 """Prints a line, given its time, severity and text."""
@@ -148,7 +160,7 @@ class RunPrinter:
 
 
 def format_summary(state: RunState, status: str | None = None) -> str:
-    """Return the result of a run as a few lines of text.
+    """Return the result of a run as text, at most ten lines on a terminal of 80 columns.
 
     Args:
         state: State of the run.
@@ -157,29 +169,45 @@ def format_summary(state: RunState, status: str | None = None) -> str:
     started = state.started
     if started is None:
         return "the run has not started; no events were recorded"
+    status = status or state.status
     reason = f" ({state.reason})" if state.reason else ""
-    bests = [(env.best_accuracy, env.env) for env in state.envs if env.best_accuracy is not None]
     lines = [
-        f"run {started.run}: {status or state.status}{reason}",
+        shorten(f"run {started.run}: {status}{reason}", 2 * SUMMARY_COLS, placeholder=" …"),
         f"{started.policy} on {started.task}, {len(started.lanes)} envs, seed {started.seed}",
         f"{state.steps_done} of {state.steps_total} steps, round {state.round} of {started.rounds}; "
         f"{format_duration(state.time - state.start_time)}, last steps at {_number(state.steps_per_second, '.0f')} "
         "env-steps/s",
     ]
+    results: list[str] = []
     if state.accuracy:
         minimum, median, maximum = state.accuracy[-1]
-        lines.append(f"last finished round: median accuracy {median:.1%}, {minimum:.1%} to {maximum:.1%}")
-    if bests:
+        results.append(f"last round: median accuracy {median:.1%} ({minimum:.1%} to {maximum:.1%})")
+    if bests := [(env.best_accuracy, env.env) for env in state.envs if env.best_accuracy is not None]:
         best, env = max(bests)
-        lines.append(f"best accuracy {best:.1%}, env {env:02d}")
+        results.append(f"best accuracy {best:.1%}, env {env:02d}")
+    lines += ["; ".join(results)] if results else []
+    lines.append(_summarise_anomalies(state))
     if state.checkpoints:
         last = state.checkpoints[-1]
         lines.append(f"last checkpoint at round {last.round} step {last.step}: {last.path}")
-    count = sum(anomaly.count for anomaly in state.anomalies.values())
-    bound = "at least " if len(state.anomalies) == MAX_ANOMALIES else ""
-    lines.append(f"anomalies: {bound}{count}; the last per rule and location:" if count else "anomalies: none")
-    lines += [f"  {anomaly.found.text} (×{anomaly.count})" for anomaly in state.anomalies.values()]
+        if status in {"stopped", "failed", "crashed"}:
+            lines.append(f"resume with: esper-sanctum --resume {shlex.quote(str(Path(last.path).parent.parent))}")
     return "\n".join(lines)
+
+
+def _summarise_anomalies(state: RunState) -> str:
+    """Return the number of anomalies by rule, errors first, then the most frequent rules, in at most two lines."""
+    anomalies = state.anomalies.values()
+    if not anomalies:
+        return "anomalies: none"
+    counts = Counter[str]()
+    for anomaly in anomalies:
+        counts[anomaly.found.rule] += anomaly.count
+    errors = {anomaly.found.rule for anomaly in anomalies if anomaly.found.severity == "error"}
+    bound = "at least " if len(anomalies) == MAX_ANOMALIES else ""
+    ordered = sorted(counts, key=lambda rule: (rule not in errors, -counts[rule], rule))
+    kinds = ", ".join(f"{counts[rule]} {rule}" for rule in ordered)
+    return shorten(f"anomalies: {bound}{counts.total()} ({kinds})", 2 * SUMMARY_COLS, placeholder=" …")
 
 
 def format_round(state: RunState, number: int) -> str:
@@ -208,24 +236,40 @@ def _number(value: float | None, spec: str) -> str:
 
 
 class Narrator(RunPrinter):
-    """Prints a run as ASCII sentences, on a terminal too. Each names the round and step to which it refers."""
+    """Prints a run as ASCII sentences, on a terminal too. Each names the round and step to which it refers.
 
-    def __init__(self, stream: TextIO) -> None:
+    Args:
+        stream: Text stream to print to.
+        detail: `summary` for a sentence per round, anomalies, checkpoints and faults, at most
+            `MAX_SENTENCES_PER_SECOND` in a second of the run; `all` for a sentence per notable event.
+    """
+
+    def __init__(self, stream: TextIO, detail: NarrationDetail) -> None:
         super().__init__(stream)
+        self._is_summary = detail == "summary"
         self._last_step: tuple[int, int] | None = None
         """Round and step of the last event that had both."""
+        self._waiting = deque[str]()
+        """Sentences that are not printed yet, because too many were printed within the last second."""
+        self._printed_at = deque[float](maxlen=MAX_SENTENCES_PER_SECOND)
+        """Recorded times of the last printed sentences."""
 
     def _handle(self, record: Record) -> Iterator[tuple[float, str, str]]:
         round_, step = getattr(record, "round", None), getattr(record, "step", None)
         if round_ is not None and step is not None:
             self._last_step = round_, step
         yield from super()._handle(record)
+        self._print_waiting(record.time)
 
     def _line(self, record: ev.AnyEvent) -> tuple[str, str] | None:
         line = describe_event(record)
         if line is None or isinstance(record, ev.PolicyUpdated):  # the line of the round includes the update
             return None
         severity, text = line
+        if self._is_summary and type(record) in _NARRATED_IN_FULL_ONLY and severity == "info":
+            return None
+        if self._is_summary and isinstance(record, ev.GovernorRolledBack):  # its anomaly has the same text
+            return None
         if type(record) in _NEEDS_STEP_SUFFIX and self._last_step is not None:
             round_, step = self._last_step
             text += "" if f"round {round_}" in text else f", at round {round_} step {step}"
@@ -238,6 +282,20 @@ class Narrator(RunPrinter):
     def _lines(self) -> Generator[tuple[ShowLine, Callable[[], None]]]:
         def show(_time: float, severity: str, text: str) -> None:
             mark = "" if severity == "info" else f"{severity}: "
-            print(to_ascii(mark + text), file=self._stream, flush=True)
+            self._waiting.append(to_ascii(mark + text))
 
-        yield show, lambda: None
+        try:
+            yield show, lambda: None
+        finally:
+            self._print_waiting(math.inf)
+
+    def _print_waiting(self, now: float) -> None:
+        """Print the waiting sentences that are allowed at a recorded time; all of them if the time is infinite."""
+        while self._waiting and (not self._is_summary or self._is_quiet(now)):
+            print(self._waiting.popleft(), file=self._stream, flush=True)
+            self._printed_at.append(now)
+
+    def _is_quiet(self, now: float) -> bool:
+        """Return True if fewer than `MAX_SENTENCES_PER_SECOND` sentences were printed within the last second."""
+        times = self._printed_at
+        return now == math.inf or len(times) < MAX_SENTENCES_PER_SECOND or not 0 <= now - times[0] < 1

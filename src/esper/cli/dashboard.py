@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from esper.cli.options import NARRATIONS
 from esper.cli.streams import discard_broken_output
 from esper.config import ConfigError
 
@@ -40,7 +41,7 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
         "--theme",
         default=DEFAULT_THEME,
         metavar="NAME",
-        help=f"colour theme; the key t lists all themes (default: {DEFAULT_THEME})",
+        help=f"colour theme; in the dashboard, the key t switches to the next one (default: {DEFAULT_THEME})",
     )
     parser.add_argument(
         "--symbols",
@@ -58,9 +59,11 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-tui", action="store_true", help="print log lines instead of opening the dashboard")
     parser.add_argument(
         "--narrate",
-        action="store_true",
-        help="print one ASCII sentence per notable event instead of opening the dashboard, for screen readers and "
-        "pipes",
+        nargs="?",
+        const=NARRATIONS[0],
+        choices=NARRATIONS,
+        help="print ASCII sentences instead of opening the dashboard, for screen readers and pipes: summary (rounds, "
+        "anomalies, checkpoints and faults); all (every notable event) (default: summary)",
     )
 
 
@@ -68,13 +71,13 @@ def check_terminal(theme: str) -> None:
     """Check that the dashboard can be opened.
 
     Raises:
-        ConfigError: Standard input or standard error is not a terminal, the theme is unknown, or the user's file of
-            keys is invalid.
+        ConfigError: Standard input is not a terminal, neither standard error nor standard output is one, the theme is
+            unknown, or the user's file of keys is invalid.
     """
     from esper.sanctum.keymap import load_keys
 
     served = "TEXTUAL_DRIVER" in os.environ  # `serve` shows the dashboard in a browser
-    if not served and not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not served and not (sys.stdin.isatty() and (sys.stderr.isatty() or sys.stdout.isatty())):
         raise ConfigError("the dashboard needs a terminal; add --no-tui to run without it")
     check_theme(theme)
     load_keys()

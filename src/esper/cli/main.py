@@ -13,7 +13,7 @@ from importlib import import_module
 
 from esper.checkpoint.manifest import CheckpointError
 from esper.cli.commands import COMMANDS, TRAINING
-from esper.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, print_usage_error
+from esper.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, complete_narrate, print_usage_error
 from esper.cli.streams import CLOSED_ERRNOS, DISK_FULL_ERRNOS, discard_broken_output
 from esper.config import ConfigError
 from esper.recording.segments import ReadError
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open until the process ends)
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="replace")  # a × that the terminal cannot encode must not end a run
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = complete_narrate(sys.argv[1:] if argv is None else argv)
     name, *options = arguments or [""]
     try:
         try:

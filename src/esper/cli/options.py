@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, Literal, NoReturn, cast, get_args
 
 from esper.config import Config
 from esper.config_fields import ConfigField, list_fields, table_description
@@ -15,11 +15,25 @@ from esper.formatting import suggest
 from esper.tasks import TASK_NAMES, own_values
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+NarrationDetail = Literal["summary", "all"]
+NARRATIONS = get_args(NarrationDetail)
+"""Values of `--narrate`; the first is the default."""
 RUN_HELP = "run name, path, or last"
 """Help text of every argument that `resolve_run` resolves."""
 
 _NEGATIVE_NUMBER = re.compile(r"-(\d|\.\d|inf|nan)")
 """Start of a negative value. The pattern of argparse has no exponents, so `-1e-3` would be an unknown option."""
+
+
+def complete_narrate(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments, with the default value after each `--narrate` that another word follows.
+
+    `argparse` would take any word as the value, such as the RUN of `replay --narrate RUN`.
+    """
+    return [
+        f"--narrate={NARRATIONS[0]}" if word == "--narrate" and not {*arguments[at : at + 1]} & {*NARRATIONS} else word
+        for at, word in enumerate(arguments, start=1)
+    ]
 
 
 def print_usage_error(sentence: str) -> int:

@@ -25,8 +25,8 @@ def test_replay_against_reports_the_divergence(tmp_path: Path, capsys: pytest.Ca
 
     assert main(["replay", "a", "--against", "b", "--no-tui", "--telemetry-dir", str(tmp_path)]) == 0
 
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert said == "a and b diverge at round 1 step 3, env 00: loss 2 vs 2.5 (first value: a)"
+    first_line = capsys.readouterr().out.splitlines()[0]
+    assert first_line == "a and b diverge at round 1 step 3, env 00: loss 2 vs 2.5 (first value: a)"
 
 
 def test_replay_against_run_of_same_seed_finds_no_difference(
@@ -38,7 +38,7 @@ def test_replay_against_run_of_same_seed_finds_no_difference(
 
     assert main(["replay", str(first.run.directory), "--against", str(second.run.directory), "--no-tui"]) == 0
 
-    assert "are equal until one of them ends" in capsys.readouterr().out.splitlines()[-1]
+    assert "are equal until one of them ends" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_replay_against_missing_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,9 +52,9 @@ def test_replay_against_missing_run_is_refused(tmp_path: Path, capsys: pytest.Ca
 def test_replay_narrate_prints_history_from_a_moment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_segment(tmp_path / "a", 1, recording(RUN))
 
-    assert main(["replay", "a", "--narrate", "--telemetry-dir", str(tmp_path)]) == 0
+    assert main(["replay", "a", "--narrate", "all", "--telemetry-dir", str(tmp_path)]) == 0
     whole = capsys.readouterr()
-    assert main(["replay", "a", "--narrate", "--at", "round:2", "--telemetry-dir", str(tmp_path)]) == 0
+    assert main(["replay", "a", "--narrate", "all", "--at", "round:2", "--telemetry-dir", str(tmp_path)]) == 0
     later = capsys.readouterr()
 
     assert whole.err == later.err == ""

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from esper.cli.dashboard import DisplayOptions, add_screen_options, show_dashboard
-from esper.cli.options import EXIT_FAILED, EXIT_OK, RUN_HELP, Parser, add_telemetry_dir_option, print_warnings
+from esper.cli.options import (
+    EXIT_FAILED,
+    EXIT_OK,
+    RUN_HELP,
+    NarrationDetail,
+    Parser,
+    add_telemetry_dir_option,
+    print_warnings,
+)
 from esper.config import ConfigError
 from esper.domain import TERMINAL_STATUSES
 
@@ -63,21 +71,21 @@ def find_live_run(name: str | None, telemetry_dir: Path) -> Path:
     return directory
 
 
-def print_live_run(directory: Path, *, narrate: bool) -> int:
+def print_live_run(directory: Path, *, narrate: NarrationDetail | None) -> int:
     """Print a live run until it ends, and return the exit code.
 
     Args:
         directory: Run directory.
-        narrate: Print plain sentences instead of log lines and a summary.
+        narrate: Print sentences of this detail; None for log lines and a summary.
     """
     from esper.attach.session import AttachedRun
     from esper.cli.console import Narrator, RunPrinter, drain
 
     session = AttachedRun(directory, read_only=True)
     session.start()
-    printer = Narrator(sys.stdout) if narrate else RunPrinter(sys.stdout)
+    printer = Narrator(sys.stdout, narrate) if narrate else RunPrinter(sys.stdout)
     state = printer.run(drain(session.records, lambda: session.is_engine_alive))
-    return _print_outcome(session, state, brief=narrate)
+    return _print_outcome(session, state, brief=narrate is not None)
 
 
 def show_live_run(directory: Path, *, display: DisplayOptions, read_only: bool) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from esper.cli.dashboard import DisplayOptions, add_screen_options, show_dashboard
-from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_usage_error, print_warnings
+from esper.cli.options import EXIT_OK, NarrationDetail, Parser, add_run_argument, print_usage_error, print_warnings
 from esper.config import ConfigError
 from esper.formatting import suggest
 from esper.history.address import AddressError, ViewAddress, parse_address
@@ -121,7 +121,7 @@ def replay(
     from esper.history.history import open_history
     from esper.history.playback import Playback
 
-    headless = options.no_tui or options.narrate
+    headless = options.no_tui or options.narrate is not None
     read_seconds = math.inf if headless else MOMENT_READ_S if options.at else FIRST_FRAME_READ_S
     playback = Playback(open_history(path, read_seconds))
     ghost_run = GhostRun(playback.history, open_history(against, read_seconds)) if against else None
@@ -150,20 +150,20 @@ def replay(
     return print_usage_error(source.failure) if source.failure else code
 
 
-def _print_replay(playback: Playback, ghost_run: GhostRun | None, *, narrate: bool) -> None:
-    """Print the summary of a recording at the current position, or narrate it from there on."""
+def _print_replay(playback: Playback, ghost_run: GhostRun | None, *, narrate: NarrationDetail | None) -> None:
+    """Print the first difference to the ghost run, then the summary at the current position, or narrate from there."""
     from esper.cli.console import Narrator, format_summary
     from esper.telemetry.state import Keyframe
 
     print_warnings(playback.history.notices)
-    if narrate:
-        current = Keyframe.from_state(playback.state)
-        Narrator(sys.stdout).run(itertools.chain([current], playback.history.events(playback.position)))
-    else:
-        print(format_summary(playback.state, _run_status(playback)))
     if ghost_run is not None:
         ghost_run.comparison.search()
         print(ghost_run.comparison.description)
+    if narrate:
+        current = Keyframe.from_state(playback.state)
+        Narrator(sys.stdout, narrate).run(itertools.chain([current], playback.history.events(playback.position)))
+    else:
+        print(format_summary(playback.state, _run_status(playback)))
 
 
 def _run_status(playback: Playback) -> str | None:

@@ -35,7 +35,15 @@ from esper.cli.dashboard import (
     check_theme,
     show_dashboard,
 )
-from esper.cli.options import EXIT_FAILED, EXIT_OK, Parser, add_run_options, given_options, print_usage_error
+from esper.cli.options import (
+    EXIT_FAILED,
+    EXIT_OK,
+    NarrationDetail,
+    Parser,
+    add_run_options,
+    given_options,
+    print_usage_error,
+)
 from esper.cli.streams import CLOSED_ERRNOS, FROZEN_AFTER_S, discard_broken_output, is_frozen
 from esper.config import Config, ConfigError
 from esper.config_files import read_config_file, resolve_config
@@ -66,8 +74,10 @@ def run_training(arguments: Sequence[str]) -> int:
     """Train a run, with the dashboard or without, and return the exit code."""
     options = vars(_train_parser().parse_args(arguments))
     file, resume, detach = (options.pop(name) for name in ("config", "resume", "detach"))
-    display, narrate = DisplayOptions.from_options(options), options.pop("narrate")
-    headless, on_alert = options.pop("no_tui") or narrate, options.pop("on_alert")
+    display = DisplayOptions.from_options(options)
+    narrate: NarrationDetail | None = options.pop("narrate")
+    headless = options.pop("no_tui") or narrate is not None
+    on_alert = options.pop("on_alert")
     config, checkpoint = _resolve_config_and_checkpoint(file, resume, given_options(options))
     check_task_name(config.task)
     alert_words = _split_alert_command(on_alert) if on_alert is not None else None
@@ -148,7 +158,7 @@ def _resolve_config_and_checkpoint(
     return config, checkpoint
 
 
-def _run_headless(engine: EngineThread, stream: TextIO, *, narrate: bool) -> RunState:
+def _run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDetail | None) -> RunState:
     """Train and print to a stream until the run has ended; return its last state."""
     from esper.cli.console import Narrator, RunPrinter, drain
     from esper.telemetry.state import RunState
@@ -161,7 +171,7 @@ def _run_headless(engine: EngineThread, stream: TextIO, *, narrate: bool) -> Run
     with _StopSignals(stop):
         engine.start()
         try:
-            printer = Narrator(stream) if narrate else RunPrinter(stream)
+            printer = Narrator(stream, narrate) if narrate else RunPrinter(stream)
             state = printer.run(drain(engine.records, lambda: engine.is_engine_alive))
         except OSError as error:  # the pipe or terminal was closed, or the disk is full: write a checkpoint and stop
             engine.control.put(RequestKind.STOP, "signal")
