@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
-from esper.config import Config, ConfigError, PPOConfig, RewardConfig, TrainingConfig
+from esper.config import AnomalyConfig, Config, ConfigError, PPOConfig, RewardConfig, TrainingConfig
 from esper.config_files import resolve_config, to_toml
 from esper.tasks import with_task_settings
 
@@ -31,6 +31,7 @@ configs = st.builds(
     training=st.builds(TrainingConfig, host_clip=positive, batch_size=st.none() | st.integers(1, 10**9)),
     ppo=st.builds(PPOConfig, learning_rate=st.floats(0, 1, exclude_min=True), gamma=st.floats(0, 1)),
     reward_weights=st.builds(RewardConfig, rent=st.floats(0, 1e6)),
+    anomalies=st.builds(AnomalyConfig, kl=positive, recovery=st.floats(0, 1, exclude_min=True, exclude_max=True)),
 )
 
 
@@ -43,14 +44,16 @@ def test_config_toml_round_trip_is_equal(config: Config) -> None:
 def test_config_table_instead_of_value_is_refused(key: str, tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(f"[{key}]\na = 1\n")
-    with pytest.raises(ConfigError, match=f"unknown table {key!r} in .*: valid: training, ppo, reward-weights"):
+    with pytest.raises(
+        ConfigError, match=f"unknown table {key!r} in .*: valid: training, ppo, reward-weights, anomalies"
+    ):
         resolve_config(file, {}, msgspec.to_builtins(Config()))
 
 
 def test_config_lists_every_field_with_a_description() -> None:
     lines = to_toml(with_task_settings(Config())).splitlines()
     keys = [line.partition(" = ")[0] for line in lines if " = " in line and not line.startswith("#")]
-    sections = (Config, TrainingConfig, PPOConfig, RewardConfig)
+    sections = (Config, TrainingConfig, PPOConfig, RewardConfig, AnomalyConfig)
     fields = [field for section in sections for field in msgspec.structs.fields(section)]
     assert sorted(keys) == sorted(
         field.encode_name for field in fields if not isinstance(field.default, msgspec.Struct)
