@@ -11,7 +11,7 @@ from typing import NamedTuple
 from esper.health.env_rules import explosion_limit
 from esper.health.thresholds import Thresholds
 from esper.telemetry.health_stats import EnvStepStats
-from esper.telemetry.sentences import pluralise
+from esper.telemetry.sentences import describe_transition, pluralise
 from esper.telemetry.state import RunState
 
 ACCURACY_DROP = 0.1
@@ -61,9 +61,7 @@ def find_root_cause(state: RunState, env: int) -> RootCause:
     thresholds = Thresholds.from_recording(state.started)
     signals = [signal for index in range(len(episode)) for signal in _signals(episode, index, slots, thresholds)]
     signals += [
-        ChainEntry(
-            move.seq, move.round, move.step, "info", f"{move.slot} {move.blueprint or ''} {move.after}: {move.reason}"
-        )
+        ChainEntry(move.seq, move.round, move.step, "info", describe_transition(move))
         for move in state.envs[env].moves
         if move.round == symptom.round and move.step <= symptom.step
     ]

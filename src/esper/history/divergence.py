@@ -123,7 +123,10 @@ class DivergenceSearch:
             if settings[setting] != other_settings[setting]:
                 name, other_name = self._names
                 both = f"{name} has {setting} {settings[setting]}, {other_name} has {other_settings[setting]}"
-                self.incomparable_setting, self._incomparable_message = setting, f"{both}; they are not comparable"
+                self.incomparable_setting, self._incomparable_message = (
+                    setting,
+                    f"{both}; events are not comparable, curves are",
+                )
                 return
         start, other_start = _common_start(run, other)
         yield from zip(_deterministic_events(run, start), _deterministic_events(other, other_start), strict=False)
@@ -212,7 +215,7 @@ def _format_value(value: Any) -> str:
 
 
 class GhostRun:
-    """A second recording, overlaid on a replay at the same step.
+    """A second recording, overlaid on a replay at the same step, or at the same round if their lengths differ.
 
     Args:
         history: History of the watched run.
@@ -222,8 +225,9 @@ class GhostRun:
     def __init__(self, history: History, other: History) -> None:
         self._history = history
         self._playback = Playback(other)
-        self._skipped = other.state_at(0).steps_done
-        """Number of steps of the ghost run before the start of its recording."""
+        first = other.state_at(0)
+        self._skipped, self._skipped_rounds = first.steps_done, first.round
+        """Number of steps and of rounds of the ghost run before the start of its recording."""
         self.name = other.path.resolve().name
         self.comparison = DivergenceSearch(history, other, (history.path.resolve().name, self.name))
         self._was_reported = False
@@ -251,11 +255,38 @@ class GhostRun:
         elif self._history.is_fully_read and self.comparison.search(within) and self.comparison.divergence is not None:
             found = self.comparison.divergence
             self._history.marks.add(Mark(MarkKind.DIVERGENCE, found.position, found.elapsed))
+        self._playback.seek(
+            self._position_by_step(state) if self._has_equal_rounds(state) else self._position_by_round(state)
+        )
+
+    def _has_equal_rounds(self, state: RunState) -> bool:
+        """Return True if the rounds of both runs have the same number of steps."""
+        started = self._playback.state.started
+        return started is None or state.started is None or started.steps == state.started.steps
+
+    def _position_by_step(self, state: RunState) -> int:
+        history = self._playback.history
         position = position_after(history, state.steps_done - self._skipped)
         if state.step == 0 and state.round:  # a round has started, and none of its steps has ended
             index = bisect_left(history.rounds, position)
             position = history.rounds[index] + 1 if index < len(history.rounds) else position
-        self._playback.seek(position)
+        return position
+
+    def _position_by_round(self, state: RunState) -> int:
+        """Return the position after the same step of the same round; after the round if the watched one has ended."""
+        assert state.started is not None
+        history = self._playback.history
+        index = state.round - 1 - self._skipped_rounds
+        if index < 0:
+            return 0
+        if index >= len(history.rounds):
+            return history.length
+        end = history.rounds[index + 1] if index + 1 < len(history.rounds) else history.length
+        if state.step >= state.started.steps:
+            return end
+        start = history.rounds[index] + 1
+        step = bisect_left(history.steps, start) + state.step - 1
+        return start if state.step == 0 else min(history.steps[step], end) if step < len(history.steps) else end
 
     @property
     def comparison_label(self) -> str:

@@ -39,7 +39,7 @@ def write_excerpt(history: History, position: int, directory: Path) -> Path:
     state = history.state_at(position)
     start, stop = _whole_steps(history, history.elapsed(position - 1, state.time) if position else 0.0)
     run = history.path.resolve().name.partition(".")[0]
-    path, descriptor = _new_file(directory, f"{run}-step{state.steps_done}")
+    path, descriptor = create_unique_file(directory, f"{run}-step{state.steps_done}", ".jsonl.zst")
     try:
         with (
             os.fdopen(descriptor, "wb") as file,
@@ -64,10 +64,10 @@ def _whole_steps(history: History, elapsed: float) -> tuple[int, int]:
     return steps[before - 1] if before else 0, steps[after] if after < len(steps) else history.length
 
 
-def _new_file(directory: Path, name: str) -> tuple[Path, int]:
+def create_unique_file(directory: Path, stem: str, suffix: str) -> tuple[Path, int]:
     """Create a file, with a number in its name if the name is taken; return path and descriptor. Raises OSError."""
     for number in count(1):
-        path = directory / f"{name}{f'-{number}' if number > 1 else ''}.jsonl.zst"
+        path = directory / f"{stem}{f'-{number}' if number > 1 else ''}{suffix}"
         try:
             return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:

@@ -25,9 +25,9 @@ from esper.sanctum.driver import ResilientDriver
 from esper.sanctum.screens import SCREEN_CLASSES, open_screen
 from esper.sanctum.screens.base import FULL_COLUMNS, FULL_ROWS, MIN_COLUMNS, MIN_ROWS, RunScreen
 from esper.sanctum.screens.env_detail import EnvDetailScreen
-from esper.sanctum.screens.help import HelpScreen
+from esper.sanctum.screens.help import HelpScreen, LegendScreen
 from esper.sanctum.source import RunSource
-from esper.sanctum.symbols import CharsetFilter
+from esper.sanctum.symbols import CharsetFilter, key_name
 from esper.sanctum.textual_app import TextualApp
 from esper.sanctum.theme import find_theme, load_themes
 from esper.sanctum.view import GoToMoment, ViewState
@@ -206,12 +206,15 @@ class SanctumApp(TextualApp):
             if redundant or not is_available(key, live=self.source.live):
                 continue
             if key.category in APP_CATEGORIES:
-                yield SystemCommand(key.name.capitalize(), key.description, partial(self.run_action, key.action))
+                yield SystemCommand(self._command_title(key), key.description, partial(self.run_action, key.action))
             elif key.id in focused:
                 first = key.keys.partition(",")[0]
-                yield SystemCommand(key.name.capitalize(), key.description, partial(self.simulate_key, first))
+                yield SystemCommand(self._command_title(key), key.description, partial(self.simulate_key, first))
         for name in self.palettes:
             yield SystemCommand(f"Theme {name}", "change the colours", partial(setattr, self, "theme", name))
+
+    def _command_title(self, key: KeyBinding) -> str:
+        return f"{key.name.capitalize()} ({key_name(key.label, self.view.charset)})"
 
     # View
 
@@ -239,6 +242,10 @@ class SanctumApp(TextualApp):
     def action_help(self) -> None:
         """Open the help screen."""
         self.push_screen(HelpScreen(self.view, live=self.source.live))
+
+    def action_legend(self) -> None:
+        """Explain the letters of the stages of a slot."""
+        self.push_screen(LegendScreen(self.view))
 
     def action_next_theme(self) -> None:
         """Switch to the next theme."""
@@ -336,8 +343,11 @@ class SanctumApp(TextualApp):
         self.sharing_actions.copy_env()
 
     def action_save_svg(self) -> None:
-        """Save a screenshot."""
-        self.sharing_actions.save_screenshot()
+        """Save a screenshot of the screen without its notifications."""
+        screen = self.screen
+        screen.add_class("-screenshot")
+        self.call_after_refresh(self.sharing_actions.save_screenshot)
+        self.call_after_refresh(screen.remove_class, "-screenshot")
 
     def action_cut(self) -> None:
         """Save an excerpt of the recording."""

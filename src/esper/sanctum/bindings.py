@@ -250,6 +250,7 @@ KEYS: tuple[KeyBinding, ...] = (
         True,
     ),
     KeyBinding(KeyCategory.VIEW, "f1", "F1", "keys", "this page", "help"),
+    KeyBinding(KeyCategory.VIEW, "i", "i", "legend", "explain the letters of the stages of a slot", "legend"),
     KeyBinding(KeyCategory.VIEW, "q", "q", "quit", "quit; confirm first if this ends the run", "quit", True),
     KeyBinding(
         KeyCategory.VIEW,

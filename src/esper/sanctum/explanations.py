@@ -84,7 +84,8 @@ METRIC_HELP: dict[str, MetricHelp] = {
     ),
     "memory": MetricHelp(
         "GPU: bytes of live tensors, reserved by the allocator, and used by all processes; "
-        "CPU: used by this process and by the machine",
+        "CPU: used by the processes of this run, and by the whole machine. The machine leaves out memory that it can "
+        "take back at any time, such as the code of libraries, so this run can be above it",
         "GiB",
         "constant from the second round on, below {limits.memory:.0%} of the total",
         "fewer --envs, or more --devices",
@@ -104,8 +105,9 @@ METRIC_HELP: dict[str, MetricHelp] = {
     ),
     "memory owners": MetricHelp(
         "live bytes by owner: parameters, gradients and buffers of hosts and seeds, optimizers, policy, data; "
-        "the rest is activations and libraries",
-        "MiB",
+        "the rest is the Python interpreter, the code of torch and other libraries, activations, and memory that the "
+        "allocator keeps",
+        "KiB, MiB or GiB",
         "seeds and optimizers rise and fall with the planted seeds",
         "an owner that never falls has a memory leak: report it",
     ),
@@ -142,6 +144,12 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "norm; fraction of the maximum entropy",
         "norm above {limits.dead_gradient:g}, entropy above {limits.entropy:g}; a dash is a head without a choice",
         "for a collapsed head, raise entropy-coef; a dead head gets no gradient from the loss",
+    ),
+    "op counts": MetricHelp(
+        "number of times that each op was chosen, over all envs, by round",
+        "count",
+        "every op that the rules of the policy need occurs",
+        "none: this policy does not learn",
     ),
     "update": MetricHelp(
         "change of the policy (KL), clipped fraction, explained variance of the critic (EV)",
@@ -186,9 +194,9 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "Enter on a line of the log screen goes to its moment and env",
     ),
     "anomalies": MetricHelp(
-        "values outside the healthy range of a rule",
-        "see each anomaly",
-        "none",
+        "values outside the healthy range of a rule; each is listed with its value and its limit",
+        "",
+        "no open anomalies",
         "press a for the list; Enter goes to one. The thresholds are in [anomalies] of the configuration, and apply to "
         "new recordings",
     ),

@@ -21,7 +21,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 from esper.domain import Op, Stage
-from esper.formatting import NOT_A_NUMBER, NOT_MEASURED, format_power
+from esper.formatting import NOT_A_NUMBER, NOT_MEASURED, format_bytes, format_power
 from esper.history.timeline import MarkKind
 
 _CONSOLE = Console()
@@ -101,22 +101,37 @@ OPS: dict[str, str] = {
 }
 """Ops of the policy and their meaning."""
 
-HEADS: dict[str, tuple[str, str]] = {
-    "op": ("op", "op"),
-    "slot": ("slot", "slot"),
-    "blueprint": ("blueprint", "bp"),
-    "style": ("style", "style"),
-    "tempo": ("tempo", "tempo"),
-    "alpha_target": ("α target", "αt"),
-    "alpha_speed": ("α speed", "αs"),
-    "alpha_curve": ("α curve", "αc"),
+
+class HeadSymbol(NamedTuple):
+    """Labels of a policy head, and its meaning."""
+
+    label: str
+    short: str
+    """Label where there is no room for the other one."""
+    meaning: str
+
+
+HEADS: dict[str, HeadSymbol] = {
+    "op": HeadSymbol("op", "op", "The op head chooses what to do in this step, such as to plant or to remove a seed."),
+    "slot": HeadSymbol("slot", "slot", "The slot head chooses the slot on which the op acts."),
+    "blueprint": HeadSymbol("blueprint", "bp", "The blueprint head chooses the architecture of a new seed."),
+    "style": HeadSymbol("style", "style", "The style head chooses how a seed's output is blended into the host's."),
+    "tempo": HeadSymbol(
+        "tempo", "tempo", "The tempo head chooses the number of steps in which a new seed is blended in."
+    ),
+    "alpha_target": HeadSymbol("alpha target", "αt", "The alpha target head chooses the alpha at which blending ends."),
+    "alpha_speed": HeadSymbol(
+        "alpha speed", "αs", "The alpha speed head chooses the number of steps of a change of alpha."
+    ),
+    "alpha_curve": HeadSymbol("alpha curve", "αc", "The alpha curve head chooses the shape of a change of alpha."),
 }
-"""Long and short label of each policy head, keyed by head name."""
+"""Keyed by head name."""
 
 
 def head_label(head: str, *, short: bool = False) -> str:
     """Return the label of a policy head; the name of an unknown head is its label."""
-    return HEADS.get(head, (head, head))[short]
+    symbol = HEADS.get(head)
+    return head if symbol is None else symbol.short if short else symbol.label
 
 
 class Cell(NamedTuple):
@@ -157,6 +172,24 @@ def number_cell(value: float | None, before: int, after: int, *, signed: bool = 
 def percent_cell(value: float | None) -> Cell:
     """Format a fraction as a percentage with one decimal, 5 columns."""
     return number_cell(None if value is None else value * 100, 3, 1, fixed=True)
+
+
+def points_cell(fraction: float | None, *, is_error: bool = False) -> Cell:
+    """Format a contribution in percentage points with one decimal: signed, 6 columns; its standard error, 4 columns."""
+    points = None if fraction is None else fraction * 100
+    return number_cell(points, 2 if is_error else 4, 1, signed=not is_error, fixed=True)
+
+
+def norm_cell(norm: float | None) -> Cell:
+    """Format a gradient norm with at most three decimals, 7 columns."""
+    return number_cell(norm, 3, 3)
+
+
+def size_cell(count: int | None, width: int = 0) -> Cell:
+    """Format a number of bytes with its unit, right-aligned."""
+    if count is None:
+        return Cell(NOT_MEASURED.rjust(width), "absent")
+    return Cell(format_bytes(count).rjust(width))
 
 
 def compact_cell(value: float | None, digits: int = 3, *, tight: bool = False) -> Cell:

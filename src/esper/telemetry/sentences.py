@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from esper.domain import Stage
 from esper.telemetry import events as ev
 
 _STAGE_VERBS = {"germinated": "planted", "blending": "blending", "fossilized": "fossilized", "culled": "culled"}
@@ -22,6 +23,8 @@ UNLOGGED_EVENTS = frozenset(
     }
 )
 """Event types without a sentence. Nearly all events are of these types, so one set lookup skips them."""
+_GATES = {"G1": 1, "G2": 2, "G3": 3, "G5": 5}
+"""Numbers of the gates, keyed by the reason of a transition that a gate triggered."""
 _MAX_LISTED_LANES = 8
 """Maximum number of lanes that `format_lanes` names one by one."""
 _ASCII = {"×": "x", "–": "-", "−": "-", "·": "-", "…": "...", "→": "->", "“": '"', "”": '"', "’": "'"}
@@ -101,6 +104,21 @@ def describe_group(event: ev.AnyEvent) -> str:
             return f"more envs: {event.rule}"
         case _:
             return ""
+
+
+def describe_transition(move: ev.SeedMoved) -> str:
+    """Return a phrase for a transition: `early germinated → training (passed gate 1)`."""
+    if move.after == Stage.DORMANT.label:
+        return f"{move.slot} free again (embargo ended)"
+    if move.after == Stage.GERMINATED.label:
+        return f"{move.slot} germinated ({move.blueprint} planted)"
+    if move.after == Stage.EMBARGOED.label:
+        cause = "slot stays empty for a while"
+    elif move.reason in _GATES:
+        cause = f"passed gate {_GATES[move.reason]}"
+    else:
+        cause = move.reason.replace("_", " ")
+    return f"{move.slot} {move.before} → {move.after} ({cause})"
 
 
 def anomaly_subject(anomaly: ev.AnomalyFound | ev.AnomalyEnded) -> str:

@@ -137,7 +137,7 @@ def test_show_prints_the_summary(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert "conv_small 6 0 0 +4.00%\n" in text
     assert "norm 3 0 0 –\n" in text
     assert "anomalies non-finite gradient ×1, dead head ×1\n" in text
-    assert "skipped batches none\n" in text
+    assert "skipped optimizer steps 0\n" in text
     assert "checkpoints 3 written, last: checkpoints/00003-005\n" in text
 
 

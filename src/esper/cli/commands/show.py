@@ -122,7 +122,7 @@ def _problem_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     anomalies = ", ".join(f"{rule} ×{count}" for rule, count in summary.anomalies.items())
     yield "anomalies", anomalies or "none"
     skipped = ", ".join(f"{owner} ×{count}" for owner, count in summary.skipped.items())
-    yield "skipped batches", skipped or "none"
+    yield "skipped optimizer steps", skipped or "0"
     yield "rollbacks", str(summary.rollbacks or "none")
 
 

@@ -87,7 +87,7 @@ class RunActions:
             if path is not None:
                 self._request(RequestKind.RESTORE, path)
 
-        self._app.push_screen(CheckpointPicker(checkpoints), request_restore)
+        self._app.push_screen(CheckpointPicker(checkpoints, lambda: self._source.live_state), request_restore)
 
     def quit(self) -> None:
         """Leave at once if that does not end a run with progress; else ask first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from esper.config import Config
 from esper.formatting import format_duration, strip_control
 from esper.history.address import ViewAddress
-from esper.history.excerpt import EXCERPT_MARGIN_S, write_excerpt
+from esper.history.excerpt import EXCERPT_MARGIN_S, create_unique_file, write_excerpt
 from esper.history.history import open_history
 from esper.recording.runs import shortest_name
 from esper.recording.segments import ReadError
@@ -61,8 +62,8 @@ class SharingServices(Notifier, Protocol):
         """Run a coroutine in the background."""
         ...
 
-    def save_screenshot(self, filename: str, path: str) -> str:
-        """Write the screen as SVG to a file in the folder `path`, and return the path of the file."""
+    def export_screenshot(self) -> str:
+        """Return the screen as SVG."""
         ...
 
 
@@ -124,11 +125,14 @@ class SharingActions:
         name = strip_control(state.started.run) if state.started else "sanctum"
         folder = recording if self._source.live and recording is not None else Path()
         try:
-            path = self._app.save_screenshot(f"{name}-round{state.round:03d}-step{state.step:03d}.svg", str(folder))
+            stem = f"{name}-round{state.round:03d}-step{state.step:03d}"
+            path, descriptor = create_unique_file(folder, stem, ".svg")
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(self._app.export_screenshot())
         except OSError as error:
             self._app.notify(f"Cannot save the screenshot: {error}", severity="error", markup=False)
         else:
-            self._app.notify(f"Screenshot saved: {Path(path).resolve()}", timeout=TOAST_SECONDS, markup=False)
+            self._app.notify(f"Screenshot saved: {path.resolve()}", timeout=TOAST_SECONDS, markup=False)
 
     def save_excerpt(self) -> None:
         """Write the recorded minutes around the moment on the screen to a separate recording.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,30 +13,38 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
-from esper.formatting import format_time_of_day, strip_control
+from esper.formatting import format_bytes, format_time_of_day, strip_control
 from esper.sanctum.bindings import bindings_of
-from esper.sanctum.symbols import ellipsise, number_cell, percent_cell
+from esper.sanctum.symbols import ellipsise, percent_cell
 from esper.telemetry.events import CheckpointSaved
+from esper.telemetry.sentences import pluralise
+from esper.telemetry.state import RunState
 
 
 class CheckpointPicker(ModalScreen[str | None]):
-    """Dialog that lists checkpoints. Returns the path of the chosen one, or None."""
+    """Dialog that lists checkpoints. Returns the path of the chosen one, or None.
+
+    Args:
+        checkpoints: The checkpoints, newest last.
+        current: Returns the present state of the run.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "cancel", "cancel"),
         *bindings_of("cancel", "run.restore"),
     ]
 
-    def __init__(self, checkpoints: list[CheckpointSaved]) -> None:
+    def __init__(self, checkpoints: list[CheckpointSaved], current: Callable[[], RunState]) -> None:
         super().__init__()
         self._checkpoints = checkpoints[::-1]
+        self._current = current
 
     def compose(self) -> ComposeResult:
         """Yield a table of the checkpoints, newest first."""
         with Vertical(id="dialog"):
             yield Static("Restore a checkpoint", id="question")
             table: DataTable[Text] = DataTable(cursor_type="row")
-            for heading in ("round", "step", "time", "acc %", "   MiB", "origin"):
+            for heading in ("round", "step", "time", "acc %", "size", "origin"):
                 table.add_column(heading)
             for saved in self._checkpoints:
                 table.add_row(
@@ -44,11 +52,25 @@ class CheckpointPicker(ModalScreen[str | None]):
                     Text(str(saved.step), justify="right"),
                     Text(format_time_of_day(saved.written or saved.time)),
                     Text(percent_cell(saved.accuracy).text),
-                    Text(number_cell(saved.bytes / 2**20, 4, 2).text),
+                    Text(format_bytes(saved.bytes), justify="right"),
                     Text(ellipsise(strip_control(saved.origin), 12)),
                 )
             yield table
+            yield Static(self._loss(0), id="loss")
             yield Static("Enter restore   Esc cancel", id="hint")
+
+    def _loss(self, row: int) -> str:
+        """Return what is discarded if the checkpoint of a row is restored."""
+        saved, state = self._checkpoints[row], self._current()
+        rounds = state.round - saved.round
+        amount = pluralise(rounds, "round") if rounds > 0 else pluralise(max(state.step - saved.step, 0), "step")
+        later = sum((other.round, other.step) > (saved.round, saved.step) for other in self._checkpoints)
+        kept = f"; {pluralise(later, 'later checkpoint')} kept in undone/" if later else ""
+        return f"Discards {amount}{kept}."
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        """Show what restoring the checkpoint under the cursor discards."""
+        self.query_one("#loss", Static).update(self._loss(event.cursor_row))
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Return the checkpoint chosen with Enter or a click."""

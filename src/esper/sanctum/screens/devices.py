@@ -17,7 +17,7 @@ from esper.health.rules import MEMORY_GROWTH_ROUNDS, predict_full_round
 from esper.health.thresholds import Thresholds
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.symbols import compact_cell, number_cell, percent_cell
+from esper.sanctum.symbols import compact_cell, percent_cell, size_cell
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.chart import Chart, Label, labels_width, place_labels
 from esper.sanctum.widgets.panel import Line, Panel
@@ -25,9 +25,13 @@ from esper.telemetry.events import DeviceSampled
 from esper.telemetry.health_stats import MAX_STEPS, MemoryHealth, memory_name
 from esper.text_plot import next_nice, sparkline
 
-_GIB, _MIB = 2**30, 2**20
+_GIB = 2**30
 _OWNER_LETTERS = {"hosts": "h", "seeds": "s", "optimizers": "o", "policy": "p", "data": "d", "rest": "·"}
 """Letter of each owner in the bar of a memory. `rest` is memory without a known owner."""
+_REST_MEANING = "rest: Python, code of the libraries, activations, allocator"
+_OWNER_LEGEND = "  ".join(
+    f"{letter} {_REST_MEANING if owner == 'rest' else owner}" for owner, letter in _OWNER_LETTERS.items()
+)
 _OWNER_ROLES = {"hosts": "series0", "seeds": "series1", "optimizers": "series4", "policy": "series2", "data": "dim"}
 _MIN_BAR_COLS = 12
 """Minimum width of the bar of a memory; on a narrower panel, it is left out."""
@@ -202,9 +206,9 @@ class MemoryChart(Panel):
 
 
 class MemoryByOwner(Panel):
-    """Live bytes by owner, in MiB, and a bar per memory in which each owner has a letter."""
+    """Live bytes by owner, and a bar per memory in which each owner has a letter."""
 
-    PANEL_TITLE = "memory by owner, MiB"
+    PANEL_TITLE = "memory by owner"
     METRICS = ("memory owners",)
 
     def cache_key(self) -> Hashable:
@@ -245,20 +249,13 @@ class MemoryByOwner(Panel):
             .append("".join(f"{name:>11}" for name in _OWNER_LETTERS), "head")
         ]
         bar_width = size.width - lines[0].width - 4
-        self.panel_subtitle = (
-            "  ".join(f"{letter} {owner}" for owner, letter in _OWNER_LETTERS.items())
-            if bar_width >= _MIN_BAR_COLS
-            else None
-        )
+        self.panel_subtitle = _OWNER_LEGEND if bar_width >= _MIN_BAR_COLS else _REST_MEANING
         for name, owners, rest in rows:
             bytes_by_owner = owners if rest is None else {**owners, "rest": rest}
             line = self.line().append(" ").append_fitted(name, name_width)
             for owner in _OWNER_LETTERS:
                 owned_bytes = bytes_by_owner.get(owner)
-                line.append_cell(
-                    number_cell(None if owned_bytes is None else owned_bytes / _MIB, 8, 2),
-                    _OWNER_ROLES.get(owner, "dim"),
-                )
+                line.append_cell(size_cell(owned_bytes, 11), _OWNER_ROLES.get(owner, "dim"))
             total = sum(bytes_by_owner.values())
             if total and rest is not None and bar_width >= _MIN_BAR_COLS:
                 line.append("  ")
@@ -272,7 +269,7 @@ class MemoryByOwner(Panel):
 
 def _curve_labels(name: str) -> tuple[str, str, str]:
     """Return the labels of a memory's curves: allocated and reserved by the run, and used by all processes."""
-    return ("process", "reserved", "machine") if name.endswith("cpu") else ("allocated", "reserved", "in use")
+    return ("this run", "reserved", "machine") if name.endswith("cpu") else ("allocated", "reserved", "in use")
 
 
 def _curves(name: str, memory: MemoryHealth, full_round: int | None) -> list[tuple[str, list[float | None], str]]:
@@ -296,8 +293,8 @@ def _memory_summary(memory: MemoryHealth, full_round: int | None) -> str:
     trend = "flat" if full_round is None else f"full in round {full_round}"
     if len(memory.rounds) <= MEMORY_GROWTH_ROUNDS:
         trend = "no trend yet"
-    peak, total = compact_cell(_gib(memory.peak)), compact_cell(_gib(memory.total))
-    return f"peak {peak.text} of {total.text}, {trend}"
+    peak, total = size_cell(memory.peak).text, size_cell(memory.total).text
+    return f"peak {peak} of {total}, {trend}"
 
 
 def _rest(lanes: Sequence[DeviceSampled]) -> int | None:

@@ -18,9 +18,10 @@ from esper.sanctum.symbols import (
     STAGES,
     Cell,
     compact_cell,
-    ellipsise,
+    norm_cell,
     number_cell,
     percent_cell,
+    points_cell,
     scale_cell,
 )
 from esper.sanctum.widgets.accuracy import percent_ticks
@@ -28,6 +29,7 @@ from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
 from esper.telemetry.events import EnvStepped, GateCheck, GateRefused, SeedMoved, SlotReading
+from esper.telemetry.sentences import describe_transition
 from esper.telemetry.state import EnvState
 from esper.text_plot import finite_range, next_nice
 
@@ -91,7 +93,7 @@ class EnvAccuracy(EnvPanel):
             low=0.0,
             high=1.0,
             ticks=percent_ticks(size.height),
-            extra_curves=[(ghost.accuracy, "dim")] if ghost is not None else [],
+            extra_curves=[(ghost.accuracy[:x_length], "dim")] if ghost is not None else [],
         )
         return chart.lines(self.view.palette, *size)
 
@@ -129,21 +131,21 @@ class EnvLifecycle(EnvPanel):
         """Draw the transitions that fit, and each refusing gate with its failed checks."""
         refusals = [line for refusal in env.refusals.values() for line in self._refusal(refusal, size.width)]
         visible = max(size.height - len(refusals), 0)
-        transitions = [self._transition(move, size.width) for move in env.moves[-visible:]] if visible else []
+        transitions = [line for move in env.moves[-visible:] for line in self._transition(move, size.width)]
         if not transitions and not refusals:
             return [self.line().append(" no seed in this episode", "dim")]
-        return transitions + refusals
+        return (transitions[-visible:] if visible else []) + refusals
 
-    def _transition(self, move: SeedMoved, width: int) -> Line:
-        line = self.line().append(f" {move.step:>3} ", "dim").append(f"{strip_control(move.slot)} ", "dim")
-        line.append(STAGES[move.before].glyph, move.before).append(" → ", "faint").append(
-            STAGES[move.after].glyph, move.after
-        )
-        text = f" {move.blueprint or ''}".rstrip() + f"  {move.reason}"
-        return line.append(ellipsise(strip_control(text), max(width - line.width, 0)))
+    def _transition(self, move: SeedMoved, width: int) -> list[Line]:
+        """Draw a transition as a phrase, on several lines if it does not fit on one."""
+        text = strip_control(describe_transition(move))
+        first, *further_rows = wrap(text, max(width - _REFUSAL_INDENT, 1))
+        line = self.line().append(f" {move.step:>3} ", "dim").append(STAGES[move.after].glyph, move.after)
+        line.append(" ").append(first)
+        return [line, *(self.line().append(" " * _REFUSAL_INDENT + row, "dim") for row in further_rows)]
 
     def _refusal(self, refusal: GateRefused, width: int) -> list[Line]:
-        subject = f"{refusal.gate} refuses {strip_control(refusal.slot)}"
+        subject = f"gate {refusal.gate.removeprefix('G')} refuses {strip_control(refusal.slot)}"
         failed = "; ".join(_describe_check(check) for check in refusal.checks if not check.passed)
         first, *further_rows = wrap(f"{subject}: {failed}", max(width - _REFUSAL_INDENT, len(subject) + 1))
         line = self.line().append(f" {refusal.step:>3} ", "dim").append(f"{SEVERITIES['warning'].glyph} ", "warning")
@@ -158,11 +160,11 @@ def _describe_check(check: GateCheck) -> str:
 
 
 class EnvSlots(EnvPanel):
-    """One line per slot. The contribution is in percentage points, with its standard error."""
+    """One line per slot. The contribution is in percentage points, ± its standard error."""
 
     METRICS = ("stage", "contribution", "gradient norm")
 
-    PANEL_TITLE = "slots ─ contribution in pp"
+    PANEL_TITLE = "slots ─ contribution: accuracy lost without it, points"
 
     def preferred_height(self) -> int:
         """Return one line for the heading, and one per slot."""
@@ -174,7 +176,7 @@ class EnvSlots(EnvPanel):
         wide = size.width >= _ALPHA_BAR_MIN_COLS
         head = self.line().append(" slot    stage          blueprint  ", "head")
         head.append(" " * (_ALPHA_BAR_COLS + 1) if wide else "").append(
-            "alpha  contrib ± se     |g|   params  age", "head"
+            "alpha  contribution ± norm   params  age", "head"
         )
         lines = [head]
         for index, name in enumerate(self.state.started.slots):
@@ -195,18 +197,12 @@ def _draw_slot(line: Line, slot: SlotReading, *, wide: bool) -> Line:
     if wide:
         line.append_bar(slot.alpha, _ALPHA_BAR_COLS, slot.stage).append(" ")
     line.append_cell(number_cell(slot.alpha, 2, 2, fixed=True)).append("  ")
-    line.append_cell(number_cell(_percentage_points(slot.contribution), 3, 1, signed=True, fixed=True))
+    line.append_cell(points_cell(slot.contribution))
     if slot.contribution is None:
         line.append(" " * 8)
     else:
-        line.append(" ± ", "dim").append_cell(
-            number_cell(_percentage_points(slot.contribution_se), 2, 1, fixed=True), "dim"
-        ).append(" ")
-    return line.append_cell(number_cell(slot.grad_norm, 4, 2)).append(f"{slot.parameters:>9,}{slot.age:>5}")
-
-
-def _percentage_points(fraction: float | None) -> float | None:
-    return None if fraction is None else fraction * 100
+        line.append(" ± ", "dim").append_cell(points_cell(slot.contribution_se, is_error=True), "dim").append(" ")
+    return line.append_cell(norm_cell(slot.grad_norm)).append(f"{slot.parameters:>9,}{slot.age:>5}")
 
 
 class EnvStep(EnvPanel):
@@ -239,9 +235,9 @@ def _values(step: EnvStepped) -> list[tuple[str, Cell]]:
     values = [
         ("loss", number_cell(step.loss, 3, 3)),
         ("train loss", number_cell(step.train_loss, 3, 3)),
-        ("train acc", number_cell(step.train_accuracy, 3, 3)),
-        ("host |g|", number_cell(step.grad_norm, 3, 3)),
-        ("p(op)", number_cell(step.op_probability, 3, 3)),
+        ("train acc %", percent_cell(step.train_accuracy)),
+        ("host norm", norm_cell(step.grad_norm)),
+        ("op chance", number_cell(step.op_probability, 3, 3)),
         ("value", number_cell(step.value, 3, 3)),
         ("params ×", number_cell(step.parameter_ratio, 3, 3)),
         ("loss scale", scale_cell(step.loss_scale)),

@@ -15,7 +15,7 @@ from esper.formatting import strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import worst_severity_by_env
 from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, ellipsise, number_cell, percent_cell
+from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, ellipsise, percent_cell, points_cell
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import Line, Panel, Row
 from esper.telemetry.events import RunStarted
@@ -30,11 +30,12 @@ _ACCURACY_COLS = 6
 _ENV_COLS = 6
 _MAX_SLOT_STEP_COLS = 40
 """Columns for the steps of a slot that take precedence over the name of its blueprint."""
-_CONTRIBUTION = "contrib pp"
+_CONTRIBUTION = "contribution"
+_CONTRIBUTION_MEANING = "contribution: accuracy lost without it, points"
 _BLUEPRINT_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats], float | None]]] = {
-    _CONTRIBUTION: (11, lambda record: None if record.contribution is None else record.contribution * 100),
+    _CONTRIBUTION: (13, lambda record: record.contribution),
     "planted": (9, lambda record: record.planted),
-    "fossil": (8, lambda record: record.fossilized),
+    "fossilized": (11, lambda record: record.fossilized),
     "culled": (8, lambda record: record.culled),
     "params": (9, lambda record: record.size),
 }
@@ -163,9 +164,11 @@ class BlueprintTable(Panel):
         if self.state.started is None:
             return []
         sort_column = list(_BLUEPRINT_COLUMNS)[self._sort_index]
-        self.panel_title = f"blueprints ─ all envs and rounds, by {sort_column.removesuffix(' pp')} ↓"
+        self.panel_title = f"blueprints ─ all envs and rounds, by {sort_column} ↓"
         blueprints = self.state.blueprints
-        self.panel_subtitle = f"{size.height - 1} of {len(blueprints)}" if size.height <= len(blueprints) else None
+        self.panel_subtitle = (
+            f"{size.height - 1} of {len(blueprints)}" if size.height <= len(blueprints) else _CONTRIBUTION_MEANING
+        )
         if not blueprints:
             return [self.line().append(" no seed planted yet", "dim")]
         head = self.line().append(" blueprint   ", "head")
@@ -184,7 +187,7 @@ class BlueprintTable(Panel):
         for heading, (width, value) in _BLUEPRINT_COLUMNS.items():
             shown = value(record)
             if heading == _CONTRIBUTION:
-                line.append(" " * (width - 6)).append_cell(number_cell(shown, 4, 1, signed=True, fixed=True), "bright")
+                line.append(" " * (width - 6)).append_cell(points_cell(shown), "bright")
             else:
                 line.append_cell(_count(shown, width))
         return line

@@ -55,16 +55,15 @@ _LABELS = (
     ("scale", "loss scale of the env; – without loss scaling"),
     ("skip %", "batches skipped because a gradient overflowed, since the start of the run"),
     ("lane", "device and thread or process that trains the env"),
-    ("contrib", "accuracy with all seeds minus without this one, pp ± standard error"),
-    ("pp", "percentage points"),
+    ("contribution", "accuracy lost without this seed, in points of a percent, ± standard error"),
     ("median", "median over the envs that have stepped; for a slot, the number of envs in each stage"),
     ("!", "in the env heat map: an outlier on the worse side (3.5 robust standard deviations), or NaN"),
     ("•", "a row that is pinned to the top"),
     ("▼", "a row at the top because its accuracy is among the lowest, when not all envs fit"),
     ("░", "range from the minimum to the maximum of the envs"),
     ("KL", "change of the policy by the last update, nats"),
-    ("clip", "fraction of decisions that the last update clipped"),
-    ("EV", "explained variance: accuracy of the predicted returns, 1 is perfect"),
+    ("clipped", "fraction of decisions that the last update clipped"),
+    ("explained", "explained variance: accuracy of the predicted returns, 1 is perfect"),
     ("busy", "fraction of the step in which the lane worked"),
 )
 """Labels and glyphs of the panels, with their meanings."""
@@ -102,7 +101,7 @@ class HelpScreen(ModalScreen[None]):
         for category in KeyCategory:
             keys = [key for key in self._keys if key.category is category and is_available(key, live=self._live)]
             self._section(page, category.value, [self._key_entry(key) for key in keys])
-        self._section(page, "Stages of a slot", [(s.glyph, s.name, _describe(s)) for s in STAGES.values()])
+        self._append_stages(page)
         self._section(page, "Severities", [(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
         self._section(page, "Status of a run", [(s.glyph, "bright", _describe(s)) for s in STATUS_SYMBOLS.values()])
         if self._live:
@@ -115,10 +114,13 @@ class HelpScreen(ModalScreen[None]):
         ops = [(name.replace("_", " "), "head", text) for name, text in OPS.items()]
         self._section(page, "Ops of the policy", ops)
         self._section(page, "Requests to the run", [(name, "bright", text) for name, text in _REQUESTS])
-        heads = [(short, "head", long) for long, short in HEADS.values()]
+        heads = [(head.short, "head", head.meaning) for head in HEADS.values()]
         self._section(page, "Heads of the policy", heads)
         page.append("Esc back", style=self._palette["dim"])
         return page
+
+    def _append_stages(self, page: Text) -> None:
+        self._section(page, "Stages of a slot", [(s.glyph, s.name, _describe(s)) for s in STAGES.values()])
 
     def _key_entry(self, key: KeyBinding) -> tuple[str, str, str]:
         text = f"{key.name}: {key.description}" if key.category is KeyCategory.SCREENS else key.description
@@ -139,6 +141,21 @@ class HelpScreen(ModalScreen[None]):
     def action_dismiss_help(self) -> None:
         """Close the page."""
         self.dismiss()
+
+
+class LegendScreen(HelpScreen):
+    """Page with the stages of a slot."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("dismiss_help", "view.legend")]
+
+    def __init__(self, view: ViewState) -> None:
+        super().__init__(view, live=view.source.live)
+
+    def page(self) -> Text:
+        """Return the section of the stages."""
+        page = Text()
+        self._append_stages(page)
+        return page.append("Esc back", style=self._palette["dim"])
 
 
 def _describe(symbol: Symbol) -> str:
@@ -176,6 +193,8 @@ class MetricHelpScreen(ModalScreen[bool]):
         for name in self._metrics:
             page.append(f"{name}\n", palette["title"])
             for heading, text in zip(_METRIC_HEADINGS, explain_metric(name, self._limits), strict=True):
+                if not text:
+                    continue
                 wrapped = f"\n{' ' * _METRIC_INDENT}".join(wrap(text, _METRIC_TEXT_COLS))
                 page.append(f"  {heading:<{_METRIC_INDENT - 2}}", palette["head"]).append(
                     f"{wrapped}\n", palette["normal"]

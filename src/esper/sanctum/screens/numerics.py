@@ -52,6 +52,8 @@ _TICK_SPACINGS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100)
 _QUANTITY_COLUMN = 23
 """Column of the quantities in the list of non-finite values."""
 _MIN_QUANTITY_COLS = 8
+_MIN_RANGE_COLS = 48
+"""Minimum width of the panel of loss scales by lane for aligned columns."""
 
 
 class NumericsScreen(RunScreen):
@@ -94,7 +96,9 @@ class LossScaleTable(EnvRowsPanel):
         scale_width = min(spare - (heat_map_width + 1) * len(owners), _MAX_SCALE_COLS) if has_scaling else 0
         shown = self.visible_rows(range(len(self.state.envs)), max(size.height - 1, 1))
         self.panel_subtitle = (
-            "|g|  " + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in NORM_SHADES) + f"  {_ABOVE_BOUNDS} more"
+            "gradient norm  "
+            + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in NORM_SHADES)
+            + f"  {_ABOVE_BOUNDS} more"
         )
         layout = _Layout(len(owners), scale_width, heat_map_width, *_exponent_range(list(health_by_env.values())))
         worst = worst_severity_by_env(self.state)
@@ -108,7 +112,7 @@ class LossScaleTable(EnvRowsPanel):
 
     def _heading(self, owners: Sequence[str], layout: _Layout) -> Line:
         halvings, width = (layout.high - layout.low) / _SCALE_LEVELS, layout.scale_width
-        line = self.line().append("env  scale skip % grows in      |g|", "head").pad_to(_FIXED_COLUMNS)
+        line = self.line().append("env  scale skip % doubles in   norm", "head").pad_to(_FIXED_COLUMNS)
         unit = "halving" if halvings == 1 else "halvings"
         titles = (f"scale by step, {halvings:.2g} {unit} per level", "scale by step", "scale")
         line.append_fitted(next((title for title in titles if len(title) <= width), ""), width, "head")
@@ -193,19 +197,20 @@ class LossScaleRange(Panel):
         """Return the number of lanes."""
         return max(len(self.state.devices), 1)
 
-    def draw_lines(self, size: Size) -> list[Line]:  # noqa: ARG002 (signature of Panel)
+    def draw_lines(self, size: Size) -> list[Line]:
         """Draw one line per lane."""
+        wide = size.width >= _MIN_RANGE_COLS
         lines: list[Line] = []
         limit = math.log2(MAX_SCALE_RATIO)
         for name, sample in self.state.devices.items():
-            line = self.line().append(" ").append_fitted(strip_control(name), 8)
-            line.append_cell(scale_cell(sample.scale_min)).append(" to ", "dim").append_cell(
-                scale_cell(sample.scale_max)
-            ).append(" ")
+            line = self.line().append(" ").append_fitted(strip_control(name), 8 if wide else 6)
+            lowest, highest = scale_cell(sample.scale_min), scale_cell(sample.scale_max)
+            line.append_cell(lowest if wide else lowest._replace(text=lowest.text.strip()))
+            line.append(" to " if wide else "–", "dim").append_cell(highest)
             if sample.scale_min and sample.scale_max:
                 halvings = math.log2(sample.scale_max / sample.scale_min)
-                line.append(f"×{format_power(halvings)}", "warning" if halvings > limit else "normal").append(
-                    f" (≤ {format_power(limit)})", "dim"
+                line.append(f"spread {format_power(halvings)}", "warning" if halvings > limit else "normal").append(
+                    f", limit {format_power(limit)}", "dim"
                 )
             lines.append(line)
         return lines or [self.line().append(" no device sample yet", "dim")]

@@ -16,6 +16,7 @@ from esper.domain import Op
 from esper.formatting import strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
+from esper.sanctum.screens.growth import BlueprintTable
 from esper.sanctum.symbols import OPS, compact_cell, head_label, number_cell, percent_cell
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.chart import Chart
@@ -41,7 +42,9 @@ UPDATE_METRICS: dict[str, tuple[str, float | None]] = {
 _MIN_CHART_COLS, _MIN_CHART_ROWS = 30, 7
 """Minimum size of a chart with its title."""
 _SPARKLINE_MIN_COLS = 46
-"""Minimum width of the decisions panel for a sparkline of each op."""
+"""Minimum width of the decisions panel for a sparkline of each op, and for head names that are spelled out."""
+_OP_COLS, _COUNT_COLS = 12, 7
+"""Widths of the columns of the op counts."""
 _MAX_SPARKLINE_COLS, _MAX_BAR_COLS = 24, 16
 _SIDE_BY_SIDE_MIN_COLS = 57
 """Minimum width of the decisions panel for the other heads beside the op, with 24 columns; else they are below it."""
@@ -55,17 +58,25 @@ class PolicyScreen(RunScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.POLICY)]
 
     def body(self) -> ComposeResult:
-        """Yield two rows of two panels."""
+        """Yield two rows of panels. A policy that does not learn has counts in place of norms and updates."""
         with Horizontal(id="heads"):
             yield HeadNormChart(self.view)
             yield HeadFractionChart(self.view)
+            yield OpCounts(self.view)
         with Horizontal(id="update"):
             yield UpdateCharts(self.view)
+            yield BlueprintTable(self.view)
             yield Decisions(self.view)
 
+    def update(self) -> None:
+        """Update all panels, and show the ones that fit the policy."""
+        started = self.view.source.state.started
+        self.set_class(started is not None and started.policy != "ppo", "-no-learning")
+        super().update()
+
     def action_next_figure(self) -> None:
-        """Start the update charts with the next statistic."""
-        self.query_one(UpdateCharts).show_next()
+        """Start the update charts with the next statistic, or sort the blueprints by the next column."""
+        (self.query_one(BlueprintTable) if self.has_class("-no-learning") else self.query_one(UpdateCharts)).show_next()
 
     def action_move(self, envs: int) -> None:
         """Select another env, and show its decisions."""
@@ -73,8 +84,40 @@ class PolicyScreen(RunScreen):
         self.update()
 
 
+class OpCounts(Panel):
+    """Number of choices of each op, by round and in total, for a policy that does not learn."""
+
+    METRICS = ("op counts",)
+
+    PANEL_TITLE = "ops by round ─ number of choices"
+
+    def cache_key(self) -> Hashable:
+        """Return a key that changes with every event."""
+        return self.state.seq
+
+    def draw_lines(self, size: Size) -> list[Line]:
+        """Draw one line per op: its count in the last rounds, latest last, and the sum."""
+        if self.state.started is None:
+            return []
+        columns = max((size.width - _OP_COLS - _COUNT_COLS) // _COUNT_COLS, 1)
+        rounds = self.state.ops[-columns:]
+        first = self.state.round - len(rounds) + 1
+        heading = self.line().append("  op        ", "head").append("sum".rjust(_COUNT_COLS), "head")
+        for number in range(first, first + len(rounds)):
+            heading.append(f"{number:>{_COUNT_COLS}}", "head")
+        self.panel_subtitle = f"sum of the last {len(self.state.ops)} rounds"
+        lines = [heading]
+        for op in OPS:
+            line = self.line().append("  ").append_fitted(op.replace("_", " "), _OP_COLS - 2)
+            line.append(f"{sum(counts.get(op, 0) for counts in self.state.ops):>{_COUNT_COLS},}", "bright")
+            for counts in rounds:
+                line.append(f"{counts.get(op, 0):>{_COUNT_COLS},}", "normal" if counts.get(op) else "dim")
+            lines.append(line)
+        return [*lines, self.line(), self.line().append(f"  {no_update_message(self.state.started)}", "dim")]
+
+
 class UpdateCharts(Panel):
-    """One chart for each update statistic, as many as fit."""
+    """One chart for each update statistic, as many as fit, with the curve of a ghost run."""
 
     METRICS = ("update",)
 
@@ -87,7 +130,8 @@ class UpdateCharts(Panel):
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with every policy update, and with the first chart."""
-        return self.state.started is None, (self.state.update.seq if self.state.update else 0), self._first
+        updates = [state.update.seq if state and state.update else 0 for state in (self.state, self.view.ghost)]
+        return self.state.started is None, *updates, self._first
 
     def show_next(self) -> None:
         """Start with the next statistic."""
@@ -121,7 +165,9 @@ class UpdateCharts(Panel):
         series = self.state.learning[name]
         values = series.values
         label, always_shown = UPDATE_METRICS[name]
-        axis = linear_axis(values, height - 2, include=always_shown)
+        ghost = self.view.ghost.learning.get(name) if self.view.ghost else None
+        ghost_values = ghost.values if ghost is not None and ghost.every == series.every else []
+        axis = linear_axis([*values, *ghost_values], height - 2, include=always_shown)
         title = self.line().append(f"  {label} ", "dim").append_cell(compact_cell(series.last), "bright")
         chart = Chart(
             values=values,
@@ -130,6 +176,7 @@ class UpdateCharts(Panel):
             low=axis.low,
             high=axis.high,
             ticks=axis.ticks,
+            extra_curves=[(ghost_values[: len(values)], "dim")],
         )
         return [title, *chart.lines(self.view.palette, width, height - 1)]
 
@@ -187,7 +234,7 @@ def decision_lines(palette: Palette, trace: Sequence[StepTrace], room: int, widt
     side_by_side = width >= _SIDE_BY_SIDE_MIN_COLS
     for step in reversed(trace):
         parts = [
-            f"{head_label(name, short=True)} {strip_control(head.choice)}"
+            f"{head_label(name, short=width < _SPARKLINE_MIN_COLS)} {strip_control(head.choice)}"
             + (f" ({compact_cell(head.probability, 2).text})" if head.probability is not None else "")
             for name, head in step.decision.items()
             if name != "slot"

@@ -69,7 +69,8 @@ class PopulationAccuracy(Panel):
         if ghost is None:
             return []
         if not by_round:
-            return [middle for _, middle, _ in accuracy_by_step(ghost)] if ghost.round == self.state.round else []
+            medians = [middle for _, middle, _ in accuracy_by_step(ghost)]
+            return medians[: self.state.started.steps] if self.state.started and ghost.round == self.state.round else []
         start = first - 1 - (_rounds_finished(ghost) - len(ghost.accuracy))
         indices = range(start, start + count)
         return [ghost.accuracy[index][1] if 0 <= index < len(ghost.accuracy) else None for index in indices]

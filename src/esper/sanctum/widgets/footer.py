@@ -15,6 +15,9 @@ from esper.sanctum.symbols import key_name
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
 
+_DROPPED_FIRST = ("next_theme", "replay_round(1)", "order", "metric", "replay_step(1)")
+"""Actions that the footer leaves out first if there is no room for all keys."""
+_NEVER_DROPPED = frozenset({"back", "explain", "quit"})
 _CAPTIONS_WHILE_PAUSED = {RequestKind.PAUSE.value: "resume"}
 """Captions that replace those of `KEYS` while the run is paused. Keyed by action."""
 _CAPTIONS_WHILE_ATTACHED = {"quit": "detach"}
@@ -35,18 +38,20 @@ class Footer(Panel):
         """Columns that each key occupies, for clicks."""
 
     def cache_key(self) -> Hashable:
-        """Return status of the run, pause cause, whether the past is shown, and the text of the frame statistics."""
+        """Return status of the run, pause cause, the view, whether there are anomalies, and the frame statistics."""
         source = self.view.source
         return (
             run_has_ended(source),
             source.live_state.status,
             source.live_state.cause,
             self._shows_past,
+            bool(self.state.active_anomalies()),
+            self._selected_env_has_anomaly,
             self.view.frame_stats.text,
         )
 
     def draw_lines(self, size: Size) -> list[Line]:
-        """Draw as many keys as fit, always including the last two of the table: help and quit."""
+        """Draw as many keys as fit, always including the ones to go back, to get help and to quit."""
         live = self.view.source.live
         keys = [
             key
@@ -55,8 +60,11 @@ class Footer(Panel):
         ]
         keys.sort(key=lambda key: (key.category is KeyCategory.VIEW, key.action != "rejoin"))
         labels = {key: key_name(key.label, self.view.charset) for key in keys}
-        while len(keys) > 2 and sum(len(labels[key]) + len(self._caption(key)) + 3 for key in keys) - 2 > size.width:
-            keys.pop(-3)
+        while (
+            len(keys) > len(_NEVER_DROPPED)
+            and sum(len(labels[key]) + len(self._caption(key)) + 3 for key in keys) - 2 > size.width
+        ):
+            keys.remove(_least_needed(keys))
         line = self.line()
         self._key_ranges = []
         for key in keys:
@@ -76,8 +84,21 @@ class Footer(Panel):
         refused = set(RequestKind) if no_requests else pause_cause(cause).refused_requests if cause else ()
         if source.live and key.action in {kind.value for kind in refused}:
             return False
-        shown_if = {"step": source.live_state.status == "paused", "stop": source.attached, "rejoin": self._shows_past}
+        shown_if = {
+            "step": source.live_state.status == "paused",
+            "stop": source.attached,
+            "rejoin": self._shows_past,
+            "back": True,
+            "go_to": source.playback is not None,
+            "anomalies": bool(self.state.active_anomalies()),
+            "why": self._selected_env_has_anomaly,
+        }
         return is_available(key, live=live) and (key.footer or shown_if.get(key.action, False))
+
+    @property
+    def _selected_env_has_anomaly(self) -> bool:
+        """True if the selected env has an active anomaly, which W explains."""
+        return any(anomaly.found.env == self.view.selected_env for anomaly in self.state.active_anomalies())
 
     @property
     def _shows_past(self) -> bool:
@@ -95,3 +116,12 @@ class Footer(Panel):
         for columns, key in self._key_ranges:
             if offset is not None and offset.x in columns:
                 self.app.simulate_key(key.keys.partition(",")[0])
+
+
+def _least_needed(keys: list[KeyBinding]) -> KeyBinding:
+    """Return the key that the footer leaves out next."""
+    for action in _DROPPED_FIRST:
+        for key in keys:
+            if key.action == action:
+                return key
+    return next(key for key in reversed(keys) if key.action not in _NEVER_DROPPED)

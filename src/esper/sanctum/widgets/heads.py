@@ -32,13 +32,18 @@ from esper.text_plot import (
     sparkline,
 )
 
+_LONG_LABEL_MIN_COLS = 50
+"""Minimum width of a chart for head names that are spelled out."""
 _EIGHTHS = " " + BLOCK_CHARS
 """Characters whose lower part is filled, by the number of filled eighths."""
 
 
 def no_update_message(started: RunStarted) -> str:
     """Return the text that a panel shows before the first policy update."""
-    return "no policy update yet" if started.policy == "ppo" else "this policy does not learn"
+    if started.policy == "ppo":
+        return "no policy update yet"
+    rules = "random legal actions" if started.policy == "random" else "fixed rules"
+    return f"{started.policy}: {rules}, nothing to train"
 
 
 class HeadList(Panel):
@@ -63,15 +68,15 @@ class HeadList(Panel):
             if self.state.started is None:
                 return []
             return [self.line().append(f" {no_update_message(self.state.started)}", "dim")]
-        self.panel_subtitle = self._update_summary()
+        self.panel_subtitle = self._update_summary(size.width)
         if size.height == 1 and len(self.state.heads) > 1:
             return [self._draw_compact(size.width)]
         return [self._draw_head(name, head, size.width) for name, head in self.state.heads.items()]
 
     def _draw_head(self, name: str, head: HeadState, width: int) -> Line:
-        room = max(width - 25, 6)
+        room = max(width - 28, 6)
         sparkline_width = room * 3 // 5
-        line = self.line().append(" ").append_fitted(head_label(name), 10, "dim")
+        line = self.line().append(" ").append_fitted(head_label(name), 13, "dim")
         line.append_cell(number_cell(head.grad_norm[-1], 2, 3)).append(" ")
         recent = head.grad_norm[-sparkline_width:]
         limits = finite_range(recent)
@@ -92,13 +97,23 @@ class HeadList(Panel):
                 break
         return line
 
-    def _update_summary(self) -> str | None:
-        """Return KL divergence, clip fraction and explained variance of the last update; None before the first."""
+    def _update_summary(self, width: int) -> str | None:
+        """Return explained variance, KL divergence and clipped fraction of the last update, as many as fit.
+
+        None before the first update.
+        """
         update = self.state.update
         if update is None:
             return None
-        values = (update.kl, update.clip_fraction, update.explained_variance)
-        return "KL {}  clip {}  EV {}".format(*(compact_cell(value, 2).text for value in values))
+        values = (
+            ("explained variance", update.explained_variance),
+            ("KL", update.kl),
+            ("clipped fraction", update.clip_fraction),
+        )
+        texts = [f"{label} {compact_cell(value, 2).text}" for label, value in values]
+        while len(texts) > 1 and len("  ".join(texts)) > width - 6:
+            texts.pop()
+        return "  ".join(texts)
 
 
 class HeadPanel(Panel):
@@ -159,7 +174,9 @@ class HeadNormChart(HeadPanel):
         for name, (values, role) in zip(series, curves, strict=True):
             last = next((value for value in reversed(values) if value is not None and math.isfinite(value)), None)
             if last is not None:
-                labels.append(Label(chart.row(last, size.height), head_label(name, short=True), role))
+                labels.append(
+                    Label(chart.row(last, size.height), head_label(name, short=size.width < _LONG_LABEL_MIN_COLS), role)
+                )
         room = labels_width(labels, size.height - 1)
         lines = chart.lines(self.view.palette, size.width - room, size.height)
         place_labels(lines[:-1], labels, size.width - room)
@@ -182,7 +199,10 @@ class HeadFractionChart(HeadPanel):
         bottom = 0.0
         for index, (name, fraction) in enumerate(zip(series, last or (), strict=False)):
             row = height - 1 - int(min(bottom + fraction / 2, 0.999) * height)
-            labels.append(Label(row, f"{head_label(name, short=True):<5} {fraction:>4.0%}", f"series{index % 8}"))
+            label = (
+                f"{head_label(name, short=True):<5}" if size.width < _LONG_LABEL_MIN_COLS else f"{head_label(name):<12}"
+            )
+            labels.append(Label(row, f"{label} {fraction:>4.0%}", f"series{index % 8}"))
             bottom += fraction
         room = labels_width(labels, height)
         width = size.width - Y_AXIS_COLUMNS - 2 - room

@@ -1,0 +1,247 @@
+"""Words, units, notifications and screenshots of the dashboard, driven by keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.history.divergence import GhostRun
+from esper.history.history import open_history
+from esper.history.playback import Playback
+from esper.sanctum.app import SanctumApp
+from esper.sanctum.screens.checkpoint_picker import CheckpointPicker
+from esper.sanctum.screens.devices import MemoryByOwner
+from esper.sanctum.screens.env_detail import EnvLifecycle
+from esper.sanctum.screens.growth import BlueprintTable
+from esper.sanctum.screens.help import HelpScreen, LegendScreen
+from esper.sanctum.screens.numerics import LossScaleRange
+from esper.sanctum.screens.policy import OpCounts, UpdateCharts
+from esper.sanctum.source import ReplaySource
+from esper.sanctum.symbols import (
+    HEADS,
+    STAGES,
+    norm_cell,
+    number_cell,
+    percent_cell,
+    points_cell,
+    scale_cell,
+    size_cell,
+)
+from esper.sanctum.theme import DEFAULT_THEME
+from esper.sanctum.widgets.accuracy import PopulationAccuracy
+from esper.sanctum.widgets.footer import Footer
+from esper.sanctum.widgets.heads import HeadNormChart
+from esper.telemetry import events as ev
+from esper.telemetry.sentences import describe_transition
+from tests.factory import env_stepped, example_run, run_started, stamp
+from tests.recording.recordings import recording, write_segment
+from tests.sanctum.driving import live, notices, replay, screen_text, settle, shown
+
+DOCS = Path(__file__).parents[2] / "docs" / "dashboard.md"
+RUN = example_run()
+
+
+def moved(before: str, after: str, reason: str, blueprint: str | None = None) -> ev.SeedMoved:
+    return ev.SeedMoved(
+        round=1, step=3, env=0, slot="early", before=before, after=after, blueprint=blueprint, reason=reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("move", "phrase"),
+    [
+        (moved("germinated", "training", "G1", "norm"), "early germinated → training (passed gate 1)"),
+        (moved("embargoed", "dormant", "timer"), "early free again (embargo ended)"),
+        (moved("dormant", "germinated", "germinate", "norm"), "early germinated (norm planted)"),
+        (moved("probationary", "blending", "set_alpha", "norm"), "early probationary → blending (set alpha)"),
+    ],
+)
+def test_transition_is_a_phrase(move: ev.SeedMoved, phrase: str) -> None:
+    assert describe_transition(move) == phrase
+
+
+def test_units_of_the_documentation_are_those_of_the_screens() -> None:
+    rows = {
+        cells[1].strip(): cells[3].strip(" `")
+        for line in DOCS.read_text().partition("## Units\n")[2].partition("\n## ")[0].splitlines()
+        if len(cells := line.split("|")) == 5
+    }
+    assert rows["accuracy"] == percent_cell(0.549).text.strip()
+    assert rows["contribution"] == points_cell(0.332).text.strip()
+    assert rows["gradient norm"] == norm_cell(0.322).text.strip()
+    assert rows["loss scale"] == scale_cell(2.0**14).text.strip()
+    assert rows["memory, size of a checkpoint"] == size_cell(int(1.3 * 2**30)).text
+    assert rows["fraction of time, batches or decisions"] == percent_cell(0.817).text.strip()
+    assert rows["probability, entropy, alpha"] == number_cell(0.372, 1, 3, fixed=True).text.strip()
+
+
+async def test_env_screen_has_phrases_and_names_the_way_back(tmp_path: Path) -> None:
+    events = [run_started(), ev.RoundStarted(round=1), env_stepped(), moved("germinated", "training", "G1", "norm")]
+    app, playback = replay(stamp(events), tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        playback.seek_end()
+        await settle(pilot)
+        await pilot.press("enter")
+        await settle(pilot)
+        assert "early germinated → training (passed gate 1)" in shown(app, EnvLifecycle)
+        assert "Esc back" in shown(app, Footer)
+        assert "g go to" in shown(app, Footer)
+        assert "accuracy lost without it, points" in screen_text(app)
+        assert "train acc % 30.0" in " ".join(screen_text(app).split())
+
+
+async def test_footer_names_anomalies_and_their_cause_only_if_there_are_any() -> None:
+    anomaly = ev.AnomalyFound(rule="stalled env", where="env 0", env=0, severity="warning", text="stalled")
+    app, session = live(stamp([run_started(), ev.RoundStarted(round=1), env_stepped()]))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        assert "a anomalies" not in shown(app, Footer)
+        session.say(*stamp([anomaly], first=4))
+        await settle(pilot)
+        assert "a anomalies W why" in shown(app, Footer)
+
+
+async def test_policy_without_learning_shows_counts(tmp_path: Path) -> None:
+    started = msgspec.structs.replace(run_started(), policy="heuristic")
+    events = [event for event in RUN if not isinstance(event, (ev.RunStarted, ev.PolicyUpdated))]
+    app, playback = replay(stamp([started, *events]), tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        playback.seek_end()
+        await settle(pilot)
+        await pilot.press("2")
+        await settle(pilot)
+        counts = shown(app, OpCounts)
+        assert "heuristic: fixed rules, nothing to train" in counts
+        assert "wait " in counts
+        assert app.screen.query_one(BlueprintTable).display
+        assert not app.screen.query_one(UpdateCharts).display
+        assert not app.screen.query_one(HeadNormChart).display
+
+
+async def test_learning_policy_keeps_its_charts(tmp_path: Path) -> None:
+    app, playback = replay(RUN, tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        playback.seek_end()
+        await settle(pilot)
+        await pilot.press("2")
+        await settle(pilot)
+        assert not app.screen.query_one(OpCounts).display
+        assert "blueprint" in shown(app, HeadNormChart)
+
+
+async def test_help_explains_heads_and_the_legend_explains_stages(tmp_path: Path) -> None:
+    app, _ = replay(RUN, tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("f1")
+        assert isinstance(app.screen, HelpScreen)
+        page = " ".join(app.screen.page().plain.split())
+        assert all(head.meaning in page for head in HEADS.values())
+        await pilot.press("escape", "i")
+        assert isinstance(app.screen, LegendScreen)
+        legend = " ".join(app.screen.page().plain.split())
+        assert all(stage.meaning in legend for stage in STAGES.values())
+        await pilot.press("i")
+        assert not isinstance(app.screen, LegendScreen)
+
+
+async def test_palette_shows_the_keys(tmp_path: Path) -> None:
+    app, _ = replay(RUN, tmp_path)
+    async with app.run_test(size=(80, 24)):
+        titles = [command.title for command in app.get_system_commands(app.screen)]
+    assert "Anomalies (a)" in titles
+    assert "Play (space)" in titles
+
+
+async def test_restore_dialog_says_what_is_discarded(tmp_path: Path) -> None:
+    run = [event for event in example_run(rounds=4) if not isinstance(event, ev.RunEnded)]
+    app, session = live(run)
+    session.keep(tmp_path, run)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        await pilot.press("r")
+        await settle(pilot)
+        assert isinstance(app.screen, CheckpointPicker)
+        await pilot.press("end")
+        await pilot.pause()
+        assert "Discards 3 rounds; 3 later checkpoints kept in undone/." in screen_text(app)
+
+
+async def test_screenshots_have_no_notifications_and_different_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app, _ = replay(RUN, tmp_path)
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        app.notify("remarkable", timeout=60)
+        await pilot.pause()
+        assert "remarkable" in screen_text(app)
+        await pilot.press("S")
+        await pilot.pause()
+        await pilot.press("S")
+        await pilot.pause()
+        files = sorted(tmp_path.glob("*.svg"))
+        assert len(files) == 2
+        assert not any("remarkable" in file.read_text() or "saved" in file.read_text() for file in files)
+        assert "remarkable" in screen_text(app)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_notifications_leave_the_timeline_free_and_do_not_stack(size: tuple[int, int], tmp_path: Path) -> None:
+    app, playback = replay(RUN, tmp_path)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        playback.seek_end()
+        await settle(pilot)
+        before = screen_text(app).splitlines()[-2:]
+        app.notify("remarkable", timeout=60)
+        app.notify("remarkable", timeout=60)
+        await pilot.pause()
+        await pilot.pause()
+        assert screen_text(app).splitlines()[-2:] == before
+        assert notices(app) == ["remarkable"]
+        assert screen_text(app).count("remarkable") == 1
+
+
+async def test_ghost_with_other_envs_and_steps_has_round_curves(tmp_path: Path) -> None:
+    histories = [
+        open_history(write_segment(tmp_path / name, 1, recording(events)).parent)
+        for name, events in (("night", example_run(rounds=4)), ("day", example_run(envs=6, rounds=4, steps=8)))
+    ]
+    playback = Playback(histories[0])
+    source = ReplaySource(playback, hold=True, ghost_run=GhostRun(*histories))
+    app = SanctumApp(source, theme=DEFAULT_THEME)
+    async with app.run_test(size=(120, 40)) as pilot:
+        playback.seek(playback.history.steps[2 * 5 + 1])  # round 3, step 2
+        await settle(pilot)
+        assert app.view.ghost is not None
+        assert (app.view.ghost.round, app.view.ghost.step) == (3, 2)
+        playback.seek(playback.history.steps[3 * 5 - 1])  # the end of round 3
+        await settle(pilot)
+        assert (app.view.ghost.round, app.view.ghost.step) == (3, 8)
+        final = percent_cell(app.view.ghost.accuracy[-1][1]).text.strip()
+        assert f"ghost {final}" in str(app.screen.query_one(PopulationAccuracy).border_subtitle)
+        await pilot.press("enter")
+        await settle(pilot)
+        await pilot.press("escape", "2")
+        await settle(pilot)
+        assert len(app.view.ghost.learning["episode_return"].values) == 3
+
+
+async def test_devices_screen_says_what_the_rest_is() -> None:
+    sample = ev.DeviceSampled(
+        device="cpu:0", envs=4, active=None, busy=0.9, allocated=3 * 2**30, reserved=None, used=2 * 2**30,
+        total=16 * 2**30, utilisation=None, temperature=None, power=None, scale_min=2.0**2, scale_max=2.0**13,
+        owners={"hosts": 13 * 2**10, "policy": 2 * 2**20},
+    )  # fmt: skip
+    app, _ = live(stamp([run_started(), ev.RoundStarted(round=1), env_stepped(), sample]))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("5")
+        await settle(pilot)
+        assert "rest: Python, code of the libraries, activations, allocator" in screen_text(app)
+        assert "13.0 KiB" in shown(app, MemoryByOwner)
+        assert "3.0 GiB" in shown(app, MemoryByOwner)
+        await pilot.press("4")
+        await settle(pilot)
+        assert "spread 2^11, limit 2^6" in shown(app, LossScaleRange)
