@@ -15,7 +15,7 @@ from esper.sanctum.symbols import key_name
 from esper.sanctum.view import ViewState
 from esper.sanctum.widgets.panel import Line, Panel
 
-_DROPPED_FIRST = ("next_theme", "replay_round(1)", "order", "metric", "replay_step(1)")
+_DROPPED_FIRST = ("next_theme", "replay_round(1)", "order", "metric", "replay_step(1)", "map")
 """Actions that the footer leaves out first if there is no room for all keys."""
 _NEVER_DROPPED = frozenset({"back", "explain", "quit"})
 _CAPTIONS_WHILE_PAUSED = {RequestKind.PAUSE.value: "resume"}
