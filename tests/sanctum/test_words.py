@@ -93,7 +93,9 @@ async def test_env_screen_has_phrases_and_names_the_way_back(tmp_path: Path) -> 
 
 
 async def test_footer_names_anomalies_and_their_cause_only_if_there_are_any() -> None:
-    anomaly = ev.AnomalyFound(rule="stalled env", where="env 0", env=0, severity="warning", text="stalled")
+    anomaly = ev.AnomalyFound(
+        rule="stalled env", where="env 0", env=0, severity="warning", text="stalled", value=None, threshold=None
+    )
     app, session = live(stamp([run_started(), ev.RoundStarted(round=1), env_stepped()]))
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
@@ -163,7 +165,7 @@ async def test_restore_dialog_says_what_is_discarded(tmp_path: Path) -> None:
         await pilot.press("r")
         await settle(pilot)
         assert isinstance(app.screen, CheckpointPicker)
-        await pilot.press("end")
+        await pilot.press("down", "down", "down")
         await pilot.pause()
         assert "Discards 3 rounds; 3 later checkpoints kept in undone/." in screen_text(app)
 

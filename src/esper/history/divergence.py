@@ -261,7 +261,8 @@ class GhostRun:
 
     def _has_equal_rounds(self, state: RunState) -> bool:
         """Return True if the rounds of both runs have the same number of steps."""
-        started = self._playback.state.started
+        other = self._playback.history
+        started = self._playback.state.started or other.state_at(min(other.length, 1)).started
         return started is None or state.started is None or started.steps == state.started.steps
 
     def _position_by_step(self, state: RunState) -> int:

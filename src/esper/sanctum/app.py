@@ -345,9 +345,16 @@ class SanctumApp(TextualApp):
     def action_save_svg(self) -> None:
         """Save a screenshot of the screen without its notifications."""
         screen = self.screen
-        screen.add_class("-screenshot")
-        self.call_after_refresh(self.sharing_actions.save_screenshot)
-        self.call_after_refresh(screen.remove_class, "-screenshot")
+        toasts = list(screen.query("Toast"))
+        for toast in toasts:
+            toast.display = False
+
+        def save() -> None:
+            self.sharing_actions.save_screenshot()
+            for toast in toasts:
+                toast.display = True
+
+        screen.call_after_refresh(save)
 
     def action_cut(self) -> None:
         """Save an excerpt of the recording."""
