@@ -61,7 +61,7 @@ def test_accuracy_drop_is_traced_to_a_seed_transition() -> None:
     cause = find_root_cause(state_after(*steps({"accuracy": 0.8}, {"accuracy": 0.8}, {"accuracy": 0.5}), move), 0)
     assert cause.symptom is not None
     assert cause.symptom.text == "accuracy fell from 80.0% to 50.0%"
-    assert [entry.text for entry in cause.chain] == ["mid norm culled: cull"]
+    assert [entry.text for entry in cause.chain] == ["mid blending → culled (cull)"]
     assert cause.chain[0].seq == 6
 
 

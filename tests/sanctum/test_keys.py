@@ -111,7 +111,7 @@ async def test_restore_requests_the_picked_checkpoint(tmp_path: Path) -> None:
         assert isinstance(app.screen, CheckpointPicker)
         table = app.screen.query_one(DataTable)
         newest = [str(cell).strip() for cell in table.get_row_at(0)]
-        assert newest == ["10", "25", "14:13:26", "81.0", "3.25", "schedule"]
+        assert newest == ["10", "25", "14:13:26", "81.0", "3.3 MiB", "schedule"]
         await pilot.press("escape")
         assert kinds(session) == []
         await pilot.press("r", "down", "enter")
@@ -396,8 +396,8 @@ async def test_command_palette_lists_actions_and_themes() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await settle(pilot)
         commands = {command.title: command for command in app.get_system_commands(app.screen)}
-        assert {"Pause", "Checkpoint", "Restore", "Quit", "Theme high-contrast"} <= set(commands)
-        assert "Play" not in commands
+        assert {"Pause (p)", "Checkpoint (c)", "Restore (r)", "Quit (q)", "Theme high-contrast"} <= set(commands)
+        assert "Play (space)" not in commands
         await pilot.press("ctrl+p", *"checkp", "down", "enter")
         assert [request.kind for request in await next_requests(pilot, session)] == [RequestKind.CHECKPOINT]
 
@@ -412,11 +412,11 @@ async def test_command_palette_lists_actions_of_the_screen() -> None:
         await pilot.press("6")
         await settle(pilot)
         commands = {command.title for command in app.get_system_commands(app.screen)}
-        assert {"Search", "Kind", "Severity"} <= commands
-        assert "Map" not in commands
-        assert [command.help for command in app.get_system_commands(app.screen) if command.title == "Clear filter"] == [
-            "show all lines"
-        ]
+        assert {"Search (/)", "Kind (f)", "Severity (v)"} <= commands
+        assert "Map (w)" not in commands
+        assert [
+            command.help for command in app.get_system_commands(app.screen) if command.title == "Clear filter (Esc)"
+        ] == ["show all lines"]
 
 
 async def test_screenshot_key_writes_an_svg_named_after_the_step(

@@ -62,7 +62,7 @@ async def test_env_screen_shows_essentials_at_every_size(size: tuple[int, int]) 
         "592",
         "contribution",
         "+0.113",
-        "G2 refuses late",
+        "gate 2 refuses late",
     ):
         assert essential in text, essential
     assert "100 ┤" in text

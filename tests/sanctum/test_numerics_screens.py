@@ -81,7 +81,7 @@ async def test_median_loss_scale_is_taken_over_exponents() -> None:
     async with app.run_test(size=(200, 60)) as pilot:
         await settle(pilot)
         rows = {row.split()[0]: row.split()[-1] for row in app.screen.query_one(EnvTable).text.splitlines()[-3:]}
-    assert rows == {"med": "2^11", "min": "2^−3", "max": "2^14"}
+    assert rows == {"median": "2^11", "min": "2^−3", "max": "2^14"}
 
 
 async def test_env_numerics_show_its_loss_scaler() -> None:
@@ -100,7 +100,7 @@ async def test_env_numerics_show_its_loss_scaler() -> None:
         assert second[1:3] == ["2^16", "0"]
         assert "×" in rows[2]
         assert third[1] == "–"
-        assert shown(app, LossScaleRange) == "cpu:0 2^15 to 2^16 ×2^1 (≤ 2^6)"
+        assert shown(app, LossScaleRange) == "cpu:0 2^15 to 2^16 spread 2^1, limit 2^6"
         bad = shown(app, NonFiniteList)
         assert "2 0 1.5 env 01: the gradient of the host" in bad
         chart = app.screen.query_one(LossScaleChart)
@@ -159,10 +159,10 @@ async def test_devices_screen_shows_memory_by_owner_and_forecast() -> None:
         await settle(pilot)
         chart = app.screen.query_one(MemoryChart)
         assert "memory of cuda:0" in str(chart.border_title)
-        assert str(chart.border_subtitle) == "peak 1.66 of 1.95, full in round 10"
+        assert str(chart.border_subtitle) == "peak 1.7 GiB of 2.0 GiB, full in round 10"
         words = shown(app, MemoryByOwner).split()
         line = words[words.index("cuda:0") :]
-        assert line[1:7] == ["100", "50.0", "–", "–", "–", "50.0"]
+        assert line[1:10] == ["100.0", "MiB", "50.0", "MiB", "–", "–", "–", "50.0", "MiB"]
         assert "hhhh" in line[7]
         lanes = shown(app, LaneUtilisation)
         assert "50.0 25.0 61 300" in lanes
@@ -191,14 +191,16 @@ async def test_memory_chart_labels_each_curve_once() -> None:
         chart = app.screen.query_one(MemoryChart)
         ends = [line.split()[-2:] for line in chart.text.splitlines() if line[-1:].isdigit()][:-1]
         assert ends == [["total", "4"], ["use", "3"], ["reserved", "2"], ["allocated", "1"]]
-        assert "peak 2 of 4, no trend yet" in screen_text(app)  # the panel has no bottom border for its subtitle
+        assert "peak 2.0 GiB of 4.0 GiB, no trend yet" in screen_text(
+            app
+        )  # the panel has no bottom border for its subtitle
         await pilot.press("o")
         ends = [line.split()[-2:] for line in chart.text.splitlines() if line[-1:].isdigit()][:-1]
-        assert ends == [["total", "4"], ["machine", "3"], ["process", "1"]]
+        assert ends == [["total", "4"], ["machine", "3"], ["run", "1"]]
         owners = {row[:9].strip(): row[9:].split() for row in app.screen.query_one(MemoryByOwner).text.splitlines()}
-    assert owners["cuda:0"] == ["1.00", "–", "–", "–", "–", "1023"]
-    assert owners["cpu:0"] == owners["cpu:1"] == ["1.00", "–", "–", "–", "–", "–"]
-    assert owners["cpu all"] == ["2.00", "–", "–", "–", "–", "1022"]
+    assert owners["cuda:0"] == ["1.0", "MiB", "–", "–", "–", "–", "1023.0", "MiB"]
+    assert owners["cpu:0"] == owners["cpu:1"] == ["1.0", "MiB", "–", "–", "–", "–", "–"]
+    assert owners["cpu all"] == ["2.0", "MiB", "–", "–", "–", "–", "1022.0", "MiB"]
 
 
 async def test_memory_curve_label_shows_the_latest_sample() -> None:
@@ -222,12 +224,12 @@ async def test_memory_of_each_process_is_counted_once() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         lanes = app.screen.query_one(DeviceList).text.splitlines()
-        assert [line.split()[1] for line in lanes if "rss" in line] == ["1", "0.5"], lanes
+        assert [line.split()[1] for line in lanes if line.startswith(" run")] == ["1", "0.5"], lanes
         await pilot.press("5")
         await settle(pilot)
         owners = {row[:11].strip(): row[11:].split() for row in app.screen.query_one(MemoryByOwner).text.splitlines()}
-    assert owners["cpu all"][5] == "1022"
-    assert owners["1/cpu all"][5] == "510"
+    assert owners["cpu all"][6] == "1022.0"
+    assert owners["1/cpu all"][6] == "510.0"
 
 
 async def test_log_can_be_filtered_searched_and_opens_the_env() -> None:
@@ -363,7 +365,7 @@ async def test_every_panel_has_a_help_text(key: str) -> None:
         for panel in panels:
             for name in panel.METRICS:
                 assert f"{name}\n" in page
-                assert all(METRIC_HELP[name])
+                assert all(METRIC_HELP[name]._replace(unit="none"))
         await pilot.press("question_mark")
         assert isinstance(app.screen, HelpScreen)
         await pilot.press("escape", "f1")

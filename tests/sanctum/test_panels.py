@@ -176,13 +176,13 @@ async def test_heads_panel_shows_each_head() -> None:
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
         panel = app.screen.query_one(HeadList)
-        lines = {line.split()[0]: line.split() for line in panel.text.splitlines() if not line.startswith(" α")}
+        lines = {line.split()[0]: line.split() for line in panel.text.splitlines() if not line.startswith(" alpha")}
         assert lines["slot"][1] == "0.120"
         assert lines["slot"][-1] == "0.90"
         assert lines["tempo"][1] == "–"  # no gradient
         assert lines["tempo"][-1] == "0.80"
-        assert panel.text.splitlines()[-1].split() == ["α", "curve", "–", "–"]
-        assert str(panel.border_subtitle) == "KL 0.5  clip 0.08  EV –"
+        assert panel.text.splitlines()[-1].split() == ["alpha", "curve", "–", "–"]
+        assert str(panel.border_subtitle) == "explained variance –  KL 0.5"
 
 
 async def test_devices_panel_shows_each_lane() -> None:
@@ -269,7 +269,7 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
         slots = app.screen.query_one(EnvSlots).text.splitlines()
         assert slots[1].split()[:4] == ["early", "F", "fossilized", "norm"]
         assert slots[1].split()[-5:] == ["0.70", "–", "–", "1,234", "9"]
-        assert slots[2].split()[-7:] == ["0.25", "+4.2", "±", "1.1", "0.20", "148", "3"]
+        assert slots[2].split()[-7:] == ["0.25", "+4.2", "±", "1.1", "0.200", "148", "3"]
         assert slots[3].split()[-5:] == ["–", "–", "0", "90", "1"]
         step = shown(app, EnvStep)
         assert step.startswith("op germinate late loss 1.23")
@@ -278,7 +278,7 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
         assert shown(app, RewardComponents) == "accuracy +0.150 rent −0.025 sum +0.125"
         moves = shown(app, EnvLifecycle)
         assert "1 late g → t conv_light G1 open" in moves
-        assert "1 ▲ G2 refuses late: age 1, needs 3; gradient finite NaN" in moves
+        assert "1 ▲ gate 2 refuses late: age 1, needs 3; gradient finite NaN" in moves
         assert "gradient measured" not in moves
 
 
@@ -382,15 +382,15 @@ async def test_border_value_is_shown_in_full_or_omitted(variance: float, shown_v
     app, _ = live(stamp([*beginning(), update]))
     seen: set[str] = set()
     async with app.run_test(size=(80, 24)) as pilot:
-        for width in range(110, 190, 4):
+        for width in range(110, 300, 4):
             await pilot.resize_terminal(width, 40)
             await settle(pilot)
-            seen |= {line.strip("╰╯─ ") for line in screen_text(app).splitlines() if "KL" in line}
-    notes = {part.strip("─ ") for line in seen for part in line.split("╰") if part.strip("─ ╯").startswith("KL")}
+            seen |= {line.strip("╰╯─ ") for line in screen_text(app).splitlines() if "explained" in line}
+    notes = {part.strip("─ ") for line in seen for part in line.split("╰") if part.strip("─ ╯").startswith("explained")}
     notes = {note.partition(" ─")[0].strip("─ ╯") for note in notes}
-    whole = f"KL 0.029  clip 0.018  EV {shown_variance}"
-    assert whole in notes
-    assert notes <= {"KL 0.029", "KL 0.029  clip 0.018", "KL 0.029 clip 0.018", whole, whole.replace("  ", " ")}
+    first = f"explained variance {shown_variance}"
+    assert first in notes
+    assert notes <= {first, f"{first}  KL 0.029", f"{first}  KL 0.029  clipped fraction 0.018"}
 
 
 async def test_wrapping_keeps_all_wide_characters() -> None:

@@ -32,7 +32,7 @@ async def test_latest_fractions_are_beside_their_bands() -> None:
         await settle(pilot)
         words = shown(app, HeadFractionChart).split()
     beside = {words[i - 1]: word for i, word in enumerate(words) if word.endswith("%") and word != "100%"}
-    assert beside == {head_label(name, short=True): "8%" for name in HEADS} | {"op": "58%", "slot": "0%", "tempo": "0%"}
+    assert beside == {head_label(name).split()[-1]: "8%" for name in HEADS} | {"op": "58%", "slot": "0%", "tempo": "0%"}
 
 
 async def test_labels_of_thin_bands_keep_the_band_order() -> None:
@@ -44,7 +44,7 @@ async def test_labels_of_thin_bands_keep_the_band_order() -> None:
         await settle(pilot)
         lines = app.screen.query_one(HeadFractionChart).text.splitlines()
     order = [line.split()[-2] for line in lines if line.endswith("%") and line.split()[-1] != "100%"]
-    assert order == [head_label(name, short=True) for name in reversed(HEADS)]
+    assert order == [head_label(name).split()[-1] for name in reversed(HEADS)]
 
 
 async def test_norm_chart_has_log_axis_and_labels_at_both_ends() -> None:
@@ -57,8 +57,8 @@ async def test_norm_chart_has_log_axis_and_labels_at_both_ends() -> None:
     ticks = [line.split()[0] for line in lines if "┤" in line]
     assert ticks == ["1", "0.1", "0.01"]
     rows = {line.split()[-1]: number for number, line in enumerate(lines[:-1]) if line.split()[-1] != "│"}
-    assert set(rows) >= {head_label(name, short=True) for name in HEADS}
-    assert rows["op"] < rows["bp"] < rows["slot"]  # 3, 0.1 and 0
+    assert set(rows) >= {head_label(name).split()[-1] for name in HEADS}
+    assert rows["op"] < rows["blueprint"] < rows["slot"]  # 3, 0.1 and 0
 
 
 async def test_subtitle_moves_to_heading_without_bottom_border() -> None:
@@ -132,7 +132,7 @@ async def test_decisions_distinguish_chosen_illegal_and_unknown() -> None:
         assert "0.250 ━" in lines["germinate"]
         assert "0.750 ━" in lines["wait"]
         assert lines["cull"].endswith("illegal")
-        assert panel.text.splitlines()[9].split() == ["1", "germinate", "mid", "0.25", "bp", "norm"]
+        assert panel.text.splitlines()[9].split() == ["1", "germinate", "mid", "0.25", "blueprint", "norm"]
         await pilot.press("k", "k")
         assert "env 00" in str(panel.border_title)
         session.say(*stamp([ev.RoundStarted(round=2)], first=100))

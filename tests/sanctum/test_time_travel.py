@@ -171,7 +171,7 @@ async def test_time_keys_without_recording_are_refused() -> None:
         await settle(pilot)
         assert session.asked() == []
         assert header(app) == before
-        assert notices(app) == ["No recording yet."] * 2
+        assert notices(app) == ["No recording yet."]
 
 
 class Gate:

@@ -33,11 +33,11 @@ _MAX_SLOT_STEP_COLS = 40
 _CONTRIBUTION = "contribution"
 _CONTRIBUTION_MEANING = "contribution: accuracy lost without it, points"
 _BLUEPRINT_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats], float | None]]] = {
-    _CONTRIBUTION: (13, lambda record: record.contribution),
-    "planted": (9, lambda record: record.planted),
+    _CONTRIBUTION: (12, lambda record: record.contribution),
+    "planted": (8, lambda record: record.planted),
     "fossilized": (11, lambda record: record.fossilized),
-    "culled": (8, lambda record: record.culled),
-    "params": (9, lambda record: record.size),
+    "culled": (7, lambda record: record.culled),
+    "params": (8, lambda record: record.size),
 }
 """Width and value of each column of the blueprint table, keyed by heading."""
 
@@ -171,7 +171,7 @@ class BlueprintTable(Panel):
         )
         if not blueprints:
             return [self.line().append(" no seed planted yet", "dim")]
-        head = self.line().append(" blueprint   ", "head")
+        head = self.line().append(" blueprint  ", "head")
         for name, (width, _) in _BLUEPRINT_COLUMNS.items():
             head.append(name.rjust(width), "key" if name == sort_column else "head")
         value = _BLUEPRINT_COLUMNS[sort_column][1]
@@ -183,7 +183,7 @@ class BlueprintTable(Panel):
         return [head, *(self._row(name, blueprints[name]) for name in sorted(blueprints, key=sort_key))]
 
     def _row(self, name: str, record: BlueprintStats) -> Line:
-        line = self.line().append(" ").append_fitted(strip_control(name), 12)
+        line = self.line().append(" ").append_fitted(strip_control(name), 11)
         for heading, (width, value) in _BLUEPRINT_COLUMNS.items():
             shown = value(record)
             if heading == _CONTRIBUTION:
