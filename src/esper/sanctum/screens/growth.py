@@ -31,7 +31,7 @@ _ENV_COLS = 6
 _MAX_SLOT_STEP_COLS = 40
 """Columns for the steps of a slot that take precedence over the name of its blueprint."""
 _CONTRIBUTION = "contribution"
-_CONTRIBUTION_MEANING = "contribution: accuracy lost without it, points"
+_CONTRIBUTION_MEANING = "accuracy lost without it, points"
 _BLUEPRINT_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats], float | None]]] = {
     _CONTRIBUTION: (12, lambda record: record.contribution),
     "planted": (8, lambda record: record.planted),
@@ -164,7 +164,7 @@ class BlueprintTable(Panel):
         if self.state.started is None:
             return []
         sort_column = list(_BLUEPRINT_COLUMNS)[self._sort_index]
-        self.panel_title = f"blueprints ─ all envs and rounds, by {sort_column} ↓"
+        self.panel_title = f"blueprints, whole run ─ by {sort_column} ↓"
         blueprints = self.state.blueprints
         self.panel_subtitle = (
             f"{size.height - 1} of {len(blueprints)}" if size.height <= len(blueprints) else _CONTRIBUTION_MEANING
