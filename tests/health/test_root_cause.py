@@ -23,8 +23,8 @@ def steps(*changes: dict[str, object]) -> list[ev.AnyEvent]:
 
 
 def test_healthy_env_has_no_symptom() -> None:
-    assert find_root_cause(state_after(*steps({}, {}, {})), 0) == (None, [])
-    assert find_root_cause(state_after(), 1) == (None, [])
+    assert find_root_cause(state_after(*steps({}, {}, {})), 0) == (None, [], [], [])
+    assert find_root_cause(state_after(), 1) == (None, [], [], [])
 
 
 def test_nan_is_traced_to_the_first_abnormal_signal() -> None:

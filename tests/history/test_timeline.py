@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.history.timeline import NAVIGABLE_KINDS, MarkKind, Marks
+from esper.history.timeline import NAVIGABLE_KINDS, MarkFilter, MarkKind, Marks
 from esper.telemetry import events as ev
 
 STEP: dict[str, Any] = {"round": 1, "step": 1, "env": 0}
@@ -63,7 +63,7 @@ def test_next_and_previous_mark_are_the_nearest(chosen: list[int], at: int) -> N
     marks, expected = marks_of(chosen)
     navigable = [position for kind, position in expected if kind in NAVIGABLE_KINDS]
 
-    after, before = marks.next_navigable(at), marks.previous_navigable(at)
+    after, before = marks.next_navigable(at, MarkFilter()), marks.previous_navigable(at, MarkFilter())
 
     assert (after and after.position) == min((stop for stop in navigable if stop > at), default=None)
     assert (before and before.position) == max((stop for stop in navigable if stop < at), default=None)

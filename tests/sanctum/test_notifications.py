@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from esper.sanctum.controllers.diagnosis import (
     MAX_NOTIFICATION_CHARS,
     NOTIFY_INTERVAL_S,
     NOTIFY_PROTOCOLS,
+    SAME_CAUSE_S,
     Alerts,
     notification_escape,
 )
 from esper.sanctum.source import LiveSource
 from esper.telemetry import events as ev
 from esper.telemetry.state import Keyframe
+from tests.factory import START as START_TIME
 from tests.factory import env_stepped, example_run, run_started, stamp
 from tests.recording.recordings import fold, recording, write_segment
 from tests.sanctum.sessions import FakeSession
@@ -70,10 +73,32 @@ def test_alerts_notify_of_important_events_only(event: ev.AnyEvent, expected: st
 def test_alerts_in_quick_succession_are_merged_newest_first() -> None:
     alerts = StubAlerts()
     assert alerts.scan(BROKEN, now=100.0) == "env 02 is broken"
-    assert alerts.scan(BROKEN, now=100.2) is None
+    assert alerts.scan(msgspec.structs.replace(BROKEN, rule="s", text="env 02 is slow"), now=100.2) is None
     assert alerts.begun
     assert alerts.scan(ev.RunEnded(outcome="stopped"), now=100.4) is None
-    assert alerts.scan(now=100.0 + NOTIFY_INTERVAL_S) == "run stopped · env 02 is broken"
+    assert alerts.scan(now=100.0 + NOTIFY_INTERVAL_S) == "run stopped · env 02 is slow"
+
+
+def test_alerts_of_one_rule_are_repeated_only_after_a_quiet_time() -> None:
+    alerts = StubAlerts()
+    ended = ev.AnomalyEnded(rule="r", where="env 2", env=2)
+    assert alerts.scan(BROKEN) == "env 02 is broken"
+    for now in (20.0, 40.0, 60.0):
+        elsewhere = msgspec.structs.replace(BROKEN, where=f"env {now}", text="another env is broken")
+        assert alerts.scan(ended, BROKEN, elsewhere, now=now) is None
+        assert not alerts.begun
+    later = msgspec.structs.replace(BROKEN, seq=alerts.seq + 2, time=START_TIME + 2 * SAME_CAUSE_S)
+    alerts.session.say(*stamp([ended], first=alerts.seq + 1), later)
+    assert alerts.scan(now=200.0) == "env 02 is broken"
+    assert alerts.begun
+
+
+def test_alerts_skip_muted_rules() -> None:
+    alerts = StubAlerts()
+    alerts.session.say(*stamp([BROKEN], first=alerts.seq + 1))
+    alerts.source.tick(0.0)
+    assert not alerts.alerts.scan_new(BROKEN, {"r"})
+    assert alerts.alerts.pop_due(0.0) is None
 
 
 def test_alerts_report_a_silent_engine_once() -> None:

@@ -311,7 +311,7 @@ async def test_anomaly_of_several_envs_shows_their_number() -> None:
     async with app.run_test(size=ROOMY) as pilot:
         await settle(pilot)
         assert shown(app, AnomalyStrip) == "✖ 1 env 02 is broken, 2 envs"
-        assert worst_severity_by_env(app.source.state) == {2: "error", 0: "error"}
+        assert worst_severity_by_env(app.source.state, ()) == {2: "error", 0: "error"}
         await pilot.press("a")
         await settle(pilot)
         assert ", in 2 envs" in screen_text(app)

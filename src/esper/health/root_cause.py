@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from esper.health.env_rules import explosion_limit
 from esper.health.thresholds import Thresholds
+from esper.telemetry.anomalies import Anomaly
 from esper.telemetry.health_stats import EnvStepStats
 from esper.telemetry.sentences import describe_transition, pluralise
 from esper.telemetry.state import RunState
@@ -40,24 +41,30 @@ class RootCause(NamedTuple):
     """None if the env has no symptom."""
     chain: list[ChainEntry]
     """Signals that led to the symptom, first to last; empty if no cause was found."""
+    recent: list[Anomaly]
+    """Anomalies of this episode, latest first."""
+    earlier: list[Anomaly]
+    """Anomalies of earlier episodes, latest first. Their network is gone."""
 
 
 def find_root_cause(state: RunState, env: int) -> RootCause:
-    """Return the last symptom of an env in the recorded steps, and its causal chain within the episode.
+    """Return the last symptom of an env in this episode, and its causal chain; also when it had other anomalies.
 
-    If the env has no symptom, or only in an earlier episode, an active anomaly is the symptom.
+    If the env has no symptom, an active anomaly is the symptom.
     """
     health = state.vitals.envs.get(env)
     slots = state.started.slots if state.started else []
-    if health is None:
-        return RootCause(None, [])
-    found, active = _last_symptom(health.recent, slots), _active_anomaly(state, env, health.recent)
-    if found is None or (active is not None and health.recent[found[0]].round < health.recent[active[0]].round):
-        found = active
+    past = [anomaly for anomaly in reversed(state.anomalies.values()) if env in anomaly.envs]
+    of_episode = [anomaly for anomaly in past if anomaly.last_round == state.round]
+    earlier = [anomaly for anomaly in past if anomaly.last_round < state.round]
+    recent = health.recent if health is not None else []
+    this_round = max(state.round, recent[-1].round if recent else 0)
+    recent = [step for step in recent if step.round == this_round]
+    found = _last_symptom(recent, slots) or _active_anomaly(state, env, recent)
     if found is None:
-        return RootCause(None, [])
+        return RootCause(None, [], of_episode, earlier)
     last, symptom = found
-    episode = [step for step in health.recent[: last + 1] if step.round == symptom.round]
+    episode = recent[: last + 1]
     thresholds = Thresholds.from_recording(state.started)
     signals = [signal for index in range(len(episode)) for signal in _signals(episode, index, slots, thresholds)]
     signals += [
@@ -66,7 +73,8 @@ def find_root_cause(state: RunState, env: int) -> RootCause:
         if move.round == symptom.round and move.step <= symptom.step
     ]
     signals.sort(key=lambda signal: (signal.step, signal.seq))
-    return RootCause(symptom, _chain([signal for signal in signals if not _is_same_finding(symptom, signal)], symptom))
+    chain = _chain([signal for signal in signals if not _is_same_finding(symptom, signal)], symptom)
+    return RootCause(symptom, chain, of_episode, earlier)
 
 
 def _is_same_finding(symptom: ChainEntry, signal: ChainEntry) -> bool:

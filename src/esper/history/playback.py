@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from esper.history.history import History
 from esper.history.positions import step_end
-from esper.history.timeline import Mark
+from esper.history.timeline import Mark, MarkFilter
 from esper.telemetry.events import AnyEvent
 from esper.telemetry.state import RunState
 
@@ -102,16 +102,18 @@ class Playback:
         self.seek(self.history.position_at(seconds))
         self._clock = min(max(seconds, 0.0), self.duration)
 
-    def seek_mark(self, delta: int, env: int) -> Mark | None:
+    def seek_mark(self, delta: int, env: int, mark_filter: MarkFilter) -> Mark | None:
         """Seek to the end of the step of the next (1) or previous (-1) navigable mark. Returns None if there is none.
 
         Args:
             delta: Direction.
             env: Selected env. A mark of the step on the screen that is not about another env is skipped.
+            mark_filter: Condition for marks to be visited.
         """
         marks, visited = self.history.marks, self._visited
         origin = visited[0] if visited is not None and visited[1] == self.position else self.position
-        while mark := marks.next_navigable(origin) if delta > 0 else marks.previous_navigable(origin):
+        find = marks.next_navigable if delta > 0 else marks.previous_navigable
+        while mark := find(origin, mark_filter):
             position = step_end(self.history, mark.position)
             if position != self.position or mark.env not in {None, env}:
                 self.seek(position)

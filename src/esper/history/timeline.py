@@ -47,9 +47,18 @@ NAVIGABLE_KINDS = frozenset(
         MarkKind.FOSSILIZED,
     }
 )
-"""Kinds of marks at which the keys for the next and the previous mark stop."""
+"""Kinds of marks at which the keys for the next and the previous mark stop if the marks are not limited to a group."""
 ANOMALY_KINDS = frozenset({MarkKind.NOT_FINITE, MarkKind.ANOMALY})
 """Kinds of marks that anomalies set."""
+MARK_GROUPS: dict[str, frozenset[MarkKind]] = {
+    "all": frozenset(MarkKind),
+    "anomalies": frozenset({MarkKind.NOT_FINITE, MarkKind.ANOMALY}),
+    "rollbacks": frozenset({MarkKind.ROLLBACK}),
+    "checkpoints": frozenset({MarkKind.CHECKPOINT}),
+    "seeds": frozenset({MarkKind.PLANTED, MarkKind.FOSSILIZED, MarkKind.CULLED}),
+    "bookmarks": frozenset({MarkKind.BOOKMARK}),
+}
+"""Groups of kinds to which the marks can be limited."""
 _NO_ENV = -1
 
 
@@ -65,6 +74,23 @@ class Mark(NamedTuple):
     """Env that the event is about; None if it is about none."""
     rule: str = ""
     """Rule of the anomaly; empty for other kinds."""
+
+
+class MarkFilter(NamedTuple):
+    """Condition for marks to be drawn, and to be visited by the keys for the next and the previous mark."""
+
+    group: str = "all"
+    """Key of `MARK_GROUPS`."""
+    muted_rules: frozenset[str] = frozenset()
+    """Rules whose anomalies have no mark."""
+
+    def shows(self, mark: Mark) -> bool:
+        """Return True if a mark is drawn."""
+        return mark.kind in MARK_GROUPS[self.group] and mark.rule not in self.muted_rules
+
+    def stops_at(self, mark: Mark) -> bool:
+        """Return True if the keys for the next and the previous mark stop at a mark."""
+        return (self.group != "all" or mark.kind in NAVIGABLE_KINDS) and self.shows(mark)
 
 
 class Marks:
@@ -113,19 +139,15 @@ class Marks:
         for column in self._columns:
             del column[kept:]
 
-    def next_navigable(self, position: int) -> Mark | None:
-        """Return the first navigable mark after a position; None if there is none."""
-        for index in range(bisect_right(self._positions, position), len(self)):
-            if self._kinds[index] in NAVIGABLE_KINDS:
-                return self._mark_at(index)
-        return None
+    def next_navigable(self, position: int, mark_filter: MarkFilter) -> Mark | None:
+        """Return the first mark after a position at which the keys stop; None if there is none."""
+        marks = map(self._mark_at, range(bisect_right(self._positions, position), len(self)))
+        return next(filter(mark_filter.stops_at, marks), None)
 
-    def previous_navigable(self, position: int) -> Mark | None:
-        """Return the last navigable mark before a position; None if there is none."""
-        for index in reversed(range(bisect_left(self._positions, position))):
-            if self._kinds[index] in NAVIGABLE_KINDS:
-                return self._mark_at(index)
-        return None
+    def previous_navigable(self, position: int, mark_filter: MarkFilter) -> Mark | None:
+        """Return the last mark before a position at which the keys stop; None if there is none."""
+        marks = map(self._mark_at, reversed(range(bisect_left(self._positions, position))))
+        return next(filter(mark_filter.stops_at, marks), None)
 
     @property
     def num_anomalies(self) -> int:

@@ -366,6 +366,10 @@ class SanctumApp(TextualApp):
         """Choose an anomaly to go to."""
         self.diagnosis_actions.show_anomalies()
 
+    def action_mute(self) -> None:
+        """Mute the rule of the first anomaly."""
+        self.diagnosis_actions.mute_first()
+
     def action_why(self) -> None:
         """Show the root cause of the anomalies of the selected env."""
         self.diagnosis_actions.show_root_cause()

@@ -180,6 +180,7 @@ KEYS: tuple[KeyBinding, ...] = (
         Availability.REPLAY,
     ),
     KeyBinding(KeyCategory.TIME, "N", "N", "previous mark", "previous mark", "mark(-1)"),
+    KeyBinding(KeyCategory.TIMELINE, "f", "f", "kind", "show and visit only the next kind of marks", "next_group"),
     KeyBinding(KeyCategory.TIMELINE, "home", "Home", "start", "go to the start", "start", False, Availability.REPLAY),
     KeyBinding(KeyCategory.TIMELINE, "end", "End", "end", "go to the end", "end", False, Availability.REPLAY),
     KeyBinding(KeyCategory.ROWS, "up,k", "↑ k", "up", "previous env", "move(-1)"),
@@ -239,6 +240,7 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.VIEW, "ctrl+p", "ctrl+p", "commands", "list all commands", "command_palette"),
     KeyBinding(KeyCategory.ANOMALIES, "enter", "↵", "go", "go to the worst anomaly", "visit"),
     KeyBinding(KeyCategory.VIEW, "a", "a", "anomalies", "list all anomalies", "anomalies"),
+    KeyBinding(KeyCategory.VIEW, "M", "M", "mute", "mute the rule of the first anomaly; a lists all", "mute"),
     KeyBinding(KeyCategory.VIEW, "W", "W", "why", "root cause of the selected env's anomalies", "why"),
     KeyBinding(
         KeyCategory.VIEW,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import TypeAlias
@@ -39,9 +39,8 @@ class EnvFilter:
     text: str
     passes: EnvPredicate
 
-    def matching(self, state: RunState) -> frozenset[int]:
-        """Return the indices of the envs that match."""
-        severities = worst_severity_by_env(state)
+    def matching(self, state: RunState, severities: Mapping[int, str]) -> frozenset[int]:
+        """Return the indices of the envs that match, given the result of `worst_severity_by_env`."""
         return frozenset(env.env for env in state.envs if self.passes(env, severities.get(env.env)))
 
 
@@ -211,9 +210,9 @@ def sort_envs(
     return [env.env for env in sorted(envs, key=sort_key)]
 
 
-def worst_severity_by_env(state: RunState) -> dict[int, str]:
-    """Return the severity of the worst active anomaly of each env that has one."""
-    active = reversed(state.active_anomalies())
+def worst_severity_by_env(state: RunState, muted_rules: Container[str]) -> dict[int, str]:
+    """Return the severity of the worst active anomaly of each env that has one whose rule is not muted."""
+    active = [anomaly for anomaly in reversed(state.active_anomalies()) if anomaly.found.rule not in muted_rules]
     return {env: anomaly.found.severity for anomaly in active for env in anomaly.active_envs}
 
 

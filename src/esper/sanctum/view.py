@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from textual.message import Message
 
 from esper.formatting import format_duration
+from esper.history.timeline import MarkFilter
 from esper.sanctum.bindings import KEYS, KeyBinding
 from esper.sanctum.env_filter import EnvFilter
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import compact_cell
 from esper.sanctum.theme import Palette
 from esper.telemetry.events import AnomalyFound
+from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import RunState
 
 UPDATE_INTERVAL_S = 1.0
@@ -74,13 +76,46 @@ class ViewState:
     frame_stats: FrameStats = field(default_factory=FrameStats)
     stale: AnomalyFound | None = None
     """Set while the engine has reported nothing for longer than it should."""
+    mark_group: str = "all"
+    """Group of marks on the timeline, a key of `MARK_GROUPS`."""
+    muted_rules: set[str] = field(default_factory=set[str])
+    """Rules whose anomalies this dashboard does not count, mark, visit or report."""
+    seen_anomalies: set[int] = field(default_factory=set[int])
+    """Event numbers of the anomalies that the user has marked as seen."""
     state_version: int = 0
-    """Incremented when a seek or a restore replaces the run state: panels then draw everything again."""
+    """Incremented when a seek or a restore replaces the run state, or a rule is muted: panels then draw all again."""
 
     @property
     def ghost(self) -> RunState | None:
         """State of the ghost run at the same step; None if there is no ghost run."""
         return self.source.ghost_run.state if self.source.ghost_run else None
+
+    @property
+    def mark_filter(self) -> MarkFilter:
+        """Condition for marks to be drawn and visited."""
+        return MarkFilter(self.mark_group, frozenset(self.muted_rules))
+
+    @property
+    def muted_note(self) -> str:
+        """Number of muted rules in words; empty if none is."""
+        return f"{pluralise(len(self.muted_rules), 'rule')} muted" if self.muted_rules else ""
+
+    def unmuted_anomalies(self) -> list[AnomalyFound]:
+        """Return the active anomalies of rules that are not muted: new ones before seen ones, else the worst first."""
+        active = [anomaly.found for anomaly in self.source.state.active_anomalies()]
+        if self.stale is not None:
+            active.insert(0, self.stale)
+        unmuted = [found for found in active if found.rule not in self.muted_rules]
+        return sorted(unmuted, key=self.is_seen)
+
+    def is_seen(self, found: AnomalyFound) -> bool:
+        """Return True if the user has marked an anomaly as seen."""
+        return found.seq in self.seen_anomalies
+
+    def toggle_muted(self, rule: str) -> None:
+        """Mute a rule, or no longer."""
+        self.muted_rules ^= {rule}
+        self.state_version += 1  # panels that mark envs draw them again
 
     def select(self, env: int | None) -> None:
         """Select an env. Do nothing if it is None, or no env of the run, as in a damaged recording."""

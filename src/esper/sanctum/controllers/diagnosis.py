@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Collection
 from itertools import takewhile
 from statistics import median
 from typing import Protocol
@@ -14,7 +15,7 @@ from esper.formatting import strip_control
 from esper.health.rules import check_stale
 from esper.health.thresholds import Thresholds
 from esper.sanctum.controllers import AppServices
-from esper.sanctum.screens.choices import anomaly_list, root_cause_list
+from esper.sanctum.screens.choices import AnomalyList, root_cause_list
 from esper.sanctum.screens.help import MetricHelpScreen
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import ellipsise
@@ -27,6 +28,8 @@ NOTIFY_PROTOCOLS = ("osc9", "osc777")
 """Escape sequences for desktop notifications: iTerm2 introduced the first, rxvt the second."""
 NOTIFY_INTERVAL_S = 10.0
 """Minimum seconds between two notifications; messages in between are sent together."""
+SAME_CAUSE_S = 60.0
+"""Seconds within which anomalies of one rule have the same cause: only the first is reported."""
 MAX_NOTIFICATION_CHARS = 200
 
 
@@ -94,7 +97,22 @@ class DiagnosisActions:
 
     def show_anomalies(self) -> None:
         """Open the list of all anomalies."""
-        self._app.push_screen(anomaly_list(self._view.palette, self._source.state), self._go_to)
+        self._app.push_screen(AnomalyList(self._view), self._close_anomalies)
+
+    def mute_first(self) -> None:
+        """Mute the rule of the first anomaly at the top of the screen."""
+        found = next(iter(self._view.unmuted_anomalies()), None)
+        if found is None:
+            text = "No anomaly whose rule could be muted. a lists all anomalies, and mutes or unmutes their rules."
+        else:
+            self._view.toggle_muted(found.rule)
+            text = f"Muted: {found.rule}. To unmute it, press a, choose one of its anomalies, and press M."
+        self._app.notify(text, timeout=5, markup=False)
+        self._app.refresh_view()
+
+    def _close_anomalies(self, target: GoToMoment | None) -> None:
+        self._go_to(target)
+        self._app.refresh_view()  # other rules may be muted
 
     def show_root_cause(self) -> None:
         """Open the root cause of the anomalies of the selected env."""
@@ -116,7 +134,7 @@ class DiagnosisActions:
 
     def _notify(self, now: float, stale: ev.AnomalyFound | None) -> None:
         """Ring the bell and send a desktop notification for news."""
-        if self._alerts.scan_new(stale) and self._bell_enabled:
+        if self._alerts.scan_new(stale, self._view.muted_rules) and self._bell_enabled:
             self._app.bell()
         text = self._alerts.pop_due(now)
         if text is not None and self._notify_protocol is not None:
@@ -142,16 +160,19 @@ class Alerts:
         self._state = source.live_state
         self._last_seq = self._state.seq
         """Number of the last event that was scanned."""
+        self._alerted: dict[str, float] = {}
+        """Time of the last anomaly of each rule, seconds since the epoch."""
         self._engine_lost = False
         """True if the engine ended without an event."""
         self._waiting: list[str] = []
         self._sent = -math.inf
 
-    def scan_new(self, stale: ev.AnomalyFound | None) -> bool:
-        """Collect the messages since the last scan, and return True if an anomaly has begun.
+    def scan_new(self, stale: ev.AnomalyFound | None, muted_rules: Collection[str] = ()) -> bool:
+        """Collect the messages since the last scan, and return True if an anomaly with a new cause has begun.
 
         Args:
             stale: Anomaly of a silent engine, which no event reports, if it has just begun.
+            muted_rules: Rules whose anomalies are not reported.
         """
         source, state = self._source, self._source.live_state
         if state is not self._state:  # a keyframe or a seek replaced the state: its events are not news
@@ -161,9 +182,26 @@ class Alerts:
         lost = source.live and not source.alive and state.status not in TERMINAL_STATUSES
         texts = ["the engine stopped unexpectedly"] if lost and not self._engine_lost else []
         self._engine_lost = lost
-        texts += [stale.text] if stale is not None else []
-        self._waiting[:0] = texts + [line.text for line in lines if _is_notable(line)]
-        return stale is not None or any(line.kind == ev.AnomalyFound.__name__ for line in lines)
+        found_by_seq = {anomaly.found.seq: anomaly.found for anomaly in state.anomalies.values()}
+        stale_text = [stale.text] if stale is not None and stale.rule not in muted_rules else []
+        has_begun = bool(stale_text)
+        news: list[str] = []
+        for line in reversed(lines):
+            found = found_by_seq.get(line.seq)
+            if line.kind == ev.AnomalyFound.__name__:
+                if found is None or not self._is_new_cause(found) or found.rule in muted_rules:
+                    continue
+                has_begun = True
+            if _is_notable(line):
+                news.insert(0, line.text)
+        self._waiting[:0] = [*texts, *stale_text, *news]
+        return has_begun
+
+    def _is_new_cause(self, found: ev.AnomalyFound) -> bool:
+        """Return True unless another anomaly of the same rule began shortly before."""
+        before = self._alerted.get(found.rule, -math.inf)
+        self._alerted[found.rule] = found.time
+        return found.time - before >= SAME_CAUSE_S
 
     def pop_due(self, now: float) -> str | None:
         """Return the collected messages, the newest first; None if there are none, or the last were sent just now.

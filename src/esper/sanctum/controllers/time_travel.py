@@ -113,11 +113,13 @@ class PlaybackActions:
         entry = partial(self.seek_mark, delta) if delta < 0 else None
         if (playback := self._require_playback(entry)) is not None:
             playback.playing = False
-            mark = playback.seek_mark(delta, self._view.selected_env)
+            mark = playback.seek_mark(delta, self._view.selected_env, self._view.mark_filter)
             if mark is None:
                 fraction = self._source.fraction_read
                 read = f" in the {100 * fraction:.0f} % that were read" if delta > 0 and fraction is not None else ""
-                self._app.notify(f"No mark {'after' if delta > 0 else 'before'} this moment{read}.", timeout=3)
+                group = self._view.mark_group
+                kind = "mark" if group == "all" else f"mark of the kind {group}"
+                self._app.notify(f"No {kind} {'after' if delta > 0 else 'before'} this moment{read}.", timeout=3)
             else:
                 self._view.select(mark.env)
             self._app.refresh_view()

@@ -19,7 +19,7 @@ from esper.health.root_cause import ChainEntry, find_root_cause
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.symbols import SEVERITIES, compact_cell
 from esper.sanctum.theme import Palette
-from esper.sanctum.view import GoToMoment
+from esper.sanctum.view import GoToMoment, ViewState
 from esper.sanctum.widgets.problems import anomaly_target
 from esper.telemetry.anomalies import Anomaly
 from esper.telemetry.state import RunState
@@ -45,6 +45,8 @@ class MomentList(ModalScreen[GoToMoment | None]):
         Binding("escape,q", "cancel", "back"),
         *bindings_of("cancel", "view.anomalies", "view.why"),
     ]
+    HINT: ClassVar[str] = "Enter go   "
+    """Keys for the selected line."""
 
     def __init__(self, heading: str, choices: list[tuple[Text, GoToMoment]], *, indent: int = 0) -> None:
         super().__init__()
@@ -57,11 +59,13 @@ class MomentList(ModalScreen[GoToMoment | None]):
         with Vertical(id="dialog"):
             yield Static(self._heading, id="question", markup=False)
             if self._choices:
-                app = cast("App[object]", self.app)  # pyright: ignore[reportUnknownMemberType] (App without its parameter)
-                width = min(_DIALOG_COLS, app.size.width * 9 // 10) - _DIALOG_FRAME_COLS
-                texts = (_wrap_with_indent(text, self._indent, width, app.console) for text, _ in self._choices)
-                yield OptionList(*(Option(text) for text in texts))
-            yield Static("Enter go   Esc back" if self._choices else "Esc back", id="hint")
+                yield OptionList(*(Option(self._wrap(text)) for text, _ in self._choices))
+            yield Static(f"{self.HINT}Esc back" if self._choices else "Esc back", id="hint")
+
+    def _wrap(self, text: Text) -> Text:
+        app = cast("App[object]", self.app)  # pyright: ignore[reportUnknownMemberType] (App without its parameter)
+        width = min(_DIALOG_COLS, app.size.width * 9 // 10) - _DIALOG_FRAME_COLS
+        return _wrap_with_indent(text, self._indent, width, app.console)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Return the moment chosen with Enter or a click."""
@@ -72,37 +76,93 @@ class MomentList(ModalScreen[GoToMoment | None]):
         self.dismiss(None)
 
 
-def anomaly_list(palette: Palette, state: RunState) -> MomentList:
-    """Return a dialog with all stored anomalies: first the active ones, then the ended ones, latest first."""
-    active = state.active_anomalies()
-    ended = [anomaly for anomaly in state.anomalies.values() if anomaly.ended is not None][::-1]
-    choices = [(_describe_anomaly(palette, anomaly), anomaly_target(anomaly)) for anomaly in (*active, *ended)]
-    return MomentList(f"Anomalies: {len(active)} active, {len(ended)} ended", choices, indent=2)
+class AnomalyList(MomentList):
+    """Dialog with all stored anomalies: first the active ones, then the ended ones, latest first.
+
+    Args:
+        view: State that all panels share. The dialog changes the muted rules and the seen anomalies.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("mute", "view.mute"), Binding("space", "mark_seen", "seen")]
+    HINT: ClassVar[str] = "Enter go   M mute its rule   Space seen   "
+
+    def __init__(self, view: ViewState) -> None:
+        state = view.source.state
+        ended = [anomaly for anomaly in state.anomalies.values() if anomaly.ended is not None][::-1]
+        self._anomalies = [*state.active_anomalies(), *ended]
+        self._view = view
+        choices = [(_describe_anomaly(view, anomaly), anomaly_target(anomaly)) for anomaly in self._anomalies]
+        super().__init__(self._count(), choices, indent=2)
+
+    def action_mute(self) -> None:
+        """Mute the rule of the selected anomaly, or no longer."""
+        if (anomaly := self._selected) is not None:
+            self._view.toggle_muted(anomaly.found.rule)
+            self._update()
+
+    def action_mark_seen(self) -> None:
+        """Mark the selected anomaly as seen, or as new."""
+        if (anomaly := self._selected) is not None:
+            self._view.seen_anomalies ^= {anomaly.found.seq}
+            self._update()
+
+    @property
+    def _selected(self) -> Anomaly | None:
+        """Selected anomaly; None if the list is empty."""
+        row = self.query_one(OptionList).highlighted if self._anomalies else None
+        return self._anomalies[row] if row is not None else None
+
+    def _count(self) -> str:
+        """Return the heading."""
+        active = [anomaly.found for anomaly in self._anomalies if anomaly.ended is None]
+        num_seen = sum(map(self._view.is_seen, active))
+        seen = f" ({num_seen} seen)" if num_seen else ""
+        heading = f"Anomalies: {len(active)} active{seen}, {len(self._anomalies) - len(active)} ended"
+        return ", ".join(filter(None, (heading, self._view.muted_note)))
+
+    def _update(self) -> None:
+        """Draw the heading and all lines again."""
+        self.query_one("#question", Static).update(self._count())
+        options = self.query_one(OptionList)
+        for row, anomaly in enumerate(self._anomalies):
+            options.replace_option_prompt_at_index(row, self._wrap(_describe_anomaly(self._view, anomaly)))
 
 
 def root_cause_list(palette: Palette, state: RunState, env: int) -> MomentList:
-    """Return a dialog with the causal chain of an env's latest symptom, in order of time."""
-    symptom, chain = find_root_cause(state, env)
-    if symptom is None:
-        return MomentList(f"Root cause, env {env:02d}: no symptom in the recorded steps", [])
-    heading = f"Root cause, env {env:02d}" + ("" if chain else ": not found")
-    choices = [(_describe_entry(palette, entry), GoToMoment(entry.seq, env=env)) for entry in (*chain, symptom)]
-    return MomentList(heading, choices, indent=_CHAIN_INDENT)
+    """Return a dialog with the causal chain of an env's symptom of this episode, and when there were earlier ones."""
+    cause = find_root_cause(state, env)
+    entries = [*cause.chain, cause.symptom] if cause.symptom is not None else []
+    choices = [(_describe_entry(palette, entry), GoToMoment(entry.seq, env=env)) for entry in entries]
+    others = [("this episode", anomaly, "") for anomaly in cause.recent if cause.symptom is None]
+    others += [("an earlier episode", anomaly, "; that network is gone") for anomaly in cause.earlier]
+    for episode, anomaly, gone in others:
+        ended = ", ended" if anomaly.ended is not None and not gone else ""
+        text = f"{episode}: round {anomaly.last_round}, {strip_control(anomaly.found.rule)}{ended}{gone}"
+        choices.append((Text(text, _style(palette, "dim")), anomaly_target(anomaly)))
+    if cause.symptom is not None:
+        heading = f"Root cause, env {env:02d}" + ("" if cause.chain else ": not found")
+    elif cause.recent:
+        heading = f"Env {env:02d}: no cause found of the anomalies of this episode"
+    else:
+        heading = f"Env {env:02d} is healthy: nothing wrong in this episode"
+    return MomentList(heading, choices, indent=_CHAIN_INDENT if entries else 0)
 
 
-def _describe_anomaly(palette: Palette, anomaly: Anomaly) -> Text:
-    """Severity, text, rule, value, threshold and time of an anomaly."""
-    found = anomaly.found
-    is_active = anomaly.ended is None
+def _describe_anomaly(view: ViewState, anomaly: Anomaly) -> Text:
+    """Severity, text, rule, value, threshold and time of an anomaly, and whether it is muted or seen."""
+    palette, found = view.palette, anomaly.found
+    is_muted, is_seen = found.rule in view.muted_rules, view.is_seen(found)
+    is_dim = anomaly.ended is not None or is_muted or is_seen
     text = Text()
-    text.append(SEVERITIES[found.severity].glyph, _style(palette, found.severity if is_active else "dim"))
-    text.append(f" {strip_control(found.text)}", _style(palette, "bright" if is_active else "dim"))
+    text.append(SEVERITIES[found.severity].glyph, _style(palette, "dim" if is_dim else found.severity))
+    text.append(f" {strip_control(found.text)}", _style(palette, "dim" if is_dim else "bright"))
     limit = "" if found.threshold is None else f", limit {_format_value(found.threshold)}"
     since = f"\n  {found.rule}: {_format_value(found.value)}{limit}; since {format_time_of_day(found.time)}"
     ended = "" if anomaly.ended is None else f", ended at {format_time_of_day(anomaly.ended)}"
     times = f", {anomaly.count} times" if anomaly.count > 1 else ""
     times += f", in {len(anomaly.envs)} envs" if len(anomaly.envs) > 1 else ""
-    return text.append(f"{since}{ended}{times}", _style(palette, "dim"))
+    marks = (", muted" if is_muted else "") + (", seen" if is_seen else "")
+    return text.append(f"{since}{ended}{times}{marks}", _style(palette, "dim"))
 
 
 def _format_value(value: float) -> str:

@@ -87,7 +87,7 @@ class GrowthChart(EnvRowsPanel):
         strip_width = min(slot_width - name_width, steps)
         shown = self.visible_rows(range(len(self.state.envs)), max(size.height - 1, 1))
         self.panel_subtitle = f"{self._top + 1}–{self._top + len(shown)} of {len(self.state.envs)}" if shown else None
-        worst = worst_severity_by_env(self.state)
+        worst = worst_severity_by_env(self.state, self.view.muted_rules)
         rows = [self._heading(started, strip_width + name_width).row(width)]
         for index in shown:
             env = self.state.envs[index]

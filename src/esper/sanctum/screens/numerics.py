@@ -101,7 +101,7 @@ class LossScaleTable(EnvRowsPanel):
             + f"  {_ABOVE_BOUNDS} more"
         )
         layout = _Layout(len(owners), scale_width, heat_map_width, *_exponent_range(list(health_by_env.values())))
-        worst = worst_severity_by_env(self.state)
+        worst = worst_severity_by_env(self.state, self.view.muted_rules)
         rows = [self._heading(owners, layout).row(width)]
         for index in shown:
             env, selected, severity = self.state.envs[index], index == self.view.selected_env, worst.get(index)

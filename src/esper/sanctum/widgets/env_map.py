@@ -151,8 +151,8 @@ class EnvMap(Panel, can_focus=True):
         selected_row = self.view.selected_env // self._num_columns
         self._top = min(max(self._top, selected_row - room + 1), selected_row, max(rows - room, 0))
         self._write_titles(standings, metric)
-        severities = worst_severity_by_env(self.state)
-        shown = self.view.env_filter.matching(self.state) if self.view.env_filter else range(len(envs))
+        severities = worst_severity_by_env(self.state, self.view.muted_rules)
+        shown = self.view.env_filter.matching(self.state, severities) if self.view.env_filter else range(len(envs))
         lines: list[Line] = []
         for row in range(self._top, min(self._top + room, rows)):
             line, first = self.line(), row * self._num_columns

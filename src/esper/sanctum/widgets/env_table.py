@@ -68,7 +68,7 @@ class EnvTable(EnvRowsPanel):
             return self._draw_start(width, height)
         palette = self.view.palette
         layout = env_columns.choose_layout(width - 1, started)
-        severities = worst_severity_by_env(self.state)
+        severities = worst_severity_by_env(self.state, self.view.muted_rules)
         envs = self._filter_envs(severities)
         names = list(env_columns.AGGREGATES)[: max(height - len(envs) - 2, 3 if height >= _MIN_AGGREGATES_ROWS else 1)]
         room = max(height - 1 - len(names), 1)

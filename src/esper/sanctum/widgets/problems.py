@@ -49,21 +49,25 @@ class AnomalyStrip(Panel, can_focus=True):
 
     def cache_key(self) -> Hashable:
         """Return the event number, the message about a silent engine, and the focus."""
-        stale = self.view.stale
-        return self.state.seq, stale and stale.text, self.has_focus
+        view, stale = self.view, self.view.stale
+        judged = (frozenset(view.muted_rules), frozenset(view.seen_anomalies))
+        return self.state.seq, stale and stale.text, self.has_focus, judged
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw one line."""
         line = self.line().append("▸" if self.has_focus else "", "key")
-        active = [anomaly.found for anomaly in self.state.active_anomalies()]
-        if self.view.stale is not None:
-            active.insert(0, self.view.stale)
-        if not active:
-            line.append(f"{SEVERITIES['info'].glyph} no anomalies", "dim" if self.state.started else "faint")
+        active = self.view.unmuted_anomalies()
+        num_seen = sum(map(self.view.is_seen, active))
+        muted = f"  {self.view.muted_note}" if self.view.muted_note else ""
+        if num_seen == len(active):
+            seen = f"no new anomalies, {num_seen} seen" if num_seen else "no anomalies"
+            line.append(f"{SEVERITIES['info'].glyph} {seen}{muted}", "dim" if self.state.started else "faint")
             self._append_ended(line, size.width)
             return [line] if self.state.started else [self.line()]
-        worst = "error" if any(found.severity == "error" for found in active) else "warning"
-        line.append(f"{SEVERITIES[worst].glyph} {len(active)}", worst)
+        new = active[: len(active) - num_seen]
+        worst = "error" if any(found.severity == "error" for found in new) else "warning"
+        line.append(f"{SEVERITIES[worst].glyph} {len(new)}", worst)
+        line.append((f" new, {num_seen} seen" if num_seen else "") + muted, "dim")
         for index, found in enumerate(active):
             gap, rest = ("  " if index == 0 else " · "), len(active) - index - 1
             room = size.width - line.width - len(gap) - (len(f"  +{rest} more") if rest else 0)
@@ -74,7 +78,7 @@ class AnomalyStrip(Panel, can_focus=True):
             if index and len(text) > room:
                 line.append(f"  +{rest + 1} more", "dim")
                 return [line]
-            line.append(gap, "faint").append(ellipsise(text, room), "bright")
+            line.append(gap, "faint").append(ellipsise(text, room), "dim" if self.view.is_seen(found) else "bright")
         self._append_ended(line, size.width)
         return [line]
 
@@ -82,14 +86,17 @@ class AnomalyStrip(Panel, can_focus=True):
         """Append the anomalies that ended in this round, the latest first, as far as they fit."""
         for anomaly in reversed(self.state.anomalies.values()):
             text = f"  ended: {strip_control(anomaly_subject(anomaly.found))}, {strip_control(anomaly.found.rule)}"
+            if anomaly.found.rule in self.view.muted_rules:
+                continue
             if anomaly.ended is not None and anomaly.last_round == self.state.round and line.width + len(text) <= width:
                 line.append(text, "dim")
 
     def action_visit(self) -> None:
         """Show the worst active anomaly."""
-        active = self.state.active_anomalies()
-        if active:
-            self.post_message(anomaly_target(active[0]))
+        first = next(iter(self.view.unmuted_anomalies()), None)
+        anomaly = self.state.anomalies.get(anomaly_key(first)) if first is not None else None
+        if anomaly is not None:
+            self.post_message(anomaly_target(anomaly))
 
     def on_click(self) -> None:
         """Show the worst active anomaly."""

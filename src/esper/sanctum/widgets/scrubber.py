@@ -11,7 +11,7 @@ from textual.geometry import Size
 
 from esper.formatting import format_clock
 from esper.history.playback import Playback
-from esper.history.timeline import ANOMALY_KINDS, Mark
+from esper.history.timeline import ANOMALY_KINDS, MARK_GROUPS, Mark
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.symbols import MARK_SYMBOLS
@@ -23,7 +23,15 @@ PLAYHEAD_GLYPH = "●"
 HEAT_GLYPHS = BLOCK_CHARS
 """Number of anomalies in a cell of the timeline, relative to the cell with the most."""
 _MIN_ROWS_FOR_HEAT = 34
-"""Minimum height of the terminal for the line of anomalies."""
+"""Minimum height of the terminal for the line of anomalies; with the focus, the legend of the marks is in its place."""
+_MIN_ROWS_FOR_LEGEND = 50
+"""Minimum height of the terminal for a third line, the legend of the marks."""
+_MAX_FRACTION_AHEAD = 0.25
+"""Fraction of the bar by which a live run may be ahead of its end, before the bar is drawn to a new scale."""
+_MIN_AHEAD_S = 10.0
+"""The same in seconds, for a run that has just begun."""
+_AHEAD_COLS = 14
+"""Columns for the time that a live run is ahead of the bar."""
 
 
 class Timeline(Panel, can_focus=True):
@@ -35,6 +43,7 @@ class Timeline(Panel, can_focus=True):
     DEFAULT_CSS = """
     Timeline { height: 1; padding: 0 1; }
     Timeline.-heat { height: 2; }
+    Timeline.-legend { height: 3; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(KeyCategory.TIMELINE)]
 
@@ -45,6 +54,8 @@ class Timeline(Panel, can_focus=True):
         self._dragging = False
         self._bins: tuple[Hashable, list[Mark | None], list[int]] = (None, [], [])
         """Cached result of `_bin_marks`, with everything that it depends on."""
+        self._frozen_end: float | None = None
+        """End of the bar while the past of a live run is shown, recorded seconds."""
 
     def on_mount(self) -> None:
         """Hide the timeline if nothing is played back."""
@@ -54,7 +65,10 @@ class Timeline(Panel, can_focus=True):
         """Show or hide the timeline and its second line, and draw it."""
         playback = self.view.source.playback
         self.display = playback is not None
+        if playback is None:
+            self._frozen_end = None
         self.set_class(playback is not None and self.app.size.height >= _MIN_ROWS_FOR_HEAT, "-heat")
+        self.set_class(playback is not None and self.app.size.height >= _MIN_ROWS_FOR_LEGEND, "-legend")
         super().update()
 
     def cache_key(self) -> Hashable:
@@ -64,7 +78,14 @@ class Timeline(Panel, can_focus=True):
             return None
         history = playback.history
         playhead = (playback.position, playback.playing, playback.speed)
-        return (*playhead, history.length, history.fraction_read, len(history.marks), self.has_focus)
+        return (
+            *playhead,
+            history.length,
+            history.fraction_read,
+            len(history.marks),
+            self.has_focus,
+            self.view.mark_filter,
+        )
 
     def draw_lines(self, size: Size) -> list[Line]:
         """Draw the play or pause symbol, the speed, the bar and the time."""
@@ -76,23 +97,32 @@ class Timeline(Panel, can_focus=True):
         line.append(f" {speed}".ljust(7))
         fraction = self.view.source.fraction_read
         reading = "" if fraction is None else f", {100 * fraction:.0f} % read"
-        times = f"  {format_clock(playback.elapsed)} of {format_clock(playback.duration)}{reading}"
+        end = self._end_of_bar(playback)
+        times = f"  {format_clock(playback.elapsed)} of {format_clock(end)}{reading}"
+        if self.view.source.live:
+            ahead = int(playback.duration - end)
+            times += (f", live +{format_clock(ahead)}" if ahead else "").ljust(_AHEAD_COLS)
         room = max(size.width - line.width - len(times), 1)
         self._track = range(line.width, line.width + room)
         marks, anomaly_counts = self._bin_marks(playback, room)
         lines = [self._draw_heat(anomaly_counts)] if size.height > 1 else []
+        if size.height > 2 or (lines and self.has_focus):
+            lines[-1 if size.height == 2 else 1 :] = [self._draw_legend(marks, size.width)]
         self._append_track(line, playback, marks)
         return [*lines, line.append(times, "dim")]
 
     def _bin_marks(self, playback: Playback, room: int) -> tuple[Sequence[Mark | None], Sequence[int]]:
         """Return for each cell of the bar its most important mark, and its number of anomalies."""
         history = playback.history
-        key = (id(history), history.length, len(history.marks), room)
+        mark_filter, end = self.view.mark_filter, self._end_of_bar(playback)
+        key = (id(history), end, len(history.marks), room, mark_filter)
         if self._bins[0] != key:
             marks: list[Mark | None] = [None] * room
             anomaly_counts = [0] * room
-            for mark in history.marks:
-                cell = _cell(mark.elapsed, history.duration, room)
+            for mark in filter(mark_filter.shows, history.marks):
+                if mark.elapsed > end:
+                    break
+                cell = _cell(mark.elapsed, end, room)
                 known = marks[cell]
                 if known is None or mark.kind < known.kind:
                     marks[cell] = mark
@@ -107,8 +137,36 @@ class Timeline(Panel, can_focus=True):
             line.append(HEAT_GLYPHS[(len(HEAT_GLYPHS) - 1) * count // maximum] if count else " ", "warning")
         return line
 
+    def _end_of_bar(self, playback: Playback) -> float:
+        """Return the recorded seconds at the end of the bar.
+
+        The past of a live run keeps its scale while the run goes on, so that the marks do not move under the reader's
+        eyes. It is drawn to a new scale when the run is far ahead, or the playhead beyond the end.
+        """
+        if not self.view.source.live:
+            return playback.duration
+        end = self._frozen_end
+        if end is not None:
+            limit = end + max(end * _MAX_FRACTION_AHEAD, _MIN_AHEAD_S)
+            if playback.elapsed <= end <= playback.duration <= limit:
+                return end
+        self._frozen_end = playback.duration
+        return playback.duration
+
+    def _draw_legend(self, marks: Sequence[Mark | None], width: int) -> Line:
+        """Draw the group of marks, and the symbols in the bar with their names, as far as they fit."""
+        group = self.view.mark_group
+        line = self.line().append(f"marks: {group}", "bright").append("  f next kind", "dim")
+        for kind in sorted({mark.kind for mark in marks if mark is not None}):
+            symbol, role = MARK_SYMBOLS[kind]
+            if line.width + len(symbol.name) + 4 <= width:
+                line.append(f"  {symbol.glyph}", role).append(f" {symbol.name}", "dim")
+        if not any(marks):
+            line.append("  none", "dim")
+        return line
+
     def _append_track(self, line: Line, playback: Playback, marks: Sequence[Mark | None]) -> None:
-        at = _cell(playback.elapsed, playback.duration, len(marks))
+        at = _cell(playback.elapsed, self._end_of_bar(playback), len(marks))
         for column, mark in enumerate(marks):
             if column == at:
                 line.append(PLAYHEAD_GLYPH, "key" if self.has_focus else "bright")
@@ -143,7 +201,7 @@ class Timeline(Panel, can_focus=True):
         column = event.x - self.gutter.left - self._track.start
         fraction = min(max(column / max(len(self._track) - 1, 1), 0.0), 1.0)
         try:
-            playback.seek_time(fraction * playback.duration)
+            playback.seek_time(fraction * self._end_of_bar(playback))
         except ReadError as error:
             self.notify(str(error), severity="error", markup=False)
         self.update()  # the other panels are updated in the next tick
@@ -154,6 +212,13 @@ class Timeline(Panel, can_focus=True):
 
     def on_blur(self) -> None:
         """Remove the highlight."""
+        self.update()
+
+    async def action_next_group(self) -> None:
+        """Show and visit only the next kind of marks, or all kinds after the last."""
+        groups = [*MARK_GROUPS]
+        self.view.mark_group = groups[(groups.index(self.view.mark_group) + 1) % len(groups)]
+        self.notify(f"Marks: {self.view.mark_group}", timeout=2)
         self.update()
 
     async def action_start(self) -> None:

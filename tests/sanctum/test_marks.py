@@ -1,0 +1,187 @@
+"""What the user decides about anomalies and marks: muted rules, seen anomalies, one kind of marks, and the scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.history.timeline import MarkKind
+from esper.sanctum.app import SanctumApp
+from esper.sanctum.source import LiveSource
+from esper.sanctum.symbols import MARK_SYMBOLS
+from esper.sanctum.theme import DEFAULT_THEME
+from esper.sanctum.widgets.problems import AnomalyStrip
+from esper.sanctum.widgets.scrubber import Timeline
+from esper.telemetry import events as ev
+from tests.factory import env_stepped, example_run, run_started, stamp
+from tests.recording.recordings import recording, write_segment
+from tests.sanctum.driving import live, notices, replay, screen_text, settle, shown
+from tests.sanctum.sessions import FakeSession
+
+SIZE = (120, 40)
+
+
+def found(env: int, rule: str, severity: str = "warning") -> ev.AnomalyFound:
+    text = f"env {env:02d} has {rule}"
+    return ev.AnomalyFound(rule=rule, severity=severity, where=f"env {env}", env=env, value=1.0, text=text)
+
+
+RUN = stamp(
+    [
+        run_started(3),
+        ev.RoundStarted(round=1),
+        *[event for env in range(3) for event in (env_stepped(env), found(env, "noise" if env else "news"))],
+        ev.PhaseTimed(round=1, step=1, wall=1.0, phases={}),
+        env_stepped(1, step=2),
+        found(1, "late"),
+        ev.PhaseTimed(round=1, step=2, wall=1.0, phases={}),
+    ]
+)
+
+
+async def test_muted_rule_is_not_counted_and_not_visited(tmp_path: Path) -> None:
+    app, playback = replay(RUN, tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        playback.seek_end()
+        await settle(pilot)
+        assert shown(app, AnomalyStrip).startswith("▲ 4")
+        await pilot.press("M")
+        await settle(pilot)
+        assert "Muted: late" in notices(app)[-1]
+        assert shown(app, AnomalyStrip).startswith("▲ 3 1 rule muted")
+        await pilot.press("M")
+        await settle(pilot)
+        assert shown(app, AnomalyStrip) == "▲ 1 2 rules muted env 00 has news"
+        await pilot.press("left_curly_bracket", "n")
+        assert (app.view.selected_env, app.source.state.step) == (0, 1)
+        await pilot.press("n")
+        assert "No mark after this moment" in notices(app)[-1]
+        await pilot.press("M", "M")
+        await settle(pilot)
+        assert "No anomaly whose rule could be muted" in notices(app)[-1]
+
+
+async def test_anomaly_list_mutes_a_rule_and_marks_as_seen() -> None:
+    app, _ = live(RUN)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("a", "down", "M")
+        await settle(pilot)
+        assert "Anomalies: 4 active, 0 ended, 1 rule muted" in screen_text(app)
+        assert screen_text(app).count(", muted") == 2
+        await pilot.press("M", "space")
+        await settle(pilot)
+        assert "Anomalies: 4 active (1 seen), 0 ended" in screen_text(app)
+        await pilot.press("escape")
+        await settle(pilot)
+        assert shown(app, AnomalyStrip).startswith("▲ 3 new, 1 seen")
+        await pilot.press("a", "space", "down", "down", "space", "down", "space", "escape")
+        await settle(pilot)
+        assert shown(app, AnomalyStrip) == "✓ no new anomalies, 4 seen"
+
+
+async def test_muted_rule_does_not_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = FakeSession(RUN)
+    app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME, bell=True)
+    rung: list[int] = []
+    monkeypatch.setattr(SanctumApp, "bell", lambda _: rung.append(1))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("M")
+        app.diagnosis_actions.update_stats(0.0)
+        rung.clear()
+        again = [ev.AnomalyEnded(rule="late", where="env 1", env=1), found(1, "late")]
+        session.say(*stamp(again, first=len(RUN) + 1, start=RUN[-1].time + 1000))
+        await settle(pilot)
+        app.diagnosis_actions.update_stats(100.0)
+        assert rung == []
+
+
+async def test_marks_can_be_limited_to_a_kind(tmp_path: Path) -> None:
+    run = example_run(rounds=3)
+    app, playback = replay(run, tmp_path)
+    async with app.run_test(size=(120, 52)) as pilot:
+        await settle(pilot)
+        assert "marks: all" in shown(app, Timeline)
+        app.screen.query_one(Timeline).focus()
+        await pilot.press("f", "f", "f")
+        await settle(pilot)
+        text = shown(app, Timeline)
+        assert "marks: checkpoints" in text
+        assert MARK_SYMBOLS[MarkKind.CHECKPOINT][0].glyph in text
+        assert MARK_SYMBOLS[MarkKind.NOT_FINITE][0].glyph not in text
+        checkpoints = [event.round for event in run if isinstance(event, ev.CheckpointSaved)]
+        visited: list[int] = []
+        while not any("No mark of the kind checkpoints" in notice for notice in notices(app)):
+            await pilot.press("n")
+            visited.append(app.source.state.round)
+        assert list(dict.fromkeys(visited)) == checkpoints
+        assert playback.position < playback.length
+
+
+async def test_legend_replaces_the_anomaly_row_of_the_focused_timeline(tmp_path: Path) -> None:
+    app, _ = replay(example_run(), tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        assert "marks: all" not in shown(app, Timeline)
+        app.screen.query_one(Timeline).focus()
+        await settle(pilot)
+        assert "marks: all f next kind" in shown(app, Timeline)
+        assert "checkpoint" in shown(app, Timeline)
+
+
+async def test_timeline_of_a_live_run_keeps_its_scale(tmp_path: Path) -> None:
+    run = [msgspec.structs.replace(event, time=1e9 + event.seq) for event in example_run(rounds=6)]
+    half = len(run) // 2
+    directory = tmp_path / "run"
+    write_segment(directory, 1, recording(run[:half]))
+    session = FakeSession(run[:half])
+    session.directory = directory
+    app = SanctumApp(LiveSource(session), theme=DEFAULT_THEME)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settle(pilot)
+        await pilot.press("left", "left")
+        await settle(pilot)
+        before = app.screen.query_one(Timeline).text
+
+        async def grow(events: int) -> str:
+            write_segment(directory, 1, recording(run[: half + events]))
+            session.say(*run[half : half + events])
+            await settle(pilot)
+            return app.screen.query_one(Timeline).text
+
+        after = await grow(half // 5)
+        assert "live +" in after
+        assert after.split(" of ")[0] == before.split(" of ")[0]
+        later = await grow(half // 2)
+        assert later.split(" of ")[0] != before.split(" of ")[0]
+
+
+async def test_why_explains_only_this_episode(tmp_path: Path) -> None:
+    run = stamp(
+        [
+            run_started(2),
+            ev.RoundStarted(round=1),
+            env_stepped(0),
+            found(0, "exploding gradient"),
+            ev.RoundStarted(round=2),
+            env_stepped(0, 2),
+            env_stepped(1, 2),
+            found(1, "stalled env"),
+            ev.AnomalyEnded(rule="stalled env", where="env 1", env=1),
+        ]
+    )
+    app, playback = replay(run, tmp_path)
+    async with app.run_test(size=SIZE) as pilot:
+        playback.seek_end()
+        await settle(pilot)
+        await pilot.press("W")
+        await settle(pilot)
+        assert "Env 00 is healthy: nothing wrong in this episode" in screen_text(app)
+        assert "an earlier episode: round 1, exploding gradient; that network is gone" in screen_text(app)
+        await pilot.press("escape", "down", "W")
+        await settle(pilot)
+        assert "Env 01: no cause found of the anomalies of this episode" in screen_text(app)
+        assert "this episode: round 2, stalled env, ended" in screen_text(app)
