@@ -127,6 +127,7 @@ async def test_legend_replaces_the_anomaly_row_of_the_focused_timeline(tmp_path:
         await settle(pilot)
         assert "marks: all" not in shown(app, Timeline)
         app.screen.query_one(Timeline).focus()
+        await pilot.pause()
         await settle(pilot)
         assert "marks: all f next kind" in shown(app, Timeline)
         assert "checkpoint" in shown(app, Timeline)

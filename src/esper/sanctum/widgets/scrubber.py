@@ -30,7 +30,7 @@ _MAX_FRACTION_AHEAD = 0.25
 """Fraction of the bar by which a live run may be ahead of its end, before the bar is drawn to a new scale."""
 _MIN_AHEAD_S = 10.0
 """The same in seconds, for a run that has just begun."""
-_AHEAD_COLS = 14
+_AHEAD_COLS = 17
 """Columns for the time that a live run is ahead of the bar."""
 
 
