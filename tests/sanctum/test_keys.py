@@ -524,6 +524,15 @@ async def test_quit_in_replay_skips_the_dialog(tmp_path: Path) -> None:
         assert has_left(app)
 
 
+async def test_tick_of_an_app_that_has_exited_reads_nothing(tmp_path: Path) -> None:
+    """Its screens have lost their panels, which an update would need."""
+    app, _ = replay(example_run(), tmp_path)
+    async with app.run_test(size=SIZE):
+        pass
+    app.source.tick = lambda _: pytest.fail("the source was read")
+    tick(app)
+
+
 async def test_ctrl_c_in_a_browser_does_not_close_the_dashboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

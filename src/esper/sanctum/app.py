@@ -123,6 +123,8 @@ class SanctumApp(TextualApp):
             self.playback_actions.go_to(self._initial_moment)
 
     def _tick(self) -> None:
+        if not self.is_running:  # Textual removes the widgets of an app that exits before it stops the timers
+            return
         if isinstance(self._driver, ResilientDriver):
             if self._driver.closed:
                 self.exit()
