@@ -59,7 +59,8 @@ class Page:
         self.until(lambda: shows.encode() in self.drawn, f"{key} does not show {shows!r}")
 
     def until_open(self) -> None:
-        self.until(lambda: b"REPLAY" in self.drawn, "the dashboard does not open")
+        """Wait until the end of the recording, after which nothing but keys changes the screen."""
+        self.until(lambda: b"run done" in self.drawn, "the dashboard does not open")
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ def opened(browser: Any, server: tuple[psutil.Process, str]) -> Iterator[Page]:
 def test_page_takes_the_keyboard_on_load(opened: Page) -> None:
     opened.press("2", "decisions")
     opened.press("Control+p", "Search for commands")
-    opened.page.keyboard.press("Escape")
+    opened.press("Escape", "decisions")
     opened.press("p", "This page only shows")
 
 
