@@ -111,6 +111,8 @@ def test_file_changes_keys_by_id_and_by_name(file: Path) -> None:
         ("run.pause = []", 'run.pause in .*keys.toml needs a key such as "f5", or a list of keys, not \\[]'),
         ("run.pause = 5", "run.pause in .*keys.toml needs a key"),
         ('preset = "vi"', "unknown preset 'vi' in .*keys.toml: did you mean vim?"),
+        ('preset = ["vim"]', "unknown preset \\['vim'\\] in .*keys.toml"),
+        ('run.pause = "tab"', "unknown key 'tab' for run.pause in .*keys.toml: "),
         ("preset = [\n1 2", "keys.toml is not TOML: .*line 2"),
     ],
 )

@@ -529,7 +529,7 @@ async def test_tick_of_an_app_that_has_exited_reads_nothing(tmp_path: Path) -> N
     app, _ = replay(example_run(), tmp_path)
     async with app.run_test(size=SIZE):
         pass
-    app.source.tick = lambda _: pytest.fail("the source was read")
+    app.source.tick = lambda seconds: pytest.fail("the source was read")
     tick(app)
 
 

@@ -73,8 +73,8 @@ _SCREENS: tuple[tuple[KeyCategory, ...], ...] = (
 """Categories whose keys apply on the same screen, besides those of `_EVERYWHERE`."""
 _EVERYWHERE = (*APP_CATEGORIES, KeyCategory.ANOMALIES, KeyCategory.TIMELINE)
 _MODIFIERS = frozenset({"alt", "ctrl", "shift"})
-_NAMED_KEYS = [key.value for key in Keys if key.value.isalnum() and key is not Keys.Return]
-"""Names of the keys without a character, such as `f5`."""
+_NAMED_KEYS = [key.value for key in Keys if key.value.isalnum() and key not in {Keys.Return, Keys.Tab}]
+"""Names of the keys without a character, such as `f5`. Tab moves the focus."""
 _LABELS = {
     "up": "↑",
     "down": "↓",
@@ -110,10 +110,9 @@ def load_keys() -> tuple[KeyBinding, ...]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not TOML: {error}") from None
     preset = table.pop("preset", None)
-    if preset is not None and preset not in PRESETS:
+    if preset is not None and str(preset) not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r} in {file}: {suggest(str(preset), PRESETS)}")
-    given = dict(_read_actions(table, file))
-    keys = apply_keys(PRESETS[preset] if preset else {}, given)
+    keys = apply_keys({} if preset is None else PRESETS[preset], dict(_read_actions(table, file)))
     for first, second, shared in find_conflicts(keys):
         raise ConfigError(
             f"{file} gives the key {shared!r} to two actions, {first.id} and {second.id}; give one of them another key"
