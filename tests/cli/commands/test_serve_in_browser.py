@@ -6,6 +6,7 @@ Needs the dependency group `browser`, and a Chromium of the system or of Playwri
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -45,22 +46,27 @@ class Page:
         if isinstance(frame, bytes):
             self.drawn += frame
 
+    @property
+    def text(self) -> str:
+        """Return what was drawn, without escape sequences."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.drawn.decode(errors="replace"))
+
     def until(self, condition: Callable[[], bool], what: str) -> None:
         for _ in range(int(DRAWN_WITHIN_S * 10)):
             if condition():
                 return
             self.page.wait_for_timeout(100)
-        pytest.fail(f"{what}; sent {self.sent[-5:]}, drawn {self.drawn[-2000:]!r}, console {self.console}")
+        pytest.fail(f"{what}; sent {self.sent[-5:]}, drawn {self.text[-2000:]!r}, console {self.console}")
 
     def press(self, key: str, shows: str) -> None:
         """Press a key, and wait until the dashboard has drawn a text."""
         self.drawn = b""
         self.page.keyboard.press(key)
-        self.until(lambda: shows.encode() in self.drawn, f"{key} does not show {shows!r}")
+        self.until(lambda: shows in self.text, f"{key} does not show {shows!r}")
 
     def until_open(self) -> None:
         """Wait until the end of the recording, after which nothing but keys changes the screen."""
-        self.until(lambda: b"run done" in self.drawn, "the dashboard does not open")
+        self.until(lambda: "run done" in self.text, "the dashboard does not open")
 
 
 @pytest.fixture(scope="module")
