@@ -69,7 +69,7 @@ class PopulationAccuracy(Panel):
         if ghost is None:
             return []
         if not by_round:
-            medians = [middle for _, middle, _ in accuracy_by_step(ghost)]
+            medians: list[float | None] = [middle for _, middle, _ in accuracy_by_step(ghost)]
             return medians[: self.state.started.steps] if self.state.started and ghost.round == self.state.round else []
         start = first - 1 - (_rounds_finished(ghost) - len(ghost.accuracy))
         indices = range(start, start + count)
