@@ -182,7 +182,7 @@ async def test_heads_panel_shows_each_head() -> None:
         assert lines["tempo"][1] == "–"  # no gradient
         assert lines["tempo"][-1] == "0.80"
         assert panel.text.splitlines()[-1].split() == ["alpha", "curve", "–", "–"]
-        assert str(panel.border_subtitle) == "explained variance –  KL 0.5"
+        assert str(panel.border_subtitle) == "explained variance –  KL 0.5  clipped fraction 0.08"
 
 
 async def test_devices_panel_shows_each_lane() -> None:
@@ -273,7 +273,7 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
         assert slots[3].split()[-5:] == ["–", "–", "0", "90", "1"]
         step = shown(app, EnvStep)
         assert step.startswith("op germinate late loss 1.23")
-        assert "p(op) –" in step
+        assert "op chance –" in step
         assert "skips mid 4" in step
         assert shown(app, RewardComponents) == "accuracy +0.150 rent −0.025 sum +0.125"
         moves = shown(app, EnvLifecycle)

@@ -168,7 +168,7 @@ class MemoryChart(Panel):
         name = list(memories)[index]
         memory = memories[name]
         position = f" ─ {index + 1} of {len(memories)}" if len(memories) > 1 else ""
-        self.panel_title = f"memory of {strip_control(name)}, GiB by step{position}"
+        self.panel_title = f"memory of {strip_control(name)}, GiB{position}"
         limits = Thresholds.from_recording(self.state.started).limits
         full_round = predict_full_round(memory, limits.memory_growth)
         self.panel_subtitle = _memory_summary(memory, full_round)
