@@ -277,7 +277,7 @@ async def test_env_screen_panels_show_the_selected_env() -> None:
         assert "skips mid 4" in step
         assert shown(app, RewardComponents) == "accuracy +0.150 rent −0.025 sum +0.125"
         moves = shown(app, EnvLifecycle)
-        assert "1 late g → t conv_light G1 open" in moves
+        assert "1 t late germinated → training (G1 open)" in moves
         assert "1 ▲ gate 2 refuses late: age 1, needs 3; gradient finite NaN" in moves
         assert "gradient measured" not in moves
 
