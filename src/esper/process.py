@@ -6,10 +6,16 @@ import atexit
 import gc
 import os
 import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 GEN0_THRESHOLD = 10_000
 """Containers allocated, minus those freed, between two collections of the youngest generation."""
+
+MAX_THREAD_NAME = 15
+"""Characters of a thread's name that Linux keeps."""
 
 
 class RankInfo(NamedTuple):
@@ -37,6 +43,26 @@ class RankInfo(NamedTuple):
             return cls()
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
         return cls(*(int(os.environ[name]) for name in names))
+
+    def env_range(self, envs: int) -> range:
+        """Return the indices of this rank's envs among all `envs`."""
+        return range(envs * self.rank // self.world_size, envs * (self.rank + 1) // self.world_size)
+
+
+class NamedThread(threading.Thread):
+    """A thread whose name the system shows too, for example in `top -H`. Python sets it from version 3.14 on."""
+
+    def run(self) -> None:
+        """Name the thread, then call its target."""
+        name_current_thread(self.name)
+        super().run()
+
+
+def name_current_thread(name: str) -> None:
+    """Give the calling thread a name in the system, cut to 15 characters. Does nothing on systems other than Linux."""
+    if sys.platform == "linux":
+        with suppress(OSError):  # no /proc: the thread runs as well without a name
+            Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name[:MAX_THREAD_NAME])
 
 
 def freeze_loaded_objects() -> None:

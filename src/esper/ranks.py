@@ -54,7 +54,7 @@ class RankGroup:
 
     def env_range(self, envs: int) -> range:
         """Return the indices of this rank's envs among all `envs`."""
-        return range(envs * self.rank // self.world_size, envs * (self.rank + 1) // self.world_size)
+        return RankInfo(self.rank, self.world_size).env_range(envs)
 
     def all_reduce_(self, values: Tensor) -> Tensor:
         """Sum a tensor over the ranks, in info. The result is bit-identical on all ranks.

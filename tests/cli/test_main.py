@@ -319,6 +319,14 @@ def test_resume_reads_configuration_from_a_pipe(tmp_path: Path, monkeypatch: pyt
         (["replay", "--help"], {"torch", "textual", "numpy"}),
         (["replay", ".", "--no-tui"], {"torch", "textual", "numpy"}),
         (["--envs", "0"], {"torch", "textual", "numpy"}),
+        (["--task", "digit"], {"torch", "textual", "numpy"}),
+        (["--devices", "gpu"], {"torch", "textual", "numpy"}),
+        (["--devices", "cuda:99"], {"torch", "textual", "numpy"}),
+        (["--devices", "cuda:99", "--no-tui"], {"torch", "textual", "numpy"}),
+        (["devices", "--devices", "cuda:99"], {"torch", "textual", "numpy"}),
+        (["--policy-device", "cuda:99"], {"torch", "textual", "numpy"}),
+        (["--slots", "mid", "mid"], {"torch", "textual", "numpy"}),
+        (["--telemetry-dir", "events-00001.jsonl"], {"torch", "textual", "numpy"}),
     ],
 )
 def test_heavy_libraries_are_imported_on_demand(arguments: list[str], absent: set[str], tmp_path: Path) -> None:

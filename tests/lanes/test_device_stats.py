@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 
-from esper.lanes import device_stats
+from esper.lanes import device_stats, nvml
 from esper.lanes.device_stats import DeviceStats, GpuSensors, driver_version, read_device_stats, read_sensors
 from esper.lanes.devices import DeviceInfo, list_devices, resolve_devices
 
@@ -71,7 +71,7 @@ def refuse(*_: object) -> Any:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     found = Machine()
     monkeypatch.setitem(sys.modules, "pynvml", found)
-    forget: tuple[Callable[[], None], ...] = (device_stats._load_nvml.cache_clear, device_stats._handle.cache_clear)
+    forget: tuple[Callable[[], None], ...] = (nvml.load_nvml.cache_clear, device_stats._handle.cache_clear)
     for clear in forget:
         clear()
     yield found

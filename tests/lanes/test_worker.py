@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from multiprocessing import Pipe
 from pathlib import Path
@@ -39,7 +40,7 @@ def workers() -> list[psutil.Process]:
     while True:
         commands = {child: child.cmdline() for child in psutil.Process().children()}
         if all(commands.values()):  # in the instant of its start, a process has none yet
-            return [child for child, command in commands.items() if "esper.lanes.worker" in " ".join(command)]
+            return [child for child, command in commands.items() if "esper.lanes.spawn" in " ".join(command)]
 
 
 def gone(process: psutil.Process) -> bool:
@@ -159,7 +160,8 @@ def test_worker_without_memory_is_refused_before_start(monkeypatch: pytest.Monke
 
 
 def test_worker_stops_before_next_env_if_run_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    with population(envs=3) as pool, write_shared_splits(pool.lanes[0].splits) as data:
+    with population(envs=3) as pool, tempfile.TemporaryFile() as data:
+        write_shared_splits(pool.lanes[0].splits, data)
         run, line = Pipe()
         trained: list[int] = []
 
@@ -173,9 +175,7 @@ def test_worker_stops_before_next_env_if_run_is_gone(monkeypatch: pytest.MonkeyP
         run.send_bytes(
             pickle.dumps(EpochRequest([0, 1, 2], [WorkerEnvState.of(env) for env in pool.envs], 0, 0, last=False))
         )
-        monkeypatch.setattr(sys, "argv", ["worker", str(os.dup(line.fileno())), "cpu:1"])
-        line.close()
-        worker.main()
+        worker.serve(line, "cpu:1")
         assert trained == [0]
 
 

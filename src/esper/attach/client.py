@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-import threading
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -30,6 +29,7 @@ from esper.attach.protocol import (
     socket_address,
 )
 from esper.control import RequestKind
+from esper.process import NamedThread
 from esper.recording.run_lock import read_holder
 
 REPLY_TIMEOUT_S = 5.0
@@ -55,7 +55,7 @@ class RemoteRequestQueue:
         self._directory = directory
         self._connection: socket.socket | None = None
         self._outbox: SimpleQueue[tuple[RequestKind, str | None] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._main, name="remote control", daemon=True)
+        self._thread = NamedThread(target=self._main, name="remote control", daemon=True)
 
     def start(self) -> None:
         """Start the thread, which connects and sends the requests."""

@@ -6,7 +6,6 @@ import os
 import selectors
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -33,6 +32,7 @@ from esper.attach.protocol import (
     socket_address,
 )
 from esper.control import RequestKind, RequestQueue
+from esper.process import NamedThread
 
 MAX_VIEWERS = 32
 """Maximum number of viewers at a time."""
@@ -76,7 +76,7 @@ class AttachServer:
         except OSError as error:
             raise AttachError(f"{self.path}: {error.strerror}") from error
         self._viewers: dict[socket.socket, _ViewerConnection] = {}
-        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+        self._thread = NamedThread(target=self._serve, name="control", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 from queue import SimpleQueue
 
 from esper.attach.client import RemoteRequestQueue
+from esper.process import NamedThread
 from esper.recording.run_lock import is_live
 from esper.recording.segments import ReadError
 from esper.recording.tail import RecordingFollower
@@ -33,7 +33,7 @@ class AttachedRun:
         self.fatal_error: str | None = None
         """Reason, as one sentence, why the run can no longer be followed; None while it can."""
         self._tail = RecordingFollower(directory)
-        self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)
+        self._thread = NamedThread(target=self._follow, name="follower", daemon=True)
 
     @property
     def notices(self) -> list[str]:

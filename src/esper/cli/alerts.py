@@ -20,6 +20,7 @@ import msgspec
 
 from esper.cli.console import drain
 from esper.config import ConfigError
+from esper.process import NamedThread
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Record
@@ -87,8 +88,8 @@ class AlertCommands:
         self._found = self._failed = 0
         self._engine_ended = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._watcher = threading.Thread(target=self._watch, name="alerts", daemon=True)
-        self._runner = threading.Thread(target=self._run_commands, name="alert-commands", daemon=True)
+        self._watcher = NamedThread(target=self._watch, name="alerts", daemon=True)
+        self._runner = NamedThread(target=self._run_commands, name="alert-commands", daemon=True)
 
     def __enter__(self) -> AlertCommands:
         self._watcher.start()

@@ -23,9 +23,11 @@ from esper.engine.training_state import TrainingState
 from esper.formatting import suggest
 from esper.health.detector import AnomalyDetector
 from esper.health.thresholds import Thresholds
-from esper.lanes.devices import assign_lanes_to_rank, resolve_devices, resolve_policy_device
+from esper.lanes.device_names import assign_lanes_to_rank
+from esper.lanes.devices import resolve_devices, resolve_policy_device
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import EnvPool
+from esper.lanes.spawn import WorkerSpawner
 from esper.process import RankInfo
 from esper.ranks import RankLostError, destroy_ranks, init_ranks
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
@@ -47,6 +49,7 @@ class Run:
         resume: Checkpoint to resume from, in the directory of its run; None starts a new run.
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run. Ignored with several
             ranks.
+        spawner: Starts the workers of CPU lanes; None: a new one.
 
     Raises:
         ConfigError: This machine cannot satisfy the configuration.
@@ -64,11 +67,11 @@ class Run:
         resume: Path | None,
         *,
         interactive: bool = False,
+        spawner: WorkerSpawner | None = None,
     ) -> None:
         rank_info = RankInfo.from_environment()
         lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info)
         resolve_policy_device(config.policy_device)
-        _check_ranks(config, rank_info)
         task = configured_task(config)
         splits = task.load(Path(config.data_dir) if config.data_dir else None)
         slots = _select_slots(config, [injection.name for injection in task.build_host().injection_points])
@@ -76,7 +79,7 @@ class Run:
         with ExitStack() as opened:
             opened.callback(destroy_ranks)
             self.ranks = ranks = init_ranks(rank_info, lanes)
-            self.pool = EnvPool(task, splits, lanes, slots, config, ranks.env_range(config.envs))
+            self.pool = EnvPool(task, splits, lanes, slots, config, ranks.env_range(config.envs), spawner)
             opened.callback(self.pool.close)
             agent = build_agent(config, len(slots), task.blueprints, ranks)
             self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
@@ -206,24 +209,9 @@ def _new_directory(config: Config) -> Path:
         raise RecordingError(f"cannot record to {config.telemetry_dir}: {error.strerror}") from error
 
 
-def _check_ranks(config: Config, rank_info: RankInfo) -> None:
-    """Raise ConfigError if the configuration does not suit the number of ranks."""
-    if config.envs < rank_info.world_size:
-        raise ConfigError(
-            f"--envs {config.envs} is too few for {rank_info.world_size} ranks; each rank needs at least one env"
-        )
-    if rank_info.local_world_size > 1 and config.policy_device.startswith("cuda"):
-        raise ConfigError(
-            f"--policy-device {config.policy_device} cannot serve {rank_info.local_world_size} ranks on one machine; "
-            "use --policy-device cpu, or start torchrun with --nproc-per-node 1"
-        )
-
-
 def _select_slots(config: Config, slots: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the configured slots, or of all, in the order of the forward pass. Raises ConfigError."""
     for name in config.slots:
         if name not in slots:
             raise ConfigError(f"--slots {name!r} is not a slot of the host of {config.task}; {suggest(name, slots)}")
-        if config.slots.count(name) > 1:
-            raise ConfigError(f"--slots names {name!r} more than once")
     return tuple(name for name in slots if not config.slots or name in config.slots)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import traceback
 from collections import deque
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from queue import SimpleQueue
@@ -14,7 +14,8 @@ from esper.attach.protocol import AttachError
 from esper.attach.server import AttachServer
 from esper.config import Config, ConfigError
 from esper.control import RequestQueue
-from esper.process import RankInfo, freeze_loaded_objects
+from esper.lanes.spawn import WorkerSpawner
+from esper.process import NamedThread, RankInfo, freeze_loaded_objects
 from esper.telemetry.events import Logged
 from esper.telemetry.state import Record
 
@@ -28,6 +29,7 @@ class EngineThread:
     Args:
         config: Configuration of the run.
         resume: Checkpoint to resume from; None starts a new run.
+        workers: Lanes whose worker processes are started before torch is imported, so that both import it at once.
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
 
     Attributes:
@@ -35,7 +37,9 @@ class EngineThread:
         control: Queue of requests to the run.
     """
 
-    def __init__(self, config: Config, resume: Path | None, *, interactive: bool = False) -> None:
+    def __init__(
+        self, config: Config, resume: Path | None, *, workers: Sequence[str] = (), interactive: bool = False
+    ) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = RequestQueue()
         self.warnings: deque[str] = deque()
@@ -49,8 +53,9 @@ class EngineThread:
         """Run directory; None before the run is set up."""
         self._config = config
         self._resume = resume
+        self._workers = workers
         self._interactive = interactive
-        self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
+        self._thread = NamedThread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
         """Load the engine, set up the run and train, all in the thread."""
@@ -73,6 +78,11 @@ class EngineThread:
             self._thread.join()
 
     def _main(self) -> None:
+        with closing(WorkerSpawner()) as spawner:
+            spawner.start_early(self._workers)
+            self._load_and_run(spawner)
+
+    def _load_and_run(self, spawner: WorkerSpawner) -> None:
         try:
             # Imports torch, whose installation may be broken.
             import esper.engine.run  # noqa: F401  # pyright: ignore[reportUnusedImport]
@@ -82,11 +92,11 @@ class EngineThread:
             self.run_error = f"{traceback.format_exc()}esper-sanctum: {problem}; {advice}"
             return
         try:
-            self._run()
+            self._run(spawner)
         except BaseException:  # noqa: BLE001  (the caller prints it)
             self.run_error = traceback.format_exc()
 
-    def _run(self) -> None:
+    def _run(self, spawner: WorkerSpawner) -> None:
         from esper.checkpoint.manifest import CheckpointError
         from esper.engine.run import Run
         from esper.lanes.errors import FaultError, RunFailedError
@@ -98,7 +108,9 @@ class EngineThread:
         if self.control.stop_requested and is_single:
             return
         try:
-            run = Run(self._config, self.control, self.records, self._resume, interactive=self._interactive)
+            run = Run(
+                self._config, self.control, self.records, self._resume, interactive=self._interactive, spawner=spawner
+            )
         except (ConfigError, TaskError, CheckpointError, RecordingError) as error:
             self.fatal_error = str(error)
             return

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import cache
-from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 import psutil
 import torch
+
+from esper.lanes.nvml import load_nvml, query_nvml
 
 
 class DeviceStats(NamedTuple):
@@ -91,51 +92,29 @@ def read_sensors(uuid: str) -> GpuSensors:
         uuid: UUID without prefix, as CUDA returns it. Indices would not do: NVML counts all GPUs of the machine, CUDA
             those in CUDA_VISIBLE_DEVICES, in that order.
     """
-    nvml, handle = _load_nvml(), _handle(uuid)
+    nvml, handle = load_nvml(), _handle(uuid)
     if nvml is None or handle is None:
         return GpuSensors()
-    rates = _query(nvml.nvmlDeviceGetUtilizationRates, handle)
-    milliwatts = _query(nvml.nvmlDeviceGetPowerUsage, handle)
+    rates = query_nvml(nvml.nvmlDeviceGetUtilizationRates, handle)
+    milliwatts = query_nvml(nvml.nvmlDeviceGetPowerUsage, handle)
     return GpuSensors(
         utilisation=None if rates is None else rates.gpu / 100,
-        temperature=_query(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+        temperature=query_nvml(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
         power=None if milliwatts is None else milliwatts / 1000,
     )
 
 
 def driver_version() -> str | None:
     """Return the version of the NVIDIA driver; None without one."""
-    nvml = _load_nvml()
-    return None if nvml is None else _query(nvml.nvmlSystemGetDriverVersion)
-
-
-@cache
-def _load_nvml() -> ModuleType | None:
-    """Return NVML, initialised for the life of the process; None on a machine without it."""
-    import pynvml  # pyright: ignore[reportMissingTypeStubs]
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return pynvml
+    nvml = load_nvml()
+    return None if nvml is None else query_nvml(nvml.nvmlSystemGetDriverVersion)
 
 
 @cache
 def _handle(uuid: str) -> Any:
     """Return the NVML handle of a GPU or of a MIG instance; None if NVML does not know the UUID."""
-    nvml = _load_nvml()
+    nvml = load_nvml()
     if nvml is None:
         return None
-    gpu = _query(nvml.nvmlDeviceGetHandleByUUID, f"GPU-{uuid}")
-    return gpu if gpu is not None else _query(nvml.nvmlDeviceGetHandleByUUID, f"MIG-{uuid}")
-
-
-def _query(query: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of an NVML call; None on an error, such as a sensor that the GPU lacks."""
-    import pynvml  # pyright: ignore[reportMissingTypeStubs]
-
-    try:
-        return query(*arguments)
-    except pynvml.NVMLError:
-        return None
+    gpu = query_nvml(nvml.nvmlDeviceGetHandleByUUID, f"GPU-{uuid}")
+    return gpu if gpu is not None else query_nvml(nvml.nvmlDeviceGetHandleByUUID, f"MIG-{uuid}")

@@ -27,7 +27,9 @@ from esper.envs.precision import resolve_amp
 from esper.envs.stopwatch import CudaPhaseTimer, PhaseTimer
 from esper.lanes.devices import torch_device
 from esper.lanes.errors import FaultError
+from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, WorkerProcess
+from esper.process import name_current_thread
 from esper.tasks.task import Splits
 
 P = ParamSpec("P")
@@ -116,13 +118,14 @@ class Lane:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"lane {name}", initializer=self._enter)
 
     def _enter(self) -> None:
-        """Make the device current in the thread of the lane."""
+        """Name the thread of the lane, and make the device current in it."""
+        name_current_thread(f"lane {self.name}")
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
-    def start_worker(self, init: WorkerInit) -> None:
+    def start_worker(self, init: WorkerInit, spawner: WorkerSpawner) -> None:
         """Start a worker process that trains this lane's part of each step. Raises OSError."""
-        self._worker = WorkerProcess(self.name, init)
+        self._worker = WorkerProcess(self.name, init, spawner)
 
     @property
     def worker_pid(self) -> int:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import IO
 
 from esper.config import Config, ConfigError
 from esper.envs.env import Env, EpochResult, max_result_width
 from esper.envs.precision import make_scaler_factory
 from esper.growth.lifecycle import StageTransition
-from esper.lanes.devices import lane_for_env
+from esper.lanes.device_names import lane_for_env, lanes_with_worker
 from esper.lanes.errors import FaultError
 from esper.lanes.lane import DeviceResults, HostResults, Lane, PendingResults, open_lanes
+from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, write_shared_splits
 from esper.policy.actions import Action
 from esper.tasks.task import Splits, Task
@@ -39,6 +38,7 @@ class EnvPool:
         slots: Names of the slots to use.
         config: Configuration of the run.
         env_range: Indices of the envs of this process; None for all envs of the run.
+        spawner: Starts the workers; it may have started some early. None: a new one.
 
     Attributes:
         envs: Envs of this process, in the order of their indices.
@@ -55,6 +55,7 @@ class EnvPool:
         slots: Sequence[str],
         config: Config,
         env_range: range | None = None,
+        spawner: WorkerSpawner | None = None,
     ) -> None:
         env_range = range(config.envs) if env_range is None else env_range
         self._first = env_range.start
@@ -67,7 +68,8 @@ class EnvPool:
         cpu_lanes = [lane for lane in self.lanes if lane.device.type == "cpu"]
         self.interchangeable_lanes = cpu_lanes if len(cpu_lanes) > 1 and not single_stream else []
         """Lanes that may train the envs of each other."""
-        self._splits_file = self._start_workers(task, slots, config)
+        self._spawner = spawner or WorkerSpawner()
+        self._start_workers(task, slots, config)
         scaler_on = {lane: make_scaler_factory(config.amp, config.scaler, lane.device) for lane in self.lanes}
         self.envs: list[Env] = []
         for index in env_range:
@@ -75,28 +77,22 @@ class EnvPool:
             self.envs.append(Env(index, task, lane.splits, slots, config, scaler_on[lane]()))
         self._steps = config.steps
 
-    def _start_workers(self, task: Task, slots: Sequence[str], config: Config) -> IO[bytes] | None:
-        """Start a worker for each CPU lane except the first lane, and return the file of the data that they share.
-
-        The first lane uses its thread, which then has the GIL to itself. Returns None without workers: with one lane,
-        or on Windows, where processes cannot inherit open files.
-        """
-        worker_lanes = [lane for lane in self.lanes[1:] if lane.device.type == "cpu" and os.name == "posix"]
-        if not worker_lanes:
-            return None
+    def _start_workers(self, task: Task, slots: Sequence[str], config: Config) -> None:
+        names = lanes_with_worker([lane.name for lane in self.lanes])
+        workers = [lane for lane in self.lanes if lane.name in names]
+        if not workers:
+            return
         try:
-            splits_file = write_shared_splits(worker_lanes[0].splits)
-            for lane in worker_lanes:
-                lane.start_worker(WorkerInit(task, slots, config, splits_file.fileno()))
+            write_shared_splits(workers[0].splits, self._spawner.splits_file)
+            for lane in workers:
+                init = WorkerInit(task, slots, config, self._spawner.splits_file.fileno())
+                lane.start_worker(init, self._spawner)
         except OSError as error:
-            for lane in worker_lanes:
-                lane.close()
+            self.close()
             raise ConfigError(
-                f"the worker processes of {', '.join(lane.name for lane in worker_lanes)} cannot be started: "
-                f"{error.strerror}; "
+                f"the worker processes of {', '.join(names)} cannot be started: {error.strerror}; "
                 f"--devices {self.lanes[0].name} needs no worker"
             ) from error
-        return splits_file
 
     def _lane_of(self, env: int) -> Lane:
         return lane_for_env(env - self._first, self.lanes)
@@ -152,11 +148,10 @@ class EnvPool:
         return [found[env.index][0][0] for env in self.envs]
 
     def close(self) -> None:
-        """Stop the threads and workers of the lanes."""
+        """Stop the threads and workers of the lanes, and close the spawner."""
         for lane in self.lanes:
             lane.close()
-        if self._splits_file:
-            self._splits_file.close()
+        self._spawner.close()
 
     def _run_on_lanes(
         self, envs: Sequence[Env], start: Callable[[Lane, Sequence[Env]], PendingResults]

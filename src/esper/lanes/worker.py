@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection
 from typing import IO, Any, NamedTuple, cast
 
 import torch
@@ -27,12 +24,11 @@ from esper.envs.env_state import WorkerEnvState
 from esper.envs.precision import make_scaler_factory
 from esper.envs.stopwatch import PhaseTimer
 from esper.lanes.errors import FaultError
-from esper.process import freeze_loaded_objects, python_command
+from esper.lanes.spawn import WorkerSpawner
+from esper.process import freeze_loaded_objects
 from esper.tasks.task import Splits, Task
 
 CPU = torch.device("cpu")
-_PROGRAM = "from esper.lanes.worker import main; main()"
-"""Not `-m`: as `__main__`, the classes would have other names, which pickle could not resolve."""
 
 
 class WorkerInit(NamedTuple):
@@ -75,12 +71,10 @@ class WorkerError(NamedTuple):
     traceback_text: str | None
 
 
-def write_shared_splits(splits: Splits) -> IO[bytes]:
-    """Write the data without its test split to a temporary file, which all workers map: one copy in memory."""
-    file = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
+def write_shared_splits(splits: Splits, file: IO[bytes]) -> None:
+    """Write the data without its test split to a file, which all workers map: one copy in memory."""
     torch.save({name: part for name, part in vars(splits).items() if not name.startswith("test")}, file)
     file.flush()
-    return file
 
 
 def _map_splits(descriptor: int) -> Splits:
@@ -94,41 +88,28 @@ class WorkerProcess:
     Args:
         lane: Name of the lane, for messages.
         init: First message to the worker.
+        spawner: Starts the process.
 
     Raises:
         OSError: The process cannot be started.
     """
 
-    def __init__(self, lane: str, init: WorkerInit) -> None:
+    def __init__(self, lane: str, init: WorkerInit, spawner: WorkerSpawner) -> None:
         self._lane = lane
         self._init = init
+        self._spawner = spawner
         self._start()
 
     def _start(self) -> None:
         """Start the process. On OSError, the closed pipe of the previous process stays in place."""
-        with contextlib.ExitStack() as opened:
-            pipe, worker_end = Pipe()
-            opened.enter_context(pipe)
-            output = opened.enter_context(tempfile.TemporaryFile())
-            with worker_end:
-                command, environment = python_command(_PROGRAM, str(worker_end.fileno()), self._lane)
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=(worker_end.fileno(), self._init.splits_fd),
-                    env=environment,
-                    start_new_session=True,  # signals of the terminal are for the main process
-                )
-            opened.pop_all()
-        self._pipe, self._output = pipe, output
-        _send(self._pipe, self._init)
+        self._worker = self._spawner.spawn(self._lane)
+        with contextlib.suppress(ConnectionError):  # the process has ended: the next `send` or `receive` reports how
+            _send(self._worker.pipe, self._init)
 
     @property
     def pid(self) -> int:
         """Process id."""
-        return self._process.pid
+        return self._worker.process.pid
 
     def send(self, envs: Sequence[Env], round_index: int, step: int, *, last: bool) -> None:
         """Send envs to be trained and validated. Start a new process if the last one has ended.
@@ -136,7 +117,7 @@ class WorkerProcess:
         Raises:
             FaultError: The process has ended, or a new one cannot be started.
         """
-        if self._pipe.closed:
+        if self._worker.pipe.closed:
             try:
                 self._start()
             except OSError as error:
@@ -147,7 +128,7 @@ class WorkerProcess:
             [env.index for env in envs], [WorkerEnvState.of(env) for env in envs], round_index, step, last
         )
         try:
-            _send(self._pipe, request)
+            _send(self._worker.pipe, request)
         except OSError:
             raise self._worker_died() from None
 
@@ -158,7 +139,7 @@ class WorkerProcess:
             FaultError: An env failed, or the process has ended.
         """
         try:
-            reply: EpochReply | WorkerError = pickle.loads(self._pipe.recv_bytes())
+            reply: EpochReply | WorkerError = pickle.loads(self._worker.pipe.recv_bytes())
         except (EOFError, OSError):
             raise self._worker_died() from None
         if isinstance(reply, WorkerError):
@@ -170,29 +151,26 @@ class WorkerProcess:
 
     def _worker_died(self) -> FaultError:
         """Return how the process ended. It has closed its pipe, so it ends soon if not yet; `send` starts another."""
-        code = self._process.wait()
-        self._output.seek(0)
-        output = self._output.read().decode(errors="replace")
+        code = self._worker.process.wait()
+        self._worker.output.seek(0)
+        output = self._worker.output.read().decode(errors="replace")
         self.close()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return FaultError(f"the worker process of lane {self._lane} {how}", output or None)
 
     def close(self) -> None:
-        """Kill the process, which holds no state that is needed later."""
-        self._process.kill()
-        self._process.wait()
-        self._pipe.close()
-        self._output.close()
+        """Kill the process."""
+        self._worker.close()
 
 
 def _send(pipe: Connection, message: object) -> None:
     pipe.send_bytes(pickle.dumps(message, protocol=5))
 
 
-def main() -> None:
-    """Run the worker until the main process has ended. Arguments: descriptor of the pipe, name of the lane."""
-    with Connection(int(sys.argv[1])) as pipe, contextlib.suppress(ConnectionError):
-        _serve(pipe, sys.argv[2])
+def serve(pipe: Connection, lane: str) -> None:
+    """Train envs of a lane on request until the main process has closed the pipe."""
+    with contextlib.suppress(EOFError, ConnectionError):
+        _serve(pipe, lane)
 
 
 def _serve(pipe: Connection, lane: str) -> None:
@@ -202,19 +180,18 @@ def _serve(pipe: Connection, lane: str) -> None:
     scaler = make_scaler_factory(init.config.amp, init.config.scaler, CPU)
     envs: dict[int, Env] = {}
     freeze_loaded_objects()
-    with contextlib.suppress(EOFError):
-        while True:
-            content = pipe.recv_bytes()
-            stopwatch = PhaseTimer()
-            with stopwatch("transfer"):
-                request: EpochRequest = pickle.loads(content)
-                for index in request.envs:
-                    if index not in envs:
-                        envs[index] = Env(index, init.task, splits, init.slots, init.config, scaler())
-            reply = _run_epochs([envs[index] for index in request.envs], request, stopwatch, pipe, lane)
-            if reply is None:
-                return
-            _send(pipe, reply)
+    while True:
+        content = pipe.recv_bytes()
+        stopwatch = PhaseTimer()
+        with stopwatch("transfer"):
+            request: EpochRequest = pickle.loads(content)
+            for index in request.envs:
+                if index not in envs:
+                    envs[index] = Env(index, init.task, splits, init.slots, init.config, scaler())
+        reply = _run_epochs([envs[index] for index in request.envs], request, stopwatch, pipe, lane)
+        if reply is None:
+            return
+        _send(pipe, reply)
 
 
 def _run_epochs(

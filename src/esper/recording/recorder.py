@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, final
 
 import msgspec
 
+from esper.process import NamedThread
 from esper.recording.segments import SegmentWriter, compress_segment, list_segments, segment_number, segment_path
 from esper.telemetry.codec import encode_json, encode_lines
 from esper.telemetry.events import SCHEMA_VERSION, AnyEvent
@@ -94,7 +95,7 @@ class Recorder:
         self._segment: SegmentWriter | None = None
         self._batch: list[Record | _RemoteEvent] = []
         """Records that are being written; kept until the write succeeds."""
-        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+        self._thread = NamedThread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
     @property
@@ -246,7 +247,7 @@ class Recorder:
         """Pack finished segments in another thread, because each takes seconds."""
         if self._unpacked and not self._packing_thread.is_alive():
             unpacked, self._unpacked = self._unpacked, []
-            self._packing_thread = threading.Thread(target=_compress_all, args=(unpacked,), name="packer", daemon=True)
+            self._packing_thread = NamedThread(target=_compress_all, args=(unpacked,), name="packer", daemon=True)
             self._packing_thread.start()
 
     def _run_commands(self) -> None:

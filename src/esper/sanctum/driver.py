@@ -12,6 +12,8 @@ from textual.drivers.web_driver import WebDriver
 from textual.events import AppFocus
 from textual.messages import ExitApp
 
+from esper.process import NamedThread
+
 if TYPE_CHECKING:
     from textual.app import App
 
@@ -101,7 +103,7 @@ class OutputThread:
         self._busy = False
         self._dropped = False
         # A daemon, because a write to a frozen terminal cannot be interrupted. It holds no lock that the exit needs.
-        threading.Thread(target=self._run, name="terminal", daemon=True).start()
+        NamedThread(target=self._run, name="terminal", daemon=True).start()
 
     def write(self, text: str) -> None:
         """Queue a text for the terminal."""

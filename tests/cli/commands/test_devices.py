@@ -10,7 +10,7 @@ import torch
 
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
-from esper.lanes import devices
+from esper.lanes import device_names, devices
 from esper.lanes.devices import DeviceInfo
 
 GIB = 1 << 30
@@ -25,6 +25,7 @@ MACHINE = [
 def _two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "list_devices", lambda: MACHINE)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(device_names, "max_cuda_devices", lambda: 2)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:

@@ -9,6 +9,8 @@ import msgspec
 
 from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
 from esper.config_files import resolve_config
+from esper.lanes.device_names import early_lanes, lane_for_env
+from esper.process import RankInfo
 from esper.tasks import check_task_name
 from esper.telemetry.sentences import format_lanes
 
@@ -22,7 +24,9 @@ def run(arguments: Sequence[str]) -> int:
     config = resolve_config(options.config, given_options(vars(options)))
     check_task_name(config.task)
 
-    from esper.lanes.devices import lane_for_env, list_devices, resolve_devices
+    early_lanes(config.devices, RankInfo())
+
+    from esper.lanes.devices import list_devices, resolve_devices
 
     lanes = resolve_devices(config.devices)
     lane_by_env = [lane_for_env(env, lanes) for env in range(config.envs)]

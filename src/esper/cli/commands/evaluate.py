@@ -12,6 +12,8 @@ from esper.cli.options import EXIT_FAILED, EXIT_OK, RUN_HELP, Parser, add_teleme
 from esper.config import ConfigError, PolicyName
 from esper.evaluation.comparison import EvaluationReport, IntervalEstimate, PairedDifference, PolicyResult
 from esper.formatting import suggest
+from esper.lanes.device_names import early_lanes
+from esper.process import RankInfo
 from esper.recording.runs import resolve_run
 
 _HEADINGS = ("test accuracy", "parameters", "net return")
@@ -28,6 +30,7 @@ def run(arguments: Sequence[str]) -> int:
         if value < minimum:
             raise ConfigError(f"--{name} {value} is not valid: it must be {minimum} or more")
     checkpoint = find_checkpoint(resolve_run(options.checkpoint, options.telemetry_dir))
+    early_lanes(options.devices, RankInfo())
 
     from esper.evaluation.comparison import build_report, to_json
     from esper.evaluation.episodes import HeldOutEvaluation

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -49,10 +48,11 @@ from esper.config import Config, ConfigError
 from esper.config_files import read_config_file, resolve_config
 from esper.control import RequestKind
 from esper.domain import VERSION
-from esper.process import RankInfo
+from esper.engine.start_checks import check_start
+from esper.process import NamedThread, RankInfo
 from esper.recording.run_lock import LockHolder, read_holder
 from esper.recording.runs import list_runs, resolve_run
-from esper.tasks import check_task_name, with_task_settings
+from esper.tasks import with_task_settings
 
 if TYPE_CHECKING:
     from esper.engine.thread import EngineThread
@@ -79,7 +79,8 @@ def run_training(arguments: Sequence[str]) -> int:
     headless = options.pop("no_tui") or narrate is not None
     on_alert = options.pop("on_alert")
     config, checkpoint = _resolve_config_and_checkpoint(file, resume, given_options(options))
-    check_task_name(config.task)
+    rank_info = RankInfo.from_environment()
+    workers = check_start(config, rank_info, is_new=checkpoint is None)
     alert_words = _split_alert_command(on_alert) if on_alert is not None else None
     if detach:
         telemetry_dir = run_directory_of(checkpoint).parent if checkpoint else Path(config.telemetry_dir)
@@ -90,9 +91,8 @@ def run_training(arguments: Sequence[str]) -> int:
 
     from esper.engine.thread import EngineThread
 
-    rank = RankInfo.from_environment().rank
-    engine = EngineThread(config, checkpoint, interactive=not headless)
-    if rank > 0:  # only rank 0 prints or shows the run
+    engine = EngineThread(config, checkpoint, workers=workers, interactive=not headless)
+    if rank_info.rank > 0:  # only rank 0 prints or shows the run
         with open(os.devnull, "w") as devnull:
             state = _run_headless(engine, devnull, narrate=narrate)
     else:
@@ -105,7 +105,7 @@ def run_training(arguments: Sequence[str]) -> int:
         return EXIT_FAILED
     from esper.cli.console import format_summary
 
-    if rank == 0 and not narrate:
+    if rank_info.rank == 0 and not narrate:
         print(format_summary(state))
     return EXIT_OK
 
@@ -165,7 +165,9 @@ def _run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDet
 
     def stop() -> None:
         engine.control.put(RequestKind.STOP, "signal")
-        threading.Thread(target=_exit_when_terminal_frozen, args=(engine, stream), daemon=True).start()
+        NamedThread(
+            target=_exit_when_terminal_frozen, args=(engine, stream), name="frozen-terminal", daemon=True
+        ).start()
 
     state = RunState()
     with _StopSignals(stop):

@@ -1,0 +1,59 @@
+"""Checks of a configuration before torch is imported, which takes seconds. `Run` checks the rest."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from esper.config import Config, ConfigError
+from esper.lanes.device_names import early_lanes, lanes_with_worker, max_device_counts, resolve_name
+from esper.process import RankInfo
+from esper.tasks import check_task_name
+
+
+def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[str]:
+    """Check devices, ranks, task, slots and, for a new run, the telemetry directory.
+
+    Returns:
+        Those lanes of this rank that are known to need a worker process.
+
+    Raises:
+        ConfigError: This machine cannot satisfy the configuration.
+        TaskError: The task name is unknown.
+    """
+    check_task_name(config.task)
+    lanes = early_lanes(config.devices, rank_info)
+    resolve_name("--policy-device", config.policy_device, max_device_counts())
+    _check_ranks(config, rank_info)
+    for name in config.slots:
+        if config.slots.count(name) > 1:
+            raise ConfigError(f"--slots names {name!r} more than once")
+    if is_new:
+        _check_writable(Path(config.telemetry_dir))
+    return lanes_with_worker((lanes or [])[: len(rank_info.env_range(config.envs))])
+
+
+def _check_ranks(config: Config, rank_info: RankInfo) -> None:
+    """Raise ConfigError if the configuration does not suit the number of ranks."""
+    if config.envs < rank_info.world_size:
+        raise ConfigError(
+            f"--envs {config.envs} is too few for {rank_info.world_size} ranks; each rank needs at least one env"
+        )
+    if rank_info.local_world_size > 1 and config.policy_device.startswith("cuda"):
+        raise ConfigError(
+            f"--policy-device {config.policy_device} cannot serve {rank_info.local_world_size} ranks on one machine; "
+            "use --policy-device cpu, or start torchrun with --nproc-per-node 1"
+        )
+
+
+def _check_writable(directory: Path) -> None:
+    """Raise ConfigError if a directory cannot be created or written."""
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        reason = errno.EEXIST if existing == directory else errno.ENOTDIR
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        reason = errno.EACCES
+    else:
+        return
+    raise ConfigError(f"cannot record to {directory}: {os.strerror(reason)}")
