@@ -39,7 +39,7 @@ def test_gpu_beyond_the_visible_ones_is_refused(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     names = [f"cuda:{index}" for index in range(count)]
-    assert early_lanes(names, ALONE) == names
+    assert early_lanes(["cpu:0", *names], ALONE) == ["cpu:0", *names]
     with pytest.raises(ConfigError, match=f"^--devices cuda:{count} not found; this machine has .*; use"):
         early_lanes([f"cuda:{count}"], ALONE)
 

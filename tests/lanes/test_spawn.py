@@ -22,7 +22,8 @@ from esper.cli.main import main
 
 class Watched(subprocess.Popen):
     def __init__(self, command, *args, **options):
-        print("worker:", "torch" in sys.modules, file=sys.stderr)
+        if "esper.lanes.worker" in " ".join(command):  # torch starts programs too
+            print("worker:", "torch" in sys.modules, file=sys.stderr)
         super().__init__(command, *args, **options)
 
 subprocess.Popen = Watched

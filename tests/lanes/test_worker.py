@@ -40,7 +40,7 @@ def workers() -> list[psutil.Process]:
     while True:
         commands = {child: child.cmdline() for child in psutil.Process().children()}
         if all(commands.values()):  # in the instant of its start, a process has none yet
-            return [child for child, command in commands.items() if "esper.lanes.spawn" in " ".join(command)]
+            return [child for child, command in commands.items() if "esper.lanes.worker" in " ".join(command)]
 
 
 def gone(process: psutil.Process) -> bool:
