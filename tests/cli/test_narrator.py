@@ -144,7 +144,7 @@ def test_summary_narration_has_rounds_anomalies_checkpoints_and_faults() -> None
 
 
 def test_summary_narration_delays_sentences_beyond_two_a_second() -> None:
-    faults = [ev.Logged(severity="error", text=f"fault {number}") for number in range(5)]
+    faults = [ev.Logged(severity="warning", text=f"fault {number}") for number in range(5)]
     times = [100.0, 100.1, 100.2, 100.3, 100.4, 100.5, 101.2, 102.3]
     events = [run_started(), *faults, ev.RoundStarted(round=1), ev.RoundStarted(round=2)]
     run = [structs.replace(event, time=time) for event, time in zip(stamp(events), times, strict=True)]
@@ -163,5 +163,24 @@ def test_summary_narration_delays_sentences_beyond_two_a_second() -> None:
     assert printed == [1, 2, 2, 2, 2, 2, 4, 6]
     assert MAX_SENTENCES_PER_SECOND == 2
     assert [line for line in stream.getvalue().splitlines() if "fault" in line] == [
-        f"error: fault {number}" for number in range(5)
+        f"warning: fault {number}" for number in range(5)
     ]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [ev.Logged(severity="error", text="the disk is full"), ev.Paused(round=1, step=3, origin="keyboard")],
+)
+def test_summary_narration_holds_nothing_back_before_an_error_or_a_pause(last: ev.AnyEvent) -> None:
+    """No record follows while a run is held, so nothing may wait for one."""
+    warnings = [ev.Logged(severity="warning", text=f"warning {number}") for number in range(3)]
+    run = [structs.replace(event, time=100.0) for event in stamp([run_started(), *warnings, last])]
+    stream, printed = io.StringIO(), list[int]()
+
+    def watched() -> Iterator[Record]:
+        yield from run
+        printed.append(len(stream.getvalue().splitlines()))
+
+    Narrator(stream, "summary").run(watched())
+
+    assert printed == [5]

@@ -189,8 +189,11 @@ def format_summary(state: RunState, status: str | None = None) -> str:
     lines.append(_summarise_anomalies(state))
     if state.checkpoints:
         last = state.checkpoints[-1]
-        lines.append(f"last checkpoint at round {last.round} step {last.step}: {last.path}")
-        if status in {"stopped", "failed", "crashed"}:
+        at = f"last checkpoint at round {last.round} step {last.step}"
+        if status not in {"stopped", "failed", "crashed"}:
+            lines.append(f"{at}: {last.path}")
+        else:
+            lines.append(at)
             lines.append(f"resume with: esper-sanctum --resume {shlex.quote(str(Path(last.path).parent.parent))}")
     return "\n".join(lines)
 
@@ -241,7 +244,8 @@ class Narrator(RunPrinter):
     Args:
         stream: Text stream to print to.
         detail: `summary` for a sentence per round, anomalies, checkpoints and faults, at most
-            `MAX_SENTENCES_PER_SECOND` in a second of the run; `all` for a sentence per notable event.
+            `MAX_SENTENCES_PER_SECOND` in a second of the run unless they are errors; `all` for a sentence per notable
+            event.
     """
 
     def __init__(self, stream: TextIO, detail: NarrationDetail) -> None:
@@ -259,7 +263,8 @@ class Narrator(RunPrinter):
         if round_ is not None and step is not None:
             self._last_step = round_, step
         yield from super()._handle(record)
-        self._print_waiting(record.time)
+        no_record_follows = isinstance(record, ev.Paused | ev.RunEnded)
+        self._print_waiting(math.inf if no_record_follows else record.time)
 
     def _line(self, record: ev.AnyEvent) -> tuple[str, str] | None:
         line = describe_event(record)
@@ -283,6 +288,8 @@ class Narrator(RunPrinter):
         def show(_time: float, severity: str, text: str) -> None:
             mark = "" if severity == "info" else f"{severity}: "
             self._waiting.append(to_ascii(mark + text))
+            if severity == "error":
+                self._print_waiting(math.inf)
 
         try:
             yield show, lambda: None

@@ -116,13 +116,14 @@ def _print_outcome(session: AttachedRun, state: RunState, *, brief: bool = False
         brief: Leave out the summary.
     """
     from esper.cli.console import format_summary
+    from esper.history.run_info import display_status
 
     print_warnings(session.notices)
     if session.fatal_error:
         print(f"esper-sanctum: {session.fatal_error}", file=sys.stderr)
         return EXIT_FAILED
     if not brief:
-        print(format_summary(state))
+        print(format_summary(state, display_status(state.status, live=False)))
     if state.status in {"done", "stopped"}:
         return EXIT_OK
     if state.status != "failed":
