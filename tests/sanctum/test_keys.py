@@ -1,5 +1,6 @@
 """Every key, live and in replay."""
 
+import re
 import signal
 from pathlib import Path
 
@@ -239,6 +240,8 @@ async def test_quit_before_first_step_skips_the_dialog() -> None:
         await settle(pilot)
         assert "○ STARTING" in header(app)
         assert "starting: loading torch…" in screen_text(app)
+        await pilot.pause(1.2)
+        assert re.search(r"loading torch… [1-9] s", screen_text(app))
         await pilot.press("q")
         assert kinds(session) == [RequestKind.ABANDON]
 

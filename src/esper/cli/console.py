@@ -134,13 +134,18 @@ class RunPrinter:
     def _bar(self) -> Generator[tuple[ShowLine, Callable[[], None]]]:
         """Print lines above a progress bar."""
         from rich.console import Console as Terminal
-        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
         from rich.text import Text
 
         terminal = Terminal(file=self._stream, highlight=False, markup=False)
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[rest]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[rest]}"),
+            TimeElapsedColumn(),
+        )
         with Progress(*columns, console=terminal, transient=True) as progress:
-            task = progress.add_task("starting", total=None, rest="")
+            task = progress.add_task("starting: loading torch", total=None, rest="")
             styles = {"warning": "yellow", "error": "bold red"}
 
             def show(time: float, severity: str, text: str) -> None:

@@ -100,8 +100,6 @@ def describe_group(event: ev.AnyEvent) -> str:
         case ev.AnomalyFound() | ev.AnomalyJoined() | ev.AnomalyEnded():
             ended = " ended" if isinstance(event, ev.AnomalyEnded) else ""
             return f"{'anomalies' if event.env is None else 'envs'}: {event.rule}{ended}"
-        case ev.AnomalyJoined():
-            return f"more envs: {event.rule}"
         case _:
             return ""
 

@@ -113,7 +113,7 @@ def test_attach_last_follows_the_newest_live_run(option: str, last: str, tmp_pat
         process = subprocess.Popen([sys.executable, "-c", script, option], cwd=tmp_path, stdout=file)
 
     def is_printed() -> bool:
-        recorder.put(ev.Logged(seq=events[-1].seq, time=events[-1].time, severity="info", text="still here"))
+        recorder.put(ev.Logged(seq=events[-1].seq, time=events[-1].time, severity="error", text="still here"))
         return "still here" in printed.read_text()
 
     wait_until(is_printed)

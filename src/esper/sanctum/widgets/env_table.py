@@ -50,11 +50,24 @@ class EnvTable(EnvRowsPanel):
         self._following = False
         self._worst_first = False
         """True if envs with anomalies and the worst ones come first."""
+        self._seconds_starting = 0
+        """Seconds for which the run has been starting."""
+
+    def on_mount(self) -> None:
+        """Count the seconds until the run has started, because no event arrives before."""
+        self._start_timer = self.set_interval(1.0, self._count_start)
+
+    def _count_start(self) -> None:
+        if self.state.started is None:
+            self._seconds_starting += 1
+            self.update()
+        else:
+            self._start_timer.stop()
 
     def cache_key(self) -> Hashable:
-        """Return the event number, the selected env, and the user's choices."""
+        """Return the event number, the selected env, the user's choices, and the seconds of the start."""
         choices = (self._sort_column, self._descending, self.view.env_filter, self._pinned, self._following)
-        return self.state.seq, self.view.selected_env, choices
+        return self.state.seq, self.view.selected_env, choices, self._seconds_starting
 
     def wanted_height(self, limit: int) -> int:
         """Return the height of all envs, the heading, a rule and the summary rows, at most `limit`."""
@@ -142,7 +155,8 @@ class EnvTable(EnvRowsPanel):
 
     def _draw_start(self, width: int, height: int) -> list[Line]:
         at_present = self.view.source.live and self.view.source.playback is None
-        text = "starting: loading torch…" if at_present else "the run has not started yet"
+        seconds = f" {self._seconds_starting} s" if self._seconds_starting else ""
+        text = f"starting: loading torch…{seconds}" if at_present else "the run has not started yet"
         return [self.line()] * ((height - 1) // 2) + [self.line().append(text.center(width), "normal")]
 
     def sort_by(self, column: str) -> None:
