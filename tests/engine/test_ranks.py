@@ -19,11 +19,13 @@ import torch
 
 from esper.checkpoint.catalog import checkpoint_path, list_checkpoints
 from esper.checkpoint.files import read_checkpoint
-from esper.config import ConfigError
+from esper.config import Config, ConfigError
 from esper.control import RequestKind
 from esper.engine import run as run_module
+from esper.engine import start_checks
+from esper.engine.start_checks import check_start
 from esper.history.history import open_history
-from esper.lanes.devices import assign_lanes_to_rank
+from esper.lanes.device_names import assign_lanes_to_rank
 from esper.process import RankInfo
 from esper.ranks import RankLostError
 from esper.telemetry import events as ev
@@ -237,17 +239,16 @@ def test_lanes_are_split_among_the_ranks_of_a_node() -> None:
         assign_lanes_to_rank(["cpu:0"], RankInfo(0, 2, 0, 2))
 
 
-def test_rank_without_an_env_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(RankInfo, "from_environment", lambda: RankInfo(0, 2, 0, 1))
+def test_rank_without_an_env_is_refused() -> None:
     with pytest.raises(ConfigError, match="--envs 1 is too few for 2 ranks"):
-        LiveRun(tmp_path, envs=1)
+        check_start(Config(envs=1, devices=("cpu:0",)), RankInfo(0, 2, 0, 1), is_new=False)
 
 
-def test_ranks_of_a_node_cannot_share_a_policy_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(RankInfo, "from_environment", lambda: RankInfo(0, 2, 0, 2))
-    monkeypatch.setattr(run_module, "resolve_policy_device", lambda _: torch.device("cuda:0"))
+def test_ranks_of_a_node_cannot_share_a_policy_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_checks, "max_device_counts", lambda: {"cuda": 1, "cpu": 2})
+    config = Config(devices=("cpu:0", "cpu:1"), policy_device="cuda:0")
     with pytest.raises(ConfigError, match="--policy-device cuda:0 cannot serve 2 ranks on one machine"):
-        LiveRun(tmp_path, devices=("cpu:0", "cpu:1"), policy_device="cuda:0")
+        check_start(config, RankInfo(0, 2, 0, 2), is_new=False)
 
 
 # Ranks started by torchrun

@@ -117,9 +117,12 @@ def test_divergence_ignores_an_early_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (modified_run(0, seed=3), "a has seed 0, b has 3; they are not comparable"),
-        (modified_run(0, task="digits"), "a has task digits_impaired, b has digits; they are not comparable"),
-        (example_run(envs=2), "a has number of envs 4, b has 2; they are not comparable"),
+        (modified_run(0, seed=3), "a has seed 0, b has 3; only their curves by round can be compared"),
+        (
+            modified_run(0, task="digits"),
+            "a has task digits_impaired, b has digits; only their curves by round can be compared",
+        ),
+        (example_run(envs=2), "a has number of envs 4, b has 2; only their curves by round can be compared"),
     ],
 )
 def test_incomparable_runs_are_not_compared(other: Sequence[ev.AnyEvent], message: str, tmp_path: Path) -> None:

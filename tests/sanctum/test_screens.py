@@ -84,4 +84,4 @@ async def test_command_palette_lists_screens() -> None:
     app, _ = live(RUN)
     async with app.run_test(size=(120, 40)):
         commands = {command.title for command in app.get_system_commands(app.screen)}
-        assert {name.capitalize() for name in SCREEN_INFO} <= commands
+        assert {f"{name.capitalize()} ({info.key})" for name, info in SCREEN_INFO.items()} <= commands

@@ -125,7 +125,7 @@ class DivergenceSearch:
                 both = f"{name} has {setting} {settings[setting]}, {other_name} has {other_settings[setting]}"
                 self.incomparable_setting, self._incomparable_message = (
                     setting,
-                    f"{both}; events are not comparable, curves are",
+                    f"{both}; only their curves by round can be compared",
                 )
                 return
         start, other_start = _common_start(run, other)

@@ -185,7 +185,7 @@ def progress_in_step(view: ViewState) -> str:
         return ""
     elapsed = view.frame_stats.age
     usual = median(state.walls[-_USUAL_STEPS:]) if state.walls else 0.0
-    if max(elapsed, usual) < _MIN_LONG_STEP_S:
+    if (usual or elapsed) < _MIN_LONG_STEP_S:
         return ""
     return f"≈{min(100 * elapsed / usual, 99):.0f} %" if usual else format_duration(elapsed)
 
