@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_torch_without_cuda_rules_out_every_gpu(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("options", [{"hip": "'7.1'", "cuda": "None"}, {"gpus": None}], ids=["ROCm", "no NVML"])
-def test_unknown_number_of_gpus_is_left_to_torch(options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_number_of_gpus_is_left_to_torch(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, **options)
     assert early_lanes(["cuda:5"], ALONE) == ["cuda:5"]
     assert early_lanes(["auto"], ALONE) is None

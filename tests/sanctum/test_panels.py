@@ -400,3 +400,14 @@ async def test_wrapping_keeps_all_wide_characters() -> None:
         await settle(pilot)
         lines = app.screen.query_one(LogPreview).text.splitlines()
     assert text.replace(" ", "") in "".join("".join(lines).split())
+
+
+@pytest.mark.parametrize("size", [(110, 40), (120, 40), (200, 60)])
+async def test_heads_show_the_whole_entropy(size: tuple[int, int]) -> None:
+    app, _ = live(population())
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        head = app.source.state.heads["op"]
+        assert head.entropy[-1] is not None
+        [line] = [line for line in app.screen.query_one(HeadList).text.splitlines() if line.split()[0] == "op"]
+        assert line.split()[-1].lstrip("0") == f"{head.entropy[-1]:.2f}".lstrip("0")

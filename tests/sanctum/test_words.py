@@ -93,9 +93,7 @@ async def test_env_screen_has_phrases_and_names_the_way_back(tmp_path: Path) -> 
 
 
 async def test_footer_names_anomalies_and_their_cause_only_if_there_are_any() -> None:
-    anomaly = ev.AnomalyFound(
-        rule="stalled env", where="env 0", env=0, severity="warning", text="stalled", value=None, threshold=None
-    )
+    anomaly = ev.AnomalyFound(rule="stalled env", where="env 0", env=0, severity="warning", text="stalled", value=0.1)
     app, session = live(stamp([run_started(), ev.RoundStarted(round=1), env_stepped()]))
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)

@@ -34,6 +34,10 @@ from esper.text_plot import (
 
 _LONG_LABEL_MIN_COLS = 50
 """Minimum width of a chart for head names that are spelled out."""
+_HEAD_COLS = 28
+"""Columns of name, gradient norm, entropy and gaps of a head."""
+_BAR_MIN_COLS = 6
+"""Minimum number of columns for a sparkline and a bar beside them; with fewer, only a sparkline."""
 _EIGHTHS = " " + BLOCK_CHARS
 """Characters whose lower part is filled, by the number of filled eighths."""
 
@@ -74,15 +78,17 @@ class HeadList(Panel):
         return [self._draw_head(name, head, size.width) for name, head in self.state.heads.items()]
 
     def _draw_head(self, name: str, head: HeadState, width: int) -> Line:
-        room = max(width - 28, 6)
-        sparkline_width = room * 3 // 5
+        room = width - _HEAD_COLS
+        has_bar = room >= _BAR_MIN_COLS
+        sparkline_width = room * 3 // 5 if has_bar else max(room + 1, 0)
         line = self.line().append(" ").append_fitted(head_label(name), 13, "dim")
         line.append_cell(number_cell(head.grad_norm[-1], 2, 3)).append(" ")
         recent = head.grad_norm[-sparkline_width:]
         limits = finite_range(recent)
         line.append(sparkline(recent, 0.0, limits[1] if limits else 1.0).ljust(sparkline_width), "spark").append(" ")
         entropy = head.entropy[-1]
-        line.append_bar(entropy, room - sparkline_width, "spark").append(" ")
+        if has_bar:
+            line.append_bar(entropy, room - sparkline_width, "spark").append(" ")
         return line.append_cell(number_cell(entropy, 2, 2))
 
     def _draw_compact(self, width: int) -> Line:
