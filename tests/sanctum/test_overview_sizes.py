@@ -186,6 +186,7 @@ async def test_header_of_a_paused_replay_shows_no_time_left(tmp_path: Path) -> N
         assert "left" not in header(app)
         playback.seek_start()
         playback.step(30)
+        playback.speed = 0.01  # so that it does not reach the end on a slow machine
         playback.playing = True
         await settle(pilot)
         assert "▶ REPLAY round" in header(app)
