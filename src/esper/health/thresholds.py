@@ -35,15 +35,14 @@ class Thresholds(NamedTuple):
         """
         if started is None:
             return cls()
-        recorded = _table(started, "anomalies")
-        training = _table(started, "training")
+        recorded, training, defaults = _table(started, "anomalies"), _table(started, "training"), cls()
         known = {key: recorded[key] for key in _KEYS & recorded.keys()}
         try:
             limits = msgspec.convert(known, AnomalyConfig, strict=False)
         except msgspec.ValidationError:  # another version allows other values
-            limits = AnomalyConfig()
-        clips = (float(training.get(key, default)) for key, default in (("host-clip", 1.0), ("seed-clip", 1.0)))
-        return cls(limits, *clips)
+            limits = defaults.limits
+        host_clip = float(training.get("host-clip", defaults.host_clip))
+        return cls(limits, host_clip, float(training.get("seed-clip", defaults.seed_clip)))
 
 
 def _table(started: ev.RunStarted, name: str) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from textual.message import Message
 
 from esper.formatting import format_duration
+from esper.health.thresholds import Thresholds
 from esper.history.timeline import MarkFilter
 from esper.sanctum.bindings import KEYS, KeyBinding
 from esper.sanctum.env_filter import EnvFilter
 from esper.sanctum.source import RunSource
 from esper.sanctum.symbols import compact_cell
 from esper.sanctum.theme import Palette
-from esper.telemetry.events import AnomalyFound
+from esper.telemetry.events import AnomalyFound, RunStarted
 from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import RunState
 
@@ -84,6 +85,16 @@ class ViewState:
     """Event numbers of the anomalies that the user has marked as seen."""
     state_version: int = 0
     """Incremented when a seek or a restore replaces the run state, or a rule is muted: panels then draw all again."""
+    _thresholds: tuple[RunStarted | None, Thresholds] = (None, Thresholds())
+    """Start of the run whose thresholds were read last, and these thresholds."""
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """Thresholds of the anomaly rules, as the run was recorded with them."""
+        started = self.source.state.started
+        if started is not self._thresholds[0]:
+            self._thresholds = started, Thresholds.from_recording(started)
+        return self._thresholds[1]
 
     @property
     def ghost(self) -> RunState | None:

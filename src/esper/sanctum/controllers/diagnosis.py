@@ -13,7 +13,6 @@ from typing import Protocol
 from esper.domain import TERMINAL_STATUSES
 from esper.formatting import strip_control
 from esper.health.rules import check_stale
-from esper.health.thresholds import Thresholds
 from esper.sanctum.controllers import AppServices
 from esper.sanctum.screens.choices import AnomalyList, root_cause_list
 from esper.sanctum.screens.help import MetricHelpScreen
@@ -89,7 +88,7 @@ class DiagnosisActions:
         stats.record_frame(now, state.seq, time.thread_time(), shows_age=at_present and state.status == "running")
         is_running = self._source.live and self._source.alive and state.status == "running"
         cadence = median(state.walls[-50:]) if is_running and state.walls else None
-        stale = check_stale(cadence, stats.age, Thresholds.from_recording(state.started).limits)
+        stale = check_stale(cadence, stats.age, self._view.thresholds.limits)
         self._notify(now, stale if self._view.stale is None else None)
         if (stale is None) != (self._view.stale is None):
             self._view.stale = stale
@@ -126,8 +125,7 @@ class DiagnosisActions:
         panels.sort(key=lambda panel: not panel.has_focus)
         metrics = list(dict.fromkeys(name for panel in panels for name in panel.METRICS))
         if metrics:
-            limits = Thresholds.from_recording(self._source.state.started).limits
-            explanation = MetricHelpScreen(self._view.palette, metrics, limits)
+            explanation = MetricHelpScreen(self._view.palette, metrics, self._view.thresholds.limits)
             self._app.push_screen(explanation, lambda more: self._app.action_help() if more else None)
         else:
             self._app.action_help()

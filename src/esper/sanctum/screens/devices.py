@@ -14,7 +14,6 @@ from textual.geometry import Size
 from esper.domain import Rule
 from esper.formatting import strip_control
 from esper.health.rules import MEMORY_GROWTH_ROUNDS, predict_full_round
-from esper.health.thresholds import Thresholds
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import compact_cell, percent_cell, size_cell
@@ -169,7 +168,7 @@ class MemoryChart(Panel):
         memory = memories[name]
         position = f" ─ {index + 1} of {len(memories)}" if len(memories) > 1 else ""
         self.panel_title = f"memory of {strip_control(name)}, GiB{position}"
-        limits = Thresholds.from_recording(self.state.started).limits
+        limits = self.view.thresholds.limits
         full_round = predict_full_round(memory, limits.memory_growth)
         self.panel_subtitle = _memory_summary(memory, full_round)
         if len(memory.points) < 2:

@@ -14,7 +14,6 @@ from textual.geometry import Size
 
 from esper.formatting import format_time_of_day, strip_control
 from esper.health.rules import is_nearly_full
-from esper.health.thresholds import Thresholds
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import EnvFilter, FilterError, IncompleteFilterError, parse_filter, worst_severity_by_env
 from esper.sanctum.screens.base import RunScreen
@@ -259,7 +258,7 @@ class DeviceList(Panel):
     def _role(self, sample: DeviceSampled) -> str:
         """Return the role of a size in the memory that was sampled."""
         fraction = sample.used / sample.total if sample.used is not None and sample.total else math.nan
-        limits = Thresholds.from_recording(self.state.started).limits
+        limits = self.view.thresholds.limits
         return "warning" if is_nearly_full(fraction, limits) else "normal"
 
     def _compact(self, width: int) -> Line:
