@@ -12,6 +12,9 @@ from esper.cli.streams import discard_broken_output
 from esper.config import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from esper.sanctum.bindings import KeyBinding
     from esper.sanctum.source import RunSource
 
 
@@ -67,8 +70,8 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_terminal(theme: str) -> None:
-    """Check that the dashboard can be opened.
+def check_terminal(theme: str) -> Sequence[KeyBinding]:
+    """Check that the dashboard can be opened, and return the table of its keys, with those of the user.
 
     Raises:
         ConfigError: Standard input is not a terminal, neither standard error nor standard output is one, the theme is
@@ -80,7 +83,7 @@ def check_terminal(theme: str) -> None:
     if not served and not (sys.stdin.isatty() and (sys.stderr.isatty() or sys.stdout.isatty())):
         raise ConfigError("the dashboard needs a terminal; add --no-tui to run without it")
     check_theme(theme)
-    load_keys()
+    return load_keys()
 
 
 def check_theme(theme: str) -> None:
@@ -113,13 +116,10 @@ def show_dashboard(
     Raises:
         ConfigError: As `check_terminal` does.
     """
-    check_terminal(display.theme)
-    from esper.sanctum.keymap import load_keys
+    keys = check_terminal(display.theme)
     from esper.sanctum.launch import run_dashboard
 
     try:
-        return run_dashboard(
-            source, **display._asdict(), env=env, initial_view=initial_view, moment=moment, keys=load_keys()
-        )
+        return run_dashboard(source, **display._asdict(), env=env, initial_view=initial_view, moment=moment, keys=keys)
     finally:
         discard_broken_output()  # if the terminal was closed
