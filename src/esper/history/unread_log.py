@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import msgspec
 
 from esper.history.log_index import LogIndex
 from esper.history.unread import first_seq
+from esper.process import NamedThread
 from esper.recording.segments import ReadError, Segment
 from esper.telemetry import events as ev
 from esper.telemetry.codec import make_decoder
@@ -38,8 +38,7 @@ class UnreadLog:
         self.num_segments = len(segments)
         self._segments = segments
         self._is_stopped = False
-        self._thread = threading.Thread(target=self._read, name="log-search", daemon=True)
-        self._thread.start()
+        NamedThread(target=self._read, name="log-search", daemon=True).start()
 
     def stop(self) -> None:
         """Read no further segment."""
