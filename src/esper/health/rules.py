@@ -1,4 +1,4 @@
-"""Anomaly rules: their thresholds, their checks, and the table of rules by event type."""
+"""Anomaly rules of the policy and the lanes, rollbacks, and the table of all rules by event type."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _check_head_entropies(event: ev.PolicyUpdated, context: RuleContext) -> Iter
 def memory_growth(memory: MemoryHealth, fraction: float) -> float | None:
     """Return the growth of a memory in bytes per round over the last `MEMORY_GROWTH_ROUNDS` rounds.
 
-    None if the memory did not grow in each of them, or by no more than `fraction` of what it was before them.
+    None if the memory did not grow in each of them, or if it grew by at most `fraction` of its earlier size.
     """
     growth = memory.growth_per_round(MEMORY_GROWTH_ROUNDS)
     if growth is None:

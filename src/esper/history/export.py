@@ -21,7 +21,7 @@ Scalar: TypeAlias = str | int | float | bool
 Columns: TypeAlias = dict[str, type[Scalar]]
 """Types of columns, keyed by name."""
 Track: TypeAlias = Callable[[Iterator[ev.AnyEvent], str], Iterable[ev.AnyEvent]]
-"""Passes all events of a recording on, and shows how many were; the text names what is done with them."""
+"""Yields all events of a recording, and shows their number as progress; the text names the operation."""
 
 PARQUET_BATCH_ROWS = 10_000
 """Number of rows of a table that are written at once."""

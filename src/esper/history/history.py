@@ -217,7 +217,7 @@ class History:
         return paths
 
     def unread_segments(self) -> list[Path]:
-        """Return the plain paths of the segments of which nothing was read. Raises ReadError."""
+        """Return the plain paths of the segments that come after the one being read. Raises ReadError."""
         return [path for path in self._paths() if path > self._segment.path]
 
     def _update_fraction_read(self, paths: list[Path]) -> None:

@@ -31,7 +31,7 @@ class LogClass(NamedTuple):
 
 
 class LogIndex:
-    """Log lines in order. The properties by which lines are filtered are kept unpacked, 10 bytes a line."""
+    """Log lines in order. Filters use properties that are kept unpacked, 10 bytes a line."""
 
     def __init__(self) -> None:
         self.classes: list[LogClass] = []

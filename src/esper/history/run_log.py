@@ -1,4 +1,4 @@
-"""The log of a whole run: what a history has read, what it has still to read, and the newest lines of a live run."""
+"""The log of a whole run: lines read by a history, lines of unread segments, and the newest lines of a live run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RunLog:
         self._opened: set[int] = set()
         """Event numbers of the first lines of the groups that are open."""
         self._recorded = self._search(LogIndex())
-        """Rows of what the history has read."""
+        """Rows of the lines that the history has read."""
         self._unread_log: UnreadLog | None = None
         self._unread: dict[Path, LogSearch] = {}
         """Rows of segments that the history has not read completely, keyed by path in order."""
@@ -79,7 +79,7 @@ class RunLog:
 
         Args:
             history: History of the run, as far as it was read; None if none of it was.
-            newest: Newest lines of a live run, some of which the history may contain.
+            newest: Newest lines of a live run; the history may contain some of them.
             within: Seconds after which the search of a part of the run is interrupted.
         """
         if history is not None:
@@ -112,7 +112,7 @@ class RunLog:
             search.advance(within)
 
     def close(self) -> None:
-        """Stop to read the segments that the history has not read."""
+        """Stop reading the segments that the history has not read."""
         if self._unread_log is not None:
             self._unread_log.stop()
             self._unread_log, self._unread = None, {}

@@ -47,7 +47,7 @@ NAVIGABLE_KINDS = frozenset(
         MarkKind.FOSSILIZED,
     }
 )
-"""Kinds of marks at which the keys for the next and the previous mark stop if the marks are not limited to a group."""
+"""Kinds of marks that the keys for the next and the previous mark visit if no group is selected."""
 ANOMALY_KINDS = frozenset({MarkKind.NOT_FINITE, MarkKind.ANOMALY})
 """Kinds of marks that anomalies set."""
 MARK_GROUPS: dict[str, frozenset[MarkKind]] = {
@@ -140,12 +140,12 @@ class Marks:
             del column[kept:]
 
     def next_navigable(self, position: int, mark_filter: MarkFilter) -> Mark | None:
-        """Return the first mark after a position at which the keys stop; None if there is none."""
+        """Return the first mark after a position that the keys visit; None if there is none."""
         marks = map(self._mark_at, range(bisect_right(self._positions, position), len(self)))
         return next(filter(mark_filter.stops_at, marks), None)
 
     def previous_navigable(self, position: int, mark_filter: MarkFilter) -> Mark | None:
-        """Return the last mark before a position at which the keys stop; None if there is none."""
+        """Return the last mark before a position that the keys visit; None if there is none."""
         marks = map(self._mark_at, reversed(range(bisect_left(self._positions, position))))
         return next(filter(mark_filter.stops_at, marks), None)
 

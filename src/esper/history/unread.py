@@ -1,4 +1,4 @@
-"""What can be said about the part of a recording that was not read yet."""
+"""Properties of the unread part of a recording."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_undone(history: History, position: int) -> bool:
 
     Args:
         history: History that is not read completely.
-        position: Position in what was read.
+        position: Position in the part that was read.
 
     Raises:
         ReadError: A file cannot be read.

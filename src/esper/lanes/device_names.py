@@ -169,7 +169,7 @@ def _has_cuda_driver() -> bool:
 
 
 def _count_visible(visible: str, gpus: int) -> int:
-    """Return the number of devices in CUDA_VISIBLE_DEVICES, of which CUDA ignores the first invalid one and the rest.
+    """Return the number of devices in CUDA_VISIBLE_DEVICES. CUDA ignores the first invalid entry and all after it.
 
     Names, which start with `GPU-` or `MIG-`, count as valid.
     """

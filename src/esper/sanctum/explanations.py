@@ -233,7 +233,7 @@ RULE_HELP: dict[Rule, str] = {
     Rule.STALE_TELEMETRY: "the engine has reported nothing for {limits.stale_steps:g} times the duration of a step, "
     f"and for {rules.STALE_MIN_S:g} seconds",
 }
-"""What each anomaly rule finds, in the order of the rules."""
+"""Condition that each anomaly rule finds, keyed by rule."""
 RECOVERY_HELP = (
     "An anomaly ends when its value is below {limits.recovery:.0%} of the threshold (a minimum: above it divided by "
     "{limits.recovery:g}). While one is active in an env, other envs with the same rule join it."

@@ -35,7 +35,7 @@ class TextualApp(App[None]):
             self._driver.write(sequence)  # each frame is one call too, so that the two never mix
 
     def on_notify(self, event: Notify) -> None:
-        """Remove a notification with the same text, in whose place Textual then shows the new one."""
+        """Remove any notification with the same text; Textual then shows the new one."""
         new = event.notification
         for shown in list(self._notifications):
             if (shown.message, shown.title, shown.severity) == (new.message, new.title, new.severity):

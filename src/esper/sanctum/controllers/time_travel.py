@@ -135,7 +135,7 @@ class PlaybackActions:
 
         Args:
             target: Event to go to.
-            waited: True if the user was told that the event must be read first.
+            waited: True if a notification has already said that the event is not read yet.
         """
         entry = partial(self.go_to_event, target) if target.over else None
         if target.seq is None or (playback := self._require_playback(entry)) is None:

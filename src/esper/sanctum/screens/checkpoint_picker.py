@@ -60,7 +60,7 @@ class CheckpointPicker(ModalScreen[str | None]):
             yield Static("Enter restore   Esc cancel", id="hint")
 
     def _loss(self, row: int) -> str:
-        """Return what is discarded if the checkpoint of a row is restored."""
+        """Return a sentence on the steps that restoring the checkpoint of a row discards."""
         saved, state = self._checkpoints[row], self._current()
         rounds = state.round - saved.round
         amount = pluralise(rounds, "round") if rounds > 0 else pluralise(max(state.step - saved.step, 0), "step")

@@ -15,7 +15,7 @@ from esper.history.history import History
 from esper.recording.segments import ReadError
 
 WAIT_INTERVAL_S = 0.1
-"""Seconds between two attempts to find the moment in what was read."""
+"""Seconds between two attempts to find the moment in the part that was read."""
 _BAR_COLS = 30
 
 
@@ -25,7 +25,7 @@ class GoToDialog(ModalScreen[Moment | None]):
     A moment that was not read yet is waited for.
 
     Args:
-        history: History of the recording, which others read on.
+        history: History of the recording; its owner continues to read it.
         moment: Moment to go to at once; empty to let the user type one.
     """
 

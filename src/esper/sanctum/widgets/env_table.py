@@ -249,7 +249,7 @@ class FilterBox(Horizontal):
         return not self.query_one(Input).disabled
 
     def set_message(self, text: str, *, accepted: bool = True, invalid: bool = False) -> None:
-        """Show the result of the filter, or what it lacks.
+        """Show the number of matches, or the error of the filter.
 
         Args:
             text: The message.
