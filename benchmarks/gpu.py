@@ -24,14 +24,15 @@ from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 from esper.config import Config
 from esper.domain import Op, Stage
 from esper.envs.env import Env
-from esper.envs.optimizer import FusedSGD
+from esper.envs.optimizer import FusedOptimizer, FusedSGD
 from esper.lanes.devices import torch_device
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action
-from esper.tasks import get_task
-from esper.tasks.task import Splits, Task
+from esper.tasks import load_task
+from esper.tasks.probe import TaskProfile, probe_task
+from esper.tasks.splits import Splits
+from esper.tasks.task import Task
 
-SLOTS = ("early", "mid", "late")
 TOPOLOGIES = {"bare": None, "3 × conv_light": "conv_light"}
 """Blueprint of the seeds in all slots; None for bare hosts. Keyed by the label in the output."""
 
@@ -41,13 +42,15 @@ Method = Callable[[EnvPool], Epoch]
 """Prepares the envs of a pool, and returns the function that trains them."""
 
 
-def population(task: Task, splits: Splits, device: str, envs: int, blueprint: str | None) -> EnvPool:
+def population(
+    task: Task, profile: TaskProfile, splits: Splits, device: str, envs: int, blueprint: str | None
+) -> EnvPool:
     """Return float32 envs of one topology: bare hosts, or hosts with a fully blended seed in every slot."""
-    pool = EnvPool(task, splits, [device], SLOTS, Config(envs=envs, amp="off"))
+    pool = EnvPool(task, profile, splits, [device], Config(envs=envs, amp="off"))
     pool.reset(0)
     for env in pool.envs if blueprint else []:
         for index, slot in enumerate(env.network.slots):
-            env.apply_action(Action(Op.GERMINATE, index, blueprint=task.blueprints.index(str(blueprint))), 0, 0)
+            env.apply_action(Action(Op.GERMINATE, index, blueprint=profile.blueprints.index(str(blueprint))), 0, 0)
             while slot.stage is not Stage.PROBATIONARY:
                 slot.grad_norm = 1.0
                 if slot.can_advance:
@@ -79,17 +82,17 @@ class GraphedEnv:
         size = env.task.batch_size
         self._x_BCHW, self._y_B = x_NCHW[:size].clone(), y_N[:size].clone()
         owners = env.active_optimizers()
-        momenta = (momentum for owner in owners for momentum in owner.momenta)
+        momenta = (momentum for owner in owners for momentum in owner.state["momentum"])
         trained = [*env.network.parameters(), *env.network.buffers(), *momenta]
         saved = [tensor.detach().clone() for tensor in trained]
         env.network.train()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):  # libraries select algorithms and allocate workspaces, which must not be captured
-                env.train_batch(owners, self._x_BCHW, self._y_B)
+                env.train_batch(owners, (self._x_BCHW, self._y_B))
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=stream):
-            env.train_batch(owners, self._x_BCHW, self._y_B)
+            env.train_batch(owners, (self._x_BCHW, self._y_B))
         torch.cuda.synchronize()
         with torch.no_grad():
             for tensor, value in zip(trained, saved, strict=True):
@@ -173,17 +176,18 @@ class Batched:
         with torch.no_grad():
             return torch.stack([self._optimize(gradients, *owner) for owner in self._owners])
 
-    def _optimize(self, gradients: dict[str, Tensor], names: list[str], owner: FusedSGD) -> Tensor:
+    def _optimize(self, gradients: dict[str, Tensor], names: list[str], owner: FusedOptimizer) -> Tensor:
         """Update the parameters of one owner in every env, and return its gradient norms [E] before clipping."""
+        assert isinstance(owner, FusedSGD)
         norms = [torch.linalg.vector_norm(gradients[name].flatten(1), dim=1) for name in names]
         norm_E = torch.linalg.vector_norm(torch.stack(norms), dim=0)
         divisor_E = (norm_E / owner.clip).clamp(min=1.0).float()
         for name in names:
             parameter, momentum = self.parameters[name], self.momenta[name]
             gradient = gradients[name] / divisor_E.view(-1, *[1] * (parameter.dim() - 1))
-            gradient = gradient.add(parameter, alpha=owner.weight_decay)
-            momentum.mul_(owner.momentum).add_(gradient)
-            parameter.sub_(gradient.add(momentum, alpha=owner.momentum), alpha=owner.learning_rate)
+            gradient = gradient.add(parameter, alpha=owner.spec.weight_decay)
+            momentum.mul_(owner.spec.momentum).add_(gradient)
+            parameter.sub_(gradient.add(momentum, alpha=owner.spec.momentum), alpha=owner.learning_rate)
         return norm_E
 
 
@@ -237,15 +241,16 @@ def main() -> None:
     methods: dict[str, Method] = {"streams": streams, "vmap": batched}
     if on_gpu:
         methods["graphs"] = graphs
-    task = get_task(options.task)
-    splits = task.load(None)
+    task = load_task(options.task)
+    splits = task.data(None)
+    profile = probe_task(task, splits)
     device_name = torch.cuda.get_device_name(options.device) if on_gpu else "this CPU, one core"
     print(f"{options.task} on {device_name}: milliseconds per epoch of one env (speed relative to streams)")
     print(f"{'envs':>5} {'topology':16}" + "".join(f"{method:>22}" for method in methods))
     speedups: dict[str, list[float]] = {method: [] for method in methods}
     for envs in options.envs:
         for topology, blueprint in TOPOLOGIES.items():
-            pools = {method: population(task, splits, options.device, envs, blueprint) for method in methods}
+            pools = {method: population(task, profile, splits, options.device, envs, blueprint) for method in methods}
             times_ms = measure(warm_up(methods, pools), envs, options.repeats)
             for pool in pools.values():
                 pool.close()

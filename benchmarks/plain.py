@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.tasks import get_task
-from esper.tasks.conv_host import ConvBlock
+from esper.tasks import load_task
+from esper.tasks.conv_host import ConvBlock, ConvHost
+from esper.tasks.conv_task import CLASSES
 from esper.tasks.task import Task
 
 WARM_UP_S, MEASURED_S = 2.0, 4.0
@@ -23,7 +24,9 @@ WARM_UP_S, MEASURED_S = 2.0, 4.0
 
 def build_network(task: Task) -> nn.Module:
     """Return a network that computes the same as the task's host, except that its pools follow the convolutions."""
-    blocks = [block for block in task.build_host().segments if isinstance(block, ConvBlock)]
+    host = task.model()
+    assert isinstance(host, ConvHost)
+    blocks = [block for block in host.segments if isinstance(block, ConvBlock)]
     pools = sum(block.pool_before is not None for block in blocks)
     layers: list[nn.Module] = []
     for index, conv in enumerate(block.conv for block in blocks):
@@ -31,7 +34,7 @@ def build_network(task: Task) -> nn.Module:
         layers += [plain_conv, nn.BatchNorm2d(conv.out_channels), nn.ReLU()]
         if index < pools:
             layers.append(nn.MaxPool2d(2))
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LazyLinear(task.classes))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LazyLinear(CLASSES))
 
 
 class Loop:
@@ -39,13 +42,13 @@ class Loop:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        splits = task.load(None)
-        self._train_x, self._train_y = splits.train_x.contiguous(), splits.train_y
-        self._validation_x, self._validation_y = splits.validation_x.contiguous(), splits.validation_y
+        splits = task.data(None)
+        self._train_x, self._train_y = splits.train[0].contiguous(), splits.train[1]
+        self._validation_x, self._validation_y = splits.validation[0].contiguous(), splits.validation[1]
         self._network = build_network(task)
         self._network(self._validation_x[:2])
         self._optimizer = torch.optim.SGD(
-            self._network.parameters(), lr=task.host_learning_rate, momentum=0.9, nesterov=True
+            self._network.parameters(), lr=task.optimizer.learning_rate, momentum=0.9, nesterov=True
         )
 
     def run_epoch(self) -> float:
@@ -80,4 +83,4 @@ def epochs_per_second(task: Task) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", default="digits_impaired")
-    print(f"{epochs_per_second(get_task(parser.parse_args().task)):.2f}")
+    print(f"{epochs_per_second(load_task(parser.parse_args().task)):.2f}")

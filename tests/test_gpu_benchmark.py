@@ -12,7 +12,8 @@ from benchmarks.gpu import Batched, GraphedEnv, population
 from torch import Tensor
 
 from esper.envs.env import Env
-from esper.tasks import get_task
+from esper.tasks import load_task
+from esper.tasks.probe import probe_task
 
 ENVS = 3
 BATCHES = 4
@@ -23,15 +24,16 @@ def envs_of(
     blueprint: str | None, device: str, dtype: torch.dtype, name: str = "digits_impaired"
 ) -> Iterator[list[Env]]:
     """Return envs of one topology that differ in weights, data order and loss scale; some gradients are clipped."""
-    whole = get_task(name)
+    whole = load_task(name)
     task = replace(whole, samples_per_epoch=BATCHES * whole.batch_size)
-    loaded = task.load(None)
-    exact = replace(loaded, train_x=loaded.train_x.to(dtype))
-    pool = population(task, exact, device, ENVS, blueprint)
+    loaded = task.data(None)
+    x, y = loaded.train
+    exact = replace(loaded, train=(x.to(dtype), y))
+    pool = population(task, probe_task(task, loaded), exact, device, ENVS, blueprint)
     for env in pool.envs:
         env.network.to(dtype)
         for optimizer in (env.host_optimizer, *env.slot_optimizers.values()):
-            optimizer.momenta = [momentum.to(dtype) for momentum in optimizer.momenta]
+            optimizer.state["momentum"] = [momentum.to(dtype) for momentum in optimizer.state["momentum"]]
         with torch.no_grad():
             for parameter in env.network.parameters():
                 parameter.mul_(1.0 + env.index)

@@ -27,7 +27,7 @@ from esper.telemetry import events as ev
 OPTIONS = {
     "": "--help --version --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots "
     "--reward --counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config "
-    "--resume --theme --symbols --bell --notify --no-tui --narrate --on-alert --detach",
+    "--resume --accept-changed-task --theme --symbols --bell --notify --no-tui --narrate --on-alert --detach",
     "replay": "--help --telemetry-dir --follow --against --at --speed --theme --symbols --bell --notify --no-tui "
     "--narrate",
     "attach": "--help --telemetry-dir --read-only --theme --symbols --bell --notify --no-tui --narrate",
@@ -37,7 +37,8 @@ OPTIONS = {
     "show": "--help --telemetry-dir --json",
     "compare": "--help --telemetry-dir --json",
     "export": "--help --telemetry-dir --to --out",
-    "evaluate": "--help --checkpoint --telemetry-dir --policies --episodes --seed --devices --json",
+    "evaluate": "--help --checkpoint --telemetry-dir --task --accept-changed-task --policies --episodes --seed "
+    "--devices --json",
     "checkpoints": "--help --telemetry-dir --json",
     "devices": "--help --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
     "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config --json",
@@ -67,12 +68,12 @@ CHOICES = {
 }
 
 EVENTS = {
-    "RunStarted": "run task policy rounds steps slots lanes seed host_parameters classes batches growth_interval "
-    "versions config",
+    "RunStarted": "run task policy rounds steps slots lanes seed host_parameters classes score chance_loss "
+    "chance_score batches growth_interval versions config",
     "RoundStarted": "round",
     "EnvStepped": "round step env op target train_loss train_accuracy loss accuracy reward reward_parts value "
     "op_probability op_probabilities decision grad_norm parameter_ratio loss_scale growth_tracker "
-    "skipped lost slots",
+    "skipped lost metrics slots",
     "SeedMoved": "round step env slot before after blueprint reason",
     "GateRefused": "round step env slot gate checks",
     "GateOpened": "round step env slot gate checks",

@@ -23,7 +23,7 @@ def read_config_file(file: Path | None) -> dict[str, Any]:
         ConfigError: The file cannot be read, is not TOML, or has an unknown key.
     """
     table = _read(file) if file else {}
-    _check_keys(table, Config, f"{file}")
+    check_keys(table, Config, f"{file}")
     return table
 
 
@@ -79,7 +79,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"--config {file} is not TOML: {error}") from None
 
 
-def _check_keys(table: Mapping[str, Any], section: type[msgspec.Struct], where: str) -> None:
+def check_keys(table: Mapping[str, Any], section: type[msgspec.Struct], where: str) -> None:
     """Refuse unknown keys. Unlike msgspec, suggest the nearest valid one."""
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(section)}
     for key, value in table.items():
@@ -89,7 +89,7 @@ def _check_keys(table: Mapping[str, Any], section: type[msgspec.Struct], where: 
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
             if not isinstance(value, dict):
                 raise ConfigError(f"{key!r} in {where} must be a table, [{key}]")
-            _check_keys(cast("dict[str, Any]", value), kind, f"[{key}] of {where}")
+            check_keys(cast("dict[str, Any]", value), kind, f"[{key}] of {where}")
         elif isinstance(value, dict):
             tables = [name for name, kind in fields.items() if isinstance(kind, type)]
             raise ConfigError(f"unknown table {key!r} in {where}: {suggest(key, tables)}")

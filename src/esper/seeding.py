@@ -4,11 +4,18 @@ No random stream continues from one step to the next, so no generator state has 
 other lanes and a run with other neighbours draw the same numbers for the same env, round and step.
 """
 
+# PyTorch does not declare the types of `fork_rng`.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import random
+import threading
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,6 +32,41 @@ def make_generator(seed: int, purpose: str, *key: int) -> torch.Generator:
     """
     digest = hashlib.blake2b(":".join([str(seed), purpose, *map(str, key)]).encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
+
+
+def seed_global_generators(number: int, device: torch.device) -> None:
+    """Seed the global generators that models and data augmentation may use: of torch, numpy and random.
+
+    Args:
+        number: Random seed, 0 to 2^63 − 1.
+        device: Device of the env. If it is a GPU, the generator of the current GPU is seeded too, and no other: other
+            threads may use theirs.
+    """
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(number)
+    np.random.seed(number % 2**32)
+    random.seed(number)
+
+
+_generators_lock = threading.RLock()
+"""Held while the global generators are seeded, because the lanes of a process reset their envs at the same time."""
+
+
+@contextmanager
+def forked_generators(number: int) -> Generator[None]:
+    """Seed the global generators with a number; restore those of the CPU when the context ends.
+
+    Only one thread at a time can be in this context.
+    """
+    with _generators_lock, torch.random.fork_rng(devices=[]):
+        of_python, of_numpy = random.getstate(), np.random.get_state()
+        seed_global_generators(number, torch.device("cpu"))
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
 
 
 def evaluation_seed(seed: int) -> int:

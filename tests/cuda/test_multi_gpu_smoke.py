@@ -34,7 +34,7 @@ def tensors(env: Env) -> Iterator[tuple[str, Tensor]]:
     yield from env.network.named_parameters()
     yield from env.network.named_buffers()
     for owner, optimizer in {"host": env.host_optimizer, **env.slot_optimizers}.items():
-        for index, momentum in enumerate(optimizer.momenta):
+        for index, momentum in enumerate(optimizer.state["momentum"]):
             yield f"momentum {index} of {owner}", momentum
     yield from vars(env.splits).items()
     if env.scaler:
@@ -48,7 +48,9 @@ def assert_at_home(live: LiveRun, devices: tuple[str, str], amp: str) -> None:
         found = dict(tensors(env))
         assert {name: tensor.device for name, tensor in found.items() if tensor.device != home} == {}
         assert len(env.slot_optimizers) == 3  # a seed in every slot, so that seeds are covered
-        assert any(momentum.any() for optimizer in env.slot_optimizers.values() for momentum in optimizer.momenta)
+        assert any(
+            momentum.any() for optimizer in env.slot_optimizers.values() for momentum in optimizer.state["momentum"]
+        )
         assert ("loss scale" in found) == (amp == "fp16")
 
 
@@ -65,7 +67,7 @@ def assert_worked(live: LiveRun, devices: tuple[str, str], steps: int) -> None:
         assert sample.allocated
     stepped = [event for event in live.events if isinstance(event, ev.EnvStepped)]
     assert [event.env for event in stepped] == [*range(ENVS)] * steps
-    assert all(0 < event.grad_norm < float("inf") for event in stepped)
+    assert all(event.grad_norm is not None and 0 < event.grad_norm < float("inf") for event in stepped)
     for env in live.run.pool.envs:
         momentum = dict(tensors(env))["momentum 0 of host"]
         assert momentum.abs().sum() > 0

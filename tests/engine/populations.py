@@ -11,24 +11,32 @@ import msgspec
 
 from esper.config import Config
 from esper.domain import Op, Stage
-from esper.envs.env import EpochResult
+from esper.envs.epoch_result import EpochResult
 from esper.growth.blend import INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.slot import Slot
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action
-from esper.tasks import get_task
-from esper.tasks.task import Splits, Task
+from esper.tasks import load_task
+from esper.tasks.probe import TaskProfile, probe_task
+from esper.tasks.splits import Splits
+from esper.tasks.task import Task
 
 SLOTS = ("early", "mid", "late")
 
 
-DIGITS = get_task("digits_impaired")
+DIGITS = load_task("digits_impaired")
 
 
 @cache
 def digits() -> Splits:
     """Return the data of the impaired digits, cached."""
-    return DIGITS.load(None)
+    return DIGITS.data(None)
+
+
+@cache
+def digits_profile() -> TaskProfile:
+    """Return the properties of the impaired digits, cached."""
+    return probe_task(DIGITS, digits())
 
 
 @contextmanager
@@ -41,7 +49,7 @@ def population(
 ) -> Iterator[EnvPool]:
     """A pool of envs on the impaired digits; `task` and `splits` may modify the task and its data."""
     config = msgspec.structs.replace(Config(envs=envs), **options)
-    pool = EnvPool(task(DIGITS), splits(digits()), lanes, SLOTS, config)
+    pool = EnvPool(task(DIGITS), digits_profile(), splits(digits()), lanes, config)
     try:
         yield pool
     finally:

@@ -10,17 +10,18 @@ import pytest
 from esper.config import Config, PolicyName
 from esper.engine.agent_factory import build_agent
 from esper.ppo.agent import PPOAgent
+from tests.engine.populations import digits_profile
 
 BLUEPRINTS = ("conv_light", "conv_heavy")
 
 
 @pytest.mark.parametrize("policy", get_args(PolicyName))
 def test_build_agent_returns_ppo_for_ppo_only(policy: PolicyName) -> None:
-    agent = build_agent(Config(policy=policy, envs=2), 3, BLUEPRINTS)
+    agent = build_agent(Config(policy=policy, envs=2), digits_profile().sites, BLUEPRINTS)
     assert isinstance(agent, PPOAgent) == (policy == "ppo")
 
 
 def test_build_agent_refuses_an_unlisted_policy() -> None:
     config = msgspec.structs.replace(Config(), policy="unlisted")
     with pytest.raises(AssertionError, match="unlisted"):
-        build_agent(config, 3, BLUEPRINTS)
+        build_agent(config, digits_profile().sites, BLUEPRINTS)

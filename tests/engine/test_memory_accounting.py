@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from esper.growth.outputs import list_tensors
 from esper.telemetry import events as ev
 from tests.engine.populations import population
 from tests.runs import LiveRun
@@ -23,7 +24,7 @@ def test_memory_owners_are_reported_on_their_lane(tmp_path: Path) -> None:
     assert set(second) == {"hosts", "seeds", "optimizers"}
     assert first["hosts"] == 2 * second["hosts"]
     pool, agent = live.run.pool, live.run.trainer.state.agent
-    assert first["data"] == sum(tensor.nbytes for tensor in vars(pool.lanes[0].splits).values())
+    assert first["data"] == sum(tensor.nbytes for tensor in list_tensors(vars(pool.lanes[0].splits)))
     assert first["policy"] == sum(tensor.nbytes for tensor in agent.state_tensors().values())
     untrained = dict(owners(live)[:2])["cpu:0"]["policy"]
     moments = sum(tensor.nbytes for name, tensor in agent.state_tensors().items() if name.startswith("adam."))

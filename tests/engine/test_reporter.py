@@ -14,7 +14,8 @@ from torch import Tensor
 
 from esper.control import RequestKind
 from esper.domain import Stage
-from esper.envs.env import Env, EpochResult
+from esper.envs.env import Env
+from esper.envs.epoch_result import EpochResult
 from esper.growth.network import GrowingNetwork
 from esper.telemetry import events as ev
 from tests.runs import LiveRun
@@ -194,7 +195,7 @@ def test_loss_and_accuracy_are_of_the_validation_split(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, policy="static", rounds=1, steps=3, envs=1)
     live.start().finish()
     (env,) = live.run.pool.envs
-    hits, loss = evaluate(env.network, env.splits.validation_x, env.splits.validation_y, env.network.alphas())
+    hits, loss = evaluate(env.network, env.splits.validation[0], env.splits.validation[1], env.network.alphas())
     stepped = live.state.envs[0].stepped
     assert stepped is not None
     assert stepped.accuracy == pytest.approx(hits.mean().item(), rel=1e-4)
@@ -204,7 +205,7 @@ def test_loss_and_accuracy_are_of_the_validation_split(tmp_path: Path) -> None:
 def test_contribution_is_the_loss_without_the_seed(watched: Watched) -> None:
     checked = 0
     for env in watched.live.run.pool.envs:
-        x, y = env.splits.validation_x, env.splits.validation_y
+        x, y = env.splits.validation[0], env.splits.validation[1]
         before, last = watched.stepped(env.index)[-2:]
         alphas = env.network.alphas()
         for index, (slot, past) in enumerate(zip(last.slots, before.slots, strict=True)):

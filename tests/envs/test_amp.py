@@ -28,14 +28,16 @@ def overflowing(env: Env) -> Iterator[None]:
     def blow_up(_: nn.Module, __: tuple[Tensor, ...], logits: Tensor) -> Tensor:
         return logits.float() * 1e30
 
-    hook = env.network.host.head.register_forward_hook(blow_up)
+    head = env.network.host.head
+    assert isinstance(head, nn.Module)
+    hook = head.register_forward_hook(blow_up)
     yield
     hook.remove()
 
 
 def batches(env: Env) -> int:
     """Return the number of batches of an epoch."""
-    return math.ceil(env.task.samples_per_epoch / env.task.batch_size)
+    return env.batches_per_epoch
 
 
 def weights(env: Env) -> Tensor:
@@ -84,7 +86,7 @@ def test_seed_overflow_also_skips_its_host() -> None:
     with population(amp="fp16") as pool:
         pool.reset(0)
         env = pool.envs[0]
-        env.apply_action(Action(Op.GERMINATE, 0, blueprint=env.task.blueprints.index("conv_light")), 0, 0)
+        env.apply_action(Action(Op.GERMINATE, 0, blueprint=env.profile.blueprints.index("conv_light")), 0, 0)
         env.tick()
         seed = env.network.slots[0].seed
         assert seed is not None

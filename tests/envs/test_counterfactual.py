@@ -11,8 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.envs.counterfactual import ablation_contributions, shapley_values
-from esper.envs.env import EpochResult
+from esper.envs.counterfactual import ablation_contributions
+from esper.envs.epoch_result import EpochResult
+from esper.envs.shapley import shapley_values
 from tests.engine.populations import play, population
 
 STEPS = 8
@@ -92,8 +93,8 @@ def test_shapley_values_of_an_env_sum_to_its_gain() -> None:
         assert count >= 2
         network = env.network.eval()
         with torch.no_grad():
-            logits = network(env.splits.validation_x, [0.0] * len(network.slots))
-        bare = (logits.argmax(dim=-1) == env.splits.validation_y).float().mean().item()
+            logits = network(env.splits.validation[0], [0.0] * len(network.slots))
+        bare = (logits.argmax(dim=-1) == env.splits.validation[1]).float().mean().item()
         assert sum(values[2 + 2 * count :]) == pytest.approx(values[1] - bare, abs=1e-6)
 
 

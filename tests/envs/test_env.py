@@ -13,11 +13,14 @@ from torch import Tensor, nn
 
 from esper.config import TrainingConfig
 from esper.domain import Op, Stage
-from esper.envs.env import Env, EpochResult
+from esper.envs.env import Env
+from esper.envs.epoch_result import EpochResult
 from esper.envs.optimizer import FINAL_LR_FRACTION, lr_scale
 from esper.growth.blend import BLEND_STYLES, Blend
 from esper.policy.actions import Action
-from esper.tasks.task import Splits, Task
+from esper.tasks.optimizers import SGD, AdamW
+from esper.tasks.splits import Splits
+from esper.tasks.task import Task
 from tests.engine.populations import population
 
 GERMINATE = Action(Op.GERMINATE, slot=1, blueprint=4)
@@ -71,9 +74,10 @@ def equal(left: list[Tensor], right: list[Tensor]) -> bool:
 
 def numbered(splits: Splits) -> Splits:
     """Set the first pixel of every training picture to its index."""
-    train_x = splits.train_x.clone()
-    train_x[:, 0, 0, 0] = torch.arange(len(train_x), dtype=torch.float32)
-    return replace(splits, train_x=train_x)
+    x, y = splits.train
+    x = x.clone()
+    x[:, 0, 0, 0] = torch.arange(len(x), dtype=torch.float32)
+    return replace(splits, train=(x, y))
 
 
 def batches(env: Env, round_index: int, step: int) -> list[Tensor]:
@@ -94,16 +98,16 @@ def test_epoch_uses_its_fraction_of_the_split_once() -> None:
     with population(splits=numbered) as pool:
         (env,) = pool.envs
         seen = seen_in(env, 0, 0)
-        assert len(seen) == len(set(seen)) == env.task.samples_per_epoch < len(env.splits.train_y)
+        assert len(seen) == len(set(seen)) == env.samples_per_epoch < len(env.splits.train[1])
 
 
 def test_images_are_stored_in_the_training_dtype() -> None:
     with population(amp="bf16") as pool, population(amp="bf16") as other:
         (env,), (casting,) = pool.envs, other.envs
-        assert env.splits.train_x.dtype is torch.bfloat16
-        assert env.splits.validation_x.dtype is torch.float32
-        casting.splits = casting.task.load(None)
-        assert casting.splits.train_x.dtype is torch.float32
+        assert env.splits.train[0].dtype is torch.bfloat16
+        assert env.splits.validation[0].dtype is torch.float32
+        casting.splits = casting.task.data(None)
+        assert casting.splits.train[0].dtype is torch.float32
         for one in (env, casting):
             one.reset(0)
         assert measure(env, 0) == measure(casting, 0)
@@ -112,7 +116,7 @@ def test_images_are_stored_in_the_training_dtype() -> None:
 def test_epoch_is_at_most_the_training_split() -> None:
     with population(splits=numbered, task=lambda task: replace(task, samples_per_epoch=10**6)) as pool:
         seen = seen_in(pool.envs[0], 0, 0)
-        assert sorted(seen) == list(range(len(pool.envs[0].splits.train_y)))
+        assert sorted(seen) == list(range(len(pool.envs[0].splits.train[1])))
 
 
 def test_data_order_depends_on_seed_env_round_and_step() -> None:
@@ -128,13 +132,13 @@ def test_data_order_depends_on_seed_env_round_and_step() -> None:
 
 def test_epoch_weighs_samples_equally() -> None:
     """The last batch is smaller than the others, and its samples must not weigh more."""
-    still = {"host_learning_rate": 0.0, "batch_size": 100, "samples_per_epoch": 250}
+    still = {"optimizer": SGD(1e-30), "batch_size": 100, "samples_per_epoch": 250}
     with population(task=lambda task: replace(task, **still), splits=numbered) as pool:
         (env,) = pool.envs
         pictures = batches(env, 0, 0)
         assert [len(batch) for batch in pictures] == [100, 100, 50]
         logits = torch.cat([env.network(batch, env.network.alphas()) for batch in pictures])
-        labels = env.splits.train_y[torch.cat(pictures)[:, 0, 0, 0].int()]
+        labels = env.splits.train[1][torch.cat(pictures)[:, 0, 0, 0].int()]
         measured = measure(env, 0)
         assert measured.train_loss == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
         hits = (logits.argmax(dim=1) == labels).float()
@@ -214,11 +218,11 @@ def test_new_blend_gate_is_trained_and_momenta_are_kept() -> None:
         env.reset(0)
         step = until(env, Stage.PROBATIONARY)
         slot, seed = env.network.slots[1], env.network.slot_parameters(1)
-        momenta = values(env.slot_optimizers[1].momenta)
+        momenta = values(env.slot_optimizers[1].state["momentum"])
         env.apply_action(Action(Op.SET_ALPHA, slot=1, style=gated, alpha_target=2), 0, step)
         assert slot.gate is not None
         assert env.slot_optimizers[1].has_same_parameters([*seed, *slot.gate.parameters()])
-        assert equal(values(env.slot_optimizers[1].momenta[: len(seed)]), momenta)
+        assert equal(values(env.slot_optimizers[1].state["momentum"][: len(seed)]), momenta)
         before = values(slot.gate.parameters())
         measure(env, step)
         assert not equal(values(slot.gate.parameters()), before)
@@ -233,7 +237,7 @@ def test_new_blend_gate_is_trained_and_momenta_are_kept() -> None:
 def reference_gradients(env: Env, step: int) -> tuple[list[Tensor], list[Tensor]]:
     """Return the gradients of the host and the middle slot's seed for the first batch of an epoch, by autograd."""
     batch_x = batches(copy.deepcopy(env), 0, step)[0]
-    labels = env.splits.train_y[batch_x[:, 0, 0, 0].int()]
+    labels = env.splits.train[1][batch_x[:, 0, 0, 0].int()]
     network = copy.deepcopy(env.network).train()
     F.cross_entropy(network(batch_x, network.alphas()), labels).backward()
     host, seed = (
@@ -257,19 +261,19 @@ def test_host_and_seed_are_clipped_by_their_own_norms(host_clip: float, seed_cli
         step = until(env, Stage.TRAINING)
         scramble(env)
         for optimizer in (env.host_optimizer, *env.slot_optimizers.values()):
-            for momentum in optimizer.momenta:
-                momentum.zero_()
+            optimizer.reset_state()
         host, seed = reference_gradients(env, step)
-        owners: list[tuple[Callable[[], list[nn.Parameter]], list[Tensor], float, float]] = [
-            (env.network.host_parameters, host, host_clip, env.task.host_learning_rate),
-            (lambda: env.network.slot_parameters(1), seed, seed_clip, env.task.seed_learning_rate),
+        owners: list[tuple[Callable[[], list[nn.Parameter]], list[Tensor], float, SGD | AdamW]] = [
+            (env.network.host_parameters, host, host_clip, env.task.optimizer),
+            (lambda: env.network.slot_parameters(1), seed, seed_clip, env.task.seed_optimizer),
         ]
         expected: list[Tensor] = []
-        for parameters, gradients, clip, rate in owners:
+        for parameters, gradients, clip, spec in owners:
+            assert isinstance(spec, SGD)
             scale = min(1.0, clip / (norm(gradients) + 1e-6))
             for parameter, gradient in zip(parameters(), gradients, strict=True):
-                step_of = scale * gradient + env.task.weight_decay * parameter.detach()
-                expected.append(parameter.detach() - rate * (1 + env.task.momentum) * step_of)
+                step_of = scale * gradient + spec.weight_decay * parameter.detach()
+                expected.append(parameter.detach() - spec.learning_rate * (1 + spec.momentum) * step_of)
         measured = measure(env, step)
         found = [*values(env.network.host_parameters()), *values(env.network.slot_parameters(1))]
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

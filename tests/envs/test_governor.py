@@ -12,8 +12,9 @@ import torch
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.control import RequestKind
-from esper.envs.env import Env, EpochResult
+from esper.envs.env import Env
 from esper.envs.env_state import env_state_tensors
+from esper.envs.epoch_result import EpochResult
 from esper.envs.governor import COLLAPSE_STEPS, Breakdown, LastGoodState, find_collapse, find_non_finite
 from esper.growth.lifecycle import StageTransition
 from esper.policy.actions import Action
@@ -28,11 +29,20 @@ ILL, AT = 1, 2
 
 
 def view(losses: list[float], accuracies: list[float]) -> EnvStatus:
-    return EnvStatus(env=0, slots=[], steps=25, chance_loss=CHANCE, losses=losses, accuracies=accuracies)
+    return EnvStatus(
+        env=0,
+        slots=[],
+        steps=25,
+        chance_loss=CHANCE,
+        chance_score=math.exp(-CHANCE),
+        losses=losses,
+        accuracies=accuracies,
+    )
 
 
 def measurement(*, train_loss: float = 1.0, loss: float = 1.0, accuracy: float = 0.7, finite: bool = True) -> Any:
     return EpochResult(
+        metrics={},
         train_loss=train_loss,
         train_accuracy=0.7,
         weights_finite=finite,

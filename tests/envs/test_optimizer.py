@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.envs.optimizer import FusedSGD
+from esper.tasks.optimizers import SGD
 
 MOMENTUM, DECAY = 0.9, 0.01
 
@@ -24,7 +25,7 @@ def backward(trained: list[nn.Parameter], batch: int) -> Tensor:
 
 
 def sgd(trained: list[nn.Parameter], clip: float) -> FusedSGD:
-    return FusedSGD(trained, learning_rate=0.1, momentum=MOMENTUM, weight_decay=DECAY, clip=clip)
+    return FusedSGD(trained, SGD(0.1, MOMENTUM, DECAY), clip)
 
 
 @pytest.mark.parametrize("lr_scale", [1.0, 0.25])

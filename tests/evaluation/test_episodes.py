@@ -18,10 +18,11 @@ from esper.evaluation.episodes import EpisodeResult, HeldOutEvaluation, run_epis
 from esper.lanes.pool import EnvPool
 from esper.ppo.rewards import rent_cost
 from esper.seeding import decision_uniforms, evaluation_seed, make_generator
-from esper.tasks import get_task
+from esper.tasks import load_task
+from tests.engine.populations import digits, digits_profile
 from tests.runs import LiveRun
 
-TASK = get_task("digits_impaired")
+TASK = load_task("digits_impaired")
 SLOTS = ("early", "mid", "late")
 
 
@@ -31,9 +32,11 @@ def nothing(*_: object) -> None:
 
 def played(policy: PolicyName, envs: int, steps: int, seed: int = 5) -> tuple[list[EpisodeResult], EnvPool]:
     config = Config(envs=envs, steps=steps, seed=seed, policy=policy, reward="simplified")
-    pool = EnvPool(TASK, TASK.load(None), ["cpu:0"], SLOTS, config)
+    pool = EnvPool(TASK, digits_profile(), digits(), ["cpu:0"], config)
     try:
-        return run_episodes(pool, build_agent(config, len(SLOTS), TASK.blueprints), config, nothing), pool
+        return run_episodes(
+            pool, build_agent(config, digits_profile().sites, digits_profile().blueprints), config, nothing
+        ), pool
     finally:
         pool.close()
 
@@ -86,8 +89,8 @@ def test_evaluation_tests_on_the_test_split() -> None:
     (result,), pool = played("static", envs=1, steps=2)
     (env,) = pool.envs
     with torch.no_grad():
-        logits = env.network.eval()(env.splits.test_x, env.network.alphas())
-    assert result.test_accuracy == pytest.approx((logits.argmax(1) == env.splits.test_y).float().mean().item())
+        logits = env.network.eval()(env.splits.test[0], env.network.alphas())
+    assert result.test_accuracy == pytest.approx((logits.argmax(1) == env.splits.test[1]).float().mean().item())
     assert result.test_accuracy != result.validation_accuracy
 
 
@@ -100,9 +103,10 @@ def test_final_test_uses_the_alphas_of_the_last_validation() -> None:
 def test_training_never_uses_the_test_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = EnvPool.__init__
 
-    def without_test(self: EnvPool, task, splits, *rest) -> None:
-        broken = {"test_x": torch.full_like(splits.test_x, torch.nan), "test_y": splits.test_y - 1000}
-        loads(self, task, type(splits)(**{**vars(splits), **broken}), *rest)
+    def without_test(self: EnvPool, task, profile, splits, *rest) -> None:
+        x, y = splits.test
+        broken = {"test": (torch.full_like(x, torch.nan), y - 1000)}
+        loads(self, task, profile, type(splits)(**{**vars(splits), **broken}), *rest)
 
     def finals(name: str) -> list[float]:
         live = LiveRun(tmp_path / name, policy="periodic", rounds=1)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from esper.domain import Stage
 from esper.growth.blend import Blend, Curve
+from esper.growth.blueprints import offered_blueprints
+from esper.growth.layers import initialise_
+from esper.growth.layouts import Layout
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
+from esper.growth.site import SlotSite
 from esper.growth.slot import Slot
 from esper.tasks.conv_host import ConvHost
 
@@ -21,10 +27,23 @@ def network(
 ) -> GrowingNetwork:
     """Return a network for 1×8×8 pictures and 10 classes, with one block for each slot."""
     widths = widths or tuple(4 * 2**i for i in range(len(slots)))
-    host = ConvHost(in_channels=1, widths=widths, kernel_size=1, pools=2, pool_before="conv", classes=10, slots=slots)
-    net = GrowingNetwork(host, slots, GateConfig())
-    net.reset(generator(seed))
-    return net
+    host = ConvHost(in_channels=1, widths=widths, kernel_size=1, pools=2, pool_before="conv", classes=10)
+    initialise_(host, generator(seed))
+    return GrowingNetwork(host, sites(slots, widths), GateConfig())
+
+
+def sites(slots: Sequence[str], widths: Sequence[int]) -> list[SlotSite]:
+    """Return a site after each block of a `ConvHost`."""
+    return [
+        site(name, width, module=f"segments.{index}")
+        for index, (name, width) in enumerate(zip(slots, widths, strict=True))
+    ]
+
+
+def site(name: str, channels: int, module: str = "", layout: Layout = Layout.BCHW, is_causal: bool = False) -> SlotSite:
+    """Return a site that offers every blueprint of its layout."""
+    offered = offered_blueprints(layout, is_causal)
+    return SlotSite(name=name, module=module, layout=layout, channels=channels, blueprints=offered, is_causal=is_causal)
 
 
 def pictures(count: int = 6, seed: int = 1) -> torch.Tensor:

@@ -3,9 +3,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from esper.growth.blueprints import BLUEPRINTS, blueprint, build_seed
+from esper.growth.blueprints import blueprint, build_seed, offered_blueprints
 from esper.growth.blueprints.cnn import BottleneckSeed
-from esper.growth.layers import initialise_
+from esper.growth.layouts import Layout
 from tests.growth.hosts import generator
 
 WIDTHS = [1, 2, 4, 16, 48, 64]
@@ -22,13 +22,11 @@ PARAMETERS = {
 
 
 def seed_of(name: str, channels: int) -> nn.Module:
-    module = build_seed(name, channels)
-    initialise_(module, generator(channels))
-    return module
+    return build_seed(name, Layout.BCHW, channels, False, generator(channels))
 
 
-def test_registry_holds_all_seven_blueprints() -> None:
-    assert set(BLUEPRINTS) == set(PARAMETERS)
+def test_registry_holds_all_seven_picture_blueprints() -> None:
+    assert offered_blueprints(Layout.BCHW, is_causal=False) == tuple(PARAMETERS)
 
 
 @pytest.mark.parametrize("channels", WIDTHS)
@@ -41,7 +39,7 @@ def test_new_seed_is_exactly_the_identity(name: str, channels: int) -> None:
 @pytest.mark.parametrize("channels", WIDTHS)
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_seed_parameter_count_equals_closed_form(name: str, channels: int) -> None:
-    count = sum(parameter.numel() for parameter in build_seed(name, channels).parameters())
+    count = sum(parameter.numel() for parameter in seed_of(name, channels).parameters())
     assert count == PARAMETERS[name](channels)
 
 
@@ -79,6 +77,6 @@ def test_bottleneck_with_negative_weights_keeps_gradient() -> None:
 
 def test_registry_rejects_unknown_and_duplicate_names() -> None:
     with pytest.raises(ValueError, match="did you mean conv_light"):
-        build_seed("conv_lite", 4)
+        build_seed("conv_lite", Layout.BCHW, 4, False, generator())
     with pytest.raises(ValueError, match="already"):
-        blueprint("norm")(lambda channels: nn.Identity())
+        blueprint("norm", "BCHW")(lambda channels: nn.Identity())

@@ -101,7 +101,7 @@ def test_initialise_depends_on_the_generator_only() -> None:
         for parameter in second.parameters():
             parameter.fill_(9.0)
     second.host.segments[0].norm.running_mean.fill_(5.0)
-    second.reset(generator(7))
+    initialise_(second.host, generator(7))
     for key, value in second.state_dict().items():
         assert torch.equal(value, first[key]), key
 

@@ -8,7 +8,7 @@ from esper.growth.blend import Blend
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.tasks.conv_host import ConvHost
-from tests.growth.hosts import generator, grow, network, pictures
+from tests.growth.hosts import generator, grow, network, pictures, site, sites
 
 
 def warmed(net: GrowingNetwork) -> GrowingNetwork:
@@ -21,7 +21,7 @@ def warmed(net: GrowingNetwork) -> GrowingNetwork:
 
 def test_bare_host_has_documented_parameter_count() -> None:
     host = ConvHost(in_channels=3, widths=(8, 16, 32), kernel_size=3, pools=2, pool_before="conv", classes=10)
-    net = GrowingNetwork(host, ("early", "mid", "late"), GateConfig())
+    net = GrowingNetwork(host, sites(("early", "mid", "late"), (8, 16, 32)), GateConfig())
     assert net.host_parameter_count == 6418
     assert net.parameter_ratio == 1.0
 
@@ -38,15 +38,12 @@ def test_network_supports_any_number_of_slots(slots: tuple[str, ...]) -> None:
     assert not torch.equal(logits, net(pictures(), [0.0] * len(slots)))
 
 
-def test_network_orders_slots_and_rejects_bad_names() -> None:
-    host = ConvHost(in_channels=1, widths=(4, 8, 16), kernel_size=1, pools=2, pool_before="conv", classes=10)
-    net = GrowingNetwork(host, ("late", "early"), GateConfig())
-    assert [slot.name for slot in net.slots] == ["early", "late"]
-    assert [slot.channels for slot in net.slots] == [4, 16]
-    with pytest.raises(ValueError, match="did you mean early"):
-        GrowingNetwork(host, ("earley",), GateConfig())
+def test_network_rejects_equal_names_and_unknown_modules() -> None:
+    host = ConvHost(in_channels=1, widths=(4, 8), kernel_size=1, pools=2, pool_before="conv", classes=10)
     with pytest.raises(ValueError, match="unique"):
-        GrowingNetwork(host, ("mid", "mid"), GateConfig())
+        GrowingNetwork(host, sites(("mid", "mid"), (4, 8)), GateConfig())
+    with pytest.raises(AttributeError, match="7"):
+        GrowingNetwork(host, [site("late", 16, module="segments.7")], GateConfig())
 
 
 @pytest.mark.parametrize("slots", [("early", "mid", "late"), ("a", "b", "c", "d", "e")])
@@ -63,7 +60,7 @@ def test_forward_ablations_equals_separate_forwards(slots: tuple[str, ...]) -> N
         for size in range(len(slots) + 1):
             for ablate in itertools.combinations(indices, size):
                 shared = net.forward_ablations(x, alphas, ablate)
-                assert shared.shape == (1 + size, 6, 10)
+                assert [output.shape for output in shared] == [(6, 10)] * (1 + size)
                 torch.testing.assert_close(shared[0], net(x, alphas))
                 for v, i in enumerate(ablate, start=1):
                     without = [0.0 if j == i else alpha for j, alpha in enumerate(alphas)]
@@ -83,7 +80,7 @@ def test_forward_subsets_equals_separate_forwards(slots: tuple[str, ...]) -> Non
     with torch.no_grad():
         for chosen in ((), (1,), (0, len(slots) - 1), tuple(range(len(slots)))):
             shared = net.forward_subsets(x, alphas, chosen)
-            assert shared.shape == (2 ** len(chosen), 6, 10)
+            assert [output.shape for output in shared] == [(6, 10)] * 2 ** len(chosen)
             for index, logits in enumerate(shared):
                 off = {slot for bit, slot in enumerate(chosen) if index >> bit & 1}
                 naive = net(x, [0.0 if i in off else alpha for i, alpha in enumerate(alphas)])
@@ -97,8 +94,9 @@ def test_counterfactual_forwards_compute_prefix_once() -> None:
         grow(slot, Stage.PROBATIONARY)
     net = warmed(net)
     rows: list[int] = []
+    assert isinstance(net.host, ConvHost)
     for segment in net.host.segments:
-        segment.register_forward_hook(lambda module, args, output: rows.append(len(output)))
+        segment.register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
     net.forward_ablations(pictures(), net.alphas(), [1, 2])
     assert rows == [6, 6, 12]
     rows.clear()
@@ -193,6 +191,6 @@ def test_parameters_belong_to_host_or_exactly_one_slot() -> None:
     assert len(identities) == len(set(identities)) == len(list(net.parameters()))
     seeds = (9 * 4 * 4 + 2 * 4) + (16 * 16 + 2 * 16) + (16 * 8 + 8 + 8 + 1)
     assert net.parameter_ratio == (net.host_parameter_count + seeds) / net.host_parameter_count
-    net.reset(generator())
+    net.clear_slots()
     assert net.parameter_ratio == 1.0
     assert len(list(net.parameters())) == len(net.host_parameters())

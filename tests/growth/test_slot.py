@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 from esper.domain import Stage
 from esper.growth.blend import ALPHA_TARGETS, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS, Blend, Curve
-from esper.growth.blueprints import BLUEPRINTS
+from esper.growth.blueprints import offered_blueprints
+from esper.growth.layouts import Layout
 from esper.growth.lifecycle import LEGAL_TRANSITIONS, GateConfig, IllegalTransitionError, StageTransition
 from esper.growth.slot import Slot
-from tests.growth.hosts import generator, grow, network, pictures
+from tests.growth.hosts import generator, grow, network, pictures, site
 
 
 def empty(config: GateConfig | None = None) -> Slot:
-    return Slot("mid", 8, config or GateConfig())
+    return Slot(site("mid", 8), config or GateConfig())
 
 
 OPS = ("germinate", "advance", "set_alpha", "cull", "fossilize", "measure", "gradient", *4 * ("tick",))
@@ -28,7 +29,7 @@ def operations(draw: st.DrawFn) -> tuple:
     if op == "germinate":
         return (
             op,
-            draw(st.sampled_from(sorted(BLUEPRINTS))),
+            draw(st.sampled_from(offered_blueprints(Layout.BCHW, is_causal=False))),
             draw(st.sampled_from(Blend)),
             draw(st.sampled_from(Curve)),
             draw(st.sampled_from(INITIAL_RAMP_EPOCHS)),

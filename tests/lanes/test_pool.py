@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from esper.config import PPOConfig
 from esper.domain import Op, Stage
-from esper.envs.env import Env, max_result_width
+from esper.envs.env import Env
+from esper.envs.epoch_result import max_result_width
 from esper.lanes.lane import Lane, PendingResults, ResultBuffer
 from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.policy.actions import Action
@@ -190,4 +191,4 @@ def test_outbox_size_is_the_maximum_of_an_env() -> None:
                     env.apply_action(Action(Op.ADVANCE, index), 0, step)
             env.tick()
         assert len(env.measured_slots()) == 3
-        assert len(env.train_epoch(0, 12)) + len(env.validate(last=True)) == max_result_width(3)
+        assert len(env.train_epoch(0, 12)) + len(env.validate(last=True)) == max_result_width(3, 0)

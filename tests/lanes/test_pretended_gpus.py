@@ -13,7 +13,7 @@ from esper.domain import Stage
 from esper.envs.env import Env
 from esper.envs.governor import LastGoodState
 from esper.lanes.errors import FaultError
-from tests.engine.populations import digits, population, script
+from tests.engine.populations import digits_profile, population, script
 from tests.lanes.pretended_gpus import pretended_gpus
 
 GPUS = ("cuda:0", "cuda:1")
@@ -32,7 +32,7 @@ STEPS = 12
 def test_episode_stays_on_device_with_one_wait_per_step(
     amp: str, scaler: str, counterfactual: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digits()  # read before there are tensors without numbers
+    digits_profile()  # before there are tensors without numbers
     options = {"amp": amp, "scaler": scaler, "counterfactual": counterfactual, "steps": STEPS}
     with (
         pretended_gpus(monkeypatch) as waits,
@@ -53,14 +53,14 @@ def test_episode_stays_on_device_with_one_wait_per_step(
         assert stages >= {Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.FOSSILIZED}
         for good in kept:
             good.rollback()
-        pool.test_accuracies()
+        pool.test_scores()
         assert waits == Counter(event=2 * len(GPUS))
         for env in pool.envs:
             assert {parameter.device.index for parameter in env.network.parameters()} == {env.index % 2}
 
 
 def test_restore_after_fault_waits_for_pending_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    digits()
+    digits_profile()
     train = Env.train_epoch
 
     def fails_in_the_last(env: Env, round_index: int, step: int) -> Tensor:

@@ -29,7 +29,7 @@ from esper.lanes.pool import EnvPool
 from esper.lanes.worker import EpochRequest, WorkerInit, write_shared_splits
 from esper.policy.actions import Action
 from esper.telemetry import events as ev
-from tests.engine.populations import SLOTS, measurements, play, population
+from tests.engine.populations import digits_profile, measurements, play, population
 from tests.runs import LiveRun, computed, recorded
 
 TWO_LANES = ("cpu:0", "cpu:1")
@@ -171,7 +171,7 @@ def test_worker_stops_before_next_env_if_run_is_gone(monkeypatch: pytest.MonkeyP
             return []
 
         monkeypatch.setattr(Env, "run_epoch", epoch)
-        run.send_bytes(pickle.dumps(WorkerInit(pool.envs[0].task, SLOTS, Config(envs=3), data.fileno())))
+        run.send_bytes(pickle.dumps(WorkerInit(pool.envs[0].task, digits_profile(), Config(envs=3), data.fileno())))
         run.send_bytes(
             pickle.dumps(EpochRequest([0, 1, 2], [WorkerEnvState.of(env) for env in pool.envs], 0, 0, last=False))
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
@@ -10,13 +9,17 @@ import torch
 from esper.config import Config, CounterfactualName
 from esper.domain import HEADS, Stage
 from esper.envs.env import Env
+from esper.envs.hosts import HostFactory
 from esper.growth.lifecycle import StageTransition
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus
-from esper.tasks import get_task
+from esper.tasks import load_task
+from esper.tasks.probe import probe_task
 
-TASK = get_task("digits_impaired")
-SPLITS = TASK.load(None)
+TASK = load_task("digits_impaired")
+SPLITS = TASK.data(None)
+PROFILE = probe_task(TASK, SPLITS)
+BLUEPRINTS = PROFILE.blueprints
 SLOTS = ("early", "mid", "late")
 NOISE = torch.zeros(1, 25, len(HEADS))
 """Random numbers for agents that do not use them."""
@@ -26,13 +29,15 @@ class ScriptedEnv:
     """Real slots with an `EnvStatus`, and epochs without training."""
 
     def __init__(self, steps: int = 25, counterfactual: CounterfactualName = "ablation") -> None:
-        self.env = Env(0, TASK, SPLITS, SLOTS, Config(counterfactual=counterfactual), None)
+        hosts = HostFactory(TASK, PROFILE, torch.device("cpu"), 0)
+        self.env = Env(0, hosts, SPLITS, Config(counterfactual=counterfactual), None)
         self.slots = self.env.network.slots
         self.view = EnvStatus(
             env=0,
             slots=self.slots,
             steps=steps,
-            chance_loss=math.log(TASK.classes),
+            chance_loss=PROFILE.chance.loss,
+            chance_score=PROFILE.chance.score,
             losses=[2.5],
             accuracies=[0.1],
         )

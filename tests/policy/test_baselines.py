@@ -7,7 +7,7 @@ from esper.policy.actions import Action
 from esper.policy.agent import Agent
 from esper.policy.baselines import DEFAULT_BLUEPRINT, PLANT_INTERVAL_STEPS, PeriodicAgent, StaticAgent
 from esper.policy.heuristic import BLUEPRINT_ROTATION, MIN_REMAINING_STEPS, TRIAL_STEPS, HeuristicAgent
-from tests.policy.scripted import NOISE, TASK, ScriptedEnv
+from tests.policy.scripted import BLUEPRINTS, NOISE, ScriptedEnv
 
 
 def run(agent: Agent, env: ScriptedEnv, steps: int = 25, **epoch: object) -> list[Action]:
@@ -27,7 +27,7 @@ def steps_of(actions: list[Action], op: Op) -> list[tuple[int, int]]:
 
 
 def heuristic() -> HeuristicAgent:
-    agent = HeuristicAgent(TASK.blueprints)
+    agent = HeuristicAgent(BLUEPRINTS)
     agent.begin_round(NOISE)
     return agent
 
@@ -42,7 +42,7 @@ def test_static_never_grows() -> None:
 
 def test_full_plants_every_slot_and_finishes_all() -> None:
     env = ScriptedEnv()
-    actions = run(PeriodicAgent(TASK.blueprints, period=1), env)
+    actions = run(PeriodicAgent(BLUEPRINTS, period=1), env)
     assert steps_of(actions, Op.GERMINATE) == [(0, 0), (1, 1), (2, 2)]
     assert steps_of(actions, Op.ADVANCE) == [(3, 0), (4, 1), (5, 2)]
     assert steps_of(actions, Op.FOSSILIZE) == [(6, 0), (7, 1), (8, 2)]
@@ -51,13 +51,13 @@ def test_full_plants_every_slot_and_finishes_all() -> None:
 
 def test_periodic_plants_only_at_its_interval() -> None:
     env = ScriptedEnv()
-    actions = run(PeriodicAgent(TASK.blueprints, PLANT_INTERVAL_STEPS), env)
+    actions = run(PeriodicAgent(BLUEPRINTS, PLANT_INTERVAL_STEPS), env)
     assert steps_of(actions, Op.GERMINATE) == [(0, 0), (PLANT_INTERVAL_STEPS, 1), (2 * PLANT_INTERVAL_STEPS, 2)]
     assert env.stages() == [Stage.FOSSILIZED] * 3
 
 
 def test_baselines_prefer_the_strong_blueprint() -> None:
-    for on_offer, planted in ((TASK.blueprints, DEFAULT_BLUEPRINT), (("norm", "conv_small"), "norm")):
+    for on_offer, planted in ((BLUEPRINTS, DEFAULT_BLUEPRINT), (("norm", "conv_small"), "norm")):
         (choice,) = PeriodicAgent(on_offer, period=1).act(0, [ScriptedEnv().view])
         assert on_offer[choice.action.blueprint] == planted
 
@@ -77,7 +77,7 @@ def test_heuristic_fills_slots_and_keeps_contributing_seeds() -> None:
     assert [slot for _, slot in planted] == [0, 1, 2]
     assert planted[0][0] == 2  # the first step with enough losses for a plateau
     assert env.stages() == [Stage.FOSSILIZED] * 3
-    blueprints = [TASK.blueprints[action.blueprint] for action in actions if action.op == Op.GERMINATE]
+    blueprints = [BLUEPRINTS[action.blueprint] for action in actions if action.op == Op.GERMINATE]
     assert blueprints == [BLUEPRINT_ROTATION[turn % len(BLUEPRINT_ROTATION)] for turn in range(3)]
 
 
@@ -111,9 +111,9 @@ def test_heuristic_culls_tried_seeds_without_contribution() -> None:
 
 
 def test_heuristic_avoids_a_culled_blueprint_for_a_while() -> None:
-    agent = HeuristicAgent(TASK.blueprints, rotation=("conv_light",))
+    agent = HeuristicAgent(BLUEPRINTS, rotation=("conv_light",))
     assert agent_plants(agent, after_removal_of=None) == "conv_light"
-    two = HeuristicAgent(TASK.blueprints, rotation=("conv_light", "conv_heavy"))
+    two = HeuristicAgent(BLUEPRINTS, rotation=("conv_light", "conv_heavy"))
     assert agent_plants(two, after_removal_of="conv_light") == "conv_heavy"
     assert agent_plants(two, after_removal_of="conv_light", steps=10) == "conv_light"
 
@@ -127,7 +127,7 @@ def agent_plants(agent: HeuristicAgent, after_removal_of: str | None, steps: int
     while True:
         (action,) = run(agent, env, steps=1)
         if action.op == Op.GERMINATE:
-            return TASK.blueprints[action.blueprint]
+            return BLUEPRINTS[action.blueprint]
 
 
 def test_heuristic_continues_from_a_snapshot() -> None:
@@ -149,7 +149,7 @@ def test_heuristic_forgets_the_previous_episode() -> None:
     assert run(agent, ScriptedEnv(), contributions={0: -0.1}) == expected
 
 
-@pytest.mark.parametrize("agent", [heuristic(), PeriodicAgent(TASK.blueprints, PLANT_INTERVAL_STEPS)])
+@pytest.mark.parametrize("agent", [heuristic(), PeriodicAgent(BLUEPRINTS, PLANT_INTERVAL_STEPS)])
 def test_heuristic_fossilizes_unmeasured_seeds(agent: Agent) -> None:
     env = ScriptedEnv(counterfactual="off")
     run(agent, env)

@@ -10,9 +10,9 @@ from esper.growth.lifecycle import IllegalTransitionError
 from esper.policy.actions import Action, head_sizes
 from esper.policy.baselines import RandomAgent
 from esper.policy.masks import ActionMasks, write_masks
-from tests.policy.scripted import SLOTS, TASK, ScriptedEnv
+from tests.policy.scripted import BLUEPRINTS, SLOTS, ScriptedEnv
 
-SIZES = head_sizes(len(SLOTS), len(TASK.blueprints))
+SIZES = head_sizes(len(SLOTS), len(BLUEPRINTS))
 numbers = st.floats(0, 1, exclude_max=True)
 decisions = st.tuples(*[numbers] * len(SIZES))
 norms = st.sampled_from([1.0, 1.0, 1.0, 1e6, float("nan")])
@@ -61,7 +61,7 @@ def test_masks_match_the_actions_that_raise(steps: list[tuple[tuple[float, ...],
 @settings(max_examples=40)
 @given(st.lists(decisions, min_size=25, max_size=25))
 def test_random_baseline_takes_only_legal_actions(numbers: list[tuple[float, ...]]) -> None:
-    env, agent = ScriptedEnv(), RandomAgent(len(TASK.blueprints))
+    env, agent = ScriptedEnv(), RandomAgent(BLUEPRINTS)
     agent.begin_round(torch.tensor([numbers], dtype=torch.float64))
     for _ in numbers:
         masks = masks_of(env)

@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 
 from esper.domain import HEADS, Op
+from esper.growth.blend import BLEND_STYLES
 from esper.policy.actions import head_sizes
-from esper.policy.masks import MIN_P, ActionMasks
+from esper.policy.masks import MIN_P, ActionMasks, SlotChoices
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size
 
@@ -139,3 +140,24 @@ def test_slot_head_is_conditioned_on_the_op() -> None:
 def test_empty_slot_has_no_embedding() -> None:
     network = built()
     assert not network.embedding(torch.zeros(1, dtype=torch.int64)).any()
+
+
+def test_blueprint_and_style_heads_choose_what_the_slot_offers() -> None:
+    """Slot 0 offers the blueprints 0 and 1, slot 1 only blueprint 6, and slot 2 no GATE style."""
+    offered = torch.zeros(SLOTS, BLUEPRINTS, dtype=torch.bool)
+    offered[0, :2] = offered[1, 6] = offered[2, 3:5] = True
+    styles = torch.ones(SLOTS, len(BLEND_STYLES), dtype=torch.bool)
+    styles[2, 3] = False
+    network = PolicyNetwork(SLOTS, BLUEPRINTS, hidden=16, choices=SlotChoices(offered, styles))
+    network.initialise(torch.Generator().manual_seed(0))
+    masks = ActionMasks.empty(200, slots=SLOTS)
+    masks.op_EO[:, Op.GERMINATE] = True
+    masks.slot_EOS[:, Op.GERMINATE] = True
+    uniform = torch.rand(200, len(HEADS), generator=torch.Generator().manual_seed(1))
+    actions, _, evaluation = network.act(torch.randn(200, 16), masks, uniform)
+    slot, blueprint, style = actions[:, 1], actions[:, 2], actions[:, 3]
+    assert set(slot.tolist()) == {0, 1, 2}
+    assert bool(offered[slot, blueprint].all())
+    assert bool(styles[slot, style].all())
+    assert not evaluation.has_choice_H[slot == 1, 2].any()
+    assert evaluation.log_prob_H[slot == 1, 2].abs().max() == 0.0

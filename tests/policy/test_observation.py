@@ -9,12 +9,12 @@ from esper.domain import Op
 from esper.growth.blend import Curve
 from esper.policy.actions import Action
 from esper.policy.observation import BASE_FEATURES, SLOT_FEATURES, observation_size, write_observation
-from tests.policy.scripted import SLOTS, TASK, ScriptedEnv
+from tests.policy.scripted import BLUEPRINTS, SLOTS, ScriptedEnv
 
 
 def observe(env: ScriptedEnv) -> tuple[torch.Tensor, torch.Tensor]:
     obs, blueprints = torch.full((1, observation_size(len(SLOTS))), math.nan), torch.full((1, len(SLOTS)), -1)
-    write_observation([env.view], obs, blueprints, TASK.blueprints)
+    write_observation([env.view], obs, blueprints, BLUEPRINTS)
     return obs[0], blueprints[0]
 
 
@@ -104,7 +104,7 @@ def test_observation_distinguishes_missing_from_zero() -> None:
 def test_envs_fill_their_own_rows() -> None:
     envs = [grown(0), ScriptedEnv(), grown(2)]
     obs, codes = torch.zeros(3, observation_size(len(SLOTS))), torch.zeros(3, len(SLOTS), dtype=torch.int64)
-    write_observation([env.view for env in envs], obs, codes, TASK.blueprints)
+    write_observation([env.view for env in envs], obs, codes, BLUEPRINTS)
     for row, code, env in zip(obs, codes, envs, strict=True):
         alone, code_alone = observe(env)
         assert torch.equal(row, alone)

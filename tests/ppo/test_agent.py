@@ -7,14 +7,14 @@ from esper.domain import HEADS
 from esper.growth.network import GrowingNetwork
 from esper.policy.agent import EnvStatus
 from esper.ppo.agent import PPOAgent
-from tests.growth.hosts import network
+from tests.growth.hosts import network, site
 
 
 def agent_with(horizon: HorizonName) -> PPOAgent:
     return PPOAgent(
         envs=2,
         steps=3,
-        slots=3,
+        sites=[site(name, 4) for name in "abc"],
         blueprints=("norm", "conv_light"),
         config=PPOConfig(hidden=16, horizon=horizon),
         rounds=1,
@@ -23,7 +23,9 @@ def agent_with(horizon: HorizonName) -> PPOAgent:
 
 
 def view(env: int, net: GrowingNetwork, step: int) -> EnvStatus:
-    return EnvStatus(env=env, slots=net.slots, steps=3, chance_loss=2.3, step=step, losses=[2.0], accuracies=[0.3])
+    return EnvStatus(
+        env=env, slots=net.slots, steps=3, chance_loss=2.3, chance_score=0.1, step=step, losses=[2.0], accuracies=[0.3]
+    )
 
 
 def play(agent: PPOAgent) -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,7 +18,7 @@ from esper.policy import masks
 from esper.policy.agent import EnvStatus
 from esper.ppo.agent import CPU, PPOAgent
 from esper.ppo.rollout import InputStaging, PolicyInputs
-from tests.growth.hosts import network
+from tests.growth.hosts import network, site
 
 META = torch.device("meta")
 ENVS, STEPS, SLOTS = 3, 2, 3
@@ -29,7 +29,7 @@ def agent_on(device: torch.device) -> PPOAgent:
     return PPOAgent(
         envs=ENVS,
         steps=STEPS,
-        slots=SLOTS,
+        sites=[site(f"slot{index}", 4) for index in range(SLOTS)],
         blueprints=("norm", "conv_light"),
         config=PPOConfig(hidden=16, horizon="continuing"),
         rounds=1,
@@ -41,7 +41,16 @@ def agent_on(device: torch.device) -> PPOAgent:
 def views(step: int) -> list[EnvStatus]:
     hosts: list[GrowingNetwork] = [network() for _ in range(ENVS)]
     return [
-        EnvStatus(env=env, slots=host.slots, steps=STEPS, chance_loss=2.3, step=step, losses=[2.0], accuracies=[0.3])
+        EnvStatus(
+            env=env,
+            slots=host.slots,
+            steps=STEPS,
+            chance_loss=2.3,
+            chance_score=0.1,
+            step=step,
+            losses=[2.0],
+            accuracies=[0.3],
+        )
         for env, host in enumerate(hosts)
     ]
 

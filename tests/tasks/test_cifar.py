@@ -9,7 +9,7 @@ import pytest
 import torch
 from torchvision.datasets import CIFAR10
 
-from esper.tasks import TaskError, cifar, get_task
+from esper.tasks import TaskError, cifar, load_task
 
 ROWS = 20
 """Pictures in each of the six batch files; the real ones hold 10,000."""
@@ -40,22 +40,22 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_load_reads_and_splits_the_archive(archive: Path) -> None:
-    splits = get_task("cifar10").load(archive)
-    assert splits.train_x.shape == (90, 3, 32, 32)
-    assert splits.validation_x.shape == (10, 3, 32, 32)
-    assert splits.test_x.shape == (20, 3, 32, 32)
+    splits = load_task("cifar10").data(archive)
+    assert splits.train[0].shape == (90, 3, 32, 32)
+    assert splits.validation[0].shape == (10, 3, 32, 32)
+    assert splits.test[0].shape == (20, 3, 32, 32)
     last = pickle.loads((archive / "cifar-10-batches-py" / "data_batch_5").read_bytes())
-    assert splits.validation_y.tolist() == last["labels"][10:]
-    assert splits.train_x.mean((0, 2, 3)).abs().max() < 1e-4
+    assert splits.validation[1].tolist() == last["labels"][10:]
+    assert splits.train[0].mean((0, 2, 3)).abs().max() < 1e-4
     # The same picture: the standardised pixels are an affine map of the file's, channel by channel.
     red = torch.from_numpy(last["data"][10]).view(3, 32, 32)[0].float()
-    correlation = torch.corrcoef(torch.stack((red.flatten(), splits.validation_x[0, 0].flatten())))[0, 1]
+    correlation = torch.corrcoef(torch.stack((red.flatten(), splits.validation[0][0, 0].flatten())))[0, 1]
     assert correlation == pytest.approx(1.0)
 
 
 def test_load_missing_data_error_names_download_command(tmp_path: Path) -> None:
     with pytest.raises(TaskError, match=f'missing or damaged; run .* -m esper.tasks.cifar "{tmp_path}"'):
-        get_task("cifar_impaired").load(tmp_path)
+        load_task("cifar_impaired").data(tmp_path)
 
 
 def test_load_damaged_data_raises(archive: Path) -> None:

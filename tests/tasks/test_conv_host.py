@@ -11,9 +11,7 @@ from tests.growth.hosts import pictures
 @pytest.mark.parametrize(("pool_before", "sizes"), [("conv", [8, 4, 2, 2]), ("norm", [4, 2, 2, 2])])
 def test_conv_host_pools_the_given_number_of_times(pool_before: PoolBefore, sizes: list[int]) -> None:
     widths = (4, 4, 4, 4)
-    host = ConvHost(
-        in_channels=1, widths=widths, kernel_size=3, pools=2, pool_before=pool_before, classes=10, slots="abcd"
-    )
+    host = ConvHost(in_channels=1, widths=widths, kernel_size=3, pools=2, pool_before=pool_before, classes=10)
     h = pictures()
     for segment, size in zip(host.segments, sizes, strict=True):
         h = segment(h)

@@ -30,6 +30,7 @@ from esper.checkpoint.manifest import (
     CheckpointError,
     FileEntry,
     Manifest,
+    TaskOrigin,
     config_from_manifest,
     digest,
     read_manifest,
@@ -56,6 +57,8 @@ class Checkpoint:
     tensors: Mapping[str, Tensor]
     telemetry: bytes
     """Keyframe of the telemetry state at this step, one line of JSON."""
+    origin: TaskOrigin | None = None
+    """Source of the task; None for a built-in one."""
 
     @property
     def step_number(self) -> StepNumber:
@@ -111,6 +114,7 @@ def _write_all(partial: Path, checkpoint: Checkpoint) -> int:
         step=checkpoint.step,
         config=msgspec.to_builtins(checkpoint.config),
         files={name: FileEntry(len(content), digest(content)) for name, content in contents.items()},
+        task=checkpoint.origin or msgspec.UNSET,
     )
     encoded = msgspec.json.format(encode_json(manifest.with_digest()), indent=1)
     _write_synced(partial / MANIFEST_FILE, encoded)
@@ -132,7 +136,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         state = json.loads(contents[STATE_FILE])
     except (safetensors.SafetensorError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{directory} is damaged: {error}") from None
-    return Checkpoint(config, manifest.round, manifest.step, state, tensors, contents[TELEMETRY_FILE])
+    return Checkpoint(config, manifest.round, manifest.step, state, tensors, contents[TELEMETRY_FILE], manifest.origin)
 
 
 def _write_synced(path: Path, content: bytes) -> None:

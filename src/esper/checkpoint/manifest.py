@@ -40,6 +40,17 @@ class FileEntry(msgspec.Struct, frozen=True):
     blake2b: str
 
 
+class TaskOrigin(msgspec.Struct, frozen=True):
+    """Source of a task that is the user's own code."""
+
+    reference: str
+    """The task as the user named it on the command line."""
+    digests: dict[str, str]
+    """BLAKE2b digests of its file and of the modules beside it, keyed by relative path."""
+    shares_prefix: bool
+    """True if counterfactuals share the part of the forward pass before a slot."""
+
+
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -53,8 +64,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Number of completed steps of the round in progress."""
     config: dict[str, Any]
     files: dict[str, FileEntry]
+    task: TaskOrigin | msgspec.UnsetType = msgspec.UNSET
+    """Source of the task; absent for a built-in one."""
     blake2b: str = ""
     """Digest of all other fields."""
+
+    @property
+    def origin(self) -> TaskOrigin | None:
+        """Source of the task; None for a built-in one."""
+        return None if isinstance(self.task, msgspec.UnsetType) else self.task
 
     def with_digest(self) -> Manifest:
         """Return a copy that has its own digest, so that damage to the manifest itself is detected."""

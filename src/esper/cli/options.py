@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
 
-from esper.config import Config
+from esper.checkpoint.manifest import TaskOrigin
+from esper.config import Config, ConfigError
 from esper.config_fields import ConfigField, list_fields, table_description
 from esper.formatting import suggest
 from esper.tasks import TASK_NAMES, own_values
@@ -134,7 +135,7 @@ def _summary_of(field: ConfigField) -> str:
 
 def _tasks_of(field: ConfigField) -> str:
     """Return the task names for `--task`, because the configuration field does not list them."""
-    return f": {', '.join(TASK_NAMES)}" if field.key == "task" else ""
+    return f": {', '.join(TASK_NAMES)}; FILE.py or MODULE:NAME for one of your own" if field.key == "task" else ""
 
 
 def _default_of(field: ConfigField) -> str:
@@ -163,6 +164,33 @@ def _values_by_task(name: str) -> str:
 def _escaped(text: str) -> str:
     """Escape the format characters of argparse in a help text."""
     return text.replace("%", "%%")
+
+
+def add_accept_changed_task_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--accept-changed-task`, for commands that read a checkpoint."""
+    parser.add_argument(
+        "--accept-changed-task",
+        action="store_true",
+        help="use your own task although its code has changed since the checkpoint",
+    )
+
+
+def check_task_is_named(origin: TaskOrigin | None, task: str, run: str, *, is_named: bool) -> None:
+    """Check that the user named the task of a checkpoint, if it is the user's own code: nothing else may be imported.
+
+    Args:
+        origin: Source of the task in the checkpoint; None for a built-in task.
+        task: Name of the task in the checkpoint.
+        run: The run as the user named it.
+        is_named: True if the user named a task.
+
+    Raises:
+        ConfigError: The task is not named.
+    """
+    if origin and not is_named:
+        raise ConfigError(
+            f"{run} trains the task {task} of {origin.reference}; name it again: --task {origin.reference}"
+        )
 
 
 def given_options(parsed: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from esper.config import Config
+from esper.growth.site import SlotSite
 from esper.lanes.devices import resolve_policy_device
 from esper.policy.agent import Agent
 from esper.policy.baselines import PLANT_INTERVAL_STEPS, PeriodicAgent, RandomAgent, StaticAgent
@@ -15,7 +16,9 @@ from esper.ranks import SINGLE_RANK, RankGroup
 from esper.seeding import make_generator
 
 
-def build_agent(config: Config, slots: int, blueprints: Sequence[str], ranks: RankGroup = SINGLE_RANK) -> Agent:
+def build_agent(
+    config: Config, sites: Sequence[SlotSite], blueprints: Sequence[str], ranks: RankGroup = SINGLE_RANK
+) -> Agent:
     """Return the policy that `--policy` names.
 
     Raises:
@@ -23,13 +26,13 @@ def build_agent(config: Config, slots: int, blueprints: Sequence[str], ranks: Ra
     """
     match config.policy:
         case "ppo":
-            return build_ppo(config, slots, blueprints, ranks)
+            return build_ppo(config, sites, blueprints, ranks)
         case "heuristic":
             return HeuristicAgent(blueprints)
         case "periodic":
             return PeriodicAgent(blueprints, PLANT_INTERVAL_STEPS)
         case "random":
-            return RandomAgent(len(blueprints))
+            return RandomAgent(blueprints)
         case "static":
             return StaticAgent()
         case "full":
@@ -40,7 +43,7 @@ def build_agent(config: Config, slots: int, blueprints: Sequence[str], ranks: Ra
 
 def build_ppo(
     config: Config,
-    slots: int,
+    sites: Sequence[SlotSite],
     blueprints: Sequence[str],
     ranks: RankGroup = SINGLE_RANK,
     *,
@@ -50,7 +53,7 @@ def build_ppo(
 
     Args:
         config: Configuration of the run.
-        slots: Number of slots of an env.
+        sites: Places of the slots of an env.
         blueprints: Names of the blueprints.
         ranks: Ranks that share the envs and learn together.
         stochastic_heads: Sample every head; see `PPOAgent`.
@@ -61,7 +64,7 @@ def build_ppo(
     return PPOAgent(
         envs=config.envs,
         steps=config.steps,
-        slots=slots,
+        sites=sites,
         blueprints=blueprints,
         config=config.ppo,
         rounds=config.rounds,

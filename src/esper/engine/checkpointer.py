@@ -178,6 +178,7 @@ def _checkpoint(training: TrainingState, now: _TrainerState) -> Checkpoint:
         state=now.state,
         tensors=now.tensors,
         telemetry=encode_json(training.hub.snapshot()),
+        origin=training.origin,
     )
 
 

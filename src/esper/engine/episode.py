@@ -59,7 +59,6 @@ class Episode:
         self._weights = config.reward_weights
         self._steps = config.steps
         self._measured = config.counterfactual != "off"
-        self._chance_loss = math.log(env.task.classes)
         self.last_good = LastGoodState(env)
         self.reward = RewardFunction(config.reward, config.reward_weights, config.ppo, config.steps)
         self.begin(math.nan, math.nan)
@@ -70,7 +69,9 @@ class Episode:
             env=self.env.index,
             slots=self.env.network.slots,
             steps=self._steps,
-            chance_loss=self._chance_loss,
+            chance_loss=self.env.profile.chance.loss,
+            chance_score=self.env.profile.chance.score,
+            score_name=self.env.task.score_name,
             losses=[loss],
             accuracies=[accuracy],
         )

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from esper.checkpoint.files import Checkpoint
 from esper.domain import HEADS, VERSION, Op, Stage, StepNumber
 from esper.engine.episode import Episode, StepOutcome
-from esper.envs.env import Env, EpochResult
+from esper.envs.env import Env
+from esper.envs.epoch_result import EpochResult
 from esper.growth.lifecycle import GateResult, StageTransition
+from esper.growth.outputs import list_tensors
 from esper.growth.slot import Slot
 from esper.lanes.device_stats import DeviceStats
 from esper.lanes.lane import Lane
@@ -104,6 +106,7 @@ def env_stepped(
         loss_scale=measured.loss_scale,
         growth_tracker=measured.growth_tracker,
         skipped=measured.overflows_by_owner,
+        metrics={name: _round_significant(value) for name, value in measured.metrics.items()},
         lost=measured.skipped_batches,
         slots=[_slot_reading(index, slot, measured) for index, slot in enumerate(slots)],
     )
@@ -112,7 +115,7 @@ def env_stepped(
 def _decision(episode: Episode, decision: Decision) -> dict[str, ev.HeadChoice]:
     """Return the choice of every used head except the op, in words."""
     names = [slot.name for slot in episode.env.network.slots]
-    chosen = describe_action(decision.action, names, episode.env.task.blueprints)
+    chosen = describe_action(decision.action, names, episode.env.profile.blueprints)
     by_head = dict(zip(HEADS, decision.head_probabilities or [], strict=False))
     return {
         head: ev.HeadChoice(
@@ -271,7 +274,7 @@ class MemoryAccountant:
     def bytes_by_lane(self, round_index: int) -> list[dict[str, int]]:
         """Return the bytes by owner of each lane, keyed like `DeviceSampled.owners`.
 
-        Data and policy exist once per device; they count towards the first lane of the device.
+        Data, frozen weights and policy exist once per device; they count towards the first lane of the device.
         """
         if self._round != round_index:
             self._round, self._policy_bytes = round_index, self._count_policy()
@@ -284,7 +287,8 @@ class MemoryAccountant:
             owners["policy"] = self._policy_bytes[index]
         lane = self._lanes[index]
         if index == self._first_on(lane.device):
-            owners["data"] = _bytes(vars(lane.splits).values())
+            owners["data"] = _bytes(list_tensors(vars(lane.splits)))
+            owners["hosts"] += self._frozen_bytes(index)
         return owners
 
     def _count(self, env: Env) -> dict[str, int]:
@@ -295,11 +299,20 @@ class MemoryAccountant:
         if self._topology.get(env.index) != topology:
             self._topology[env.index] = topology
             self._env_bytes[env.index] = {
-                "hosts": _module_bytes(env.network.host, trained=True),
+                "hosts": _bytes(env.network.host_parameters()) + _bytes(env.network.host_tensors()),
                 "seeds": sum(_module_bytes(slot, trained=slot.grad_norm is not None) for slot in slots),
-                "optimizers": sum(_bytes(sgd.momenta) for sgd in (env.host_optimizer, *env.slot_optimizers.values())),
+                "optimizers": sum(
+                    _bytes(value for values in optimizer.state.values() for value in values)
+                    for optimizer in (env.host_optimizer, *env.slot_optimizers.values())
+                ),
             }
         return self._env_bytes[env.index]
+
+    def _frozen_bytes(self, lane: int) -> int:
+        """Return the bytes of the frozen weights, which all envs of a device share."""
+        host = self._envs[lane].network.host
+        counted = {id(tensor) for tensor in self._envs[lane].network.host_tensors()}
+        return _bytes(tensor for tensor in (*host.parameters(), *host.buffers()) if id(tensor) not in counted)
 
     def _count_policy(self) -> dict[int, int]:
         """Return the bytes of the policy, keyed by lane index; empty if no lane uses the device of the policy."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -12,15 +11,15 @@ import msgspec
 
 from esper.checkpoint.catalog import list_checkpoints, run_directory_of
 from esper.checkpoint.manifest import CheckpointError, read_manifest
-from esper.config import Config, ConfigError
+from esper.config import Config
 from esper.control import RequestQueue
 from esper.engine import reporter
 from esper.engine.agent_factory import build_agent
 from esper.engine.checkpointer import Checkpointer
 from esper.engine.run_control import RankedRequestQueue
+from esper.engine.task_setup import SavedTask, prepare_task
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
-from esper.formatting import suggest
 from esper.health.detector import AnomalyDetector
 from esper.health.thresholds import Thresholds
 from esper.lanes.device_names import assign_lanes_to_rank
@@ -33,7 +32,7 @@ from esper.ranks import RankLostError, destroy_ranks, init_ranks
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
 from esper.recording.run_lock import RunLock
 from esper.recording.runs import make_run_directory
-from esper.tasks import configured_task, with_task_settings
+from esper.tasks.task import Task
 from esper.telemetry import events as ev
 from esper.telemetry.hub import EventHub, RankedEventHub
 from esper.telemetry.state import Record
@@ -49,11 +48,13 @@ class Run:
         resume: Checkpoint to resume from, in the directory of its run; None starts a new run.
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run. Ignored with several
             ranks.
+        task: Task to train on; None: the one that the configuration names.
+        accept_changed_task: Resume although the code of the user's task has changed since the checkpoint.
         spawner: Starts the workers of CPU lanes; None: a new one.
 
     Raises:
         ConfigError: This machine cannot satisfy the configuration.
-        TaskError: The data set is missing or damaged.
+        TaskError: The task cannot be loaded or grown, or its data set is missing or damaged.
         CheckpointError: The checkpoint is damaged or does not fit the configuration.
         RecordingError: The run directory cannot be written, or another process trains the run.
         RankLostError: Another rank that torchrun started does not join.
@@ -67,21 +68,26 @@ class Run:
         resume: Path | None,
         *,
         interactive: bool = False,
+        task: Task | None = None,
+        accept_changed_task: bool = False,
         spawner: WorkerSpawner | None = None,
     ) -> None:
         rank_info = RankInfo.from_environment()
         lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info)
         resolve_policy_device(config.policy_device)
-        task = configured_task(config)
-        splits = task.load(Path(config.data_dir) if config.data_dir else None)
-        slots = _select_slots(config, [injection.name for injection in task.build_host().injection_points])
-        config = msgspec.structs.replace(with_task_settings(config), slots=slots)
+        saved = read_manifest(resume) if resume else None
+        task, splits, profile, config, origin = prepare_task(
+            config,
+            task,
+            SavedTask(str(saved.config["task"]), saved.origin) if saved else None,
+            accept_changed=accept_changed_task,
+        )
         with ExitStack() as opened:
             opened.callback(destroy_ranks)
             self.ranks = ranks = init_ranks(rank_info, lanes)
-            self.pool = EnvPool(task, splits, lanes, slots, config, ranks.env_range(config.envs), spawner)
+            self.pool = EnvPool(task, profile, splits, lanes, config, ranks.env_range(config.envs), spawner)
             opened.callback(self.pool.close)
-            agent = build_agent(config, len(slots), task.blueprints, ranks)
+            agent = build_agent(config, profile.sites, profile.blueprints, ranks)
             self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
             lock = RunLock(self.directory / rank_info.record_directory)
             opened.callback(lock.release)
@@ -94,7 +100,7 @@ class Run:
                 self.hub = RankedEventHub(self.recorder, detector, ranks)
             self.hub.subscribe(records)
             self.trainer = Trainer(
-                TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks),
+                TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin),
                 control=control if ranks.is_single else RankedRequestQueue(control, ranks),
                 checkpointer=Checkpointer(self.directory, config.keep),
                 interactive=interactive and ranks.is_single,
@@ -124,7 +130,9 @@ class Run:
             lanes=lanes,
             seed=config.seed,
             host_parameters=network.host_parameter_count,
-            classes=env.task.classes,
+            score=env.task.score_name,
+            chance_loss=env.profile.chance.loss,
+            chance_score=env.profile.chance.score,
             batches=env.batches_per_epoch,
             growth_interval=env.scaler.growth_interval if env.scaler else None,
             versions=reporter.versions(),
@@ -207,11 +215,3 @@ def _new_directory(config: Config) -> Path:
         return make_run_directory(config.task, datetime.now(), Path(config.telemetry_dir))
     except OSError as error:
         raise RecordingError(f"cannot record to {config.telemetry_dir}: {error.strerror}") from error
-
-
-def _select_slots(config: Config, slots: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the configured slots, or of all, in the order of the forward pass. Raises ConfigError."""
-    for name in config.slots:
-        if name not in slots:
-            raise ConfigError(f"--slots {name!r} is not a slot of the host of {config.task}; {suggest(name, slots)}")
-    return tuple(name for name in slots if not config.slots or name in config.slots)

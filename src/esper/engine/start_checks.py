@@ -9,7 +9,7 @@ from pathlib import Path
 from esper.config import Config, ConfigError
 from esper.lanes.device_names import early_lanes, lanes_with_worker, max_device_counts, resolve_name
 from esper.process import RankInfo
-from esper.tasks import check_task_name
+from esper.tasks import check_task_reference
 
 
 def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[str]:
@@ -22,7 +22,7 @@ def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[st
         ConfigError: This machine cannot satisfy the configuration.
         TaskError: The task name is unknown.
     """
-    check_task_name(config.task)
+    check_task_reference(config.task)
     lanes = early_lanes(config.devices, rank_info)
     resolve_name("--policy-device", config.policy_device, max_device_counts())
     _check_ranks(config, rank_info)

@@ -14,6 +14,7 @@ from esper.attach.protocol import AttachError
 from esper.attach.server import AttachServer
 from esper.config import Config, ConfigError
 from esper.control import RequestQueue
+from esper.engine.printed_lines import PrintedLines
 from esper.lanes.spawn import WorkerSpawner
 from esper.process import NamedThread, RankInfo, freeze_loaded_objects
 from esper.telemetry.events import Logged
@@ -21,6 +22,7 @@ from esper.telemetry.state import Record
 
 if TYPE_CHECKING:
     from esper.engine.run import Run
+    from esper.tasks.task import Task
 
 
 class EngineThread:
@@ -31,6 +33,8 @@ class EngineThread:
         resume: Checkpoint to resume from; None starts a new run.
         workers: Lanes whose worker processes are started before torch is imported, so that both import it at once.
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
+        task: Task to train on; None: the one that the configuration names.
+        accept_changed_task: Resume although the code of the user's task has changed since the checkpoint.
 
     Attributes:
         records: Every record of the run, for a dashboard or console.
@@ -38,12 +42,20 @@ class EngineThread:
     """
 
     def __init__(
-        self, config: Config, resume: Path | None, *, workers: Sequence[str] = (), interactive: bool = False
+        self,
+        config: Config,
+        resume: Path | None,
+        *,
+        workers: Sequence[str] = (),
+        interactive: bool = False,
+        task: Task | None = None,
+        accept_changed_task: bool = False,
     ) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = RequestQueue()
         self.warnings: deque[str] = deque()
         """Sentences for the log of the run, from any thread. Those that are left at its end have not been logged."""
+        self._printed = PrintedLines()
         self._subscribers: list[SimpleQueue[Record]] = []
         self.fatal_error: str | None = None
         """One sentence: why the run could not be set up; None if it could."""
@@ -55,6 +67,8 @@ class EngineThread:
         self._resume = resume
         self._workers = workers
         self._interactive = interactive
+        self._task = task
+        self._accept_changed_task = accept_changed_task
         self._thread = NamedThread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -78,7 +92,7 @@ class EngineThread:
             self._thread.join()
 
     def _main(self) -> None:
-        with closing(WorkerSpawner()) as spawner:
+        with closing(WorkerSpawner()) as spawner, self._printed:
             spawner.start_early(self._workers)
             self._load_and_run(spawner)
 
@@ -109,7 +123,14 @@ class EngineThread:
             return
         try:
             run = Run(
-                self._config, self.control, self.records, self._resume, interactive=self._interactive, spawner=spawner
+                self._config,
+                self.control,
+                self.records,
+                self._resume,
+                interactive=self._interactive,
+                task=self._task,
+                accept_changed_task=self._accept_changed_task,
+                spawner=spawner,
             )
         except (ConfigError, TaskError, CheckpointError, RecordingError) as error:
             self.fatal_error = str(error)
@@ -123,6 +144,7 @@ class EngineThread:
             return
         self.directory = run.directory
         run.hub.warnings = self.warnings
+        run.hub.take_printed = self._printed.take
         for queue in self._subscribers:
             run.hub.subscribe(queue)
         freeze_loaded_objects()

@@ -13,7 +13,7 @@ from esper.engine.reporter import MemoryAccountant
 from esper.engine.run_control import RunController
 from esper.engine.step import StepResult, play_step, tick_slots
 from esper.engine.training_state import TrainingState
-from esper.envs.env import EpochResult
+from esper.envs.epoch_result import EpochResult
 from esper.growth.lifecycle import StageTransition
 from esper.lanes.device_stats import read_device_stats
 from esper.lanes.errors import FaultError, RunFailedError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from esper.checkpoint.manifest import TaskOrigin
 from esper.config import Config
 from esper.domain import StepNumber
 from esper.engine.episode import Episode
@@ -24,6 +25,7 @@ class TrainingState:
         agent: Policy that decides for the envs.
         hub: Receives the events of this rank.
         ranks: Ranks that train together, each with its own pool.
+        origin: Source of the task, for checkpoints; None for a built-in one.
 
     Attributes:
         episodes: The current episode of each env, in the order of `pool.envs`.
@@ -33,9 +35,17 @@ class TrainingState:
     """
 
     def __init__(
-        self, *, config: Config, pool: EnvPool, agent: Agent, hub: EventHub, ranks: RankGroup = SINGLE_RANK
+        self,
+        *,
+        config: Config,
+        pool: EnvPool,
+        agent: Agent,
+        hub: EventHub,
+        ranks: RankGroup = SINGLE_RANK,
+        origin: TaskOrigin | None = None,
     ) -> None:
         self.config = config
+        self.origin = origin
         self.ranks = ranks
         self.pool = pool
         self.agent = agent

@@ -1,66 +1,74 @@
 """Counterfactual validation: the contribution and the Shapley value of each seed.
 
-Shapes: B samples of a batch, N samples, K classes, n measured seeds, V variants of the network with different seeds
+Shapes: B samples of a batch, N samples, M metrics, n measured seeds, V variants of the network with different seeds
 switched off.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from esper.growth.network import GrowingNetwork
+from esper.envs.shapley import shapley_values
+from esper.growth.network import GrowingNetwork, count_samples
+from esper.growth.outputs import Nested
+from esper.tasks.losses import loss_of, score_of
+from esper.tasks.splits import Split, batches
+from esper.tasks.task import Task
 
 
 def validate_variants(
-    network: GrowingNetwork, slots: Sequence[int], x_NCHW: Tensor, y_N: Tensor, *, batch_size: int, subsets: bool
+    network: GrowingNetwork, slots: Sequence[int], split: Split, task: Task, *, subsets: bool
 ) -> Tensor:
-    """Measure the loss and accuracy of a network, and the contribution of each of its seeds.
+    """Measure loss, score and metrics of a network, and the contribution of each of its seeds.
 
     Args:
         network: Network in evaluation mode.
         slots: Slots whose seeds are measured, ascending.
-        x_NCHW: Images.
-        y_N: Labels of the images.
-        batch_size: Number of images in a forward pass.
+        split: Inputs and targets.
+        task: Task that defines loss, score, metrics and the number of samples in a forward pass.
         subsets: Also measure Shapley values, which requires a forward pass for every subset of the seeds.
 
     Returns:
-        [2 + 2 n] on the device, [2 + 3 n] with `subsets`: mean loss; accuracy; contribution and its standard error of
-        each seed; Shapley value of each seed. `read_effects` unpacks all but the first two.
+        [2 + M + 2 n] on the device, [2 + M + 3 n] with `subsets`: mean loss; mean score; mean of each metric;
+        contribution and its standard error of each seed; Shapley value of each seed. `read_effects` unpacks the last
+        two parts.
 
     Raises:
         ValueError: `slots` is not ascending.
         RuntimeError: The network is in training mode.
     """
+    loss_function, score = loss_of(task), score_of(task)
     forward = network.forward_subsets if subsets else network.forward_ablations
     alphas = network.alphas()
-    loss = torch.zeros((), device=x_NCHW.device)
-    batch_hits_VB: list[Tensor] = []
-    for x_BCHW, y_B in zip(torch.split(x_NCHW, batch_size), torch.split(y_N, batch_size), strict=True):
-        logits_VBK = forward(x_BCHW, alphas, slots)
-        loss += F.cross_entropy(logits_VBK[0], y_B, reduction="sum")
-        batch_hits_VB.append((logits_VBK.argmax(dim=-1) == y_B).float())
-    hits_VN = torch.cat(batch_hits_VB, dim=1)
+    samples = count_samples(split[0])
+    loss = torch.zeros((), device=network.slots[0].device)
+    batch_scores_VB: list[Tensor] = []
+    batch_metrics_MB: list[Tensor] = []
+    for x, y in batches(split, task.validation_batch):
+        outputs: list[Nested] = forward(x, alphas, slots)
+        loss += loss_function.total(outputs[0], y)
+        batch_scores_VB.append(torch.stack([score(output, y) for output in outputs]))
+        if task.metrics:
+            batch_metrics_MB.append(torch.stack([metric(outputs[0], y) for metric in task.metrics.values()]))
+    scores_VN = torch.cat(batch_scores_VB, dim=1)
     # Row by row: indexing with a list would copy it to the device and synchronise.
-    ablated_hits_nN = torch.stack([hits_VN[2**k] for k in range(len(slots))]) if subsets and slots else hits_VN[1:]
-    parts = [
-        torch.stack((loss / len(y_N), hits_VN[0].mean())),
-        ablation_contributions(hits_VN[0], ablated_hits_nN).flatten(),
-    ]
+    ablated_nN = torch.stack([scores_VN[2**k] for k in range(len(slots))]) if subsets and slots else scores_VN[1:]
+    parts = [torch.stack((loss / samples, scores_VN[0].mean()))]
+    if batch_metrics_MB:
+        parts.append(torch.cat(batch_metrics_MB, dim=1).mean(dim=1))
+    parts.append(ablation_contributions(scores_VN[0], ablated_nN).flatten())
     if subsets:
-        parts.append(shapley_values(hits_VN.mean(dim=1)))
+        parts.append(shapley_values(scores_VN.mean(dim=1)))
     return torch.cat(parts)
 
 
 def read_effects(
     values: Sequence[float], slots: Sequence[int]
 ) -> tuple[dict[int, tuple[float, float]], dict[int, float]]:
-    """Unpack the values of `validate_variants` after the first two.
+    """Unpack the values of `validate_variants` after the metrics.
 
     Returns:
         Contributions with their standard errors, and Shapley values, keyed by slot. Without `subsets` the second dict
@@ -71,38 +79,18 @@ def read_effects(
     return contributions, dict(zip(slots, shapley, strict=True)) if shapley else {}
 
 
-def ablation_contributions(hits_N: Tensor, ablated_hits_nN: Tensor) -> Tensor:
-    """Return the contribution of each seed: accuracy with all seeds minus accuracy without this one.
+def ablation_contributions(scores_N: Tensor, ablated_nN: Tensor) -> Tensor:
+    """Return the contribution of each seed: score with all seeds minus score without this one.
 
     Args:
-        hits_N: 1 for each sample that is classified correctly with all seeds on, else 0.
-        ablated_hits_nN: Hits with one seed switched off, for each seed.
+        scores_N: Score of each sample with all seeds on.
+        ablated_nN: Scores with one seed switched off, for each seed.
 
     Returns:
         [n, 2]: each contribution as a fraction, and its standard error, paired over the samples.
     """
-    gains_nN = hits_N - ablated_hits_nN
+    gains_nN = scores_N - ablated_nN
     means_n = gains_nN.mean(dim=1)
-    errors_n = ((gains_nN.square().mean(dim=1) - means_n.square()) / len(hits_N)).sqrt()
+    variances_n = (gains_nN.square().mean(dim=1) - means_n.square()).clamp(min=0.0)
+    errors_n = (variances_n / len(scores_N)).sqrt()
     return torch.stack((means_n, errors_n), dim=1)
-
-
-def shapley_values(accuracy_V: Tensor) -> Tensor:
-    """Return the exact Shapley value of each seed, [n]: its mean gain over all orders of switching the seeds on.
-
-    They sum to the accuracy with all seeds minus the accuracy with none (Shapley, 1953).
-
-    Args:
-        accuracy_V: [2^n] accuracy of every subset; bit k of the index is set if seed k is off.
-    """
-    seeds = len(accuracy_V).bit_length() - 1
-    weights_nV = torch.zeros(seeds, len(accuracy_V), dtype=torch.float64)
-    for index in range(len(accuracy_V)):
-        on = seeds - index.bit_count()
-        for seed in range(seeds):
-            # |S|! (n − |S| − 1)! / n! for a subset S without the seed: added if it is on, subtracted if off.
-            off = bool(index >> seed & 1)
-            before = on if off else on - 1
-            weight = 1.0 / (seeds * math.comb(seeds - 1, before))
-            weights_nV[seed, index] = -weight if off else weight
-    return (weights_nV.to(accuracy_V.device, non_blocking=True) @ accuracy_V.double()).to(accuracy_V.dtype)

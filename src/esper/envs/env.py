@@ -1,69 +1,44 @@
 """Env: a growing network that applies actions, trains for an epoch, and is validated.
 
-Shapes: B samples of a batch, N samples of a split, K classes.
+Shapes: B samples of a batch, N samples of a split.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from esper.config import Config, CounterfactualName
 from esper.domain import Op, Stage
 from esper.envs.counterfactual import read_effects, validate_variants
+from esper.envs.epoch_result import EpochResult
 from esper.envs.fused_ops import foreach_norm, l2_norm
-from esper.envs.optimizer import FusedSGD, lr_scale
+from esper.envs.hosts import HostFactory
+from esper.envs.optimizer import FusedOptimizer, lr_scale, make_optimizer
 from esper.envs.precision import LossScaler, autocast, resolve_amp
 from esper.envs.stopwatch import PhaseTimer
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.lifecycle import GateConfig, StageTransition
-from esper.growth.network import GrowingNetwork
+from esper.growth.network import count_samples
+from esper.growth.outputs import to_float32
 from esper.policy.actions import ALPHA_CURVES, Action
-from esper.seeding import make_generator
-from esper.tasks.task import Splits, Task
-
-VALIDATION_BATCH_SIZE = 1024
-
-
-def max_result_width(slots: int) -> int:
-    """Return the maximum number of values that `train_epoch` and `validate` together return for one env."""
-    return (6 + 2 * (1 + slots)) + (2 + 3 * slots)
+from esper.seeding import make_generator, seed_global_generators
+from esper.tasks.losses import loss_of, score_of
+from esper.tasks.splits import Split, Splits, batches, take
 
 
-@dataclass(kw_only=True)
-class EpochResult:
-    """Results of one epoch of one env. Gradient norms are means over its batches, before clipping.
+class TrainedBatch(NamedTuple):
+    """Results of one batch, on the device."""
 
-    Attributes:
-        weights_finite: True if all weights of the host and of the trained seeds are finite after the last batch.
-        slot_grad_norms: Keyed by index of the slot; only slots that trained.
-        loss_scale: Loss scale at the end of the epoch; None without loss scaling.
-        growth_tracker: Clean batches since the loss scale last changed; None without loss scaling.
-        skipped_batches: Batches without an optimizer step, because a gradient overflowed; 0 without loss scaling.
-        overflows_by_owner: Skipped batches keyed by the owner of the gradient that overflowed ("host" or a slot name).
-        contributions: Contribution to the accuracy (a fraction) and its standard error, keyed by index of the slot;
-            only slots with a blended seed.
-        shapley: Shapley values, keyed by index of the slot; empty if not measured (only at the end of an episode).
-    """
-
-    train_loss: float
-    train_accuracy: float
-    weights_finite: bool
-    loss: float
-    accuracy: float
-    grad_norm: float
-    slot_grad_norms: dict[int, float]
-    loss_scale: float | None
-    growth_tracker: int | None
-    skipped_batches: int
-    overflows_by_owner: dict[str, int]
-    contributions: dict[int, tuple[float, float]]
-    shapley: dict[int, float]
+    record: Tensor
+    """Result of `Loss.record`."""
+    score_B: Tensor
+    norms: list[Tensor]
+    """Gradient norm of each owner's parameters before clipping, scalars."""
 
 
 class Env:
@@ -71,24 +46,18 @@ class Env:
 
     Args:
         index: Index of the env in the population.
-        task: Task that the network trains on.
+        hosts: Builds the host of the env.
         splits: Data of the task, on the env's device.
-        slots: Names of the slots to use.
         config: Configuration of the run.
         scaler: Loss scaler of this env, or of all envs of its lane; None unless autocast uses float16.
     """
 
     def __init__(
-        self,
-        index: int,
-        task: Task,
-        splits: Splits,
-        slots: Sequence[str],
-        config: Config,
-        scaler: LossScaler | None,
+        self, index: int, hosts: HostFactory, splits: Splits, config: Config, scaler: LossScaler | None
     ) -> None:
         self.index = index
-        self.task = task
+        self.task = hosts.task
+        self.profile = hosts.profile
         self.splits = splits
         self.training = config.training
         self.counterfactual: CounterfactualName = config.counterfactual
@@ -98,24 +67,23 @@ class Env:
         """Index of the host in the population. Envs with the same host share its initial weights, the order of their
         data, and the initial weights of their seeds."""
         self.scaler = scaler
-        self._device = splits.train_x.device
+        self._hosts = hosts
+        self._device = hosts.device
         self._dtype = resolve_amp(config.amp, self._device)
-        network = GrowingNetwork(
-            task.build_host(), slots, GateConfig(require_contribution=config.counterfactual != "off")
+        self._loss, self._score = loss_of(self.task), score_of(self.task)
+        self.network = hosts.build_network(self._host, GateConfig(require_contribution=config.counterfactual != "off"))
+        self.host_optimizer = make_optimizer(
+            self.task.optimizer, self.network.host_parameters(), self.training.host_clip
         )
-        self.network = network.to(device=self._device).to(memory_format=torch.channels_last)
-        self.host_optimizer = self._optimizer(
-            self.network.host_parameters(), task.host_learning_rate, self.training.host_clip
-        )
-        self.slot_optimizers: dict[int, FusedSGD] = {}
+        self.slot_optimizers: dict[int, FusedOptimizer] = {}
         self.epoch_seconds = 1.0
         """Duration of the last epoch in seconds, for balancing CPU lanes; 1.0 before the first."""
 
     def reset(self, round_index: int) -> None:
-        """Initialise the host for a new episode and empty all slots, in place."""
-        self.network.reset(make_generator(self.seed, "host", self._host, round_index))
-        for momentum in self.host_optimizer.momenta:
-            momentum.zero_()
+        """Give the host the weights of a new episode and empty all slots, in place."""
+        self.network.clear_slots()
+        self._hosts.reset(self.network, self._host, round_index)
+        self.host_optimizer.reset_state()
         self.slot_optimizers.clear()
 
     def apply_action(self, action: Action, round_index: int, step: int) -> list[StageTransition]:
@@ -134,7 +102,7 @@ class Env:
         if op is Op.GERMINATE:
             style = BLEND_STYLES[action.style]
             move = slot.germinate(
-                self.task.blueprints[action.blueprint],
+                self.profile.blueprints[action.blueprint],
                 style.blend,
                 style.curve,
                 INITIAL_RAMP_EPOCHS[action.tempo],
@@ -171,20 +139,10 @@ class Env:
                 continue
             current, parameters = self.slot_optimizers.get(index), self.network.slot_parameters(index)
             if current is None or not current.has_same_parameters(parameters):
-                optimizer = self._optimizer(parameters, self.task.seed_learning_rate, self.training.seed_clip)
+                optimizer = make_optimizer(self.task.seed_optimizer, parameters, self.training.seed_clip)
                 if current is not None:
-                    optimizer.copy_momenta_from(current)
+                    optimizer.copy_state_from(current)
                 self.slot_optimizers[index] = optimizer
-
-    def _optimizer(self, parameters: list[nn.Parameter], learning_rate: float, clip: float) -> FusedSGD:
-        task = self.task
-        return FusedSGD(
-            parameters,
-            learning_rate=learning_rate,
-            momentum=task.momentum,
-            weight_decay=task.weight_decay,
-            clip=clip,
-        )
 
     def run_epoch(self, round_index: int, step: int, timer: PhaseTimer, *, last: bool) -> list[Tensor]:
         """Train one epoch and validate; return the results of `train_epoch` and `validate`.
@@ -199,6 +157,7 @@ class Env:
         with timer("train"):
             trained = self.train_epoch(round_index, step)
         with timer("validate"):
+            self._seed_generators("validation", round_index, step)
             validated = self.validate(last=last)
         self.epoch_seconds = time.perf_counter() - start
         return [trained, validated]
@@ -207,78 +166,106 @@ class Env:
         """Train one epoch of `samples_per_epoch` samples.
 
         Returns:
-            [6 + 2 O] on the device, for O owners of parameters (the host, then each slot that trains): mean loss,
-            accuracy, 1 if all weights are finite, loss scale and its growth tracker (0 without loss scaling), number
-            of skipped batches, mean gradient norm of each owner over the batches that were not skipped, and number of
-            batches in which the owner's gradient overflowed.
+            [6 + 2 O] on the device, for O owners of parameters (`owners`): mean loss, mean score, 1 if all weights are
+            finite, loss scale and its growth tracker (0 without loss scaling), number of skipped batches, mean gradient
+            norm of each owner over the batches that were not skipped, and number of batches in which the owner's
+            gradient overflowed.
         """
+        self._seed_generators("training", round_index, step)
         self.network.train()
         optimizers = self.active_optimizers()
         for optimizer in optimizers:
             optimizer.lr_scale = lr_scale(step, self._steps)
-        x_NCHW, y_N = self.epoch_data(round_index, step)
-        batch_size = self.task.batch_size
-        batches = zip(torch.split(x_NCHW, batch_size), torch.split(y_N, batch_size), strict=True)
-        logits, norms = zip(*(self.train_batch(optimizers, x_BCHW, y_B) for x_BCHW, y_B in batches), strict=True)
-        logits_NK = torch.cat(logits).float()
-        hits = (logits_NK.argmax(dim=-1) == y_N).float().mean()
-        loss = F.cross_entropy(logits_NK, y_N)
+        split = self.epoch_data(round_index, step)
+        augmentation = self._augmentation_generator(round_index, step)
+        parts = batches(split, self.task.batch_size)
+        trained = [self.train_batch(optimizers, self._augmented(batch, augmentation)) for batch in parts]
+        loss = self._loss.epoch_mean(
+            [batch.record for batch in trained], split[1], [count_samples(y) for _, y in parts]
+        )
+        score = torch.cat([batch.score_B for batch in trained]).mean()
         scaler = self.scaler
         scale = torch.stack((scaler.current(), scaler.growth_tracker().float())) if scaler else loss.new_zeros(2)
-        finite = (
-            torch.stack(foreach_norm([p for optimizer in optimizers for p in optimizer.parameters])).isfinite().all()
-        )
-        return torch.cat((torch.stack((loss, hits, finite.float())), scale, self._grad_norm_stats(norms)))
+        weights = [p for optimizer in optimizers for p in optimizer.parameters]
+        finite = torch.stack(foreach_norm(weights)).isfinite().all().float() if weights else torch.ones_like(loss)
+        norms = self._grad_norm_stats([batch.norms for batch in trained])
+        return torch.cat((torch.stack((loss, score, finite)), scale, norms))
 
-    def train_batch(self, optimizers: Sequence[FusedSGD], x_BCHW: Tensor, y_B: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def train_batch(self, optimizers: Sequence[FusedOptimizer], batch: Split) -> TrainedBatch:
         """Train the host and the active seeds on one batch.
 
         Args:
             optimizers: Result of `active_optimizers`.
-            x_BCHW: Images.
-            y_B: Their labels.
-
-        Returns:
-            Logits [B, K], and the gradient norm of each optimizer's parameters before clipping, scalars on the device.
+            batch: Inputs and targets.
         """
+        x, y = batch
         with autocast(self._device, self._dtype):
-            logits_BK = self.network(x_BCHW, self.network.alphas())
-            loss = F.cross_entropy(logits_BK, y_B)
+            output = self.network(x, self.network.alphas())
+            loss = self._loss.mean(output, y)
         try:
-            torch.autograd.backward(self.scaler.scale_loss(loss) if self.scaler else loss)
-            return logits_BK.detach(), self._optimize(optimizers)
+            if loss.requires_grad:  # not without a trained parameter: a frozen host before its first seed
+                torch.autograd.backward(self.scaler.scale_loss(loss) if self.scaler else loss)
+            with torch.no_grad():
+                score_B = self._score(to_float32(output), y)
+            return TrainedBatch(self._loss.record(output, loss), score_B, self._optimize(optimizers))
         finally:  # also after an out-of-memory error
             for optimizer in optimizers:
                 optimizer.zero_grad()
 
-    def active_optimizers(self) -> list[FusedSGD]:
-        """Return the optimizers that step in this epoch: the host's, then that of each slot that trains."""
-        return [self.host_optimizer, *(self.slot_optimizers[index] for index in self.trained_slots())]
+    def active_optimizers(self) -> list[FusedOptimizer]:
+        """Return the optimizers that step in this epoch: the host's unless it is frozen, then that of each slot that
+        trains."""
+        host = [self.host_optimizer] if self.host_optimizer.parameters else []
+        return [*host, *(self.slot_optimizers[index] for index in self.trained_slots())]
+
+    def owners(self) -> list[str]:
+        """Return the owners of the optimizers of `active_optimizers`: "host", and names of slots."""
+        host = ["host"] if self.host_optimizer.parameters else []
+        return [*host, *(self.network.slots[index].name for index in self.trained_slots())]
 
     @property
     def batches_per_epoch(self) -> int:
         """Number of batches in an epoch."""
-        samples = min(len(self.splits.train_y), self.task.samples_per_epoch)
-        return -(-samples // self.task.batch_size)
+        return -(-self.samples_per_epoch // self.task.batch_size)
 
-    def epoch_data(self, round_index: int, step: int) -> tuple[Tensor, Tensor]:
-        """Return images and labels of one epoch, in an order that depends on the host, the round and the step."""
-        splits = self.splits
+    @property
+    def samples_per_epoch(self) -> int:
+        """Number of training samples in an epoch."""
+        samples = count_samples(self.splits.train[0])
+        return min(samples, self.task.samples_per_epoch or samples)
+
+    def epoch_data(self, round_index: int, step: int) -> Split:
+        """Return inputs and targets of one epoch, in an order that depends on the host, the round and the step."""
         generator = make_generator(self.seed, "order", self._host, round_index, step)
         pinned = self._device.type == "cuda"  # a copy from pageable memory would block the host
-        order_N = torch.randperm(len(splits.train_y), generator=generator, pin_memory=pinned)
-        order_N = order_N[: self.task.samples_per_epoch].to(self._device, non_blocking=True)
-        # In channels_last, an image is contiguous in memory and is copied as one block.
-        x_NHWC = splits.train_x.permute(0, 2, 3, 1).index_select(0, order_N)
-        return x_NHWC.permute(0, 3, 1, 2), splits.train_y[order_N]
+        order_N = torch.randperm(count_samples(self.splits.train[0]), generator=generator, pin_memory=pinned)
+        return take(self.splits.train, order_N[: self.samples_per_epoch].to(self._device, non_blocking=True))
+
+    def _augmentation_generator(self, round_index: int, step: int) -> torch.Generator | None:
+        if self.task.augment is None:
+            return None
+        number = make_generator(self.seed, "augmentation", self._host, round_index, step).initial_seed()
+        return torch.Generator(self._device).manual_seed(number)
+
+    def _augmented(self, batch: Split, generator: torch.Generator | None) -> Split:
+        if self.task.augment is None or generator is None:
+            return batch
+        return self.task.augment(*batch, generator)
+
+    def _seed_generators(self, purpose: str, round_index: int, step: int) -> None:
+        """Seed the global generators, so that dropout does not depend on the envs that run before this one."""
+        number = make_generator(self.seed, purpose, self.index, round_index, step).initial_seed()
+        seed_global_generators(number, self._device)
 
     @torch.no_grad()
-    def _optimize(self, optimizers: Sequence[FusedSGD]) -> list[Tensor]:
+    def _optimize(self, optimizers: Sequence[FusedOptimizer]) -> list[Tensor]:
         """Clip the gradients of each optimizer and step it; step none of them if a gradient overflowed.
 
         Returns:
             Gradient norm of each optimizer's parameters before clipping, scalars on the device.
         """
+        if not optimizers:
+            return []
         gradients = [optimizer.gradients() for optimizer in optimizers]
         all_grads = [grad for part in gradients for grad in part.values]
         if self.scaler:
@@ -304,6 +291,8 @@ class Env:
             number of batches in which the owner's gradient overflowed.
         """
         norm_OM = [torch.stack(norm_M) for norm_M in zip(*norms, strict=True)]
+        if not norm_OM:
+            return torch.zeros(1, device=self._device)
         if self.scaler is None:
             mean_O = torch.stack([norm_M.mean() for norm_M in norm_OM])
             return torch.cat((mean_O.new_zeros(1), mean_O, torch.zeros_like(mean_O)))
@@ -312,38 +301,35 @@ class Env:
         total_O = torch.stack([norm_M.masked_fill(skipped_M, 0.0).sum() for norm_M in norm_OM])
         return torch.cat((skipped_M.sum(dim=0, keepdim=True), total_O / (~skipped_M).sum(), overflow_OM.sum(dim=1)))
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode: a model may cache tensors, which training could then not use
     def validate(self, *, last: bool) -> Tensor:
-        """Measure loss and accuracy on the validation split, and the contribution of each measured seed.
+        """Measure loss, score and metrics on the validation split, and the contribution of each measured seed.
 
         Args:
             last: True in the last step of an episode. Shapley values are measured then, if they are configured.
 
         Returns:
-            [2 + 2 n] or [2 + 3 n] on the device for n measured slots, as `validate_variants` describes.
+            [2 + M + 2 n] or [2 + M + 3 n] on the device for M metrics and n measured slots, as `validate_variants`
+            describes.
         """
         self.network.eval()
         return validate_variants(
             self.network,
             self.measured_slots(),
-            self.splits.validation_x,
-            self.splits.validation_y,
-            batch_size=VALIDATION_BATCH_SIZE,
+            self.splits.validation,
+            self.task,
             subsets=last and self.counterfactual == "shapley",
         )
 
-    @torch.inference_mode()
-    def test_accuracy(self) -> Tensor:
-        """Return the accuracy on the test split, [1] on the device. For `evaluate` only."""
+    @torch.no_grad()
+    def test_score(self) -> Tensor:
+        """Return the mean score on the test split, [1] on the device. For `evaluate` only."""
         self.network.eval()
-        alphas, splits = self.network.alphas(), self.splits
-        batches = zip(
-            torch.split(splits.test_x, VALIDATION_BATCH_SIZE),
-            torch.split(splits.test_y, VALIDATION_BATCH_SIZE),
-            strict=True,
-        )
-        hits = [(self.network(x_BCHW, alphas).argmax(dim=-1) == y_B).float() for x_BCHW, y_B in batches]
-        return torch.cat(hits).mean(dim=0, keepdim=True)
+        alphas = self.network.alphas()
+        scores = [
+            self._score(self.network(x, alphas), y) for x, y in batches(self.splits.test, self.task.validation_batch)
+        ]
+        return torch.cat(scores).mean(dim=0, keepdim=True)
 
     def trained_slots(self) -> list[int]:
         """Return the indices of the slots whose seed trains in this epoch."""
@@ -359,11 +345,12 @@ class Env:
 
     def unpack_results(self, trained: list[float], validated: list[float]) -> EpochResult:
         """Unpack the values of `train_epoch` and `validate` into an `EpochResult`, and update the slots."""
-        slots = self.trained_slots()
-        norms, overflows = trained[6 : 7 + len(slots)], trained[7 + len(slots) :]
-        owners = ["host", *(self.network.slots[index].name for index in slots)]
-        slot_norms = dict(zip(slots, norms[1:], strict=True))
-        contributions, shapley = read_effects(validated[2:], self.measured_slots())
+        owners, slots = self.owners(), self.trained_slots()
+        norms, overflows = trained[6 : 6 + len(owners)], trained[6 + len(owners) :]
+        norm_by_owner = dict(zip(owners, norms, strict=True))
+        slot_norms = {index: norm_by_owner[self.network.slots[index].name] for index in slots}
+        metrics, effects = validated[2 : 2 + len(self.task.metrics)], validated[2 + len(self.task.metrics) :]
+        contributions, shapley = read_effects(effects, self.measured_slots())
         for index, slot in enumerate(self.network.slots):
             slot.grad_norm = slot_norms.get(index)
             if index in contributions:
@@ -374,7 +361,8 @@ class Env:
             weights_finite=bool(trained[2]),
             loss=validated[0],
             accuracy=validated[1],
-            grad_norm=norms[0],
+            grad_norm=norm_by_owner.get("host"),
+            metrics=dict(zip(self.task.metrics, metrics, strict=True)),
             slot_grad_norms=slot_norms,
             loss_scale=trained[3] if self.scaler else None,
             growth_tracker=int(trained[4]) if self.scaler else None,

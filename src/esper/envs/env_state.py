@@ -11,8 +11,7 @@ from torch import Tensor
 
 from esper.envs.env import Env
 from esper.envs.fused_ops import foreach_copy_
-from esper.envs.optimizer import FusedSGD
-from esper.policy.agent import strip_prefix
+from esper.envs.optimizer import FusedOptimizer
 
 
 class WorkerEnvState(NamedTuple):
@@ -31,7 +30,7 @@ class WorkerEnvState(NamedTuple):
 
         The arrays share the env's memory: send them before its next epoch.
         """
-        arrays = {name: value.numpy() for name, value in env_state_tensors(env).items()}
+        arrays = {name: _to_array(value) for name, value in env_state_tensors(env).items()}
         scaler = env.scaler.state_dict() if env.scaler else None
         return cls([slot.lifecycle_state() for slot in env.network.slots], arrays, scaler)
 
@@ -44,17 +43,29 @@ class WorkerEnvState(NamedTuple):
 
     def load_tensors_into(self, env: Env) -> None:
         """Load everything but the slots' lifecycle state into an env, whose slots must be in that state already."""
-        copy_tensors_(env_state_tensors(env), {name: torch.as_tensor(array) for name, array in self.arrays.items()})
+        targets = env_state_tensors(env)
+        copy_tensors_(targets, {name: _to_tensor(array, targets[name]) for name, array in self.arrays.items()})
         if env.scaler and self.scaler:
             env.scaler.load_state_dict(self.scaler)
 
 
+def _to_array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Return a tensor as an array that shares its memory; bfloat16, which NumPy does not have, as int16."""
+    return (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+
+
+def _to_tensor(array: np.ndarray[Any, Any], like: Tensor) -> Tensor:
+    """Return the tensor of `_to_array`, of the same dtype as `like`."""
+    tensor = torch.as_tensor(array)
+    return tensor.view(torch.bfloat16) if like.dtype is torch.bfloat16 else tensor
+
+
 def env_state_tensors(env: Env) -> dict[str, Tensor]:
-    """Return the live weights, buffers and momenta of an env, by name."""
-    named = {f"network.{name}": value for name, value in env.network.state_dict().items()}
+    """Return the live weights, buffers and optimizer states of an env, by name, without frozen weights."""
+    named = {f"network.{name}": value for name, value in env.network.state_tensors().items()}
     for owner, optimizer in _optimizers(env).items():
-        named |= {f"momentum.{owner}.{index}": momentum for index, momentum in enumerate(optimizer.momenta)}
-    return named
+        named |= optimizer.state_tensors(owner)
+    return {name: value.detach() for name, value in named.items()}
 
 
 def load_env_tensors(env: Env, named: Mapping[str, Tensor]) -> None:
@@ -63,10 +74,13 @@ def load_env_tensors(env: Env, named: Mapping[str, Tensor]) -> None:
     Raises:
         RuntimeError: A tensor is missing, or has another shape.
     """
-    env.network.load_state_dict(strip_prefix("network.", named))
-    for owner, optimizer in _optimizers(env).items():
-        for index, momentum in strip_prefix(f"momentum.{owner}.", named).items():
-            optimizer.momenta[int(index)].copy_(momentum)
+    with torch.no_grad():
+        for name, target in env_state_tensors(env).items():
+            if name not in named:
+                raise RuntimeError(f"{name} is missing")
+            if named[name].shape != target.shape:
+                raise RuntimeError(f"{name} has shape {list(named[name].shape)}, not {list(target.shape)}")
+            target.copy_(named[name])
 
 
 @torch.no_grad()
@@ -77,7 +91,7 @@ def copy_tensors_(targets: Mapping[str, Tensor], values: Mapping[str, Tensor]) -
         foreach_copy_([targets[name] for name in names], [values[name] for name in names])
 
 
-def _optimizers(env: Env) -> dict[str, FusedSGD]:
+def _optimizers(env: Env) -> dict[str, FusedOptimizer]:
     return {"host": env.host_optimizer} | {
         f"slot{index}": optimizer for index, optimizer in env.slot_optimizers.items()
     }

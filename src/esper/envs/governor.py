@@ -9,15 +9,16 @@ from typing import NamedTuple
 from torch import Tensor
 
 from esper.domain import Stage
-from esper.envs.env import Env, EpochResult
+from esper.envs.env import Env
 from esper.envs.env_state import copy_tensors_, env_state_tensors
+from esper.envs.epoch_result import EpochResult
 from esper.growth.lifecycle import LEGAL_TRANSITIONS, StageTransition
 from esper.policy.agent import EnvStatus
 
 TRAINED_MARGIN = 0.3
-"""Validation accuracy above chance, as a fraction, from which a network counts as trained."""
+"""Validation score above chance, as a fraction, from which a network counts as trained."""
 CHANCE_MARGIN = 0.02
-"""Validation accuracy above chance, as a fraction, below which a trained network counts as collapsed."""
+"""Validation score above chance, as a fraction, below which a trained network counts as collapsed."""
 LOSS_EXPLOSION_FACTOR = 2.0
 """Validation loss divided by the loss of guessing, above which the loss counts as exploded."""
 COLLAPSE_STEPS = 3
@@ -58,10 +59,10 @@ def find_collapse(view: EnvStatus) -> Breakdown | None:
     The caller rolls the env back after `COLLAPSE_STEPS` consecutive collapses. A network that never beat chance is not
     rolled back: its earlier state is no better, and a new seed may help.
     """
-    chance, loss, accuracy = math.exp(-view.chance_loss), view.losses[-1], view.accuracies[-1]
+    chance, loss, accuracy = view.chance_score, view.losses[-1], view.accuracies[-1]
     if accuracy < chance + CHANCE_MARGIN and max(view.accuracies) > chance + TRAINED_MARGIN:
         return Breakdown(
-            f"it was trained, but its accuracy has been at chance for {COLLAPSE_STEPS} steps",
+            f"it was trained, but its {view.score_name} has been at chance for {COLLAPSE_STEPS} steps",
             accuracy,
             chance + CHANCE_MARGIN,
         )

@@ -1,14 +1,16 @@
-"""SGD with Nesterov momentum and gradient clipping in one fused operator, and its learning-rate schedule."""
+"""Optimizers with gradient clipping in one fused operator, and their learning-rate schedule."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from esper.envs.fused_ops import fused_sgd_
+from esper.envs.fused_ops import fused_adamw_, fused_sgd_
+from esper.tasks.optimizers import SGD, AdamW
 
 
 class Gradients(NamedTuple):
@@ -16,55 +18,68 @@ class Gradients(NamedTuple):
 
     parameters: list[Tensor]
     values: list[Tensor]
-    momenta: list[Tensor]
+    indices: list[int]
+    """Index of each parameter in the optimizer."""
 
 
-class FusedSGD:
-    """PyTorch's fused SGD update without `torch.optim.Optimizer`.
+class FusedOptimizer(ABC):
+    """PyTorch's fused updates without `torch.optim.Optimizer`.
 
     `Optimizer.step` takes four times as long as the update of a few small tensors, and the first `Optimizer` of a
-    process loads torch.compile, which takes three to four seconds. The momenta are created here and not by the first
-    step, because a fused first step that is skipped for an overflow leaves them uninitialised.
+    process loads torch.compile, which takes three to four seconds. The state is created here and not by the first step,
+    because a fused first step that is skipped for an overflow leaves it uninitialised.
 
     Args:
-        parameters: Parameters to train.
+        parameters: Parameters to train; may be none.
         learning_rate: Learning rate, before `lr_scale` is applied.
-        momentum: Nesterov's μ.
-        weight_decay: Added to the gradient, times the parameter.
         clip: Maximum norm of all gradients together.
     """
 
-    def __init__(
-        self,
-        parameters: Sequence[nn.Parameter],
-        *,
-        learning_rate: float,
-        momentum: float,
-        weight_decay: float,
-        clip: float,
-    ) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], *, learning_rate: float, clip: float) -> None:
         self.parameters = list(parameters)
-        self.momenta: list[Tensor] = [torch.zeros_like(parameter) for parameter in parameters]
         self.clip = clip
         self.learning_rate = learning_rate
         self.lr_scale = 1.0
         """Factor of the learning rate in the next steps."""
-        self.momentum = momentum
-        self.weight_decay = weight_decay
+        self.state: dict[str, list[Tensor]] = self._initial_state()
+        """State of each parameter, in their order, keyed by the name that checkpoints use."""
+
+    @abstractmethod
+    def _initial_state(self) -> dict[str, list[Tensor]]:
+        """Return the state before the first step."""
+
+    @abstractmethod
+    def _update(self, grads: Gradients, divisor: Tensor, found_inf: Tensor | None) -> None:
+        """Update the parameters and the state of `grads`, whose gradients are divided by `divisor` first."""
 
     def has_same_parameters(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Return True if this optimizer trains exactly these parameters, in this order."""
         return list(map(id, self.parameters)) == list(map(id, parameters))
 
-    def copy_momenta_from(self, other: FusedSGD) -> None:
-        """Take over the momenta of another optimizer for the parameters that both train."""
-        momenta = {id(parameter): m for parameter, m in zip(other.parameters, other.momenta, strict=True)}
-        self.momenta = [momenta.get(id(p), m) for p, m in zip(self.parameters, self.momenta, strict=True)]
+    def copy_state_from(self, other: Self) -> None:
+        """Take over the state of another optimizer of this type for the parameters that both train."""
+        for name, own in self.state.items():
+            theirs = {id(p): value for p, value in zip(other.parameters, other.state[name], strict=True)}
+            self.state[name] = [theirs.get(id(p), value) for p, value in zip(self.parameters, own, strict=True)]
+
+    def reset_state(self) -> None:
+        """Set the state to that before the first step, in place."""
+        for values in self.state.values():
+            for value in values:
+                value.zero_()
+
+    def state_tensors(self, owner: str) -> dict[str, Tensor]:
+        """Return the live state, keyed `name.owner.index` as in checkpoints."""
+        return {
+            f"{name}.{owner}.{index}": value
+            for name, values in self.state.items()
+            for index, value in enumerate(values)
+        }
 
     def gradients(self) -> Gradients:
-        """Return the gradients of the last backward pass, with their parameters and momenta."""
-        rows = [(p, p.grad, m) for p, m in zip(self.parameters, self.momenta, strict=True) if p.grad is not None]
-        return Gradients([p for p, _, _ in rows], [g for _, g, _ in rows], [m for _, _, m in rows])
+        """Return the gradients of the last backward pass, with their parameters."""
+        rows = [(p, p.grad, index) for index, p in enumerate(self.parameters) if p.grad is not None]
+        return Gradients([p for p, _, _ in rows], [g for _, g, _ in rows], [index for _, _, index in rows])
 
     def zero_grad(self) -> None:
         """Release the gradients of the last backward pass.
@@ -85,18 +100,86 @@ class FusedSGD:
         """
         # Clipping is a division in the same operator: fused optimizers take a divisor for loss scales, in float32.
         divisor = (norm / self.clip).clamp(min=1.0).float()
-        parameters, values, momenta = grads
-        if parameters:
-            fused_sgd_(
-                parameters,
-                values,
-                momenta,
-                lr=self.learning_rate * self.lr_scale,
-                momentum=self.momentum,
-                weight_decay=self.weight_decay,
-                grad_scale=divisor,
-                found_inf=found_inf,
-            )
+        if grads.parameters:
+            self._update(grads, divisor, found_inf)
+
+    def _state_of(self, name: str, grads: Gradients) -> list[Tensor]:
+        values = self.state[name]
+        return [values[index] for index in grads.indices]
+
+
+class FusedSGD(FusedOptimizer):
+    """SGD with Nesterov momentum.
+
+    Args:
+        parameters: Parameters to train.
+        spec: Learning rate, momentum and weight decay.
+        clip: Maximum norm of all gradients together.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], spec: SGD, clip: float) -> None:
+        self.spec = spec
+        super().__init__(parameters, learning_rate=spec.learning_rate, clip=clip)
+
+    def _initial_state(self) -> dict[str, list[Tensor]]:
+        return {"momentum": [torch.zeros_like(parameter) for parameter in self.parameters]}
+
+    def _update(self, grads: Gradients, divisor: Tensor, found_inf: Tensor | None) -> None:
+        fused_sgd_(
+            grads.parameters,
+            grads.values,
+            self._state_of("momentum", grads),
+            lr=self.learning_rate * self.lr_scale,
+            momentum=self.spec.momentum,
+            weight_decay=self.spec.weight_decay,
+            grad_scale=divisor,
+            found_inf=found_inf,
+        )
+
+
+class FusedAdamW(FusedOptimizer):
+    """Adam with decoupled weight decay.
+
+    Args:
+        parameters: Parameters to train.
+        spec: Learning rate, betas, epsilon and weight decay.
+        clip: Maximum norm of all gradients together.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], spec: AdamW, clip: float) -> None:
+        self.spec = spec
+        super().__init__(parameters, learning_rate=spec.learning_rate, clip=clip)
+
+    def _initial_state(self) -> dict[str, list[Tensor]]:
+        return {
+            "exp_avg": [torch.zeros_like(parameter) for parameter in self.parameters],
+            "exp_avg_sq": [torch.zeros_like(parameter) for parameter in self.parameters],
+            "step": [torch.zeros((), device=parameter.device) for parameter in self.parameters],
+        }
+
+    def _update(self, grads: Gradients, divisor: Tensor, found_inf: Tensor | None) -> None:
+        fused_adamw_(
+            grads.parameters,
+            grads.values,
+            *(self._state_of(name, grads) for name in ("exp_avg", "exp_avg_sq", "step")),
+            lr=self.learning_rate * self.lr_scale,
+            betas=self.spec.betas,
+            eps=self.spec.eps,
+            weight_decay=self.spec.weight_decay,
+            grad_scale=divisor,
+            found_inf=found_inf,
+        )
+
+
+def make_optimizer(spec: SGD | AdamW, parameters: Sequence[nn.Parameter], clip: float) -> FusedOptimizer:
+    """Return the optimizer that a task specifies.
+
+    Args:
+        spec: Type and settings.
+        parameters: Parameters to train.
+        clip: Maximum norm of all gradients together.
+    """
+    return FusedAdamW(parameters, spec, clip) if isinstance(spec, AdamW) else FusedSGD(parameters, spec, clip)
 
 
 COOLDOWN_FRACTION = 0.25

@@ -19,12 +19,13 @@ from esper.config import Config, PolicyName
 from esper.engine.agent_factory import build_agent, build_ppo
 from esper.engine.episode import Episode
 from esper.engine.step import play_step, tick_slots
+from esper.engine.task_setup import SavedTask, prepare_task
 from esper.envs.stopwatch import PhaseTimer
 from esper.lanes.devices import resolve_devices
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent, strip_prefix
 from esper.seeding import decision_uniforms, evaluation_seed
-from esper.tasks import configured_task
+from esper.tasks.probe import TaskProfile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +51,26 @@ class HeldOutEvaluation:
         episodes: Number of episodes per policy.
         seed: Random seed of the episodes. A seed gives the same episodes for every policy and every checkpoint.
         devices: Names of the lanes, or `auto`.
+        task_reference: Reference of the task, needed if it is the user's own code.
+        accept_changed_task: Evaluate although the code of the user's task has changed since the checkpoint.
 
     Raises:
         CheckpointError: The checkpoint is damaged or of another version, or `ppo` is to be evaluated and the checkpoint
             has no PPO policy.
         ConfigError: A device does not exist.
-        TaskError: The data set is missing or damaged.
+        TaskError: The task cannot be loaded, is not that of the checkpoint, or its data set is missing or damaged.
     """
 
     def __init__(
-        self, checkpoint: Path, *, policies: Sequence[PolicyName], episodes: int, seed: int, devices: Sequence[str]
+        self,
+        checkpoint: Path,
+        *,
+        policies: Sequence[PolicyName],
+        episodes: int,
+        seed: int,
+        devices: Sequence[str],
+        task_reference: str | None = None,
+        accept_changed_task: bool = False,
     ) -> None:
         self._path = checkpoint
         self._checkpoint = read_checkpoint(checkpoint)
@@ -73,11 +84,16 @@ class HeldOutEvaluation:
             ppo=msgspec.structs.replace(trained.ppo, envs_per_host=1),  # shared hosts help only learning
         )
         lanes = resolve_devices(devices)
-        task = configured_task(self.config)
-        splits = task.load(Path(self.config.data_dir) if self.config.data_dir else None)
-        slots = self.config.slots
-        self._agents = {policy: self._agent(policy, len(slots), task.blueprints) for policy in policies}
-        self._pool = EnvPool(task, splits, lanes, slots, self.config)
+        task, splits, profile, self.config, _ = prepare_task(
+            msgspec.structs.replace(self.config, task=task_reference or trained.task),
+            None,
+            SavedTask(trained.task, self._checkpoint.origin),
+            accept_changed=accept_changed_task,
+        )
+        if self.config.task != trained.task:
+            raise CheckpointError(f"{checkpoint} was made with --task {trained.task}, not {self.config.task}")
+        self._agents = {policy: self._agent(policy, profile) for policy in policies}
+        self._pool = EnvPool(task, profile, splits, lanes, self.config)
 
     def run(self, on_step: Callable[[str], None]) -> dict[str, list[EpisodeResult]]:
         """Run every policy on every episode.
@@ -97,15 +113,15 @@ class HeldOutEvaluation:
         """Stop the threads of the lanes."""
         self._pool.close()
 
-    def _agent(self, policy: PolicyName, slots: int, blueprints: Sequence[str]) -> Agent:
+    def _agent(self, policy: PolicyName, profile: TaskProfile) -> Agent:
         if policy != "ppo":
-            return build_agent(msgspec.structs.replace(self.config, policy=policy), slots, blueprints)
+            return build_agent(msgspec.structs.replace(self.config, policy=policy), profile.sites, profile.blueprints)
         trained = self._checkpoint.config.policy
         if trained != "ppo":
             raise CheckpointError(
                 f"{self._path} was made with --policy {trained} and has no PPO policy; remove ppo from --policies"
             )
-        agent = build_ppo(self.config, slots, blueprints, stochastic_heads=False)
+        agent = build_ppo(self.config, profile.sites, profile.blueprints, stochastic_heads=False)
         try:
             agent.load_policy(strip_prefix("agent.", self._checkpoint.tensors))
         except RuntimeError as error:
@@ -146,5 +162,5 @@ def run_episodes(pool: EnvPool, agent: Agent, config: Config, on_step: Callable[
             parameter_ratio=episode.view.parameter_ratio,
             net_return=episode.episode_return,
         )
-        for episode, accuracy in zip(episodes, pool.test_accuracies(), strict=True)
+        for episode, accuracy in zip(episodes, pool.test_scores(), strict=True)
     ]

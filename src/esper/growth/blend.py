@@ -1,6 +1,6 @@
 """Blending a seed into its host: alpha schedules, and the formulas that combine both outputs.
 
-Shapes: B samples, C channels, H × W pixels.
+Shapes: B samples, C channels, L or T positions, H × W pixels.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.growth.layers import global_avg_pool, mark_zero_init
+from esper.growth.layouts import Layout
 
 INITIAL_RAMP_EPOCHS = (3, 5, 8)
 """Selectable lengths of a seed's first ramp, in epochs."""
@@ -139,50 +140,71 @@ BLEND_STYLES = (
 """Choices of the style head, in its order."""
 
 
-class BlendGate(nn.Module):
-    """Learned gate of the GATE blend: one value in (0, 1) for each sample, 0.5 at initialisation."""
+def is_causal_blend(blend: Blend, layout: Layout) -> bool:
+    """Return True if a blend on a canonical layout does not mix positions: GATE pools over them, except over tokens."""
+    return blend is not Blend.GATE or layout in (Layout.BC, Layout.BTC)
 
-    def __init__(self, channels: int) -> None:
+
+class BlendGate(nn.Module):
+    """Learned gate of the GATE blend: one value in (0, 1), 0.5 at initialisation.
+
+    One value for each sample, from the mean over its positions; tokens [B, T, C] have one value each.
+
+    Args:
+        channels: Number of channels C.
+        layout: Canonical layout of the features.
+    """
+
+    def __init__(self, channels: int, layout: Layout = Layout.BCHW) -> None:
         super().__init__()
+        self._layout = layout
         hidden = max(8, channels // 4)
         self.hidden = nn.Linear(channels, hidden)
         self.out = mark_zero_init(nn.Linear(hidden, 1))
 
-    def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Return the gate values [B, 1, 1, 1] for features [B, C, H, W]."""
-        pooled_BC = global_avg_pool(x_BCHW)
-        return torch.sigmoid(self.out(torch.relu(self.hidden(pooled_BC))))[:, :, None, None]
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the gate values, which broadcast over the features: [B, 1, 1, 1] for [B, C, H, W]."""
+        match self._layout:
+            case Layout.BCHW:
+                return self._gate(global_avg_pool(x))[:, :, None, None]
+            case Layout.BCL:
+                return self._gate(x.mean(2))[:, :, None]
+            case _:
+                return self._gate(x)
+
+    def _gate(self, features_C: Tensor) -> Tensor:
+        return torch.sigmoid(self.out(torch.relu(self.hidden(features_C))))
 
 
-def blend(kind: Blend, host_BCHW: Tensor, seed_BCHW: Tensor, alpha: float, gate_B111: Tensor | None = None) -> Tensor:
-    """Combine the outputs [B, C, H, W] of host and seed; exactly the host's at alpha 0, with ADD the seed's at alpha 1.
+def blend(kind: Blend, host: Tensor, seed: Tensor, alpha: float, gate: Tensor | None = None) -> Tensor:
+    """Combine the outputs of host and seed; exactly the host's at alpha 0, with ADD the seed's at alpha 1.
 
     Args:
         kind: Formula.
-        host_BCHW: Output of the host.
-        seed_BCHW: Output of the seed.
+        host: Output of the host.
+        seed: Output of the seed, of the same shape.
         alpha: Blending weight, 0 to 1.
-        gate_B111: Values of the blend gate, required by GATE.
+        gate: Values of the blend gate, required by GATE.
 
     Raises:
-        ValueError: The blend is GATE and `gate_B111` is None.
+        ValueError: The blend is GATE and `gate` is None.
     """
     if kind is Blend.ADD and alpha == 1.0:
-        return seed_BCHW  # the usual case: saves two operators
-    difference = seed_BCHW - host_BCHW
+        return seed  # the usual case: saves two operators
+    difference = seed - host
     if kind is Blend.ADD:
-        return torch.add(host_BCHW, difference, alpha=alpha)
+        return torch.add(host, difference, alpha=alpha)
     if kind is Blend.MULTIPLY:
-        return torch.add(host_BCHW, host_BCHW * torch.tanh(difference), alpha=alpha)
-    if gate_B111 is None:
-        raise ValueError("the GATE blend requires gate_B111")
-    return torch.add(host_BCHW, gate_B111 * difference, alpha=alpha)
+        return torch.add(host, host * torch.tanh(difference), alpha=alpha)
+    if gate is None:
+        raise ValueError("the GATE blend requires the values of its gate")
+    return torch.add(host, gate * difference, alpha=alpha)
 
 
 class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, host: Tensor, candidate: Tensor) -> Tensor:  # noqa: ARG004 (the signature is autograd's)
-        return host.view_as(host)
+        return host.clone()  # not a view: the host may change the result in place
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG004

@@ -131,11 +131,11 @@ def initialise_(module: nn.Module, generator: torch.Generator) -> None:
         TypeError: A layer of another type has parameters or buffers.
     """
     for layer in module.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
+        if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear):
             _kaiming_uniform(layer.weight, generator)
             if layer.bias is not None:
                 layer.bias.zero_()
-        elif isinstance(layer, nn.BatchNorm2d | nn.GroupNorm):
+        elif isinstance(layer, nn.BatchNorm2d | nn.GroupNorm | nn.LayerNorm):
             layer.weight.fill_(1.0)
             layer.bias.zero_()
             if isinstance(layer, nn.BatchNorm2d):

@@ -1,121 +1,144 @@
-"""Host and GrowingNetwork: a base network with injection points, and the network of a host and its slots.
+"""GrowingNetwork: any host module with slots at the outputs of some of its submodules.
 
-Shapes: B samples, V configurations (all seeds on, then each ablated slot off), C channels, H × W pixels, K classes.
+A slot is a forward hook on a submodule: it receives the submodule's output, blends its seed into it, and returns it in
+the output's place. The hooks are methods of the network, so that a deep copy of the network uses its own seeds.
+
+Shapes: B samples, V variants of the network with different seeds switched off.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from esper.formatting import suggest
-from esper.growth.layers import initialise_
 from esper.growth.lifecycle import GateConfig
+from esper.growth.outputs import Nested, first_tensor, replace_first_tensor, split_variants
+from esper.growth.site import SlotSite
 from esper.growth.slot import Slot
 
 
-class InjectionPoint(NamedTuple):
-    """A named point of a host where a seed can grow."""
+@dataclass
+class _ForwardPass:
+    """The arguments of the forward pass in progress, which the hooks read."""
 
-    name: str
-    channels: int
-    after_segment: int
-    """Index of the segment whose output the seed receives and is blended into."""
-
-
-class Host(nn.Module):
-    """A base network: segments that run in order, then a head, with injection points after segments."""
-
-    def __init__(
-        self, segments: Sequence[nn.Module], head: nn.Module, injection_points: Sequence[InjectionPoint]
-    ) -> None:
-        super().__init__()
-        self.segments = nn.ModuleList(segments)
-        self.head = head
-        self.injection_points = tuple(sorted(injection_points, key=lambda injection: injection.after_segment))
+    alphas: Sequence[float]
+    extend_at: Collection[int] = ()
+    """Slots at which the batch is extended by the rows without the slot's seed."""
+    samples: int | None = None
+    """Number of rows to copy at such a slot: those with all seeds on. None: all rows, so that the batch doubles."""
 
 
 class GrowingNetwork(nn.Module):
-    """A host with slots at some or all of its injection points.
+    """A host with slots.
 
     Args:
-        host: Base network.
-        slots: Names of the injection points to use, in any order.
+        host: Base network. It is called with the input, or with the items of an input mapping as keyword arguments.
+        sites: Places of the slots, in the order of the forward pass.
         gates: Thresholds of every slot.
+        shares_prefix: Compute the part of a counterfactual forward pass before a slot once for all variants, by
+            extending the batch at the slot. Valid only if no sample of a batch affects another one, and if the host
+            does not depend on the number of rows.
+        frozen: Modules of the host that stay in evaluation mode.
 
     Raises:
-        ValueError: A name is unknown or given twice.
+        ValueError: A name is given twice.
+        AttributeError: The host has no submodule of this path.
     """
 
-    def __init__(self, host: Host, slots: Sequence[str], gates: GateConfig) -> None:
+    def __init__(
+        self,
+        host: nn.Module,
+        sites: Sequence[SlotSite],
+        gates: GateConfig,
+        *,
+        shares_prefix: bool = True,
+        frozen: Sequence[nn.Module] = (),
+    ) -> None:
         super().__init__()
-        _check_names(slots, [injection.name for injection in host.injection_points])
+        names = [site.name for site in sites]
+        if len(set(names)) != len(names):
+            raise ValueError(f"slot names must be unique, got {', '.join(names)}")
         self.host = host
-        used = [injection for injection in host.injection_points if injection.name in slots]
-        self.slots = tuple(Slot(injection.name, injection.channels, gates) for injection in used)
+        self.shares_prefix = shares_prefix
+        self.slots = tuple(Slot(site, gates) for site in sites)
         """Slots in the order of the forward pass."""
-        for slot in self.slots:
+        for index, slot in enumerate(self.slots):
             self.add_module(f"slot_{slot.name}", slot)
-        self._slots_after = [
-            tuple(i for i, injection in enumerate(used) if injection.after_segment == segment)
-            for segment in range(len(host.segments))
-        ]
+            host.get_submodule(slot.site.module).register_forward_hook(partial(self._grow, index))
+        self._frozen = tuple(frozen)
+        self._pass: _ForwardPass | None = None
         self.host_parameter_count = sum(parameter.numel() for parameter in host.parameters())
-        """Number of parameters of the bare host."""
+        """Number of parameters of the bare host, frozen ones included."""
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training or evaluation mode; frozen modules stay in evaluation mode."""
+        super().train(mode)
+        for module in self._frozen:
+            module.training = False
+        return self
+
+    def place(self, device: torch.device, *, channels_last: bool) -> Self:
+        """Move the network, and all seeds planted later, to a device and memory format."""
+        memory_format = torch.channels_last if channels_last else torch.contiguous_format
+        for slot in self.slots:
+            slot.device, slot.memory_format = device, memory_format
+        network = self.to(device)
+        return network.to(memory_format=torch.channels_last) if channels_last else network
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Return the live tensors that training can change, by name: parameters and buffers without the frozen ones.
+
+        A tensor with several names has the first one.
+        """
+        frozen = {id(buffer) for module in self._frozen for buffer in module.buffers(recurse=False)}
+        named = [pair for pair in self.named_parameters() if pair[1].requires_grad]
+        named += [pair for pair in self.named_buffers() if id(pair[1]) not in frozen]
+        return dict(named)
 
     def alphas(self) -> list[float]:
         """Return the current alpha of each slot."""
         return [slot.alpha for slot in self.slots]
 
-    def forward(self, x_BCHW: Tensor, alphas: Sequence[float]) -> Tensor:
-        """Map pictures [B, C, H, W] to logits [B, K], with each slot's seed blended in at its alpha."""
-        h = x_BCHW
-        for segment, indices in zip(self.host.segments, self._slots_after, strict=True):
-            h = segment(h)
-            for i in indices:
-                h = self.slots[i](h, alphas[i])
-        return self.host.head(h)
+    def forward(self, inputs: Nested, alphas: Sequence[float]) -> Nested:
+        """Return the output of the host for a batch, with each slot's seed blended in at its alpha."""
+        return self._run(inputs, _ForwardPass(alphas))
 
-    def forward_ablations(self, x_BCHW: Tensor, alphas: Sequence[float], ablate: Sequence[int]) -> Tensor:
-        """Return the logits [V, B, K]: first with all seeds on, then with each slot in `ablate` switched off.
+    def forward_ablations(self, inputs: Nested, alphas: Sequence[float], ablate: Sequence[int]) -> list[Nested]:
+        """Return 1 + n outputs: with all seeds on, then with each of the n slots in `ablate` switched off.
 
-        The segments before the first ablated slot are computed once. Each ablation branches off at its slot from the
-        activations with all seeds on, and is part of the batch from there.
+        With `shares_prefix`, the part before the first ablated slot is computed once. Each ablation branches off at its
+        slot from the activations with all seeds on, and is part of the batch from there.
 
         Args:
-            x_BCHW: Input pictures.
+            inputs: Batch of B samples.
             alphas: Alpha of each slot.
             ablate: Indices of the slots to ablate, ascending.
 
         Raises:
             ValueError: `ablate` is not ascending.
-            RuntimeError: The network is in training mode, in which batch norm would mix the configurations.
+            RuntimeError: The network is in training mode, in which batch norm would mix the variants.
         """
         self._check_counterfactual(ablate)
-        samples = len(x_BCHW)
-        h = x_BCHW
-        for segment, indices in zip(self.host.segments, self._slots_after, strict=True):
-            h = segment(h)
-            for i in indices:
-                without = h[:samples]
-                h = self.slots[i](h, alphas[i])
-                if i in ablate:
-                    h = torch.cat((h, without))
-        logits = self.host.head(h)
-        return logits.view(1 + len(ablate), samples, -1)
+        if not self.shares_prefix:
+            return [self.forward(inputs, _without(alphas, off)) for off in [(), *([index] for index in ablate)]]
+        samples = count_samples(inputs)
+        output = self._run(inputs, _ForwardPass(alphas, ablate, samples))
+        return split_variants(output, 1 + len(ablate), samples)
 
-    def forward_subsets(self, x_BCHW: Tensor, alphas: Sequence[float], slots: Sequence[int]) -> Tensor:
-        """Return the logits [2^n, B, K] for every subset of `slots` switched off.
+    def forward_subsets(self, inputs: Nested, alphas: Sequence[float], slots: Sequence[int]) -> list[Nested]:
+        """Return 2^n outputs, for every subset of the n `slots` switched off.
 
-        Bit k of the subset's index is set if `slots[k]` is off. The batch doubles at each of these slots, so that the
-        segments before it are computed once for both halves.
+        Bit k of the subset's index is set if `slots[k]` is off. With `shares_prefix`, the batch doubles at each of
+        these slots, so that the part before them is computed once for both halves.
 
         Args:
-            x_BCHW: Input pictures.
+            inputs: Batch of B samples.
             alphas: Alpha of each slot.
             slots: Indices of n slots, ascending.
 
@@ -124,15 +147,12 @@ class GrowingNetwork(nn.Module):
             RuntimeError: The network is in training mode, in which batch norm would mix the subsets.
         """
         self._check_counterfactual(slots)
-        h = x_BCHW
-        for segment, indices in zip(self.host.segments, self._slots_after, strict=True):
-            h = segment(h)
-            for i in indices:
-                without, h = h, self.slots[i](h, alphas[i])
-                if i in slots:
-                    h = torch.cat((h, without))
-        logits = self.host.head(h)
-        return logits.view(2 ** len(slots), len(x_BCHW), -1)
+        variants = 2 ** len(slots)
+        if not self.shares_prefix:
+            subsets = ([slot for bit, slot in enumerate(slots) if index >> bit & 1] for index in range(variants))
+            return [self.forward(inputs, _without(alphas, off)) for off in subsets]
+        output = self._run(inputs, _ForwardPass(alphas, slots))
+        return split_variants(output, variants, count_samples(inputs))
 
     def _check_counterfactual(self, slots: Sequence[int]) -> None:
         if self.training:
@@ -140,15 +160,39 @@ class GrowingNetwork(nn.Module):
         if any(a >= b for a, b in itertools.pairwise(slots)):
             raise ValueError(f"slots to switch off must be in ascending order without repetition, got {list(slots)}")
 
-    def reset(self, generator: torch.Generator) -> None:
-        """Empty all slots and initialise the host's parameters from `generator`, in place."""
+    def _run(self, inputs: Nested, current: _ForwardPass) -> Nested:
+        self._pass = current
+        try:
+            return call_model(self.host, inputs)
+        finally:
+            self._pass = None
+
+    def _grow(self, index: int, module: nn.Module, args: object, output: Nested) -> Nested:  # noqa: ARG002 (a hook)
+        """Blend the seed of a slot into a submodule's output. The forward hook of slot `index`."""
+        current, slot = self._pass, self.slots[index]
+        if current is None or (slot.seed is None and index not in current.extend_at):
+            return output
+        host = first_tensor(output)
+        assert host is not None
+        grown = slot(host, current.alphas[index])
+        if index in current.extend_at:
+            axis = slot.site.layout.batch_axis
+            without = host if current.samples is None else host.narrow(axis, 0, current.samples)
+            grown = torch.cat((grown, without), dim=axis)
+        return output if grown is host else replace_first_tensor(output, grown)
+
+    def clear_slots(self) -> None:
+        """Empty all slots for a new episode."""
         for slot in self.slots:
             slot.reset()
-        initialise_(self.host, generator)
+
+    def host_tensors(self) -> list[Tensor]:
+        """Return the tensors of `state_tensors` that belong to the bare host."""
+        return [tensor for name, tensor in self.state_tensors().items() if name.startswith("host.")]
 
     def host_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the bare host."""
-        return list(self.host.parameters())
+        """Return the parameters of the bare host that are trained."""
+        return [parameter for parameter in self.host.parameters() if parameter.requires_grad]
 
     def slot_parameters(self, index: int) -> list[nn.Parameter]:
         """Return the parameters of a slot's seed and blend gate; empty without a seed."""
@@ -161,9 +205,16 @@ class GrowingNetwork(nn.Module):
         return (self.host_parameter_count + seeds) / self.host_parameter_count
 
 
-def _check_names(slots: Sequence[str], known: Sequence[str]) -> None:
-    for name in slots:
-        if name not in known:
-            raise ValueError(f"the host has no slot {name!r}: {suggest(name, known)}")
-    if len(set(slots)) != len(slots):
-        raise ValueError(f"slot names must be unique, got {', '.join(slots)}")
+def call_model(model: nn.Module, inputs: Nested) -> Nested:
+    """Call a model with a batch: a tensor, or a mapping of keyword arguments."""
+    return model(**cast("Mapping[str, Any]", inputs)) if isinstance(inputs, Mapping) else model(inputs)
+
+
+def count_samples(inputs: Nested) -> int:
+    """Return the number of samples of a batch: a tensor, or a mapping of tensors."""
+    first: Tensor = next(iter(cast("Mapping[str, Tensor]", inputs).values())) if isinstance(inputs, Mapping) else inputs
+    return len(first)
+
+
+def _without(alphas: Sequence[float], off: Collection[int]) -> list[float]:
+    return [0.0 if index in off else alpha for index, alpha in enumerate(alphas)]

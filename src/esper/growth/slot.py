@@ -1,4 +1,4 @@
-"""Slot: the state machine of the seed at one injection point of a host.
+"""Slot: the state machine of the seed at one place of a host.
 
 The slot computes alpha, but its forward pass does not read it: the caller passes it to `GrowingNetwork.forward`.
 """
@@ -25,6 +25,7 @@ from esper.growth.lifecycle import (
     gate_g3,
     gate_g5,
 )
+from esper.growth.site import SlotSite
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -33,7 +34,7 @@ _VELOCITY_EMA_DECAY = 0.7
 
 
 class Slot(nn.Module):
-    """An injection point of a host, empty or with a seed.
+    """A place of a host, empty or with a seed.
 
     The operations (`germinate`, `advance`, `set_alpha`, `cull`, `fossilize`) raise `IllegalTransitionError` exactly if
     the property of the same name (`can_germinate`, …) is False. `tick` ends an epoch.
@@ -44,15 +45,17 @@ class Slot(nn.Module):
     gate: BlendGate | None
     """The blend gate of a seed that is blended by GATE, else None."""
 
-    def __init__(self, name: str, channels: int, gates: GateConfig) -> None:
+    def __init__(self, site: SlotSite, gates: GateConfig) -> None:
         super().__init__()
-        self.name = name
-        self.channels = channels
+        self.site = site
+        self.name = site.name
         self.gates = gates
         self.register_module("seed", None)
         self.register_module("gate", None)
-        # An empty buffer follows `.to(device)`, so that a seed is placed on the device of its host.
-        self.register_buffer("_device_anchor", torch.empty(0), persistent=False)
+        self.device = torch.device("cpu")
+        """Device of new seeds."""
+        self.memory_format = torch.channels_last
+        """Memory format of new seeds for pictures."""
         self._empty(Stage.DORMANT)
 
     def _empty(self, stage: Stage) -> None:
@@ -169,9 +172,7 @@ class Slot(nn.Module):
             ValueError: No blueprint has this name.
         """
         self._check_legal(self.can_germinate, "germinate")
-        seed = build_seed(blueprint, self.channels)
-        initialise_(seed, generator)
-        self.seed = self._place_module(seed)
+        self.seed = self._place_module(self._build_seed(blueprint, generator))
         self.blueprint = blueprint
         # Drawn for every blend, so that the values drawn from `generator` do not depend on the blend.
         self._gate_seed = int(torch.randint(2**62, (), generator=generator))
@@ -312,37 +313,44 @@ class Slot(nn.Module):
 
     # Modules
 
-    def forward(self, host_BCHW: Tensor, alpha: float) -> Tensor:
-        """Return the host's features [B, C, H, W] with the seed blended in at `alpha`.
+    def forward(self, host: Tensor, alpha: float) -> Tensor:
+        """Return the host's features, in the layout of the site, with the seed blended in at `alpha`.
 
-        A seed in TRAINING is straight-through in training mode, and is not called in evaluation mode.
+        A seed in TRAINING is straight-through in training mode, and is not called in evaluation mode. Features that do
+        not change are returned as they are, not as a copy.
         """
         if self.seed is None:
-            return host_BCHW
+            return host
         if self.stage is Stage.TRAINING and self.training:
-            return straight_through(host_BCHW, self._blended(host_BCHW.detach(), 1.0))
+            return straight_through(host, self._blended(host.detach(), 1.0))
         if self.stage.is_blended and alpha != 0.0:
-            return self._blended(host_BCHW, alpha)
-        return host_BCHW
+            return self._blended(host, alpha)
+        return host
 
-    def _blended(self, host_BCHW: Tensor, alpha: float) -> Tensor:
+    def _blended(self, host: Tensor, alpha: float) -> Tensor:
         assert self.seed is not None
-        gate_B111 = self.gate(host_BCHW) if self.gate is not None else None
-        return blend(self.blend, host_BCHW, self.seed(host_BCHW), alpha, gate_B111)
+        layout = self.site.layout
+        host = layout.to_canonical(host)
+        gate = self.gate(host) if self.gate is not None else None
+        return layout.from_canonical(blend(self.blend, host, self.seed(host), alpha, gate))
 
     def _set_blend(self, kind: Blend) -> None:
         self.blend = kind
         self.gate = None
         if kind is Blend.GATE:
-            gate = BlendGate(self.channels)
+            gate = BlendGate(self.site.channels, self.site.layout.canonical)
             initialise_(gate, torch.Generator().manual_seed(self._gate_seed))
             self.gate = self._place_module(gate)
         self.parameter_count = sum(parameter.numel() for parameter in self.parameters())
 
+    def _build_seed(self, blueprint: str, generator: torch.Generator) -> nn.Module:
+        site = self.site
+        return build_seed(blueprint, site.layout, site.channels, site.is_causal, generator)
+
     def _place_module(self, module: ModuleT) -> ModuleT:
         """Move a module to the host's device and memory format and set its train/eval mode."""
-        module = module.to(self.get_buffer("_device_anchor").device, non_blocking=True)
-        return module.to(memory_format=torch.channels_last).train(self.training)
+        module = module.to(self.device, non_blocking=True)
+        return module.to(memory_format=self.memory_format).train(self.training)
 
     # Persistence
 
@@ -375,7 +383,7 @@ class Slot(nn.Module):
         self._gate_seed = state["gate_seed"]
         if blueprint is not None and self.seed is None:
             self.blueprint = blueprint
-            self.seed = self._place_module(build_seed(blueprint, self.channels))
+            self.seed = self._place_module(self._build_seed(blueprint, torch.Generator()))
             self._set_blend(kind)
         self.schedule = AlphaSchedule.from_state_dict(state["schedule"]) if state["schedule"] else None
         self.stage = Stage[state["stage"].upper()]

@@ -79,7 +79,7 @@ def check_gradient_norms(event: ev.EnvStepped, context: RuleContext) -> Iterable
     low, thresholds = context.episodes[event.env].second_lowest_norms, context.thresholds
     factor = thresholds.limits.explosion_factor * context.env_factor(Rule.EXPLODING_GRADIENT, event.env)
     found: tuple[ev.AnomalyFound, ...] = ()
-    if event.grad_norm > factor * low[0]:
+    if event.grad_norm is not None and event.grad_norm > factor * low[0]:
         found = _check_owner_norm(event, context, 0, thresholds.host_clip)
     for owner, slot in enumerate(event.slots, 1):
         # The gradient of a seed without an alpha changes nothing: the output does not depend on the seed yet.
@@ -116,11 +116,11 @@ def _check_owner_norm(
 
 def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
     """Find a training loss that stays above that of guessing."""
-    classes = context.health.classes
-    if not classes:
+    chance = context.health.chance_loss
+    if chance is None:
         return ()
     relief = context.env_factor(Rule.LOSS_ABOVE_CHANCE, event.env)
-    limit = math.log(classes) * relief
+    limit = chance * relief
     if not event.train_loss > limit:
         return ()
     last = context.limits.chance_steps
@@ -128,8 +128,8 @@ def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Anom
     if relief == 1.0 and (len(recent) < last or not all(step.train_loss > limit for step in recent)):
         return ()
     text = f"training loss {event.train_loss:.3g} at round {event.round} step {event.step}, above that of guessing "
-    text += f"({math.log(classes):.3g}) for {last} consecutive steps"
-    return (_env_warning(event, Rule.LOSS_ABOVE_CHANCE, event.train_loss, math.log(classes), text),)
+    text += f"({chance:.3g}) for {last} consecutive steps"
+    return (_env_warning(event, Rule.LOSS_ABOVE_CHANCE, event.train_loss, chance, text),)
 
 
 def check_dead_seeds(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:

@@ -143,7 +143,9 @@ def _signals(episode: list[EnvStepStats], index: int, slots: Sequence[str], thre
         texts.append(_skip_text(step.lost))
     if before and step.scale and before[-1].scale and step.scale < before[-1].scale:
         texts.append(f"loss scale fell from 2^{math.log2(before[-1].scale):g} to 2^{math.log2(step.scale):g}")
-    norms: list[tuple[str, float, list[float | None]]] = [("host", step.grad_norm, [past.grad_norm for past in before])]
+    norms: list[tuple[str, float, list[float | None]]] = []
+    if step.grad_norm is not None:
+        norms.append(("host", step.grad_norm, [past.grad_norm for past in before]))
     for slot_index, (slot, norm) in enumerate(zip(slots, step.slots, strict=False)):
         if norm is not None:
             # Only the norms of this seed: there is a step without a norm before it began to train.

@@ -48,7 +48,7 @@ class EpisodeExtremes:
     def fold(self, step: EnvStepStats) -> None:
         """Process a step of the env."""
         low = self.second_lowest_norms
-        if step.grad_norm < low[0]:
+        if step.grad_norm is not None and step.grad_norm < low[0]:
             self._lower(0, step.grad_norm)
         for owner, norm in enumerate(step.slots, 1):
             if norm is not None and norm < low[owner]:

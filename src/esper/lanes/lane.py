@@ -30,7 +30,7 @@ from esper.lanes.errors import FaultError
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, WorkerProcess
 from esper.process import name_current_thread
-from esper.tasks.task import Splits
+from esper.tasks.splits import Splits
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -225,7 +225,14 @@ def _with_context(where: str, function: Callable[P, T], *args: P.args, **options
 
 
 def open_lanes(
-    names: Sequence[str], splits: Splits, envs: int, width: int, *, amp: str, single_stream: bool
+    names: Sequence[str],
+    splits: Splits,
+    envs: int,
+    width: int,
+    *,
+    amp: str,
+    channels_last: bool,
+    single_stream: bool,
 ) -> list[Lane]:
     """Build the lanes of a run. Lanes of the same device share one copy of the data.
 
@@ -238,11 +245,13 @@ def open_lanes(
         envs: Number of envs.
         width: Maximum number of values that a task returns per env.
         amp: Mixed precision of the run; it determines the dtype of the training images.
+        channels_last: Store pictures in the channels-last memory format.
         single_stream: Run all envs of a GPU on one stream, one after another.
     """
     torch.set_num_threads(1)
     splits_by_device = {
-        device: splits.to(device, resolve_amp(amp, device)) for device in {torch_device(name) for name in names}
+        device: splits.to(device, resolve_amp(amp, device), channels_last=channels_last)
+        for device in {torch_device(name) for name in names}
     }
     return [
         Lane(name, splits_by_device[torch_device(name)], envs, width, single_stream=single_stream) for name in names

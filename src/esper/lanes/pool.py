@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from esper.config import Config, ConfigError
-from esper.envs.env import Env, EpochResult, max_result_width
+from esper.envs.env import Env
+from esper.envs.epoch_result import EpochResult, max_result_width
+from esper.envs.hosts import HostFactory
 from esper.envs.precision import make_scaler_factory
 from esper.growth.lifecycle import StageTransition
 from esper.lanes.device_names import lane_for_env, lanes_with_worker
@@ -15,7 +17,10 @@ from esper.lanes.lane import DeviceResults, HostResults, Lane, PendingResults, o
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, write_shared_splits
 from esper.policy.actions import Action
-from esper.tasks.task import Splits, Task
+from esper.tasks import TASK_NAMES
+from esper.tasks.probe import TaskProfile
+from esper.tasks.splits import Splits
+from esper.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -33,9 +38,9 @@ class EnvPool:
 
     Args:
         task: Task that the hosts learn.
+        profile: Properties of its model, with the places of the slots.
         splits: Data of the task, on the CPU.
         lanes: Names of the lanes.
-        slots: Names of the slots to use.
         config: Configuration of the run.
         env_range: Indices of the envs of this process; None for all envs of the run.
         spawner: Starts the workers; it may have started some early. None: a new one.
@@ -50,9 +55,9 @@ class EnvPool:
     def __init__(
         self,
         task: Task,
+        profile: TaskProfile,
         splits: Splits,
         lanes: Sequence[str],
-        slots: Sequence[str],
         config: Config,
         env_range: range | None = None,
         spawner: WorkerSpawner | None = None,
@@ -61,31 +66,46 @@ class EnvPool:
         self._first = env_range.start
         # Envs with a shared loss scale depend on each other in every batch, so on a GPU they run on one stream.
         single_stream = config.scaler == "device" and config.amp == "fp16"
-        width = max_result_width(len(slots))
+        width = max_result_width(len(profile.sites), len(task.metrics))
         self.lanes = open_lanes(
-            lanes[: len(env_range)], splits, len(env_range), width, amp=config.amp, single_stream=single_stream
+            lanes[: len(env_range)],
+            splits,
+            len(env_range),
+            width,
+            amp=config.amp,
+            channels_last=profile.channels_last,
+            single_stream=single_stream,
         )
         cpu_lanes = [lane for lane in self.lanes if lane.device.type == "cpu"]
         self.interchangeable_lanes = cpu_lanes if len(cpu_lanes) > 1 and not single_stream else []
         """Lanes that may train the envs of each other."""
         self._spawner = spawner or WorkerSpawner()
-        self._start_workers(task, slots, config)
+        self._start_workers(task, profile, config)
         scaler_on = {lane: make_scaler_factory(config.amp, config.scaler, lane.device) for lane in self.lanes}
+        hosts_on = {
+            device: HostFactory(task, profile, device, config.seed) for device in {lane.device for lane in self.lanes}
+        }
         self.envs: list[Env] = []
         for index in env_range:
             lane = self._lane_of(index)
-            self.envs.append(Env(index, task, lane.splits, slots, config, scaler_on[lane]()))
+            self.envs.append(Env(index, hosts_on[lane.device], lane.splits, config, scaler_on[lane]()))
         self._steps = config.steps
 
-    def _start_workers(self, task: Task, slots: Sequence[str], config: Config) -> None:
+    def _start_workers(self, task: Task, profile: TaskProfile, config: Config) -> None:
         names = lanes_with_worker([lane.name for lane in self.lanes])
         workers = [lane for lane in self.lanes if lane.name in names]
         if not workers:
             return
+        if task.source is None and task.name not in TASK_NAMES:
+            self.close()
+            raise ConfigError(
+                f"the task {task.name} is not in a file, so the worker processes of {', '.join(names)} cannot import "
+                f"it; use --devices {self.lanes[0].name}"
+            )
         try:
             write_shared_splits(workers[0].splits, self._spawner.splits_file)
             for lane in workers:
-                init = WorkerInit(task, slots, config, self._spawner.splits_file.fileno())
+                init = WorkerInit(task.source or task, profile, config, self._spawner.splits_file.fileno())
                 lane.start_worker(init, self._spawner)
         except OSError as error:
             self.close()
@@ -103,7 +123,7 @@ class EnvPool:
         return [self._lane_of(env.index).name for env in self.envs]
 
     def reset(self, round_index: int) -> list[tuple[float, float]]:
-        """Give every env a fresh host. Return validation loss and accuracy of each before any training."""
+        """Give every env a fresh host. Return validation loss and score of each before any training."""
 
         def start(lane: Lane, envs: Sequence[Env]) -> PendingResults:
             def work(env: Env) -> DeviceResults:
@@ -114,7 +134,7 @@ class EnvPool:
             return lane.submit(envs, work)
 
         found = self._run_on_lanes(self.envs, start)
-        return [(loss, accuracy) for [[loss, accuracy]] in (found[env.index] for env in self.envs)]
+        return [(loss, accuracy) for [[loss, accuracy, *_]] in (found[env.index] for env in self.envs)]
 
     def step(self, actions: Sequence[Action | None], round_index: int, step: int) -> list[EnvEpoch | None]:
         """Apply a decision to each env, train it for an epoch and validate it; None for one whose action is None."""
@@ -134,7 +154,7 @@ class EnvPool:
         ]
 
     def validate(self, envs: Sequence[Env]) -> list[tuple[float, float]]:
-        """Return validation loss and accuracy of some envs in their current state."""
+        """Return validation loss and score of some envs in their current state."""
         found = self._run_on_lanes(envs, lambda lane, part: lane.submit(part, lambda env: [env.validate(last=False)]))
         return [(loss, accuracy) for [[loss, accuracy, *_]] in (found[env.index] for env in envs)]
 
@@ -142,9 +162,9 @@ class EnvPool:
         """Tick the slots of every env, and return the transitions of each."""
         return [env.tick() for env in self.envs]
 
-    def test_accuracies(self) -> list[float]:
-        """Return the accuracy of every env on the test split. For `evaluate` only."""
-        found = self._run_on_lanes(self.envs, lambda lane, envs: lane.submit(envs, lambda env: [env.test_accuracy()]))
+    def test_scores(self) -> list[float]:
+        """Return the score of every env on the test split. For `evaluate` only."""
+        found = self._run_on_lanes(self.envs, lambda lane, envs: lane.submit(envs, lambda env: [env.test_score()]))
         return [found[env.index][0][0] for env in self.envs]
 
     def close(self) -> None:

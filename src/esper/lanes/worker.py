@@ -11,7 +11,9 @@ and runs several times slower (`docs/experiments.md`, "one message a step").
 from __future__ import annotations
 
 import contextlib
+import io
 import pickle
+import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import IO, Any, NamedTuple, cast
@@ -21,21 +23,30 @@ import torch
 from esper.config import Config
 from esper.envs.env import Env
 from esper.envs.env_state import WorkerEnvState
+from esper.envs.hosts import HostFactory
 from esper.envs.precision import make_scaler_factory
 from esper.envs.stopwatch import PhaseTimer
+from esper.growth.outputs import map_tensors
 from esper.lanes.errors import FaultError
 from esper.lanes.spawn import WorkerSpawner
 from esper.process import freeze_loaded_objects
-from esper.tasks.task import Splits, Task
+from esper.tasks.loading import load_source
+from esper.tasks.probe import TaskProfile
+from esper.tasks.settings import override_settings
+from esper.tasks.splits import Splits
+from esper.tasks.task import Task, TaskSource
 
 CPU = torch.device("cpu")
+MAX_PRINTED_CHARACTERS = 10_000
+"""Maximum length of the printed text of one step that a worker returns."""
 
 
 class WorkerInit(NamedTuple):
     """First message to a worker."""
 
-    task: Task
-    slots: Sequence[str]
+    task: Task | TaskSource
+    """The task, or where the worker imports it from if it is the user's own code."""
+    profile: TaskProfile
     config: Config
     splits_fd: int
     """File descriptor of the splits; see `write_shared_splits`."""
@@ -62,6 +73,8 @@ class EpochReply(NamedTuple):
     """Duration of the epoch of each env."""
     phases: dict[str, float]
     """Seconds by phase."""
+    printed: str = ""
+    """Text that the user's code printed."""
 
 
 class WorkerError(NamedTuple):
@@ -73,13 +86,13 @@ class WorkerError(NamedTuple):
 
 def write_shared_splits(splits: Splits, file: IO[bytes]) -> None:
     """Write the data without its test split to a file, which all workers map: one copy in memory."""
-    torch.save({name: part for name, part in vars(splits).items() if not name.startswith("test")}, file)
+    torch.save({"train": splits.train, "validation": splits.validation}, file)
     file.flush()
 
 
 def _map_splits(descriptor: int) -> Splits:
     parts = torch.load(f"/dev/fd/{descriptor}", mmap=True)
-    return Splits(**parts, test_x=parts["train_x"][:0], test_y=parts["train_y"][:0])
+    return Splits(**parts, test=map_tensors(lambda tensor: tensor[:0], parts["train"]))
 
 
 class WorkerProcess:
@@ -147,6 +160,8 @@ class WorkerProcess:
         for env, after, seconds in zip(envs, reply.after, reply.seconds, strict=True):
             after.load_tensors_into(env)
             env.epoch_seconds = seconds
+        if reply.printed:
+            sys.stdout.write(reply.printed)  # to the log of the run, as if the env had been trained in this process
         return reply
 
     def _worker_died(self) -> FaultError:
@@ -169,15 +184,19 @@ def _send(pipe: Connection, message: object) -> None:
 
 def serve(pipe: Connection, lane: str) -> None:
     """Train envs of a lane on request until the main process has closed the pipe."""
-    with contextlib.suppress(EOFError, ConnectionError):
-        _serve(pipe, lane)
+    with contextlib.suppress(EOFError, ConnectionError), contextlib.redirect_stdout(io.StringIO()) as printed:
+        _serve(pipe, lane, printed)
 
 
-def _serve(pipe: Connection, lane: str) -> None:
+def _serve(pipe: Connection, lane: str, printed: io.StringIO) -> None:
     init: WorkerInit = pickle.loads(pipe.recv_bytes())
     torch.set_num_threads(1)
     splits = _map_splits(init.splits_fd)
     scaler = make_scaler_factory(init.config.amp, init.config.scaler, CPU)
+    task = init.task
+    if isinstance(task, TaskSource):
+        task = override_settings(load_source(task), init.config.training)
+    hosts = HostFactory(task, init.profile, CPU, init.config.seed)
     envs: dict[int, Env] = {}
     freeze_loaded_objects()
     while True:
@@ -187,10 +206,14 @@ def _serve(pipe: Connection, lane: str) -> None:
             request: EpochRequest = pickle.loads(content)
             for index in request.envs:
                 if index not in envs:
-                    envs[index] = Env(index, init.task, splits, init.slots, init.config, scaler())
+                    envs[index] = Env(index, hosts, splits, init.config, scaler())
         reply = _run_epochs([envs[index] for index in request.envs], request, stopwatch, pipe, lane)
         if reply is None:
             return
+        if isinstance(reply, EpochReply):
+            reply = reply._replace(printed=printed.getvalue()[:MAX_PRINTED_CHARACTERS])
+            printed.seek(0)
+            printed.truncate()
         _send(pipe, reply)
 
 

@@ -83,9 +83,11 @@ class EnvStatus:
         slots: Slots of the live network, in the order of the forward pass; read-only.
         step: Number of completed steps of the episode.
         steps: Number of steps of an episode.
-        chance_loss: Cross-entropy of guessing, ln(classes): the scale of losses.
+        chance_loss: Loss of a constant output: the scale of losses.
+        chance_score: Score of a constant output, a fraction.
+        score_name: Name of the task's score, for messages.
         losses: Validation losses: before the first step, then after each step.
-        accuracies: Validation accuracies, fractions, at the same times.
+        accuracies: Validation scores, fractions, at the same times.
         train_loss: Training loss of the last step; None before the first.
         train_accuracy: Training accuracy of the last step; None before the first.
         parameter_ratio: Parameters of host and seeds over those of the bare host.
@@ -99,6 +101,8 @@ class EnvStatus:
     step: int = 0
     steps: int
     chance_loss: float
+    chance_score: float
+    score_name: str = "accuracy"
     losses: list[float] = field(default_factory=list[float])
     accuracies: list[float] = field(default_factory=list[float])
     train_loss: float | None = None

@@ -63,10 +63,10 @@ class RandomAgent(NonLearningAgent):
     """Draws an op uniformly from the legal ones, then the slot, then the other heads.
 
     Args:
-        blueprints: Number of blueprints that the policy can select.
+        blueprints: Blueprints that the policy can select, in the order of the head.
     """
 
-    def __init__(self, blueprints: int) -> None:
+    def __init__(self, blueprints: Sequence[str]) -> None:
         self._blueprints = blueprints
         self._uniform_ETH = torch.empty(0)
 
@@ -90,13 +90,16 @@ class RandomAgent(NonLearningAgent):
         slot = _draw(slots, uniform_H[1])
         chosen: dict[str, int] = {"op": op, "slot": slot}
         options = {"op": len(ops), "slot": len(slots)}
-        sizes = head_sizes(len(view.slots), self._blueprints)
+        sizes = head_sizes(len(view.slots), len(self._blueprints))
         for index, (head, size) in enumerate(zip(HEADS, sizes, strict=True)):
             if index < 2 or head not in HEADS_BY_OP[op]:
                 continue
             legal = range(size)
-            if head == "style" and op is Op.SET_ALPHA:
-                legal = [style for style, allowed in enumerate(legal_styles(view.slots[slot])) if allowed]
+            if head == "style":
+                allowed = legal_styles(view.slots[slot]) if op is Op.SET_ALPHA else view.slots[slot].site.styles
+                legal = [style for style, is_legal in enumerate(allowed) if is_legal]
+            elif head == "blueprint":
+                legal = [self._blueprints.index(name) for name in view.slots[slot].site.blueprints]
             chosen[head], options[head] = _draw(legal, uniform_H[index]), len(legal)
         return Decision(
             Action(**chosen),
@@ -116,12 +119,12 @@ class PeriodicAgent(NonLearningAgent):
 
     Args:
         blueprints: Blueprints that the policy can select, in the order of the head. The agent plants
-            `DEFAULT_BLUEPRINT`, or the first one if it is not among them.
+            `DEFAULT_BLUEPRINT`, or the first one that the slot offers if it does not offer this one.
         period: Number of steps between two seeds.
     """
 
     def __init__(self, blueprints: Sequence[str], period: int) -> None:
-        self._blueprint = blueprints.index(DEFAULT_BLUEPRINT) if DEFAULT_BLUEPRINT in blueprints else 0
+        self._blueprints = blueprints
         self._period = period
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
@@ -133,7 +136,9 @@ class PeriodicAgent(NonLearningAgent):
         if step % self._period == 0:
             for index, slot in slots:
                 if slot.can_germinate:
-                    return germinate_action(index, self._blueprint)
+                    offered = [name for name in self._blueprints if name in slot.site.blueprints]
+                    name = DEFAULT_BLUEPRINT if DEFAULT_BLUEPRINT in offered else offered[0]
+                    return germinate_action(index, self._blueprints.index(name))
         for index, slot in slots:
             if slot.can_fossilize:
                 return Action(Op.FOSSILIZE, index)

@@ -51,12 +51,12 @@ class HeuristicAgent(NonLearningAgent):
 
     Args:
         blueprints: Blueprints that the policy can select, in the order of the head.
-        rotation: Blueprints to plant, in turn. If none of them can be selected, all selectable ones are used.
+        rotation: Blueprints to plant, in turn. A slot that offers none of them gets those that it offers.
     """
 
     def __init__(self, blueprints: Sequence[str], rotation: Sequence[str] = BLUEPRINT_ROTATION) -> None:
         self._blueprints = blueprints
-        self._rotation = [name for name in rotation if name in blueprints] or list(blueprints)
+        self._rotation = rotation
         self._memory: dict[int, _Memory] = {}
 
     def begin_round(self, uniforms_ETH: Tensor) -> None:
@@ -95,8 +95,10 @@ class HeuristicAgent(NonLearningAgent):
         isolated = any(slot.stage in (Stage.GERMINATED, Stage.TRAINING) for slot in view.slots)
         if empty is None or isolated or view.steps - view.step < MIN_REMAINING_STEPS or not _plateaued(view.losses):
             return None
-        turn = memory.planted % len(self._rotation)
-        order = self._rotation[turn:] + self._rotation[:turn]
+        offered = [name for name in self._blueprints if name in view.slots[empty].site.blueprints]
+        rotation = [name for name in self._rotation if name in offered] or offered
+        turn = memory.planted % len(rotation)
+        order = rotation[turn:] + rotation[:turn]
         blueprint = next((name for name in order if memory.penalties.get(name, 0.0) <= MAX_PENALTY), order[0])
         memory.planted += 1
         return germinate_action(empty, self._blueprints.index(blueprint))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from esper.domain import Op
 from esper.growth.blend import BLEND_STYLES, Blend
+from esper.growth.site import SlotSite
 from esper.growth.slot import Slot
 from esper.policy.agent import EnvStatus
 
@@ -28,7 +29,7 @@ class ActionMasks(NamedTuple):
     slot_EOS: Tensor
     """Legal slots of each op. All are legal for WAIT, which uses no slot."""
     style_ESY: Tensor
-    """Legal styles of SET_ALPHA for the seed of each slot. All styles are legal for GERMINATE."""
+    """Legal styles of SET_ALPHA for the seed of each slot. `SlotChoices` has those of GERMINATE."""
 
     @classmethod
     def empty(cls, *lead: int, slots: int) -> ActionMasks:
@@ -42,6 +43,21 @@ class ActionMasks(NamedTuple):
     def at_step(self, step: int) -> ActionMasks:
         """Return views of one step, for masks with leading dimensions [E, T]."""
         return ActionMasks(*(mask[:, step] for mask in self))
+
+
+class SlotChoices(NamedTuple):
+    """Bool tables of what a new seed can be in each slot, constant during a run. B blueprints."""
+
+    blueprint_SB: Tensor
+    style_SY: Tensor
+
+    @classmethod
+    def of(cls, sites: Sequence[SlotSite], blueprints: Sequence[str]) -> SlotChoices:
+        """Return the choices that the places of the slots offer."""
+        return cls(
+            torch.tensor([[name in site.blueprints for name in blueprints] for site in sites]),
+            torch.tensor([site.styles for site in sites]),
+        )
 
 
 def legal_ops(slot: Slot) -> tuple[bool, ...]:

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from esper.config import PPOConfig
 from esper.domain import HEADS, Op
+from esper.growth.site import SlotSite
 from esper.policy.actions import Action, Decision
 from esper.policy.agent import EnvStatus, UpdateStats, strip_prefix
-from esper.policy.masks import write_masks
+from esper.policy.masks import SlotChoices, write_masks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size, write_observation
 from esper.ppo.learner import PPOLearner
@@ -31,7 +32,7 @@ class PPOAgent:
     Args:
         envs: Number of envs of all ranks.
         steps: Number of steps of an episode.
-        slots: Number of slots of an env.
+        sites: Places of the slots of an env.
         blueprints: Names of the blueprints that the policy can select.
         config: Hyperparameters.
         rounds: Number of rounds of the run, for the schedules.
@@ -46,7 +47,7 @@ class PPOAgent:
         *,
         envs: int,
         steps: int,
-        slots: int,
+        sites: Sequence[SlotSite],
         blueprints: Sequence[str],
         config: PPOConfig,
         rounds: int,
@@ -57,11 +58,12 @@ class PPOAgent:
     ) -> None:
         self._device = device
         self._ranks, envs = ranks, len(ranks.env_range(envs))
+        slots = len(sites)
         features = observation_size(slots)
         self._blueprints = blueprints
         self._stochastic_heads = stochastic_heads
         self._terminal_at_limit = config.horizon == "episode"
-        self.network = PolicyNetwork(slots, len(blueprints), config.hidden)
+        self.network = PolicyNetwork(slots, len(blueprints), config.hidden, SlotChoices.of(sites, blueprints))
         self.network.initialise(generator)
         self.network.to(device)
         self.observations = RunningMeanStd(features).to(device)

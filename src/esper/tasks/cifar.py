@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import platformdirs
-import torch
-from torch import Tensor
 
 from esper.config import TaskError
-from esper.tasks.conv_host import ConvHost
-from esper.tasks.settings import TASK_SETTINGS
-from esper.tasks.task import Splits, Task, standardise_splits
+from esper.tasks.conv_task import conv_task
+from esper.tasks.task import Task
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torchvision.datasets import CIFAR10  # pyright: ignore[reportMissingTypeStubs]
+
+    from esper.tasks.splits import Splits
 
 VALIDATION_FRACTION = 0.1
 """Fraction of the training pictures, taken from the end of the files, whose order is random."""
@@ -38,6 +37,8 @@ def load(data_dir: Path | None = None) -> Splits:
     Raises:
         TaskError: Files are missing or damaged; the message contains the command that downloads them.
     """
+    from esper.tasks.splits import standardise_splits
+
     directory = data_dir or default_dir()
     train, test = _open(directory, train=True), _open(directory, train=False)
     pictures, labels = _tensors(train)
@@ -58,20 +59,20 @@ def _open(directory: Path, *, train: bool) -> CIFAR10:
 
 
 def _tensors(data: CIFAR10) -> tuple[Tensor, Tensor]:
+    import torch
+
     labels: list[int] = vars(data)["targets"]  # without a type in torchvision
     return torch.as_tensor(data.data).permute(0, 3, 1, 2), torch.tensor(labels)
 
 
 def _task(name: str, widths: tuple[int, int, int], kernel_size: int) -> Task:
-    return Task(
+    return conv_task(
         name=name,
-        classes=10,
-        input_shape=(3, 32, 32),
-        build_host=partial(
-            ConvHost, in_channels=3, widths=widths, kernel_size=kernel_size, pools=2, pool_before="norm", classes=10
-        ),
-        load=load,
-        **vars(TASK_SETTINGS[name]),
+        data=load,
+        host={"in_channels": 3, "widths": widths, "kernel_size": kernel_size, "pools": 2, "pool_before": "norm"},
+        host_learning_rate=0.1,
+        seed_learning_rate=0.1,
+        samples_per_epoch=12_800,
     )
 
 

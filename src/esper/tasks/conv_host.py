@@ -6,13 +6,13 @@ Shapes: B samples, C channels, H × W pixels, K classes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from esper.growth.layers import FastBatchNorm2d, global_avg_pool, make_conv, max_pool_2x2
-from esper.growth.network import Host, InjectionPoint
+from esper.growth.layers import FastBatchNorm2d, global_avg_pool, initialise_, make_conv, max_pool_2x2
 
 _BATCH_NORM_MOMENTUM = 0.5
 """An epoch can be as short as 8 batches. With PyTorch's default of 0.1 the running statistics lag behind the weights,
@@ -23,8 +23,8 @@ PoolBefore = Literal["conv", "norm"]
 """Layer of a block before which the picture is pooled: the convolution or the norm."""
 
 
-class ConvHost(Host):
-    """Convolution blocks with a slot after each, then a linear head.
+class ConvHost(nn.Module):
+    """Convolution blocks, `segments`, then a linear head.
 
     Args:
         in_channels: Channels of the pictures.
@@ -36,10 +36,6 @@ class ConvHost(Host):
             the first and later blocks, so that norm, ReLU and seed compute a quarter of the pixels (as in Page, 2019,
             "How to train your ResNet", and Jordan, 2024, "94% on CIFAR-10 in 3.29 seconds").
         classes: Number of outputs.
-        slots: Slot names, one for each block.
-
-    Raises:
-        ValueError: The numbers of slots and widths differ.
     """
 
     def __init__(
@@ -51,20 +47,32 @@ class ConvHost(Host):
         pools: int,
         pool_before: PoolBefore,
         classes: int,
-        slots: Sequence[str] = ("early", "mid", "late"),
     ) -> None:
-        if len(slots) != len(widths):
-            raise ValueError(f"expected {len(widths)} slot names, one for each block, got {len(slots)}")
+        super().__init__()
         inputs = (in_channels, *widths[:-1])
         first = 1 if pool_before == "conv" else 0
-        blocks = [
+        self.segments = nn.ModuleList(
             ConvBlock(channels_in, channels_out, kernel_size, pool_before if first <= i < first + pools else None)
             for i, (channels_in, channels_out) in enumerate(zip(inputs, widths, strict=True))
-        ]
-        injection_points = [
-            InjectionPoint(name, width, i) for i, (name, width) in enumerate(zip(slots, widths, strict=True))
-        ]
-        super().__init__(blocks, PooledLinear(widths[-1], classes), injection_points)
+        )
+        self.head = PooledLinear(widths[-1], classes)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Map pictures [B, C, H, W] to logits [B, K]."""
+        for segment in self.segments:
+            x_BCHW = segment(x_BCHW)
+        return self.head(x_BCHW)
+
+
+def build_conv_host(**arguments: Any) -> ConvHost:
+    """Return a `ConvHost`, initialised by `initialise_` from the current seed of PyTorch's global generator.
+
+    Args:
+        arguments: Arguments of `ConvHost`.
+    """
+    host = ConvHost(**arguments)
+    initialise_(host, torch.Generator().manual_seed(torch.initial_seed()))
+    return host
 
 
 class ConvBlock(nn.Module):

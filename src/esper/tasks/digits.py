@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import zipfile
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING
 
 from esper.config import TaskError
-from esper.tasks.conv_host import ConvHost
-from esper.tasks.settings import TASK_SETTINGS
-from esper.tasks.task import Splits, Task, standardise_splits
+from esper.tasks.conv_task import conv_task
+from esper.tasks.task import Task
+
+if TYPE_CHECKING:
+    from esper.tasks.splits import Splits
 
 SPLIT_TRAIN, SPLIT_VALIDATION, SPLIT_TEST = 0, 1, 2
 """Values of the array `split` in digits.npz."""
@@ -25,6 +24,11 @@ def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (the digits ar
     Raises:
         TaskError: The installed file is missing or damaged.
     """
+    import numpy as np
+    import torch
+
+    from esper.tasks.splits import standardise_splits
+
     source = files("esper.tasks") / "data" / "digits.npz"
     try:
         with source.open("rb") as file, np.load(file) as arrays:
@@ -40,15 +44,13 @@ def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (the digits ar
 
 
 def _task(name: str, kernel_size: int) -> Task:
-    return Task(
+    return conv_task(
         name=name,
-        classes=10,
-        input_shape=(1, 8, 8),
-        build_host=partial(
-            ConvHost, in_channels=1, widths=(4, 8, 16), kernel_size=kernel_size, pools=2, pool_before="conv", classes=10
-        ),
-        load=load,
-        **vars(TASK_SETTINGS[name]),
+        data=load,
+        host={"in_channels": 1, "widths": (4, 8, 16), "kernel_size": kernel_size, "pools": 2, "pool_before": "conv"},
+        host_learning_rate=0.05,
+        seed_learning_rate=0.2,
+        samples_per_epoch=1024,
     )
 
 

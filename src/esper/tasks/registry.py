@@ -1,12 +1,16 @@
-"""The tasks by name, and where each is defined. Needs no torch.
+"""The built-in tasks by name, and where each is defined. Needs no torch.
 
-To add a task, list it here and its settings in `settings.py`.
+To add a task, list it here. Its module must not import torch at its top level, because the command line reads the
+settings of all built-in tasks.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from esper.config import TaskError
 from esper.formatting import suggest
+from esper.tasks.task import Task
 
 TASKS = {
     "digits_impaired": "digits:DIGITS_IMPAIRED_TASK",
@@ -29,3 +33,14 @@ def check_task_name(name: str) -> None:
     """
     if name not in TASKS:
         raise TaskError(f"unknown task {name!r}: {suggest(name, TASK_NAMES)}")
+
+
+def get_built_in(name: str) -> Task:
+    """Return the built-in task of this name.
+
+    Raises:
+        TaskError: No task has this name.
+    """
+    check_task_name(name)
+    module, attribute = TASKS[name].split(":")
+    return getattr(import_module(f"esper.tasks.{module}"), attribute)

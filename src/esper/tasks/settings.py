@@ -1,78 +1,89 @@
-"""Training settings of every task, which the `[training]` table of the configuration can override. Needs no torch."""
+"""Settings of a task that the `[training]` table of the configuration can override. Needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
 
-from esper.config import Config
-from esper.tasks.registry import check_task_name
+from esper.config import Config, TaskError, TrainingConfig
+from esper.tasks.optimizers import SGD, AdamW
+from esper.tasks.registry import TASKS, get_built_in
+from esper.tasks.task import Task
+
+_OPTIMIZER_KEYS = ("momentum", "weight_decay")
+"""Settings of host and seeds together."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskSettings:
-    """Settings of SGD with Nesterov momentum. Each has a key of the same name in `[training]`."""
+def settings_of(task: Task) -> dict[str, float | None]:
+    """Return the task's own value of each key of `[training]` that has no other default, by field name.
 
-    batch_size: int
-    samples_per_epoch: int
-    """Samples of the training split per epoch, for any number of envs."""
-    host_learning_rate: float
-    seed_learning_rate: float
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-
-
-_DIGITS = TaskSettings(batch_size=128, samples_per_epoch=1024, host_learning_rate=0.05, seed_learning_rate=0.2)
-_CIFAR = TaskSettings(batch_size=128, samples_per_epoch=12_800, host_learning_rate=0.1, seed_learning_rate=0.1)
-
-TASK_SETTINGS: Mapping[str, TaskSettings] = {
-    "digits_impaired": _DIGITS,
-    "digits": _DIGITS,
-    "synthetic": replace(_CIFAR, samples_per_epoch=512),
-    "cifar10": _CIFAR,
-    "cifar_impaired": _CIFAR,
-}
+    None for a value that the task does not have, or that differs between host and seeds.
+    """
+    values: dict[str, float | None] = {
+        "host_learning_rate": task.optimizer.learning_rate,
+        "seed_learning_rate": task.seed_optimizer.learning_rate,
+        "batch_size": task.batch_size,
+        "samples_per_epoch": task.samples_per_epoch,
+    }
+    for name in _OPTIMIZER_KEYS:
+        host, seed = (getattr(optimizer, name, None) for optimizer in (task.optimizer, task.seed_optimizer))
+        values[name] = host if host == seed else None
+    return values
 
 
-def settings_of(config: Config) -> TaskSettings:
-    """Return the settings of a run: those in its configuration, and the task's own for the rest.
+def fill_in_settings(config: Config, task: Task) -> Config:
+    """Return the configuration with the task's own settings in place of those that it leaves open."""
+    own = {name: value for name, value in settings_of(task).items() if getattr(config.training, name) is None}
+    return msgspec.structs.replace(config, training=msgspec.structs.replace(config.training, **own))
+
+
+def override_settings(task: Task, training: TrainingConfig) -> Task:
+    """Return the task with the settings of a `[training]` table in place of its own.
 
     Raises:
-        TaskError: The task name is unknown.
+        TaskError: A setting does not exist for the task's optimizer.
     """
-    check_task_name(config.task)
-    own = TASK_SETTINGS[config.task]
-    given = {field.name: getattr(config.training, field.name) for field in fields(own)}
-    return replace(own, **{name: value for name, value in given.items() if value is not None})
+    given = {name: value for name in settings_of(task) if (value := getattr(training, name)) is not None}
+    shared = {name: given.pop(name) for name in _OPTIMIZER_KEYS if name in given}
+    return replace(
+        task,
+        optimizer=_override(task, "optimizer", given.pop("host_learning_rate", None), shared),
+        seed_optimizer=_override(task, "seed_optimizer", given.pop("seed_learning_rate", None), shared),
+        **given,
+    )
+
+
+def _override(task: Task, name: str, learning_rate: float | None, shared: dict[str, float]) -> SGD | AdamW:
+    optimizer: SGD | AdamW = getattr(task, name)
+    for key in shared.keys() - {field.name for field in fields(optimizer)}:
+        raise TaskError(
+            f"--training.{key} does not apply to task {task.name}: its {name} is {type(optimizer).__name__}, "
+            f"which has no {key}"
+        )
+    values = shared if learning_rate is None else {**shared, "learning_rate": learning_rate}
+    return replace(optimizer, **values)
 
 
 def with_task_settings(config: Config) -> Config:
-    """Return the configuration with the task's own settings in place of those that it leaves open.
-
-    Raises:
-        TaskError: The task name is unknown.
-    """
-    training = msgspec.structs.replace(config.training, **asdict(settings_of(config)))
-    return msgspec.structs.replace(config, training=training)
+    """Return the configuration with the settings of its built-in task filled in; of other tasks, unchanged."""
+    return fill_in_settings(config, get_built_in(config.task)) if config.task in TASKS else config
 
 
 def with_recorded_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a recorded configuration with the settings of its task, which older recordings lack.
+    """Return a recorded configuration with the settings of its built-in task, which older recordings lack.
 
     Args:
         config: Configuration as a recording stores it; may be of another version of this program.
     """
-    own = TASK_SETTINGS.get(config.get("task", ""))
-    recorded = config.get("training", {})
-    if own is None or not isinstance(recorded, dict):
+    name, recorded = config.get("task", ""), config.get("training", {})
+    if name not in TASKS or not isinstance(recorded, dict):
         return config
-    settings = {name.replace("_", "-"): value for name, value in asdict(own).items()}
+    settings = {key.replace("_", "-"): value for key, value in settings_of(get_built_in(name)).items()}
     return {**config, "training": {**settings, **recorded}}
 
 
-def own_values(name: str) -> dict[str, float]:
-    """Return the value of each task by name, for a field of `TaskSettings`."""
-    return {task: getattr(settings, name) for task, settings in TASK_SETTINGS.items()}
+def own_values(name: str) -> dict[str, float | None]:
+    """Return the value of each built-in task by task name, for a key of `settings_of`."""
+    return {task: settings_of(get_built_in(task))[name] for task in TASKS}

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from esper.tasks.conv_task import CLASSES, conv_task
 
-from esper.tasks.conv_host import ConvHost
-from esper.tasks.settings import TASK_SETTINGS
-from esper.tasks.task import Splits, Task, standardise_splits
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
-CLASSES = 10
+    from esper.tasks.splits import Splits
+
 SHAPE = (3, 32, 32)
 """Channels, height and width of a picture."""
 SIZES = (2048, 256, 512)
@@ -26,6 +25,11 @@ MAX_SHIFT_PIXELS = 8
 
 def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (nothing is read)
     """Generate the pictures: a smooth random pattern for each class, shifted, with noise added."""
+    import torch
+    import torch.nn.functional as F
+
+    from esper.tasks.splits import standardise_splits
+
     generator = torch.Generator().manual_seed(0)
     coarse_KCHW = torch.randn(CLASSES, SHAPE[0], 8, 8, generator=generator)
     patterns_KCHW = F.interpolate(coarse_KCHW, size=SHAPE[1:], mode="bicubic", align_corners=False)
@@ -34,6 +38,8 @@ def load(data_dir: Path | None = None) -> Splits:  # noqa: ARG001 (nothing is re
 
 
 def _draw(patterns_KCHW: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    import torch
+
     labels_N = torch.randint(CLASSES, (size,), generator=generator)
     shifts_N2 = torch.randint(MAX_SHIFT_PIXELS, (size, 2), generator=generator)
     pictures_NCHW = torch.stack(
@@ -45,13 +51,11 @@ def _draw(patterns_KCHW: Tensor, size: int, generator: torch.Generator) -> tuple
     return pictures_NCHW + NOISE_STD * torch.randn(pictures_NCHW.shape, generator=generator), labels_N
 
 
-SYNTHETIC_TASK = Task(
+SYNTHETIC_TASK = conv_task(
     name="synthetic",
-    classes=CLASSES,
-    input_shape=SHAPE,
-    build_host=partial(
-        ConvHost, in_channels=3, widths=(8, 16, 32), kernel_size=3, pools=2, pool_before="norm", classes=CLASSES
-    ),
-    load=load,
-    **vars(TASK_SETTINGS["synthetic"]),
+    data=load,
+    host={"in_channels": 3, "widths": (8, 16, 32), "kernel_size": 3, "pools": 2, "pool_before": "norm"},
+    host_learning_rate=0.1,
+    seed_learning_rate=0.1,
+    samples_per_epoch=512,
 )

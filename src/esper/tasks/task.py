@@ -1,98 +1,136 @@
-"""Task and Splits: the definition of a task and its data.
-
-Shapes: N samples, C channels, H × W pixels.
-"""
+"""Task: a model, its slots, its data, and how it is trained and scored. Importing this module does not import torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
-from torch import Tensor
+from esper.tasks.optimizers import SGD, AdamW
 
-from esper.growth.network import Host
-from esper.tasks.settings import TaskSettings
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
+    from esper.tasks.splits import Splits
 
-@dataclass(frozen=True, kw_only=True)
-class Splits:
-    """The data of a task, standardised by the training split. Pictures are float32, labels int64."""
-
-    train_x: Tensor
-    """[N, C, H, W]"""
-    train_y: Tensor
-    """[N]"""
-    validation_x: Tensor
-    """[N, C, H, W]; the reward is computed from these."""
-    validation_y: Tensor
-    test_x: Tensor
-    """[N, C, H, W]; used only by `evaluate`."""
-    test_y: Tensor
-
-    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Splits:
-        """Return the data on a device, pictures in channels-last layout.
-
-        Args:
-            device: Target device.
-            dtype: Type of the training pictures, to avoid a cast in the host's first layer in every epoch; None keeps
-                the current type.
-        """
-        moved = {name: tensor.to(device) for name, tensor in vars(self).items()}
-        pictures = {
-            name: tensor.to(memory_format=torch.channels_last) for name, tensor in moved.items() if name.endswith("_x")
-        }
-        return Splits(**{**moved, **pictures, "train_x": pictures["train_x"].to(dtype or self.train_x.dtype)})
+SampleFunction: TypeAlias = "Callable[[Any, Any], Tensor]"
+"""Function of the model's output and the targets of a batch that returns one value per sample, [B]. A loss may return
+their mean, a scalar."""
 
 
-def standardise_splits(
-    train: tuple[Tensor, Tensor], validation: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
-) -> Splits:
-    """Return splits whose training pictures have mean 0 and standard deviation 1 in every channel.
+@dataclass(frozen=True)
+class SlotPath:
+    """The place of a slot in a model.
 
-    Validation and test pictures are scaled with the mean and standard deviation of the training pictures.
-
-    Args:
-        train: Pictures [N, C, H, W] of any real type, and labels [N].
-        validation: Pictures and labels of the same form.
-        test: Pictures and labels of the same form.
+    Attributes:
+        module: Path of the submodule whose output the slot receives, as in `model.named_modules()`. If the output is a
+            tuple or list, the slot receives its first element.
+        layout: Meaning of the output's axes: `BC`, `BCL`, `BTC`, `TBC`, `BCHW` or `BHWC` (B samples, C channels, L or
+            T positions, H × W pixels). None: `BC` for two axes and `BCHW` for four; three axes require a layout.
     """
-    pictures = train[0].float()
-    mean = pictures.mean((0, 2, 3), keepdim=True)
-    deviation = pictures.std((0, 2, 3), keepdim=True)
-    (train_x, train_y), (validation_x, validation_y), (test_x, test_y) = (
-        ((x.float() - mean) / deviation, y.long()) for x, y in (train, validation, test)
-    )
-    return Splits(
-        train_x=train_x,
-        train_y=train_y,
-        validation_x=validation_x,
-        validation_y=validation_y,
-        test_x=test_x,
-        test_y=test_y,
-    )
+
+    module: str
+    layout: str | None = None
+
+
+@dataclass(frozen=True)
+class Chance:
+    """Loss and score of a model whose output does not depend on its input."""
+
+    loss: float
+    score: float
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """The file that defines a task.
+
+    Attributes:
+        reference: The task as the user named it.
+        path: Absolute path of the file.
+        attribute: Name of the task in the file.
+        digests: BLAKE2b digests of the file and of the modules beside it that it imports, keyed by relative path.
+    """
+
+    reference: str
+    path: str
+    attribute: str
+    digests: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(TaskSettings):
-    """A data set, its host, and the settings of its training."""
+class Task:
+    """A model, its slots, its data, and how it is trained and scored.
+
+    Attributes:
+        name: Name on the screen and of run directories: letters, digits, `_` and `-`.
+        model: Function that builds the host. It is called for every env and round, with torch, numpy and random seeded
+            for the host, and must return new parameters each time. Pretrained weights stay as they are.
+        slots: Submodules of the host after which seeds can grow, keyed by the name of the slot: 1 to 16.
+        data: Function from a directory (`--data-dir`, or None) to the splits. It is called once per process of a run,
+            and never in worker processes.
+        loss: Function of output and targets that returns one value per sample, [B], or their mean, a scalar. None: the
+            cross-entropy.
+        score: Function of output and targets that returns a score in [0, 1] for each sample, [B]; higher is better.
+            None: the accuracy. The reward is the gain of its mean on the validation split.
+        score_name: Name of the score on every screen.
+        chance: Loss and score of a constant output; None: measured at the start.
+        metrics: Further functions as `score`, with any finite value, recorded after each step and not rewarded.
+        augment: Function of input, targets and generator that returns both again, applied to each training batch. The
+            generator is on the device of the data.
+        optimizer: Optimizer of the host.
+        seed_optimizer: Optimizer of each seed.
+        train: True: the whole host is trained. False: the host is frozen. Paths of submodules: only these are trained.
+            Frozen parts stay in evaluation mode, and their weights are stored once per process and device.
+        batch_size: Samples per optimizer step.
+        validation_batch: Samples per forward pass of the validation.
+        samples_per_epoch: Training samples per step of a run; None: the whole split.
+        blueprints: Blueprints that the policy can select; None: all that fit one of the slots.
+        source: The file that defines the task; None for built-in tasks and for tasks made in a Python session.
+    """
 
     name: str
-    classes: int
-    input_shape: tuple[int, int, int]
-    """Channels, height and width of a picture."""
-    build_host: Callable[[], Host]
-    """Builds a host with PyTorch's default initial values; see `initialise_`."""
-    load: Callable[[Path | None], Splits]
-    """Reads the data from a directory (None: the default); raises `TaskError` if they are missing or damaged."""
-    blueprints: tuple[str, ...] = (
-        "norm",
-        "attention",
-        "depthwise",
-        "bottleneck",
-        "conv_small",
-        "conv_light",
-        "conv_heavy",
-    )
-    """Blueprints that the policy can choose."""
+    model: Callable[[], nn.Module]
+    slots: Mapping[str, str | SlotPath]
+    data: Callable[[Path | None], Splits]
+    optimizer: SGD | AdamW
+    seed_optimizer: SGD | AdamW
+    loss: SampleFunction | None = None
+    score: SampleFunction | None = None
+    score_name: str = "accuracy"
+    chance: Chance | None = None
+    metrics: Mapping[str, SampleFunction] = field(default_factory=dict[str, "SampleFunction"])
+    augment: Callable[[Any, Any, torch.Generator], tuple[Any, Any]] | None = None
+    train: bool | Sequence[str] = True
+    batch_size: int = 128
+    validation_batch: int = 1024
+    samples_per_epoch: int | None = None
+    blueprints: Sequence[str] | None = None
+    source: TaskSource | None = None
+
+    def __post_init__(self) -> None:
+        for problem in self._problems():
+            raise ValueError(f"task {self.name!r}: {problem}")
+
+    def _problems(self) -> list[str]:
+        found: list[str] = []
+        if not self.name or not all(letter.isalnum() or letter in "_-" for letter in self.name):
+            found.append("name must consist of letters, digits, _ and -")
+        if not 1 <= len(self.slots) <= MAX_SLOTS:
+            found.append(f"slots must name 1 to {MAX_SLOTS} submodules, got {len(self.slots)}")
+        found += [
+            f"slots: {slot!r} is not a valid name; use letters, digits and _"
+            for slot in self.slots
+            if not slot.isidentifier()
+        ]
+        for name in ("batch_size", "validation_batch", "samples_per_epoch"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                found.append(f"{name} must be at least 1, got {value}")
+        return found
+
+
+MAX_SLOTS = 16
+"""Maximum number of slots of a task."""

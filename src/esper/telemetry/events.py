@@ -48,7 +48,13 @@ class RunStarted(Event, frozen=True, kw_only=True, tag=True):
     host_parameters: int
     """Parameters of the bare host."""
     classes: int | None = None
-    """Number of classes that the hosts tell apart; absent in recordings of older versions."""
+    """Number of classes that the hosts tell apart. Newer recordings have `chance_loss` instead."""
+    score: str = "accuracy"
+    """Name of the task's score, which all fields called `accuracy` hold."""
+    chance_loss: float | None = None
+    """Loss of a constant output; absent in recordings of older versions."""
+    chance_score: float | None = None
+    """Score of a constant output; absent in recordings of older versions."""
     batches: int | None = None
     """Number of batches in one epoch of an env."""
     growth_interval: int | None = None
@@ -95,8 +101,8 @@ class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
     """Probability of each legal op, rounded to four decimals; empty if the policy is deterministic."""
     decision: dict[str, HeadChoice] = {}
     """Choice of each other head that the op uses, keyed by head. Probabilities are rounded to four decimals."""
-    grad_norm: float
-    """L2 norm of the host's gradient before clipping, mean over the epoch."""
+    grad_norm: float | None = None
+    """L2 norm of the host's gradient before clipping, mean over the epoch; absent if the host is frozen."""
     parameter_ratio: float
     """Parameters of host and seeds divided by those of the bare host."""
     loss_scale: float | None = None
@@ -107,6 +113,8 @@ class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
     """Optimizer steps skipped for non-finite gradients, keyed by owner (`host` or a slot); only owners with any."""
     lost: int = 0
     """Batches of this epoch without an optimizer step, because a gradient overflowed under loss scaling."""
+    metrics: dict[str, float] = {}
+    """Further metrics of the task on the validation split, keyed by name."""
     slots: list[SlotReading]
     """State of each slot, in the order of `RunStarted.slots`."""
 

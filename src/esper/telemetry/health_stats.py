@@ -37,8 +37,8 @@ class EnvStepStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     step: int
     loss: float
     accuracy: float
-    grad_norm: float
-    """L2 norm of the host's gradient before clipping, mean over the epoch."""
+    grad_norm: float | None
+    """L2 norm of the host's gradient before clipping, mean over the epoch; None if the host is frozen."""
     slots: list[float | None]
     """Gradient norm of the seed in each slot; None if there is no seed or it does not train."""
     scale: float | None
@@ -250,8 +250,8 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     slots: list[str] = []
     """Names of the slots."""
-    classes: int | None = None
-    """Number of classes of the task; None if the recording does not have it."""
+    chance_loss: float | None = None
+    """Loss of a constant output; None if the recording does not have it."""
     round: int = 0
     envs: dict[int, EnvHealth] = {}
     lanes: dict[str, LaneHealth] = {}
@@ -262,7 +262,9 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def fold_start(self, event: ev.RunStarted) -> None:
         """Process the start of a run."""
-        self.slots, self.classes = event.slots, event.classes
+        self.slots, self.chance_loss = event.slots, event.chance_loss
+        if self.chance_loss is None and event.classes:
+            self.chance_loss = math.log(event.classes)
 
     def describe_seed(self, event: ev.EnvStepped, index: int) -> str:
         """Return a name for the seed in slot `index`, for example `the conv_small in early`."""
@@ -278,8 +280,8 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
         norms = [slot.grad_norm for slot in event.slots]
         env.fold(event, norms)
         # The sum is finite only if every term is. It can also overflow; `_non_finite` then finds nothing.
-        total = event.train_loss + event.loss + event.train_accuracy + event.accuracy + event.grad_norm
-        for norm in norms:
+        total = event.train_loss + event.loss + event.train_accuracy + event.accuracy
+        for norm in (event.grad_norm, *norms):
             if norm is not None:
                 total += norm
         if math.isfinite(total):
@@ -325,8 +327,9 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
             ("the validation loss", event.loss),
             ("the training accuracy", event.train_accuracy),
             ("the validation accuracy", event.accuracy),
-            ("the gradient of the host", event.grad_norm),
         ]
+        if event.grad_norm is not None:
+            values.append(("the gradient of the host", event.grad_norm))
         for index, slot in enumerate(event.slots):
             if slot.grad_norm is not None:
                 values.append((f"the gradient of {self.describe_seed(event, index)}", slot.grad_norm))

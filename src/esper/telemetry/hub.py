@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
@@ -64,6 +64,8 @@ class EventHub:
         """Sequence number of the last event."""
         self.warnings: deque[str] = deque()
         """Sentences from other threads, which the hub logs and removes."""
+        self.take_printed: Callable[[], list[str]] = list
+        """Returns the lines that the user's code has printed since the last call, which the hub logs."""
         self._sink = sink
         self._detector = detector
         self._put = sink.put
@@ -136,6 +138,8 @@ class EventHub:
             self._send(Logged(severity="error", text=self._sink.notices.popleft()))
         while self.warnings:
             self._send(Logged(severity="warning", text=self.warnings.popleft()))
+        for line in self.take_printed():
+            self._send(Logged(severity="info", text=line))
         failure = self._sink.failure
         if failure != self._reported_failure:
             self._reported_failure = failure

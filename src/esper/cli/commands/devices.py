@@ -11,7 +11,7 @@ from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
 from esper.config_files import resolve_config
 from esper.lanes.device_names import early_lanes, lane_for_env
 from esper.process import RankInfo
-from esper.tasks import check_task_name
+from esper.tasks import check_task_reference
 from esper.telemetry.sentences import format_lanes
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def run(arguments: Sequence[str]) -> int:
     """Print devices and lanes."""
     options = _parser().parse_args(arguments)
     config = resolve_config(options.config, given_options(vars(options)))
-    check_task_name(config.task)
+    check_task_reference(config.task)
 
     early_lanes(config.devices, RankInfo())
 

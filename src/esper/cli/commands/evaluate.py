@@ -8,13 +8,24 @@ import typing
 from collections.abc import Callable, Generator, Sequence
 
 from esper.checkpoint.catalog import find_checkpoint
-from esper.cli.options import EXIT_FAILED, EXIT_OK, RUN_HELP, Parser, add_telemetry_dir_option, print_warnings
+from esper.checkpoint.manifest import read_manifest
+from esper.cli.options import (
+    EXIT_FAILED,
+    EXIT_OK,
+    RUN_HELP,
+    Parser,
+    add_accept_changed_task_option,
+    add_telemetry_dir_option,
+    check_task_is_named,
+    print_warnings,
+)
 from esper.config import ConfigError, PolicyName
 from esper.evaluation.comparison import EvaluationReport, IntervalEstimate, PairedDifference, PolicyResult
 from esper.formatting import suggest
 from esper.lanes.device_names import early_lanes
 from esper.process import RankInfo
 from esper.recording.runs import resolve_run
+from esper.tasks import check_task_reference
 
 _HEADINGS = ("test accuracy", "parameters", "net return")
 
@@ -30,6 +41,12 @@ def run(arguments: Sequence[str]) -> int:
         if value < minimum:
             raise ConfigError(f"--{name} {value} is not valid: it must be {minimum} or more")
     checkpoint = find_checkpoint(resolve_run(options.checkpoint, options.telemetry_dir))
+    manifest = read_manifest(checkpoint)
+    check_task_is_named(
+        manifest.origin, str(manifest.config["task"]), options.checkpoint, is_named=options.task is not None
+    )
+    if options.task is not None:
+        check_task_reference(options.task)
     early_lanes(options.devices, RankInfo())
 
     from esper.evaluation.comparison import build_report, to_json
@@ -37,11 +54,14 @@ def run(arguments: Sequence[str]) -> int:
     from esper.lanes.errors import FaultError
 
     settings = {name: getattr(options, name) for name in ("policies", "episodes", "seed", "devices")}
-    held_out = HeldOutEvaluation(checkpoint, **settings)
-    steps = held_out.config.steps
     try:
-        with contextlib.closing(held_out), _progress_bar(len(set(options.policies)) * steps) as advance:
-            results = held_out.run(advance)
+        with contextlib.redirect_stdout(sys.stderr):  # which the user's code may print to
+            held_out = HeldOutEvaluation(
+                checkpoint, **settings, task_reference=options.task, accept_changed_task=options.accept_changed_task
+            )
+            steps = held_out.config.steps
+            with contextlib.closing(held_out), _progress_bar(len(set(options.policies)) * steps) as advance:
+                results = held_out.run(advance)
     except FaultError as fault:
         print_warnings([f"{fault.traceback_text or ''}{fault}"])
         return EXIT_FAILED
@@ -77,6 +97,10 @@ def _parser() -> Parser:
         help=f"checkpoint to evaluate, or a run, whose newest one is used (checkpoint path, {RUN_HELP})",
     )
     add_telemetry_dir_option(parser)
+    parser.add_argument(
+        "--task", metavar="TASK", help="task of the checkpoint, needed if it is your own code (FILE.py or MODULE:NAME)"
+    )
+    add_accept_changed_task_option(parser)
     parser.add_argument(
         "--policies",
         nargs="+",

@@ -39,7 +39,9 @@ from esper.cli.options import (
     EXIT_OK,
     NarrationDetail,
     Parser,
+    add_accept_changed_task_option,
     add_run_options,
+    check_task_is_named,
     given_options,
     print_usage_error,
 )
@@ -52,7 +54,7 @@ from esper.engine.start_checks import check_start
 from esper.process import NamedThread, RankInfo
 from esper.recording.run_lock import LockHolder, read_holder
 from esper.recording.runs import list_runs, resolve_run
-from esper.tasks import with_task_settings
+from esper.tasks import is_own_task, with_task_settings
 
 if TYPE_CHECKING:
     from esper.engine.thread import EngineThread
@@ -74,6 +76,7 @@ def run_training(arguments: Sequence[str]) -> int:
     """Train a run, with the dashboard or without, and return the exit code."""
     options = vars(_train_parser().parse_args(arguments))
     file, resume, detach = (options.pop(name) for name in ("config", "resume", "detach"))
+    accept_changed_task: bool = options.pop("accept_changed_task")
     display = DisplayOptions.from_options(options)
     narrate: NarrationDetail | None = options.pop("narrate")
     headless = options.pop("no_tui") or narrate is not None
@@ -91,7 +94,9 @@ def run_training(arguments: Sequence[str]) -> int:
 
     from esper.engine.thread import EngineThread
 
-    engine = EngineThread(config, checkpoint, workers=workers, interactive=not headless)
+    engine = EngineThread(
+        config, checkpoint, workers=workers, interactive=not headless, accept_changed_task=accept_changed_task
+    )
     if rank_info.rank > 0:  # only rank 0 prints or shows the run
         with open(os.devnull, "w") as devnull:
             state = _run_headless(engine, devnull, narrate=narrate)
@@ -149,7 +154,11 @@ def _resolve_config_and_checkpoint(
     except CheckpointError as error:
         raise CheckpointError(f"{error}; list intact checkpoints with `esper-sanctum checkpoints {run}`") from None
     config = resolve_config(file, options, base=msgspec.to_builtins(saved), table=table)
-    check_compatible(with_task_settings(saved), with_task_settings(config), checkpoint)
+    named = "task" in options or "task" in table
+    check_task_is_named(manifest.origin, saved.task, resume, is_named=named)
+    # The name of a task that is the user's code is known only once it is imported; the engine compares it then.
+    compared = msgspec.structs.replace(config, task=saved.task) if is_own_task(config.task) else config
+    check_compatible(with_task_settings(saved), with_task_settings(compared), checkpoint)
     if manifest.round >= config.rounds:
         raise ConfigError(
             f"{resume} has finished all of its {manifest.round} rounds; train more with --rounds N, "
@@ -274,6 +283,7 @@ def _train_parser() -> Parser:
         metavar="RUN",
         help="resume from a checkpoint or from a run's newest one (checkpoint path, run name, run path, or last)",
     )
+    add_accept_changed_task_option(parser)
     add_screen_options(parser)
     parser.add_argument(
         "--on-alert",

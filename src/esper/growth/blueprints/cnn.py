@@ -1,4 +1,4 @@
-"""Blueprints for convolutional hosts, in order of increasing cost.
+"""Blueprints for pictures [B, C, H, W], in order of increasing cost.
 
 Every seed is residual, s = x + Δ(x), and the last layer of Δ is initialised to zero: a new seed is the identity, so the
 output of the network does not jump when blending begins. Where Δ ends in an activation, it is SiLU, because its slope
@@ -15,10 +15,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from esper.growth.blueprints.registry import blueprint
-from esper.growth.layers import PointwiseConv, global_avg_pool, make_conv, make_group_norm, mark_zero_init
+from esper.growth.layers import (
+    PointwiseConv,
+    global_avg_pool,
+    initialise_,
+    make_conv,
+    make_group_norm,
+    mark_zero_init,
+)
 
 
-@blueprint("norm")
+@blueprint("norm", "BCHW", initialise=initialise_)
 class NormSeed(nn.Module):
     """Adds the normalised features, scaled per channel: 2C parameters."""
 
@@ -31,7 +38,7 @@ class NormSeed(nn.Module):
         return x_BCHW + self.norm(x_BCHW)
 
 
-@blueprint("attention")
+@blueprint("attention", "BCHW", initialise=initialise_)
 class SqueezeExciteSeed(nn.Module):
     """Squeeze-and-excitation (Hu et al., 2018): scales each channel by a factor in (0, 2), computed from channel means.
 
@@ -51,7 +58,7 @@ class SqueezeExciteSeed(nn.Module):
         return x_BCHW + x_BCHW * scale_BC[:, :, None, None]
 
 
-@blueprint("depthwise")
+@blueprint("depthwise", "BCHW", initialise=initialise_)
 class DepthwiseSeed(nn.Module):
     """A depthwise 3×3 convolution, then a 1×1 convolution: 9C + C² + 2C parameters."""
 
@@ -66,7 +73,7 @@ class DepthwiseSeed(nn.Module):
         return x_BCHW + F.silu(self.norm(self.mix(self.spatial(x_BCHW))))
 
 
-@blueprint("bottleneck")
+@blueprint("bottleneck", "BCHW", initialise=initialise_)
 class BottleneckSeed(nn.Module):
     """A 3×3 convolution between two 1×1 convolutions that reduce and restore the channels (He et al., 2016).
 
@@ -101,7 +108,7 @@ class _ConvSeed(nn.Module):
         return x_BCHW + F.silu(self.norm(self.conv(x_BCHW)))
 
 
-@blueprint("conv_small")
+@blueprint("conv_small", "BCHW", initialise=initialise_)
 class ConvSmallSeed(_ConvSeed):
     """A 1×1 convolution: C² + 2C parameters."""
 
@@ -109,7 +116,7 @@ class ConvSmallSeed(_ConvSeed):
         super().__init__(PointwiseConv(channels, channels))
 
 
-@blueprint("conv_light")
+@blueprint("conv_light", "BCHW", initialise=initialise_)
 class ConvLightSeed(_ConvSeed):
     """A 3×3 convolution: 9C² + 2C parameters."""
 
@@ -117,7 +124,7 @@ class ConvLightSeed(_ConvSeed):
         super().__init__(make_conv(channels, channels, 3))
 
 
-@blueprint("conv_heavy")
+@blueprint("conv_heavy", "BCHW", initialise=initialise_)
 class ConvHeavySeed(nn.Module):
     """Two 3×3 convolutions: 18C² + 4C parameters."""
 

@@ -1,44 +1,109 @@
-"""The `@blueprint` decorator and the table of blueprints."""
+"""The `@blueprint` decorator and the table of blueprints, by name and layout."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar
 
+import torch
 from torch import nn
 
 from esper.formatting import suggest
+from esper.growth.layouts import CANONICAL_LAYOUTS, Layout
+from esper.seeding import forked_generators
 
-SeedFactory: TypeAlias = Callable[[int], nn.Module]
-"""Function from a number of channels C to a seed, which maps [B, C, H, W] to the same shape."""
+SeedFactory: TypeAlias = Callable[..., nn.Module]
+"""Function from a number of channels C to a seed, which maps an activation to one of the same shape."""
 SeedFactoryT = TypeVar("SeedFactoryT", bound=SeedFactory)
+Causality = Literal["never", "always", "argument"]
+"""Whether a seed keeps later positions out of earlier ones: never, always, or if called with `causal=True`."""
+Initialise: TypeAlias = Callable[[nn.Module, torch.Generator], None]
 
-BLUEPRINTS: dict[str, SeedFactory] = {}
-"""Blueprints by name, in order of registration."""
+
+@dataclass(frozen=True)
+class Implementation:
+    """The seed of a blueprint for one layout."""
+
+    factory: SeedFactory
+    causal: Causality
+    initialise: Initialise | None
+    """Draws the initial values from a generator; None: the factory's own values are kept."""
 
 
-def blueprint(name: str) -> Callable[[SeedFactoryT], SeedFactoryT]:
-    """Register the decorated class or function as the blueprint `name`.
+BLUEPRINTS: dict[str, dict[Layout, Implementation]] = {}
+"""Implementations of each blueprint by layout; blueprints in order of registration."""
+
+
+def blueprint(
+    name: str, *layouts: str, causal: Causality = "never", initialise: Initialise | None = None
+) -> Callable[[SeedFactoryT], SeedFactoryT]:
+    """Register the decorated class or function as the blueprint `name` for some layouts.
+
+    The factory is called with the number of channels, and with `causal: bool` if `causal` is "argument". A new seed
+    should be the identity, so that the host's output does not jump when blending begins.
+
+    Args:
+        name: Name of the blueprint.
+        layouts: `BC`, `BCL`, `BTC` or `BCHW`. Hosts with `TBC` and `BHWC` use the seeds of `BTC` and `BCHW`.
+        causal: "always" if no output depends on later positions, "never" if it may, "argument" if the factory decides.
+        initialise: Function that draws the initial values of a seed from a generator. None: the factory draws them from
+            the global generators, which are seeded for each seed.
 
     Raises:
-        ValueError: The name is already registered.
+        ValueError: A layout is unknown, or the blueprint already has it.
     """
 
     def register(factory: SeedFactoryT) -> SeedFactoryT:
-        if name in BLUEPRINTS:
-            raise ValueError(f"blueprint {name!r} is already registered")
-        BLUEPRINTS[name] = factory
+        if not layouts:
+            raise ValueError(f"blueprint {name!r} needs a layout: {', '.join(CANONICAL_LAYOUTS)}")
+        implementations = BLUEPRINTS.setdefault(name, {})
+        for layout in layouts:
+            if layout not in CANONICAL_LAYOUTS:
+                raise ValueError(f"blueprint {name!r}: unknown layout {layout!r}; {suggest(layout, CANONICAL_LAYOUTS)}")
+            if layout in implementations:
+                raise ValueError(f"blueprint {name!r} is already registered for {layout}")
+            implementations[Layout(layout)] = Implementation(factory, causal, initialise)
         return factory
 
     return register
 
 
-def build_seed(name: str, channels: int) -> nn.Module:
-    """Build a seed with PyTorch's default initial values; see `initialise_`.
+def offered_blueprints(layout: Layout, is_causal: bool) -> tuple[str, ...]:
+    """Return the names of the blueprints for a layout, in order of registration.
+
+    Args:
+        layout: Layout of the slot.
+        is_causal: True to leave out blueprints that may mix later positions into earlier ones.
+    """
+    return tuple(
+        name
+        for name, implementations in BLUEPRINTS.items()
+        if (found := implementations.get(layout.canonical)) and not (is_causal and found.causal == "never")
+    )
+
+
+def build_seed(name: str, layout: Layout, channels: int, is_causal: bool, generator: torch.Generator) -> nn.Module:
+    """Build a seed whose initial values are drawn from `generator`.
+
+    Args:
+        name: Name of the blueprint.
+        layout: Layout of the slot.
+        channels: Number of channels C.
+        is_causal: True if the host is causal.
+        generator: CPU generator.
 
     Raises:
-        ValueError: No blueprint has this name.
+        ValueError: No blueprint has this name and layout.
     """
-    if name not in BLUEPRINTS:
-        raise ValueError(f"unknown blueprint {name!r}: {suggest(name, BLUEPRINTS)}")
-    return BLUEPRINTS[name](channels)
+    found = BLUEPRINTS.get(name, {}).get(layout.canonical)
+    if found is None:
+        known = offered_blueprints(layout, is_causal)
+        raise ValueError(f"unknown blueprint {name!r} for {layout}: {suggest(name, known)}")
+    options: dict[str, Any] = {"causal": is_causal} if found.causal == "argument" else {}
+    if found.initialise:
+        seed = found.factory(channels, **options)
+        found.initialise(seed, generator)
+        return seed
+    with forked_generators(int(torch.randint(2**62, (), generator=generator))):
+        return found.factory(channels, **options)

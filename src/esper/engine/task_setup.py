@@ -1,0 +1,100 @@
+"""Set-up of a task for a run or an evaluation: code, data, slots, and the check that it is the task of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import msgspec
+
+from esper.checkpoint.manifest import TaskOrigin
+from esper.config import Config, ConfigError, TaskError
+from esper.formatting import suggest
+from esper.tasks import fill_in_settings, load_task
+from esper.tasks.loading import describe_changes, describe_exception
+from esper.tasks.probe import TaskProfile, probe_task
+from esper.tasks.settings import override_settings
+from esper.tasks.splits import Splits
+from esper.tasks.task import Task
+
+
+class PreparedTask(NamedTuple):
+    """A task that is ready to train."""
+
+    task: Task
+    splits: Splits
+    profile: TaskProfile
+    config: Config
+    """Configuration with the task's name, its settings and its slots filled in."""
+    origin: TaskOrigin | None
+    """Source of the task, for checkpoints; None for a built-in task."""
+
+
+class SavedTask(NamedTuple):
+    """The task of a checkpoint from which a run resumes, or that is evaluated."""
+
+    name: str
+    origin: TaskOrigin | None
+
+
+def prepare_task(
+    config: Config, task: Task | None = None, saved: SavedTask | None = None, *, accept_changed: bool = False
+) -> PreparedTask:
+    """Load the task that the configuration names, and its data; find its slots.
+
+    Args:
+        config: Configuration whose `task` is a name or a reference.
+        task: Task to use in place of the one that the configuration names.
+        saved: Task of the checkpoint; None for a new run.
+        accept_changed: Accept that the task's code has changed since the checkpoint.
+
+    Raises:
+        TaskError: The task cannot be loaded or grown, or is not that of the checkpoint.
+        ConfigError: A slot is unknown.
+    """
+    task = override_settings(task or load_task(config.task), config.training)
+    if saved:
+        _check_same(task, saved, accept_changed=accept_changed)
+    splits = _load_data(task, Path(config.data_dir) if config.data_dir else None)
+    profile = probe_task(task, splits, _select_slots(config, task))
+    if saved and saved.origin:
+        profile = profile.with_shared_prefix(saved.origin.shares_prefix)
+    slots = tuple(site.name for site in profile.sites)
+    config = msgspec.structs.replace(fill_in_settings(config, task), task=task.name, slots=slots)
+    origin = None
+    if task.source:
+        origin = TaskOrigin(task.source.reference, dict(task.source.digests), profile.shares_prefix)
+    return PreparedTask(task, splits, profile, config, origin)
+
+
+def _load_data(task: Task, directory: Path | None) -> Splits:
+    try:
+        splits = cast("object", task.data(directory))
+    except TaskError:
+        raise
+    except Exception as error:
+        raise TaskError(f"data of task {task.name}: {describe_exception(error)}") from error
+    if not isinstance(splits, Splits):
+        raise TaskError(f"data of task {task.name} returned a {type(splits).__name__}; return esper.Splits")
+    return splits
+
+
+def _check_same(task: Task, saved: SavedTask, *, accept_changed: bool) -> None:
+    if task.source and task.name != saved.name:
+        raise TaskError(f"the checkpoint was made with the task {saved.name}, not {task.name}")
+    if task.source and saved.origin and not accept_changed:
+        changes = describe_changes(saved.origin.digests, task.source.digests)
+        if changes:
+            raise TaskError(
+                f"the code of the task {task.name} differs from that of the checkpoint: {changes}; "
+                "use it nevertheless with --accept-changed-task"
+            )
+
+
+def _select_slots(config: Config, task: Task) -> Sequence[str]:
+    """Return the names of the configured slots, or of all. Raises ConfigError."""
+    for name in config.slots:
+        if name not in task.slots:
+            raise ConfigError(f"--slots {name!r} is not a slot of the task {task.name}; {suggest(name, task.slots)}")
+    return [name for name in task.slots if not config.slots or name in config.slots]

@@ -1,0 +1,44 @@
+"""Results of one epoch of one env."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(kw_only=True)
+class EpochResult:
+    """Results of one epoch of one env. Gradient norms are means over its batches, before clipping.
+
+    Attributes:
+        weights_finite: True if all weights of the host and of the trained seeds are finite after the last batch.
+        slot_grad_norms: Keyed by index of the slot; only slots that trained.
+        loss_scale: Loss scale at the end of the epoch; None without loss scaling.
+        growth_tracker: Clean batches since the loss scale last changed; None without loss scaling.
+        skipped_batches: Batches without an optimizer step, because a gradient overflowed; 0 without loss scaling.
+        overflows_by_owner: Skipped batches keyed by the owner of the gradient that overflowed ("host" or a slot name).
+        grad_norm: Gradient norm of the host; None if the host is frozen.
+        metrics: Value of each further metric of the task.
+        contributions: Contribution to the score and its standard error, keyed by index of the slot; only slots with a
+            blended seed.
+        shapley: Shapley values, keyed by index of the slot; empty if not measured (only at the end of an episode).
+    """
+
+    train_loss: float
+    train_accuracy: float
+    weights_finite: bool
+    loss: float
+    accuracy: float
+    grad_norm: float | None
+    metrics: dict[str, float]
+    slot_grad_norms: dict[int, float]
+    loss_scale: float | None
+    growth_tracker: int | None
+    skipped_batches: int
+    overflows_by_owner: dict[str, int]
+    contributions: dict[int, tuple[float, float]]
+    shapley: dict[int, float]
+
+
+def max_result_width(slots: int, metrics: int) -> int:
+    """Return the maximum number of values that `train_epoch` and `validate` together return for one env."""
+    return (6 + 2 * (1 + slots)) + (2 + metrics + 3 * slots)

@@ -1,0 +1,34 @@
+"""SlotSite: the place of a slot in a host, and what can be planted there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from esper.growth.blend import BLEND_STYLES, is_causal_blend
+from esper.growth.layouts import Layout
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotSite:
+    """The place of a slot in a host.
+
+    Attributes:
+        name: Name of the slot.
+        module: Path of the submodule whose output the slot receives.
+        layout: Layout of this output.
+        channels: Number of its channels.
+        blueprints: Blueprints that can be planted here, in the order of the policy's head.
+        is_causal: True if the host is causal. Seeds and blends must then not mix later positions into earlier ones.
+    """
+
+    name: str
+    module: str
+    layout: Layout
+    channels: int
+    blueprints: tuple[str, ...]
+    is_causal: bool = False
+
+    @property
+    def styles(self) -> tuple[bool, ...]:
+        """For each of `BLEND_STYLES`, True if a new seed can use it."""
+        return tuple(not self.is_causal or is_causal_blend(blend, self.layout.canonical) for _, blend in BLEND_STYLES)

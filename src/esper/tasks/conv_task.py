@@ -1,0 +1,61 @@
+"""The tasks with a convolutional host: settings that the built-in tasks share. Importing this does not import torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from esper.tasks.optimizers import SGD
+from esper.tasks.task import Chance, Task
+
+if TYPE_CHECKING:
+    from esper.tasks.conv_host import ConvHost
+    from esper.tasks.splits import Splits
+
+CLASSES = 10
+"""Number of classes of every built-in task."""
+SLOTS = {"early": "segments.0", "mid": "segments.1", "late": "segments.2"}
+"""Slots of a host of three blocks: one after each block."""
+BLUEPRINTS = ("norm", "attention", "depthwise", "bottleneck", "conv_small", "conv_light", "conv_heavy")
+"""Blueprints that the policy can select, in the order of its head."""
+
+
+def conv_task(
+    *,
+    name: str,
+    data: Callable[[Path | None], Splits],
+    host: dict[str, Any],
+    host_learning_rate: float,
+    seed_learning_rate: float,
+    samples_per_epoch: int,
+) -> Task:
+    """Return a task of ten classes with a `ConvHost`.
+
+    Args:
+        name: Name of the task.
+        data: Function that returns the splits.
+        host: Arguments of `ConvHost`, without the number of classes.
+        host_learning_rate: Learning rate of the host.
+        seed_learning_rate: Learning rate of each seed.
+        samples_per_epoch: Training samples per step of a run.
+    """
+    return Task(
+        name=name,
+        model=partial(_build_host, **host),
+        slots=SLOTS,
+        data=data,
+        chance=Chance(loss=math.log(CLASSES), score=1 / CLASSES),
+        optimizer=SGD(host_learning_rate),
+        seed_optimizer=SGD(seed_learning_rate),
+        samples_per_epoch=samples_per_epoch,
+        blueprints=BLUEPRINTS,
+    )
+
+
+def _build_host(**arguments: Any) -> ConvHost:
+    from esper.tasks.conv_host import build_conv_host  # imports torch
+
+    return build_conv_host(classes=CLASSES, **arguments)

@@ -1,0 +1,122 @@
+"""Losses and scores, and how they are accumulated over the batches of an epoch.
+
+Shapes: B samples of a batch, N samples of an epoch, K classes, T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from esper.growth.network import count_samples
+from esper.tasks.task import SampleFunction, Task
+
+
+class Loss:
+    """A loss, from a function that returns one value per sample or their mean.
+
+    Args:
+        function: Function of output and targets that returns [B], or a scalar that is a mean over the batch.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Tensor]) -> None:
+        self._function = function
+
+    def __call__(self, output: Any, targets: Any) -> Tensor:
+        """Return the mean loss of a batch."""
+        return self.mean(output, targets)
+
+    def mean(self, output: Any, targets: Any) -> Tensor:
+        """Return the mean loss of a batch, the scalar that is minimised."""
+        return self._function(output, targets).mean()
+
+    def total(self, output: Any, targets: Any) -> Tensor:
+        """Return the loss of a batch, summed over its samples, a scalar."""
+        return self.mean(output, targets) * count_samples(targets)
+
+    def record(self, output: Any, mean: Tensor) -> Tensor:  # noqa: ARG002 (a subclass reads it)
+        """Return what `epoch_mean` needs of a batch, without a gradient.
+
+        Args:
+            output: Output of the model.
+            mean: Result of `mean`.
+        """
+        return mean.detach()
+
+    def epoch_mean(self, records: Sequence[Tensor], targets: Any, sizes: Sequence[int]) -> Tensor:  # noqa: ARG002
+        """Return the mean loss of an epoch, a scalar.
+
+        Args:
+            records: Result of `record` for each batch.
+            targets: Targets of all N samples, in the order of the batches.
+            sizes: Number of samples of each batch.
+        """
+        means = torch.stack(list(records)).float()
+        # All batches but the last have the same size. Numbers of Python need no copy to the device.
+        return (means[:-1].sum() * sizes[0] + means[-1] * sizes[-1]) / sum(sizes)
+
+
+class CrossEntropy(Loss):
+    """The cross-entropy, averaged over samples and positions; targets of −100 do not count.
+
+    Outputs are logits [B, K], [B, T, K] or [B, K, …]; targets are class indices without the axis K. The loss of an
+    epoch with logits [B, K] is computed from the logits of all its samples at once, in float32.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(lambda output, targets: F.cross_entropy(_classes_second(output, targets), targets))
+
+    def total(self, output: Any, targets: Any) -> Tensor:
+        """Return the loss of a batch, summed over its samples, a scalar."""
+        if output.dim() == 2:
+            return F.cross_entropy(output, targets, reduction="sum")
+        return super().total(output, targets)
+
+    def record(self, output: Any, mean: Tensor) -> Tensor:
+        """Return the logits for two axes, else the mean."""
+        return output.detach() if output.dim() == 2 else mean.detach()
+
+    def epoch_mean(self, records: Sequence[Tensor], targets: Any, sizes: Sequence[int]) -> Tensor:
+        """Return the mean loss of an epoch, a scalar."""
+        if records[0].dim() == 2:
+            return F.cross_entropy(torch.cat(list(records)).float(), targets)
+        return super().epoch_mean(records, targets, sizes)
+
+
+cross_entropy = CrossEntropy()
+"""The cross-entropy loss for class indices."""
+
+
+def accuracy(output: Any, targets: Any) -> Tensor:
+    """Return the accuracy of each sample, [B]: the fraction of its positions whose most probable class is the target.
+
+    Args:
+        output: Logits [B, K], [B, T, K] or [B, K, …].
+        targets: Class indices, without the axis K; −100 does not count.
+    """
+    hits = (_classes_second(output, targets).argmax(dim=1) == targets).float()
+    if hits.dim() == 1:
+        return hits
+    counted = (targets != -100).flatten(1)
+    return (hits.flatten(1) * counted).sum(1) / counted.sum(1).clamp(min=1)
+
+
+def _classes_second(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return logits with the axis of the classes moved to index 1, where PyTorch expects it."""
+    return logits.movedim(-1, 1) if logits.dim() > 2 and logits.shape[:-1] == targets.shape else logits
+
+
+def loss_of(task: Task) -> Loss:
+    """Return the loss of a task."""
+    if task.loss is None:
+        return cross_entropy
+    return task.loss if isinstance(task.loss, Loss) else Loss(task.loss)
+
+
+def score_of(task: Task) -> SampleFunction:
+    """Return the score of a task."""
+    return accuracy if task.score is None else task.score

@@ -1,0 +1,354 @@
+"""The probe of a task: dry runs of its model that find the layout of each slot and refuse what cannot work.
+
+Everything runs on the CPU, with a few samples of the training split, before a run is set up.
+"""
+
+# PyTorch does not declare the types of `backward` and `unique`.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from esper.config import TaskError
+from esper.formatting import suggest
+from esper.growth.blueprints import BLUEPRINTS, offered_blueprints
+from esper.growth.layouts import Layout
+from esper.growth.network import call_model, count_samples
+from esper.growth.outputs import Nested, first_tensor, list_tensors, map_tensors, replace_first_tensor
+from esper.growth.site import SlotSite
+from esper.seeding import forked_generators, make_generator
+from esper.tasks.causality import is_causal
+from esper.tasks.chance import measure_chance
+from esper.tasks.hosts import build_host, find_submodule
+from esper.tasks.loading import describe_exception
+from esper.tasks.losses import loss_of, score_of
+from esper.tasks.prefix_check import check_prefix
+from esper.tasks.splits import Splits, take
+from esper.tasks.task import Chance, SlotPath, Task
+
+_BATCHES = (4, 6)
+"""Numbers of samples of the dry runs. Two, so that the batch axis can be told from the others."""
+_PERTURBATION_STD = 0.05
+"""Standard deviation of the noise on the weights of a perturbed model."""
+_PROBE_SEED = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskProfile:
+    """The properties of a task that its dry runs found.
+
+    Attributes:
+        sites: Places of the slots in use, in the order of the forward pass.
+        blueprints: Blueprints that the policy can select, in the order of its head.
+        shares_prefix: True if counterfactuals can share the part of the forward pass before a slot.
+        prefix_problem: Reason why they cannot; empty if they can.
+        channels_last: True if the model runs in the channels-last memory format.
+        chance: Loss and score of a constant output.
+    """
+
+    sites: tuple[SlotSite, ...]
+    blueprints: tuple[str, ...]
+    shares_prefix: bool
+    prefix_problem: str = ""
+    channels_last: bool
+    chance: Chance
+
+    def with_shared_prefix(self, shares_prefix: bool) -> TaskProfile:
+        """Return the profile with the way of computing counterfactuals that a checkpoint used."""
+        return replace(self, shares_prefix=shares_prefix)
+
+    @property
+    def is_causal(self) -> bool:
+        """True if no output of the model depends on later positions of the input."""
+        return any(site.is_causal for site in self.sites)
+
+
+def probe_task(task: Task, splits: Splits, slots: Sequence[str] = ()) -> TaskProfile:
+    """Run the model of a task on a few samples, and return what was found.
+
+    Args:
+        task: Task to probe.
+        splits: Its data, on the CPU.
+        slots: Names of the slots to use; none: all.
+
+    Raises:
+        TaskError: The task cannot be grown; the message says which field is wrong.
+    """
+    with forked_generators(make_generator(_PROBE_SEED, "probe").initial_seed()):
+        return _Probe(task, splits, slots).run()
+
+
+class _Probe:
+    """The dry runs of one task."""
+
+    def __init__(self, task: Task, splits: Splits, slots: Sequence[str]) -> None:
+        splits.check(task.name)
+        self.task = task
+        self.splits = splits
+        self.paths = {
+            name: path if isinstance(path, SlotPath) else SlotPath(path)
+            for name, path in task.slots.items()
+            if not slots or name in slots
+        }
+        samples = count_samples(splits.train[0])
+        self.batches = [take(splits.train, torch.arange(min(size, samples))) for size in _BATCHES]
+
+    def run(self) -> TaskProfile:
+        model = self._build_model()
+        channels_last = self._runs_in_channels_last()
+        outputs = self._slot_outputs(model)
+        order = list(outputs[-1])
+        layouts = {name: self._layout(name, *(found[name] for found in outputs)) for name in order}
+        self._check_loss_and_score(model)
+        self._check_gradients(order)
+        has_tokens = any(layout.canonical is Layout.BTC for layout in layouts.values())
+        causal = has_tokens and is_causal(self._perturbed_model().eval(), self.batches[-1][0])
+        sites, blueprints = self._sites(order, layouts, {name: outputs[-1][name].shape for name in order}, causal)
+        check = check_prefix(self._perturbed_model(), sites, self.batches[-1][0])
+        if check.without_effect is not None:
+            raise self._error(f"slots[{check.without_effect!r}]", "a seed there has no effect on the model's output")
+        return TaskProfile(
+            sites=sites,
+            blueprints=blueprints,
+            shares_prefix=not check.problem,
+            prefix_problem=check.problem,
+            channels_last=channels_last,
+            chance=self.task.chance or self._measure_chance(model),
+        )
+
+    # The model and its slots
+
+    def _build_model(self) -> nn.Module:
+        """Return a model, after checking that every call returns new parameters, and that the slots exist."""
+        first, second = (build_host(self.task, _PROBE_SEED, 0, call).model for call in range(2))
+        if not isinstance(cast("object", first), nn.Module):
+            raise self._error("model", f"returned a {type(first).__name__}; return a torch.nn.Module")
+        if {id(parameter) for parameter in first.parameters()} & {id(parameter) for parameter in second.parameters()}:
+            raise self._error("model", "returned the same parameters twice; build a new module in each call")
+        if not any(parameter.numel() for parameter in first.parameters()):
+            raise self._error("model", "returned a module without parameters")
+        for name, path in self.paths.items():
+            find_submodule(first, path.module, self._where(f"slots[{name!r}]"))
+        return first
+
+    def _runs_in_channels_last(self) -> bool:
+        """Return True if the model computes pictures in the channels-last format without an error."""
+        if not any(tensor.dim() == 4 for tensor in list_tensors(self.batches[0][0])):
+            return False
+        model = build_host(self.task, _PROBE_SEED, 0, 0).model.to(memory_format=torch.channels_last)
+        x = map_tensors(
+            lambda tensor: tensor.to(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor,
+            self.batches[0][0],
+        )
+        try:
+            loss = loss_of(self.task).mean(call_model(model, x), self.batches[0][1])
+            if loss.requires_grad:
+                torch.autograd.backward(loss)
+        except RuntimeError:  # such as a `.view` of an activation, which this format does not allow
+            return False
+        return True
+
+    def _slot_outputs(self, model: nn.Module) -> list[dict[str, Tensor]]:
+        """Return the tensor of each slot for each batch, keyed by slot in the order of the calls."""
+        found: list[dict[str, Tensor]] = []
+        for is_training, (x, _) in itertools.product((True, False), self.batches):
+            outputs: dict[str, Tensor] = {}
+
+            def keep(name: str, output: Nested, outputs: dict[str, Tensor] = outputs) -> Nested:
+                outputs[name] = self._checked_output(name, output, is_repeated=name in outputs)
+                return output
+
+            with self._hooks(model, keep), torch.no_grad():
+                self._call(model.train(is_training), x)
+            for name in self.paths.keys() - outputs.keys():
+                raise self._error(
+                    f"slots[{name!r}]",
+                    f"the model never calls {self.paths[name].module!r} in "
+                    f"{'training' if is_training else 'evaluation'} mode; name a submodule that it calls once",
+                )
+            found.append(outputs)
+        return found[-len(_BATCHES) :]
+
+    def _checked_output(self, name: str, output: Nested, *, is_repeated: bool) -> Tensor:
+        module, tensor = self.paths[name].module, first_tensor(output)
+        where = f"slots[{name!r}]"
+        if is_repeated:
+            raise self._error(
+                where, f"the model calls {module!r} several times per forward pass; a slot needs one call"
+            )
+        if tensor is None:
+            raise self._error(
+                where,
+                f"{module!r} returns a {type(output).__name__}; a slot needs a tensor, or a tuple that starts with one",
+            )
+        if tensor.is_nested:
+            raise self._error(
+                where, f"{module!r} returns a nested tensor; pass enable_nested_tensor=False to nn.TransformerEncoder"
+            )
+        if not tensor.is_floating_point():
+            raise self._error(where, f"{module!r} returns {tensor.dtype}; a slot needs a floating-point tensor")
+        return tensor
+
+    def _layout(self, name: str, small: Tensor, large: Tensor) -> Layout:
+        """Return the layout of a slot: the declared one, or that of its number of axes."""
+        where, declared = f"slots[{name!r}]", self.paths[name].layout
+        shape = f"the output of {self.paths[name].module!r} has shape {list(large.shape)}"
+        if declared is not None and declared not in Layout.__members__:
+            raise self._error(where, f"unknown layout {declared!r}; {suggest(declared, Layout.__members__)}")
+        if declared is None and large.dim() not in (2, 4):
+            hint = "pass layout= BCL, BTC or TBC" if large.dim() == 3 else "a slot needs two to four axes"
+            raise self._error(where, f"{shape}; {hint}, as in esper.Slot({self.paths[name].module!r}, layout=...)")
+        layout = Layout(declared or ("BC" if large.dim() == 2 else "BCHW"))
+        if large.dim() != len(layout):
+            raise self._error(where, f"{shape}, and layout {layout} has {len(layout)} axes")
+        sizes = [count_samples(x) for x, _ in self.batches]
+        axes = [axis for axis, pair in enumerate(zip(small.shape, large.shape, strict=True)) if list(pair) == sizes]
+        if sizes[0] != sizes[1] and layout.batch_axis not in axes:
+            found = f"axis {axes[0]}" if axes else "none of its axes"
+            raise self._error(where, f"{shape}, and {found} is the batch, not axis {layout.batch_axis} as in {layout}")
+        return layout
+
+    def _sites(
+        self, order: Sequence[str], layouts: Mapping[str, Layout], shapes: Mapping[str, torch.Size], is_causal: bool
+    ) -> tuple[tuple[SlotSite, ...], tuple[str, ...]]:
+        """Return the places of the slots, and the blueprints that fit at least one of them."""
+        for name in self.task.blueprints or ():
+            if name not in BLUEPRINTS:
+                raise self._error("blueprints", f"unknown blueprint {name!r}; {suggest(name, BLUEPRINTS)}")
+        selected = list(self.task.blueprints or BLUEPRINTS)
+        fitting = {name: offered_blueprints(layouts[name], is_causal) for name in order}
+        blueprints = tuple(name for name in selected if any(name in fits for fits in fitting.values()))
+        for name in order:
+            if not set(fitting[name]) & set(blueprints):
+                raise self._error(
+                    f"slots[{name!r}]",
+                    f"none of its blueprints fits layout {layouts[name]}{' of a causal model' if is_causal else ''}; "
+                    f"these fit: {', '.join(fitting[name])}",
+                )
+        sites = tuple(
+            SlotSite(
+                name=name,
+                module=self.paths[name].module,
+                layout=layouts[name],
+                channels=shapes[name][layouts[name].channel_axis],
+                is_causal=is_causal,
+                blueprints=tuple(blueprint for blueprint in blueprints if blueprint in fitting[name]),
+            )
+            for name in order
+        )
+        return sites, blueprints
+
+    # Loss, score, gradients
+
+    def _check_loss_and_score(self, model: nn.Module) -> None:
+        x, y = self.batches[-1]
+        samples = count_samples(x)
+        with torch.no_grad():
+            output = self._call(model.eval(), x)
+            loss = self._user("loss", lambda: loss_of(self.task).mean(output, y))
+            score = self._user("score", lambda: score_of(self.task)(output, y))
+            if loss.dim() or not loss.is_floating_point():
+                raise self._error(
+                    "loss", f"returned {loss.dtype} of shape {list(loss.shape)}; return floats [B] or their mean"
+                )
+            if score.shape != (samples,):
+                raise self._error(
+                    "score", f"returned shape {list(score.shape)} for {samples} samples; return one value each, [B]"
+                )
+            if not bool(((score >= 0) & (score <= 1)).all()):
+                raise self._error(
+                    "score", f"returned {score.min():.3g} to {score.max():.3g}; scores must lie in [0, 1]"
+                )
+            for name, metric in self.task.metrics.items():
+                value = self._user(f"metrics[{name!r}]", lambda metric=metric: metric(output, y))
+                if value.shape != (samples,):
+                    raise self._error(
+                        f"metrics[{name!r}]", f"returned shape {list(value.shape)} for {samples} samples; return [B]"
+                    )
+
+    def _check_gradients(self, order: Sequence[str]) -> None:
+        """Refuse slots whose output does not affect the loss."""
+        model = self._perturbed_model()
+        zeros: dict[str, Tensor] = {}
+
+        def add_zero(name: str, output: Nested) -> Nested:
+            host = cast("Tensor", first_tensor(output))
+            zeros[name] = torch.zeros_like(host, requires_grad=True)
+            return replace_first_tensor(output, host + zeros[name])
+
+        x, y = self.batches[-1]
+        with self._hooks(model, add_zero), torch.enable_grad():
+            loss = loss_of(self.task).mean(self._call(model.train(), x), y)
+            gradients = cast(
+                "tuple[Tensor | None, ...]",
+                torch.autograd.grad(loss, [zeros[name] for name in order], allow_unused=True),
+            )
+        for name, gradient in zip(order, gradients, strict=True):
+            if gradient is None or not bool(gradient.any()):
+                raise self._error(
+                    f"slots[{name!r}]",
+                    f"the loss does not depend on the output of {self.paths[name].module!r}, so a seed there gets no "
+                    "gradient; name a submodule whose output the model uses",
+                )
+
+    @torch.no_grad()
+    def _perturbed_model(self) -> nn.Module:
+        """Return a model with noise added to its weights, because some layers start at zero and would hide effects."""
+        model, noise = build_host(self.task, _PROBE_SEED, 0, 0).model, make_generator(_PROBE_SEED, "perturbation")
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.add_(
+                    torch.randn(parameter.shape, generator=noise).to(parameter.dtype), alpha=_PERTURBATION_STD
+                )
+        return model
+
+    def _measure_chance(self, model: nn.Module) -> Chance:
+        size = min(self.task.validation_batch, count_samples(self.splits.validation[0]))
+        x, y = take(self.splits.validation, torch.arange(size))
+        with torch.no_grad():
+            return measure_chance(self.task, self._call(model.eval(), x), y)
+
+    # Errors
+
+    def _where(self, field: str) -> str:
+        file = f" ({self.task.source.path})" if self.task.source else ""
+        return f"{field} of task {self.task.name}{file}"
+
+    def _error(self, field: str, problem: str) -> TaskError:
+        return TaskError(f"{self._where(field)}: {problem}")
+
+    def _user(self, field: str, function: Callable[[], Tensor]) -> Tensor:
+        """Call a function of the user; convert its exceptions to TaskError."""
+        try:
+            return function()
+        except TaskError:
+            raise
+        except Exception as error:
+            raise self._error(field, describe_exception(error)) from error
+
+    def _call(self, model: nn.Module, x: Nested) -> Nested:
+        return self._user("model", lambda: call_model(model, x))
+
+    @contextmanager
+    def _hooks(self, model: nn.Module, function: Callable[[str, Nested], Nested]) -> Generator[None]:
+        """Call a function with the slot's name and the output of each slot's submodule, and use its result."""
+
+        def hook_of(name: str) -> Callable[..., Nested]:
+            return lambda *call: function(name, call[-1])
+
+        handles = [
+            model.get_submodule(path.module).register_forward_hook(hook_of(name)) for name, path in self.paths.items()
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()

@@ -1,0 +1,138 @@
+"""Splits: the data of a task, as tensors.
+
+Shapes: N samples, B samples of a batch, C channels, H × W pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from esper.config import TaskError
+from esper.growth.network import count_samples
+from esper.growth.outputs import Nested, list_tensors, map_tensors
+
+Split = tuple[Nested, Nested]
+"""Inputs and targets of N samples: each a tensor [N, …], or a dict of such tensors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splits:
+    """The data of a task. Each split is a pair of inputs and targets, or a data set of such pairs.
+
+    Inputs and targets are tensors whose first axis is the sample, or dicts of such tensors. A model receives a dict of
+    inputs as keyword arguments. A `torch.utils.data.Dataset` is read into tensors once; it must fit into memory.
+
+    Attributes:
+        train: Data that networks are trained on.
+        validation: Data from which the reward is computed.
+        test: Data that only `evaluate` uses.
+    """
+
+    train: Split
+    validation: Split
+    test: Split
+
+    def __post_init__(self) -> None:
+        for name, split in vars(self).items():
+            object.__setattr__(self, name, _as_pair(split))
+
+    def to(self, device: torch.device, dtype: torch.dtype | None = None, *, channels_last: bool = True) -> Splits:
+        """Return the data on a device.
+
+        Args:
+            device: Target device.
+            dtype: Type of the training pictures, to avoid a cast in the host's first layer in every epoch; None keeps
+                the current type. Other inputs keep theirs.
+            channels_last: Store pictures [N, C, H, W] in the channels-last memory format.
+        """
+
+        def move(tensor: Tensor) -> Tensor:
+            is_picture = channels_last and tensor.dim() == 4
+            return tensor.to(device, memory_format=torch.channels_last) if is_picture else tensor.to(device)
+
+        def cast_pictures(tensor: Tensor) -> Tensor:
+            return tensor.to(dtype) if tensor.dim() == 4 and tensor.is_floating_point() else tensor
+
+        moved = {name: map_tensors(move, split) for name, split in vars(self).items()}
+        x, y = moved["train"]
+        return Splits(**{**moved, "train": (map_tensors(cast_pictures, x) if dtype else x, y)})
+
+    def check(self, task: str) -> None:
+        """Check the shapes of all splits.
+
+        Raises:
+            TaskError: A split is empty, or its tensors have different numbers of samples.
+        """
+        for name, split in vars(self).items():
+            sizes = {len(tensor) if tensor.dim() else 0 for tensor in list_tensors(split)}
+            if len(sizes) != 1:
+                found = " and ".join(map(str, sorted(sizes)))
+                raise TaskError(
+                    f"task {task}: the tensors of the split {name!r} have {found} samples; "
+                    "inputs and targets need one row per sample"
+                )
+            if sizes == {0}:
+                raise TaskError(f"task {task}: the split {name!r} is empty")
+
+
+def _as_pair(split: Any) -> Split:
+    """Return a split as a pair of tensors or dicts of tensors; read a data set once."""
+    if isinstance(split, tuple | list):
+        inputs, targets = cast("Sequence[Any]", split)
+        return _as_tensors(inputs), _as_tensors(targets)
+    rows = zip(*(split[index] for index in range(len(split))), strict=True)
+    inputs, targets = (torch.stack([torch.as_tensor(value) for value in column]) for column in rows)
+    return inputs, targets
+
+
+def _as_tensors(values: Any) -> Nested:
+    if isinstance(values, Mapping):
+        return {name: torch.as_tensor(value) for name, value in cast("Mapping[str, Any]", values).items()}
+    return torch.as_tensor(values)
+
+
+def take(values: Nested, index_B: Tensor) -> Nested:
+    """Return the samples with these indices, [B, …], in the memory format of the values.
+
+    In channels_last, a picture is contiguous in memory and is copied as one block.
+    """
+
+    def rows(tensor: Tensor) -> Tensor:
+        if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+            return tensor.permute(0, 2, 3, 1).index_select(0, index_B).permute(0, 3, 1, 2)
+        return tensor.index_select(0, index_B)
+
+    return map_tensors(rows, values)
+
+
+def batches(split: Split, size: int) -> list[Split]:
+    """Return a split in batches of `size` samples; the last one may be smaller."""
+    samples = count_samples(split[0])
+    return [
+        map_tensors(lambda tensor, start=start: tensor.narrow(0, start, min(size, samples - start)), split)
+        for start in range(0, samples, size)
+    ]
+
+
+def standardise_splits(
+    train: tuple[Tensor, Tensor], validation: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
+) -> Splits:
+    """Return splits whose training pictures have mean 0 and standard deviation 1 in every channel.
+
+    Validation and test pictures are scaled with the mean and standard deviation of the training pictures.
+
+    Args:
+        train: Pictures [N, C, H, W] of any real type, and labels [N].
+        validation: Pictures and labels of the same form.
+        test: Pictures and labels of the same form.
+    """
+    pictures = train[0].float()
+    mean = pictures.mean((0, 2, 3), keepdim=True)
+    deviation = pictures.std((0, 2, 3), keepdim=True)
+    train, validation, test = (((x.float() - mean) / deviation, y.long()) for x, y in (train, validation, test))
+    return Splits(train=train, validation=validation, test=test)

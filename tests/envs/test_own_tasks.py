@@ -1,0 +1,227 @@
+"""Envs of tasks that users bring: dropout, frozen hosts, AdamW, augmentation, metrics, tied weights, data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from esper.config import Config
+from esper.domain import Op, Stage
+from esper.envs.env_state import env_state_tensors
+from esper.envs.epoch_result import EpochResult
+from esper.envs.optimizer import FusedAdamW
+from esper.lanes.pool import EnvPool
+from esper.policy.actions import Action
+from esper.tasks.optimizers import SGD, AdamW
+from esper.tasks.probe import probe_task
+from esper.tasks.splits import Splits
+from esper.tasks.task import Task
+from tests.engine.populations import play
+from tests.tasks.models import CLASSES, FEATURES, SAMPLES, causal_task, features, mlp, task
+
+
+@contextmanager
+def pool_of(own: Task, envs: int = 1, lanes: Sequence[str] = ("cpu:0",), **options: Any) -> Iterator[EnvPool]:
+    config = msgspec.structs.replace(Config(envs=envs, policy="static"), **options)
+    splits = own.data(None)
+    pool = EnvPool(own, probe_task(own, splits), splits, lanes, config)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def states(pool: EnvPool) -> list[dict[str, Tensor]]:
+    return [{name: value.clone() for name, value in env_state_tensors(env).items()} for env in pool.envs]
+
+
+def equal(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(value, right[name]) for name, value in left.items())
+
+
+def test_dropout_does_not_depend_on_the_neighbours() -> None:
+    with pool_of(task(), envs=1) as alone, pool_of(task(), envs=3) as together:
+        played = [play(pool, 0, 10) for pool in (alone, together)]
+        assert played[0][0] == played[1][0]
+        assert played[1][1] != played[1][0]
+        assert equal(states(alone)[0], states(together)[0])
+
+
+def test_hosts_of_an_episode_depend_on_host_and_round_only() -> None:
+    with pool_of(task(), envs=2) as pool:
+        pool.reset(0)
+        first = states(pool)
+        pool.reset(1)
+        second = states(pool)
+        torch.manual_seed(99)
+        pool.reset(0)
+        assert equal(states(pool)[0], first[0])
+        assert not equal(first[0], second[0])
+        assert not equal(first[0], first[1])
+
+
+def test_language_model_grows_and_learns() -> None:
+    """Tied weights, a tuple as the output of a slot, repeated forward passes, AdamW, tokens as integers."""
+    own = causal_task(optimizer=AdamW(3e-3), seed_optimizer=AdamW(3e-3))
+    with pool_of(own) as pool:
+        (env,) = pool.envs
+        assert not env.profile.shares_prefix
+        assert isinstance(env.host_optimizer, FusedAdamW)
+        (measured,) = play(pool, 0, 14)
+        assert measured[-1].train_loss < measured[0].train_loss
+        assert any(step.contributions for step in measured)
+        assert env.splits.train[0].dtype is torch.int64
+
+
+def epoch(pool: EnvPool, step: int, action: Action) -> EpochResult:
+    (found,) = pool.step([action], 0, step)
+    assert found is not None
+    pool.tick()
+    return found.measured
+
+
+def test_frozen_host_trains_its_seeds_only_and_is_stored_once() -> None:
+    with pool_of(task(train=False), envs=2) as pool:
+        one, other = pool.envs
+        assert {id(p) for p in one.network.host.parameters()} == {id(p) for p in other.network.host.parameters()}
+        assert not any(name.startswith("network.host.") for name in env_state_tensors(one))
+        before = [parameter.clone() for parameter in one.network.host.parameters()]
+        played = play(pool, 0, 8)
+        assert all(torch.equal(a, b) for a, b in zip(before, one.network.host.parameters(), strict=True))
+        assert [step.grad_norm for step in played[0]] == [None] * 8
+        assert any(step.slot_grad_norms for step in played[0])
+        assert not one.network.train().host.training
+
+
+def test_frozen_host_without_a_seed_runs_an_epoch() -> None:
+    with pool_of(task(train=False)) as pool:
+        pool.reset(0)
+        measured = epoch(pool, 0, Action(Op.WAIT))
+        assert measured.grad_norm is None
+        assert measured.weights_finite
+        assert measured.skipped_batches == 0
+
+
+def test_only_the_named_submodules_are_trained() -> None:
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES))
+
+    with pool_of(task(normed, {"a": "2"}, train=["3"])) as pool:
+        (env,) = pool.envs
+        pool.reset(0)
+        host = env.network.host
+        before = {name: value.clone() for name, value in host.state_dict().items()}
+        measured = epoch(pool, 0, Action(Op.WAIT))
+        changed = {name for name, value in host.state_dict().items() if not torch.equal(value, before[name])}
+        assert changed == {"3.weight", "3.bias"}
+        assert measured.grad_norm is not None
+
+
+def test_adamw_state_is_part_of_the_env() -> None:
+    with pool_of(task(optimizer=AdamW(0.01))) as pool:
+        pool.reset(0)
+        epoch(pool, 0, Action(Op.WAIT))
+        (state,) = states(pool)
+        batches = SAMPLES / 16
+        assert state["step.host.0"].item() == batches
+        assert state["exp_avg.host.0"].any()
+        pool.reset(1)
+        assert states(pool)[0]["step.host.0"].item() == 0.0
+
+
+def test_augmentation_is_seeded_and_applied_to_training_batches_only() -> None:
+    seen: list[tuple[Tensor, float]] = []
+
+    def augment(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        noise = torch.rand((), generator=generator, device=x.device)
+        seen.append((x, noise.item()))
+        return x + noise, y
+
+    with pool_of(task(augment=augment)) as pool:
+        pool.reset(0)
+        assert not seen
+        epoch(pool, 0, Action(Op.WAIT))
+        assert sum(len(x) for x, _ in seen) == SAMPLES
+        first = [noise for _, noise in seen]
+        seen.clear()
+        pool.reset(0)
+        epoch(pool, 0, Action(Op.WAIT))
+        assert [noise for _, noise in seen] == first
+        assert len(set(first)) == len(first)
+
+
+def test_metrics_are_measured_on_the_validation_split() -> None:
+    def confidence(output: Tensor, _: Tensor) -> Tensor:
+        return output.softmax(1).amax(1)
+
+    with pool_of(task(metrics={"confidence": confidence})) as pool:
+        (env,) = pool.envs
+        pool.reset(0)
+        (played,) = play(pool, 0, 10)
+        network = env.network.eval()
+        with torch.no_grad():
+            expected = confidence(network(features().validation[0], network.alphas()), torch.empty(0)).mean().item()
+        assert played[-1].metrics == {"confidence": pytest.approx(expected, rel=1e-5)}
+        assert played[-1].contributions
+
+
+def test_loss_of_single_values_is_weighted_by_samples() -> None:
+    """A loss that returns one value per sample, and its mean, give the same epoch; the last batch is smaller."""
+
+    def squared(output: Tensor, targets: Tensor) -> Tensor:
+        return (output - nn.functional.one_hot(targets, CLASSES)).square().mean(1)
+
+    found = []
+    for loss in (squared, lambda output, targets: squared(output, targets).mean()):
+        with pool_of(task(loss=loss, batch_size=24)) as pool:
+            pool.reset(0)
+            found.append(epoch(pool, 0, Action(Op.WAIT)))
+    assert found[0].train_loss == pytest.approx(found[1].train_loss, rel=1e-6)
+    assert found[0].loss == pytest.approx(found[1].loss, rel=1e-6)
+
+
+def test_inputs_by_name_and_data_sets_are_read() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(FEATURES, 8)
+            self.head = nn.Linear(8, CLASSES)
+
+        def forward(self, *, values: Tensor, scale: Tensor) -> Tensor:
+            return self.head(self.body(values * scale[:, None]).relu())
+
+    def data(_: object) -> Splits:
+        parts = vars(features())
+        return Splits(**{name: ({"values": x, "scale": torch.ones(len(x))}, y) for name, (x, y) in parts.items()})
+
+    with pool_of(task(Named, {"a": "body"}, data)) as pool:
+        (played,) = play(pool, 0, 8)
+        assert played[-1].train_loss < played[0].train_loss
+    sets: dict[str, Any] = {name: TensorDataset(*split) for name, split in vars(features()).items()}
+    assert all(torch.equal(a, b) for a, b in zip(Splits(**sets).train, features().train, strict=True))
+
+
+def test_bfloat16_autocast_does_not_cast_integers() -> None:
+    with pool_of(causal_task(), amp="bf16") as pool:
+        (played,) = play(pool, 0, 4)
+        assert pool.envs[0].splits.train[0].dtype is torch.int64
+        assert all(step.weights_finite for step in played)
+
+
+def test_two_blended_seeds_of_different_slots_have_their_own_optimizers() -> None:
+    with pool_of(task(seed_optimizer=SGD(0.1))) as pool:
+        (env,) = pool.envs
+        pool.reset(0)
+        epoch(pool, 0, Action(Op.GERMINATE, slot=0, blueprint=2))
+        epoch(pool, 1, Action(Op.GERMINATE, slot=1, blueprint=1))
+        assert [slot.stage for slot in env.network.slots] == [Stage.TRAINING, Stage.TRAINING]
+        measured = epoch(pool, 2, Action(Op.WAIT))
+        assert set(measured.slot_grad_norms) == {0, 1}
+        assert mlp().training

@@ -1,0 +1,142 @@
+"""Tasks that the user names: files, modules and their digests. Nothing else is imported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from esper.config import TaskError
+from esper.tasks.loading import check_task_reference, describe_changes, load_source, load_task
+
+TASK_FILE = """
+import torch
+from torch import nn
+
+import esper
+from {helper} import width
+
+
+def data(directory):
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    split = (x, (x[:, 0] > 0).long())
+    return esper.Splits(train=split, validation=split, test=split)
+
+
+def model():
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 2))
+
+
+task = esper.Task(
+    name="signs", model=model, slots={{"hidden": "1"}}, data=data, optimizer=esper.SGD(0.05),
+    seed_optimizer=esper.SGD(0.05), batch_size=20,
+)
+other = "not a task"
+"""
+
+
+@pytest.fixture(autouse=True)
+def forget_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Remove the modules that a test imports."""
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith(("own_", "shared_")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A task file with a module beside it."""
+    (tmp_path / "shared_width.py").write_text("width = 8\n")
+    path = tmp_path / "own_signs.py"
+    path.write_text(TASK_FILE.format(helper="shared_width"))
+    return path
+
+
+def refusal(reference: str) -> str:
+    with pytest.raises(TaskError) as error:
+        load_task(reference)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_file_and_attribute_name_the_same_task(file: Path) -> None:
+    task = load_task(str(file))
+    assert task.name == "signs"
+    assert task.source is not None
+    assert task.source.path == str(file)
+    assert set(task.source.digests) == {"own_signs.py", "shared_width.py"}
+    assert load_task(f"{file}:task").source == task.source.__class__(
+        f"{file}:task", task.source.path, "task", task.source.digests
+    )
+
+
+def test_module_reference_imports_the_module(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(file.parent))
+    assert load_task("own_signs:task").name == "signs"
+    assert "module 'own_missing' not found" in refusal("own_missing:task")
+
+
+def test_built_in_tasks_have_no_source() -> None:
+    assert load_task("digits").source is None
+
+
+def test_a_changed_helper_changes_the_digest_and_is_named(file: Path) -> None:
+    source = load_task(str(file)).source
+    assert source is not None
+    assert load_source(source).source == source
+    (file.parent / "shared_width.py").write_text("width = 16\n")
+    with pytest.raises(TaskError, match=r"changed while the run was starting: shared_width.py changed"):
+        load_source(source)
+
+
+def test_changes_are_described_by_kind() -> None:
+    before, after = {"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "9", "d": "4"}
+    assert describe_changes(before, after) == "b changed; d added; c removed"
+    assert describe_changes(before, before) == ""
+
+
+def test_references_that_do_not_exist_are_refused_with_the_nearest_name(file: Path) -> None:
+    assert "did you mean digits" in refusal("digitss")
+    assert "has no attribute 'tsk'; it has task" in refusal(f"{file}:tsk")
+    assert "other is a str, not an esper.Task" in refusal(f"{file}:other")
+    assert "no such file" in refusal(str(file.with_name("missing.py")))
+    with pytest.raises(TaskError, match="no such file"):
+        check_task_reference("missing.py")
+    check_task_reference(str(file))
+    assert "own_signs" not in {name for name in sys.modules if name == "own_missing"}
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("1 / 0\n", "ZeroDivisionError: division by zero ("),
+        ("import own_nothing\n", "ModuleNotFoundError: No module named 'own_nothing' ("),
+        ("def broken(:\n", "SyntaxError"),
+        (TASK_FILE.format(helper="shared_width").replace('"signs"', '"digits"'), "that of a built-in task"),
+        (TASK_FILE.format(helper="shared_width").replace('"signs"', '"a b"'), "name must consist of letters"),
+    ],
+)
+def test_errors_in_the_users_code_are_one_sentence(file: Path, content: str, sentence: str) -> None:
+    broken = file.with_name("own_broken.py")
+    broken.write_text(content)
+    text = refusal(str(broken))
+    assert sentence in text
+    assert str(broken) in text
+
+
+def test_file_named_like_another_module_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "json.py"
+    path.write_text("task = 1\n")
+    assert "has the name of another module, 'json'" in refusal(str(path))
+
+
+def test_checking_a_reference_imports_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "own_poison.py"
+    path.write_text("raise AssertionError\n")
+    check_task_reference(str(path))
+    check_task_reference(f"{path}:task")

@@ -1,0 +1,296 @@
+"""The probe: it finds layouts, causality and how to measure, and refuses what cannot grow in one sentence."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper.config import TaskError
+from esper.domain import Stage
+from esper.growth.layouts import Layout
+from esper.growth.lifecycle import GateConfig
+from esper.growth.network import GrowingNetwork
+from esper.tasks.probe import TaskProfile, probe_task
+from esper.tasks.splits import Splits
+from esper.tasks.task import Chance, SlotPath, Task
+from tests.growth.hosts import grow
+from tests.tasks.models import (
+    CLASSES,
+    FEATURES,
+    Causal,
+    Function,
+    InPlace,
+    causal_task,
+    features,
+    pictures,
+    task,
+    tokens,
+)
+
+
+def probe(of: Task) -> TaskProfile:
+    return probe_task(of, of.data(None))
+
+
+def refusal(of: Task) -> str:
+    with pytest.raises(TaskError) as error:
+        probe(of)
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def test_slots_are_ordered_by_the_forward_pass() -> None:
+    profile = probe(task(slots={"later": "3", "sooner": "1"}))
+    assert [(site.name, site.module, site.channels) for site in profile.sites] == [
+        ("sooner", "1", 16),
+        ("later", "3", 16),
+    ]
+    assert {site.layout for site in profile.sites} == {Layout.BC}
+    assert profile.blueprints == ("norm", "linear_lowrank", "mlp")
+    assert profile.shares_prefix
+    assert not profile.is_causal
+    assert not profile.channels_last
+
+
+def test_only_selected_slots_are_used() -> None:
+    own = task()
+    assert [site.name for site in probe_task(own, own.data(None), ["second"]).sites] == ["second"]
+
+
+def test_causal_model_is_found_and_offers_causal_seeds_only() -> None:
+    profile = probe(causal_task())
+    assert profile.is_causal
+    assert [site.layout for site in profile.sites] == [Layout.BTC, Layout.BTC]
+    assert "attention" not in profile.blueprints
+    assert "self_attention" in profile.blueprints
+
+
+def test_model_that_looks_ahead_is_not_causal() -> None:
+    class Ahead(Causal):
+        def forward(self, x_BT: Tensor) -> Tensor:
+            h = self.embedding(x_BT)
+            mixed, _ = self.attention(h, h, h, need_weights=False)
+            return self.head(self.mix(h + mixed))
+
+    slots = {"mix": SlotPath("mix", layout="BTC")}
+    assert not probe(task(Ahead, slots, tokens)).is_causal
+
+
+def test_tuple_output_is_a_slot_and_tied_weights_are_stored_once() -> None:
+    profile = probe(causal_task())
+    network = GrowingNetwork(Causal(), profile.sites, GateConfig())
+    for slot in network.slots:
+        grow(slot, Stage.PROBATIONARY, "mlp")
+    x, _ = tokens().train
+    output = network(x, network.alphas())
+    assert not torch.equal(output, network(x, [0.0, 0.0]))
+    assert len([name for name in network.state_tensors() if name.endswith(("embedding.weight", "head.weight"))]) == 1
+
+
+SLOT_A = {"a": "a"}
+
+
+@pytest.mark.parametrize(
+    ("function", "shares"),
+    [
+        (lambda a, x, _: a, True),
+        (lambda a, x, _: a - a.mean(0), False),  # the mean over the batch
+        (lambda a, x, _: a + x, False),  # the input has fewer rows after a slot
+        (lambda a, x, _: a.reshape(x.shape[0], -1), False),
+    ],
+)
+def test_prefix_is_shared_only_where_samples_are_independent(function: Any, shares: bool) -> None:
+    profile = probe(task(lambda: Function(function), SLOT_A))
+    assert profile.shares_prefix == shares
+    assert bool(profile.prefix_problem) != shares
+
+
+def test_repeated_ablations_equal_shared_ones() -> None:
+    own = task()
+    profile = probe(own)
+    torch.manual_seed(0)
+    network = GrowingNetwork(own.model(), profile.sites, GateConfig()).double().eval()
+    for slot in network.slots:
+        grow(slot, Stage.PROBATIONARY, "mlp")
+    network.double()
+    x = features().validation[0].double()
+    shared = network.forward_ablations(x, network.alphas(), [0, 1])
+    subsets = network.forward_subsets(x, network.alphas(), [0, 1])
+    network.shares_prefix = False
+    for ours, theirs in zip(shared, network.forward_ablations(x, network.alphas(), [0, 1]), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    for ours, theirs in zip(subsets, network.forward_subsets(x, network.alphas(), [0, 1]), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert not torch.allclose(shared[0], shared[1])
+
+
+def test_copy_of_a_network_uses_its_own_seeds() -> None:
+    own = task()
+    network = GrowingNetwork(own.model(), probe(own).sites, GateConfig()).eval()
+    grow(network.slots[0], Stage.PROBATIONARY, "mlp")
+    copied = copy.deepcopy(network)
+    x = features().validation[0]
+    before = copied(x, copied.alphas())
+    with torch.no_grad():
+        for parameter in network.slot_parameters(0):
+            parameter.fill_(3.0)
+    assert torch.equal(copied(x, copied.alphas()), before)
+    assert not torch.equal(network(x, network.alphas()), before)
+
+
+def test_in_place_layer_after_a_slot_trains_straight_through() -> None:
+    own = task(InPlace, {"conv": "conv"}, pictures)
+    plain, seeded = (GrowingNetwork(InPlace(), probe(own).sites, GateConfig()) for _ in range(2))
+    seeded.host.load_state_dict(plain.host.state_dict())
+    grow(seeded.slots[0], Stage.TRAINING, "conv_light")
+    x = pictures().train[0]
+    outputs = [network.train()(x, [0.0]) for network in (plain, seeded)]
+    assert torch.equal(*outputs)
+    outputs[1].square().sum().backward()
+    assert any(parameter.grad is not None and parameter.grad.any() for parameter in seeded.slot_parameters(0))
+
+
+class Sequence(nn.Module):
+    """A recurrent network whose head reads its outputs, or its last state, which are two tensors."""
+
+    def __init__(self, reads: str) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        self.rnn = nn.LSTM(8, 8, batch_first=True)
+        self.head = nn.Linear(8, CLASSES)
+        self._reads = reads
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs, (last, _) = self.rnn(self.embedding(x))
+        return self.head(outputs.mean(1) if self._reads == "outputs" else last[-1])
+
+
+def sequence_classes(_: object = None) -> Splits:
+    parts = tokens()
+    return Splits(**{name: (x, x[:, 0] % CLASSES) for name, (x, _) in vars(parts).items()})
+
+
+REFUSALS: list[tuple[Callable[[], Task], str]] = [
+    (lambda: task(slots={"a": "sevn"}), "the model has no submodule 'sevn'; "),
+    (lambda: task(slots={"first": "1", "again": "first"}), "slots['again'] of task own: the model has no submodule"),
+    (lambda: task(lambda: Function(lambda a, x, layer: layer(a)), SLOT_A), "calls 'a' several times per forward pass"),
+    (lambda: task(lambda: Function(lambda a, x, _: x), SLOT_A), "does not depend on the output of 'a'"),
+    (lambda: task(lambda: Sequence("outputs"), {"a": "rnn"}, sequence_classes), "pass layout= BCL, BTC or TBC"),
+    (
+        lambda: task(lambda: Sequence("outputs"), {"a": SlotPath("rnn", layout="TBC")}, sequence_classes),
+        "axis 0 is the batch, not axis 1 as in TBC",
+    ),
+    (
+        lambda: task(lambda: Sequence("state"), {"a": SlotPath("rnn", layout="BTC")}, sequence_classes),
+        "does not depend on the output of 'rnn'",
+    ),
+    (lambda: task(slots={"a": SlotPath("1", layout="BX")}), "unknown layout 'BX'"),
+    (lambda: task(slots={"a": SlotPath("1", layout="BCHW")}), "layout BCHW has 4 axes"),
+    (
+        lambda: task(blueprints=["conv_light"]),
+        "these fit: norm, linear_lowrank, mlp",
+    ),
+    (lambda: task(blueprints=["mpl"]), "unknown blueprint 'mpl'; did you mean mlp"),
+    (lambda: task(score=lambda output, targets: output.mean()), "score of task own: returned shape [] for 6 samples"),
+    (lambda: task(score=lambda output, targets: 7 + output[:, 0]), "scores must lie in [0, 1]"),
+    (lambda: task(loss=lambda output, targets: output.argmax(1)), "loss of task own: "),
+    (lambda: task(loss=lambda output, targets: output.nonsense), "AttributeError"),
+    (lambda: task(metrics={"m": lambda output, targets: output}), "metrics['m'] of task own: returned shape [6, 5]"),
+    (lambda: task(train=["9"]), "train of task own: the model has no submodule '9'"),
+    (
+        lambda: task(
+            data=lambda _: Splits(train=(torch.zeros(3, 2), torch.zeros(4)), validation=([], []), test=([], []))
+        ),
+        "the split 'train' have 3 and 4 samples",
+    ),
+]
+
+
+@pytest.mark.parametrize(("own", "sentence"), REFUSALS)
+def test_probe_refuses_in_one_sentence(own: Callable[[], Task], sentence: str) -> None:
+    assert sentence in refusal(own())
+
+
+def test_factory_that_returns_the_same_parameters_is_refused() -> None:
+    shared = nn.Linear(FEATURES, CLASSES)
+    assert "returned the same parameters twice" in refusal(task(lambda: nn.Sequential(shared, nn.ReLU()), {"a": "0"}))
+
+
+def test_nested_tensors_are_refused() -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(20, 8)
+            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.encoder = nn.TransformerEncoder(layer, 2)
+            self.head = nn.Linear(8, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.encoder(self.embedding(x), src_key_padding_mask=torch.arange(x.shape[1]).expand(x.shape) > 4)
+            return self.head(h.mean(1))
+
+    slots = {"a": SlotPath("encoder.layers.0", layout="BTC")}
+    assert "pass enable_nested_tensor=False" in refusal(task(Padded, slots, sequence_classes))
+
+
+def test_model_that_does_not_run_in_channels_last_stays_contiguous() -> None:
+    class Flat(InPlace):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4 * 64, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.conv(x).view(x.shape[0], -1))
+
+    assert not probe(task(Flat, {"conv": "conv"}, pictures)).channels_last
+    assert probe(task(InPlace, {"conv": "conv"}, pictures)).channels_last
+
+
+def test_chance_is_measured_from_constant_outputs() -> None:
+    own = task()
+    counts = torch.bincount(features().validation[1]).double()
+    frequencies = counts / counts.sum()
+    entropy = -(frequencies * frequencies.log()).sum().item()
+    assert probe(own).chance.loss == pytest.approx(entropy, rel=1e-3)
+    assert probe(own).chance.score == pytest.approx(frequencies.max().item())
+    assert probe(replace(own, chance=Chance(1.5, 0.2))).chance == Chance(1.5, 0.2)
+
+
+def test_chance_of_a_regression_is_the_variance() -> None:
+    def data(_: object) -> Splits:
+        return Splits(**{name: (x, x[:, :CLASSES].contiguous()) for name, (x, _) in vars(features()).items()})
+
+    own = task(
+        data=data,
+        loss=lambda output, targets: (output - targets).square().mean(1),
+        score=lambda output, targets: torch.exp(-(output - targets).square().mean(1)),
+    )
+    targets = data(None).validation[1]
+    assert probe(own).chance.loss == pytest.approx(targets.var(0, correction=0).mean().item(), rel=1e-5)
+    assert math.isfinite(probe(own).chance.score)
+
+
+def test_probe_leaves_the_global_generators_as_they_were() -> None:
+    def draws() -> list[float]:
+        return [torch.rand(()).item(), float(np.random.rand()), random.random()]
+
+    def seed() -> None:
+        torch.manual_seed(3)
+        np.random.seed(3)
+        random.seed(3)
+
+    seed()
+    expected = draws()
+    seed()
+    probe(task())
+    assert draws() == expected
