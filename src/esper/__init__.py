@@ -1,5 +1,75 @@
-"""Esper Sanctum: train populations of growing neural networks, and watch them do it."""
+"""Esper Sanctum: train populations of growing neural networks, and watch them do it.
+
+`import esper` offers the names of `__all__`. Each is imported on use, because importing torch takes seconds.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from esper import domain
 
+if TYPE_CHECKING:
+    from esper.api import TrainedRun, train
+    from esper.config import ConfigError, TaskError
+    from esper.engine.task_report import TaskReport
+    from esper.engine.task_report import check_task as check
+    from esper.growth.blueprints import blueprint
+    from esper.growth.layers import mark_zero_init as starts_at_zero
+    from esper.lanes.errors import RunFailedError
+    from esper.tasks.losses import Loss, accuracy, cross_entropy
+    from esper.tasks.optimizers import SGD, AdamW
+    from esper.tasks.splits import Splits
+    from esper.tasks.task import Chance, Task
+    from esper.tasks.task import SlotPath as Slot
+
 __version__ = domain.VERSION
+
+__all__ = [
+    "SGD",
+    "AdamW",
+    "Chance",
+    "ConfigError",
+    "Loss",
+    "RunFailedError",
+    "Slot",
+    "Splits",
+    "Task",
+    "TaskError",
+    "TaskReport",
+    "TrainedRun",
+    "accuracy",
+    "blueprint",
+    "check",
+    "cross_entropy",
+    "starts_at_zero",
+    "train",
+]
+
+_SOURCES = {
+    "SGD": "esper.tasks.optimizers:SGD",
+    "AdamW": "esper.tasks.optimizers:AdamW",
+    "Chance": "esper.tasks.task:Chance",
+    "ConfigError": "esper.config:ConfigError",
+    "Loss": "esper.tasks.losses:Loss",
+    "RunFailedError": "esper.lanes.errors:RunFailedError",
+    "Slot": "esper.tasks.task:SlotPath",
+    "Splits": "esper.tasks.splits:Splits",
+    "Task": "esper.tasks.task:Task",
+    "TaskError": "esper.config:TaskError",
+    "TaskReport": "esper.engine.task_report:TaskReport",
+    "TrainedRun": "esper.api:TrainedRun",
+    "accuracy": "esper.tasks.losses:accuracy",
+    "blueprint": "esper.growth.blueprints:blueprint",
+    "check": "esper.engine.task_report:check_task",
+    "cross_entropy": "esper.tasks.losses:cross_entropy",
+    "starts_at_zero": "esper.growth.layers:mark_zero_init",
+    "train": "esper.api:train",
+}
+"""Module and attribute of each public name."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _SOURCES:
+        raise AttributeError(f"module 'esper' has no attribute {name!r}")
+    module, attribute = _SOURCES[name].split(":")
+    return getattr(import_module(module), attribute)

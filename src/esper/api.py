@@ -1,0 +1,94 @@
+"""Training from Python: `esper.train`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+
+from esper.cli.console import RunPrinter, drain
+from esper.config import Config, TaskError
+from esper.config_files import check_keys, resolve_config
+from esper.control import RequestKind
+from esper.engine.thread import EngineThread
+from esper.lanes.errors import RunFailedError
+from esper.tasks.loading import load_task
+from esper.tasks.task import Task
+
+
+class TrainedRun(NamedTuple):
+    """Result of `train`."""
+
+    directory: Path
+    """Run directory: events, checkpoints, configuration."""
+    status: str
+    """`done`, or `stopped` after Ctrl-C."""
+    rounds: int
+    """Number of completed rounds."""
+    score: float | None
+    """Median of the final scores of the last round, a fraction; None before the end of the first round."""
+
+
+def train(task: Task | str, **settings: Any) -> TrainedRun:
+    """Train a population of networks on a task, as `esper-sanctum --no-tui` does, and print its progress.
+
+    Ctrl-C stops the run with a checkpoint. A task that was made in this session, not loaded from a file, runs on one
+    CPU lane or on GPUs, because worker processes cannot import it.
+
+    Args:
+        task: The task, or its name or reference.
+        settings: Configuration of the run, by field name: `policy="heuristic"`, `rounds=3`, `ppo={"gamma": 0.99}`.
+
+    Raises:
+        ConfigError: A setting is unknown or not valid.
+        TaskError: The task cannot be loaded or grown.
+        RunFailedError: The run failed.
+    """
+    task = load_task(task) if isinstance(task, str) else task
+    options = {**settings, "task": task.name}
+    if task.source is None and "devices" not in settings and not torch.cuda.is_available():
+        options["devices"] = ("cpu:0",)
+    config = _resolve(options)
+    generator_state, threads = torch.get_rng_state(), torch.get_num_threads()
+    engine = EngineThread(config, None, task=task)
+    engine.start()
+    printer = RunPrinter(sys.stdout)
+    try:
+        state = printer.run(drain(engine.records, lambda: engine.is_engine_alive))
+    except KeyboardInterrupt:
+        engine.control.put(RequestKind.STOP, "keyboard")
+        state = printer.run(drain(engine.records, lambda: engine.is_engine_alive))
+    finally:
+        engine.join()
+        torch.set_rng_state(generator_state)
+        torch.set_num_threads(threads)
+    if engine.fatal_error:
+        raise TaskError(engine.fatal_error)
+    if engine.run_error or engine.directory is None:
+        raise RunFailedError(engine.run_error or "the run did not start")
+    return TrainedRun(
+        directory=engine.directory,
+        status=state.status,
+        rounds=len(state.accuracy),
+        score=state.accuracy[-1][1] if state.accuracy else None,
+    )
+
+
+def _resolve(settings: dict[str, Any]) -> Config:
+    """Return the configuration with these settings; tables are dicts. Raises ConfigError."""
+    table: dict[str, Any] = {_key(name): value for name, value in settings.items()}
+    options: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            table[name] = {_key(inner): item for inner, item in cast("dict[str, Any]", value).items()}
+            options |= {f"{name}.{key}": item for key, item in table[name].items()}
+        else:
+            options[name] = value
+    check_keys(table, Config, "the arguments of esper.train")
+    return resolve_config(None, options)
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-")

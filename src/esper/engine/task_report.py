@@ -1,0 +1,102 @@
+"""Report on a task: its slots, how it is measured, its memory, and the time of an epoch."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from esper.config import Config
+from esper.envs.env import Env
+from esper.envs.hosts import HostFactory
+from esper.formatting import format_bytes
+from esper.growth.outputs import list_tensors
+from esper.tasks.loading import load_task
+from esper.tasks.probe import TaskProfile, probe_task
+from esper.tasks.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskReport:
+    """What a dry run found about a task.
+
+    Attributes:
+        task: Name of the task.
+        profile: Slots, blueprints and chance.
+        host_parameters: Number of parameters of the bare host.
+        trained_parameters: Number of those that are trained.
+        env_bytes: Memory of the weights, buffers, gradients and optimizer state of one env, without activations.
+        data_bytes: Memory of the data.
+        epoch_seconds: Duration of one epoch and validation of the bare host, on one CPU core.
+    """
+
+    task: str
+    profile: TaskProfile
+    host_parameters: int
+    trained_parameters: int
+    env_bytes: int
+    data_bytes: int
+    epoch_seconds: float
+
+    def __str__(self) -> str:
+        profile = self.profile
+        lines = [f"task {self.task}: {self.host_parameters:,} parameters, {self.trained_parameters:,} of them trained"]
+        for site in profile.sites:
+            lines.append(
+                f"  slot {site.name}: {site.module}, layout {site.layout}, {site.channels} channels; "
+                f"blueprints: {', '.join(site.blueprints)}"
+            )
+        if profile.is_causal:
+            lines.append("  causal: only blueprints and blends that do not look ahead are offered")
+        how = "the forward pass before a slot is shared" if profile.shares_prefix else "one forward pass per seed"
+        reason = f", because {profile.prefix_problem}" if profile.prefix_problem else ""
+        lines.append(f"  contributions: {how}{reason}")
+        lines.append(f"  memory format of pictures: {'channels last' if profile.channels_last else 'contiguous'}")
+        lines.append(f"  chance: loss {profile.chance.loss:.4g}, score {profile.chance.score:.1%}")
+        lines.append(
+            f"  memory: {format_bytes(self.env_bytes)} per env without activations, "
+            f"{format_bytes(self.data_bytes)} of data"
+        )
+        lines.append(f"  time: {self.epoch_seconds:.3g} s per epoch of the bare host, on one CPU core")
+        return "\n".join(lines)
+
+
+def check_task(task: Task | str, data_dir: Path | None = None) -> TaskReport:
+    """Run one epoch of a task's bare host on the CPU, and report what was found.
+
+    Args:
+        task: The task, or its name or reference.
+        data_dir: Directory that the task's data function receives.
+
+    Raises:
+        TaskError: The task cannot be loaded or grown.
+    """
+    task = load_task(task) if isinstance(task, str) else task
+    splits = task.data(data_dir)
+    profile = probe_task(task, splits)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        hosts = HostFactory(task, profile, torch.device("cpu"), 0)
+        config = Config(envs=1, amp="off")
+        env = Env(0, hosts, splits.to(torch.device("cpu"), channels_last=profile.channels_last), config, None)
+        env.train_epoch(0, 0)  # the first epoch of a process is slower
+        start = time.perf_counter()
+        env.train_epoch(0, 1)
+        env.validate(last=False)
+        seconds = time.perf_counter() - start
+    finally:
+        torch.set_num_threads(threads)
+    trained = env.network.host_parameters()
+    state = [value for values in env.host_optimizer.state.values() for value in values]
+    return TaskReport(
+        task=task.name,
+        profile=profile,
+        host_parameters=env.network.host_parameter_count,
+        trained_parameters=sum(parameter.numel() for parameter in trained),
+        env_bytes=sum(tensor.nbytes for tensor in (*trained, *env.network.host_tensors(), *state)),
+        data_bytes=sum(tensor.nbytes for tensor in list_tensors(vars(splits))),
+        epoch_seconds=seconds,
+    )
