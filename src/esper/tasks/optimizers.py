@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Real
+from typing import TypeGuard, cast
 
 
 @dataclass(frozen=True)
@@ -20,9 +23,9 @@ class SGD:
     weight_decay: float = 5e-4
 
     def __post_init__(self) -> None:
-        _check("SGD", "learning_rate", self.learning_rate, self.learning_rate > 0)
-        _check("SGD", "momentum", self.momentum, 0 <= self.momentum < 1)
-        _check("SGD", "weight_decay", self.weight_decay, self.weight_decay >= 0)
+        _check_above_zero("SGD", "learning_rate", self.learning_rate)
+        _check_decay("SGD", "momentum", self.momentum)
+        _check_weight_decay("SGD", self.weight_decay)
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,35 @@ class AdamW:
     weight_decay: float = 0.01
 
     def __post_init__(self) -> None:
-        _check("AdamW", "learning_rate", self.learning_rate, self.learning_rate > 0)
-        _check("AdamW", "betas", self.betas, all(0 <= beta < 1 for beta in self.betas))
-        _check("AdamW", "eps", self.eps, self.eps > 0)
-        _check("AdamW", "weight_decay", self.weight_decay, self.weight_decay >= 0)
+        _check_above_zero("AdamW", "learning_rate", self.learning_rate)
+        if len(_as_tuple(self.betas)) != 2:
+            raise ValueError(f"AdamW: betas must be a tuple of two numbers, not {self.betas!r}")
+        for index, beta in enumerate(self.betas):
+            _check_decay("AdamW", f"betas[{index}]", beta)
+        _check_above_zero("AdamW", "eps", self.eps)
+        _check_weight_decay("AdamW", self.weight_decay)
 
 
-def _check(optimizer: str, name: str, value: object, is_valid: bool) -> None:
-    if not is_valid:
-        raise ValueError(f"{optimizer}: {name} {value} is not valid")
+def _check_above_zero(optimizer: str, name: str, value: object) -> None:
+    if not (_is_finite(value) and value > 0):
+        raise ValueError(f"{optimizer}: {name} must be a finite number above 0, not {value!r}")
+
+
+def _check_decay(optimizer: str, name: str, value: object) -> None:
+    if not (_is_finite(value) and 0 <= value < 1):
+        raise ValueError(f"{optimizer}: {name} must be a number from 0 to below 1, not {value!r}")
+
+
+def _check_weight_decay(optimizer: str, value: object) -> None:
+    if not (_is_finite(value) and value >= 0):
+        raise ValueError(f"{optimizer}: weight_decay must be a finite number of at least 0, not {value!r}")
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    """Return True for a finite number; a task file can pass any object."""
+    return isinstance(value, Real) and math.isfinite(value)
+
+
+def _as_tuple(value: object) -> tuple[object, ...]:
+    """Return a tuple as it is, and an empty one for any other object."""
+    return cast("tuple[object, ...]", value) if isinstance(value, tuple) else ()
