@@ -1,4 +1,4 @@
-"""FusedSGD compared with PyTorch's SGD."""
+"""FusedSGD and FusedAdamW compared with PyTorch's SGD and AdamW."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper.envs.optimizer import FusedSGD
-from esper.tasks.optimizers import SGD
+from esper.envs.optimizer import FusedAdamW, FusedOptimizer, FusedSGD, make_optimizer
+from esper.tasks.optimizers import SGD, AdamW
 
 MOMENTUM, DECAY = 0.9, 0.01
+BETAS, EPS = (0.8, 0.95), 1e-6
+SPECS = [SGD(0.1, MOMENTUM, DECAY), AdamW(0.1, BETAS, EPS, DECAY)]
+DTYPES = [torch.float32, torch.float64]
 
 
-def parameters() -> list[nn.Parameter]:
+def parameters(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
     generator = torch.Generator().manual_seed(0)
-    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((4, 3), (5,))]
+    return [nn.Parameter(torch.randn(shape, generator=generator).to(dtype)) for shape in ((4, 3), (5,))]
 
 
 def backward(trained: list[nn.Parameter], batch: int) -> Tensor:
@@ -24,13 +27,25 @@ def backward(trained: list[nn.Parameter], batch: int) -> Tensor:
     return torch.linalg.vector_norm(torch.cat([p.grad.flatten() for p in trained if p.grad is not None]))
 
 
+def train(optimizer: FusedOptimizer, trained: list[nn.Parameter], batches: range) -> None:
+    for batch in batches:
+        norm = backward(trained, batch)
+        optimizer.step(optimizer.gradients(), norm, None)
+
+
 def sgd(trained: list[nn.Parameter], clip: float) -> FusedSGD:
     return FusedSGD(trained, SGD(0.1, MOMENTUM, DECAY), clip)
 
 
+def adamw(trained: list[nn.Parameter], clip: float) -> FusedAdamW:
+    return FusedAdamW(trained, AdamW(0.1, BETAS, EPS, DECAY), clip)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("lr_scale", [1.0, 0.25])
-def test_sgd_equals_clipped_nesterov_momentum(lr_scale: float) -> None:
-    ours, theirs = parameters(), parameters()
+def test_sgd_equals_clipped_nesterov_momentum(lr_scale: float, dtype: torch.dtype) -> None:
+    """The divisor of the gradients is a float32, so float64 agrees to float32's precision."""
+    ours, theirs = parameters(dtype), parameters(dtype)
     optimizer = sgd(ours, clip=3.0)
     optimizer.lr_scale = lr_scale
     reference = torch.optim.SGD(theirs, lr=0.1 * lr_scale, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True)
@@ -42,8 +57,20 @@ def test_sgd_equals_clipped_nesterov_momentum(lr_scale: float) -> None:
         backward(theirs, batch)
         torch.nn.utils.clip_grad_norm_(theirs, 3.0)
         reference.step()
-        torch.testing.assert_close(ours, theirs)
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
     assert clipped == {False, True}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sgd_has_the_bits_of_torchs_fused_sgd(dtype: torch.dtype) -> None:
+    ours, theirs = parameters(dtype), parameters(dtype)
+    optimizer = sgd(ours, clip=1e9)
+    reference = torch.optim.SGD(theirs, lr=0.1, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True, fused=True)
+    for batch in range(5):
+        train(optimizer, ours, range(batch, batch + 1))
+        backward(theirs, batch)
+        reference.step()
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
 def test_sgd_skipped_step_changes_nothing() -> None:
@@ -65,3 +92,142 @@ def test_sgd_leaves_parameters_without_gradient_unchanged() -> None:
     trained[1].grad = None
     optimizer.step(optimizer.gradients(), norm, None)
     assert torch.equal(trained[1], before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_adamw_has_the_bits_of_torchs_fused_adamw(dtype: torch.dtype) -> None:
+    ours, theirs = parameters(dtype), parameters(dtype)
+    optimizer = adamw(ours, clip=1e9)
+    optimizer.lr_scale = 0.25
+    reference = torch.optim.AdamW(theirs, lr=0.1 * 0.25, betas=BETAS, eps=EPS, weight_decay=DECAY, fused=True)
+    for batch in range(5):
+        train(optimizer, ours, range(batch, batch + 1))
+        backward(theirs, batch)
+        reference.step()
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_adamw_equals_clipped_adamw(dtype: torch.dtype) -> None:
+    """The divisor of the gradients is a float32, so float64 agrees to float32's precision."""
+    ours, theirs = parameters(dtype), parameters(dtype)
+    optimizer = adamw(ours, clip=3.0)
+    reference = torch.optim.AdamW(theirs, lr=0.1, betas=BETAS, eps=EPS, weight_decay=DECAY, foreach=False)
+    clipped = set[bool]()
+    for batch in range(5):
+        norm = backward(ours, batch)
+        clipped.add(norm.item() > 3.0)
+        optimizer.step(optimizer.gradients(), norm, None)
+        backward(theirs, batch)
+        torch.nn.utils.clip_grad_norm_(theirs, 3.0)
+        reference.step()
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+    assert clipped == {False, True}
+
+
+def test_adamw_skipped_overflow_changes_nothing() -> None:
+    """Infinite gradients reach neither the parameters nor the state, and the numbers of steps do not count a skip."""
+    ours, theirs = parameters(), parameters()
+    optimizer, other = (adamw(each, clip=3.0) for each in (ours, theirs))
+    for batch, skipped in enumerate((1.0, 0.0, 1.0, 0.0)):
+        norm = backward(ours, batch)
+        if skipped:
+            assert ours[0].grad is not None
+            ours[0].grad[0] = torch.inf
+            norm = torch.tensor(torch.inf)
+        optimizer.step(optimizer.gradients(), norm, torch.tensor(skipped))
+        if not skipped:
+            norm = backward(theirs, batch)
+            other.step(other.gradients(), norm, torch.tensor(0.0))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    torch.testing.assert_close(optimizer.state, other.state, rtol=0, atol=0)
+    assert [step.item() for step in optimizer.state["step"]] == [2.0, 2.0]
+
+
+def test_adamw_counts_steps_of_each_parameter_with_a_gradient() -> None:
+    trained = parameters()
+    optimizer = adamw(trained, clip=1e9)
+    for batch in range(4):
+        norm = backward(trained, batch)
+        if batch in {0, 2}:
+            trained[0].grad = None
+        optimizer.step(optimizer.gradients(), norm, None)
+    assert [step.item() for step in optimizer.state["step"]] == [2.0, 4.0]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_parameters_that_come_and_go_keep_their_own_state(spec: SGD | AdamW) -> None:
+    """The first parameter has no gradient in two batches: the state of the second may not be used for it."""
+    ours, theirs = parameters(), parameters()
+    optimizer = make_optimizer(spec, ours, clip=1e9)
+    reference: torch.optim.Optimizer = (
+        torch.optim.AdamW(theirs, lr=0.1, betas=BETAS, eps=EPS, weight_decay=DECAY, foreach=False)
+        if isinstance(spec, AdamW)
+        else torch.optim.SGD(theirs, lr=0.1, momentum=MOMENTUM, weight_decay=DECAY, nesterov=True, foreach=False)
+    )
+    for batch in range(5):
+        norm = backward(ours, batch)
+        backward(theirs, batch)
+        if batch in {1, 3}:
+            ours[0].grad = theirs[0].grad = None
+        optimizer.step(optimizer.gradients(), norm, None)
+        reference.step()
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_state_follows_shared_parameters_to_another_optimizer(spec: SGD | AdamW) -> None:
+    first, second = parameters()
+    optimizer = make_optimizer(spec, [first, second], clip=1e9)
+    train(optimizer, [first, second], range(3))
+    added = nn.Parameter(torch.zeros(2))
+    successor = make_optimizer(spec, [added, second], clip=1e9)
+    successor.copy_state_from(optimizer)
+    for name, values in successor.state.items():
+        assert torch.equal(values[1], optimizer.state[name][1])
+        assert values[1].any()  # or it would show less
+        assert not values[0].any()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_training_continues_from_copied_state_with_the_same_bits(spec: SGD | AdamW) -> None:
+    ours, theirs = parameters(), parameters()
+    optimizer = make_optimizer(spec, ours, clip=3.0)
+    train(optimizer, ours, range(3))
+    other = make_optimizer(spec, theirs, clip=3.0)
+    saved = {name: value.clone() for name, value in optimizer.state_tensors("host").items()}
+    with torch.no_grad():
+        for own, value in other.state_tensors("host").items():
+            value.copy_(saved[own])
+        for mine, value in zip(theirs, ours, strict=True):
+            mine.copy_(value)
+    train(optimizer, ours, range(3, 6))
+    train(other, theirs, range(3, 6))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def test_state_has_the_names_of_checkpoints() -> None:
+    """Checkpoints store these names: a renamed tensor could not be resumed."""
+    names = [list(make_optimizer(spec, parameters(), 1.0).state_tensors("slot1")) for spec in SPECS]
+    assert names[0] == ["momentum.slot1.0", "momentum.slot1.1"]
+    assert names[1] == [f"{name}.slot1.{index}" for name in ("exp_avg", "exp_avg_sq", "step") for index in (0, 1)]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_reset_state_is_that_of_a_new_optimizer(spec: SGD | AdamW) -> None:
+    trained = parameters()
+    optimizer = make_optimizer(spec, trained, clip=3.0)
+    tensors = optimizer.state_tensors("host")
+    train(optimizer, trained, range(2))
+    optimizer.reset_state()
+    fresh = make_optimizer(spec, parameters(), clip=3.0)
+    torch.testing.assert_close(tensors, fresh.state_tensors("host"), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_optimizer_without_parameters_does_nothing(spec: SGD | AdamW) -> None:
+    optimizer = make_optimizer(spec, [], clip=1.0)
+    optimizer.step(optimizer.gradients(), torch.tensor(0.0), torch.tensor(0.0))
+    optimizer.zero_grad()
+    optimizer.reset_state()
+    assert optimizer.state_tensors("host") == {}
