@@ -24,6 +24,7 @@ from esper.tasks.probe import probe_task
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
 from tests.engine.populations import play
+from tests.growth.hosts import grow
 from tests.tasks.models import CLASSES, FEATURES, SAMPLES, causal_task, features, mlp, task
 
 
@@ -225,3 +226,26 @@ def test_two_blended_seeds_of_different_slots_have_their_own_optimizers() -> Non
         measured = epoch(pool, 2, Action(Op.WAIT))
         assert set(measured.slot_grad_norms) == {0, 1}
         assert mlp().training
+
+
+def test_shapley_values_of_eight_seeds_sum_to_their_gain() -> None:
+    """More seeds than are measured exactly: estimated from random orders."""
+
+    def deep() -> nn.Module:
+        layers: list[nn.Module] = []
+        for index in range(8):
+            layers += [nn.Linear(FEATURES if index == 0 else 8, 8), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(8, CLASSES))
+
+    slots = {f"slot{index}": str(2 * index + 1) for index in range(8)}
+    with pool_of(task(deep, slots), counterfactual="shapley") as pool:
+        (env,) = pool.envs
+        pool.reset(0)
+        for slot in env.network.slots:
+            grow(slot, Stage.PROBATIONARY, "mlp")
+        env.sync_optimizers()
+        values = env.validate(last=True).tolist()
+        bare = env.network.eval()(features().validation[0], [0.0] * 8)
+        gain = values[1] - (bare.argmax(1) == features().validation[1]).float().mean().item()
+        assert len(values) == 2 + 3 * 8
+        assert sum(values[2 + 2 * 8 :]) == pytest.approx(gain, abs=1e-6)

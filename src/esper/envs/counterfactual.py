@@ -11,12 +11,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from esper.envs.shapley import shapley_values
+from esper.envs.shapley import MAX_EXACT_SEEDS, estimate_shapley_values, shapley_values
 from esper.growth.network import GrowingNetwork, count_samples
 from esper.growth.outputs import Nested
 from esper.tasks.losses import loss_of, score_of
 from esper.tasks.splits import Split, batches
 from esper.tasks.task import Task
+
+SHAPLEY_ORDER_PAIRS = 8
+"""Number of pairs of orders from which Shapley values of many seeds are estimated."""
 
 
 def validate_variants(
@@ -29,7 +32,8 @@ def validate_variants(
         slots: Slots whose seeds are measured, ascending.
         split: Inputs and targets.
         task: Task that defines loss, score, metrics and the number of samples in a forward pass.
-        subsets: Also measure Shapley values, which requires a forward pass for every subset of the seeds.
+        subsets: Also measure Shapley values: exactly, from every subset of the seeds, for at most `MAX_EXACT_SEEDS`
+            seeds, else estimated.
 
     Returns:
         [2 + M + 2 n] on the device, [2 + M + 3 n] with `subsets`: mean loss; mean score; mean of each metric;
@@ -41,7 +45,8 @@ def validate_variants(
         RuntimeError: The network is in training mode.
     """
     loss_function, score = loss_of(task), score_of(task)
-    forward = network.forward_subsets if subsets else network.forward_ablations
+    exact = subsets and len(slots) <= MAX_EXACT_SEEDS
+    forward = network.forward_subsets if exact else network.forward_ablations
     alphas = network.alphas()
     samples = count_samples(split[0])
     loss = torch.zeros((), device=network.slots[0].device)
@@ -55,14 +60,29 @@ def validate_variants(
             batch_metrics_MB.append(torch.stack([metric(outputs[0], y) for metric in task.metrics.values()]))
     scores_VN = torch.cat(batch_scores_VB, dim=1)
     # Row by row: indexing with a list would copy it to the device and synchronise.
-    ablated_nN = torch.stack([scores_VN[2**k] for k in range(len(slots))]) if subsets and slots else scores_VN[1:]
+    ablated_nN = torch.stack([scores_VN[2**k] for k in range(len(slots))]) if exact and slots else scores_VN[1:]
     parts = [torch.stack((loss / samples, scores_VN[0].mean()))]
     if batch_metrics_MB:
         parts.append(torch.cat(batch_metrics_MB, dim=1).mean(dim=1))
     parts.append(ablation_contributions(scores_VN[0], ablated_nN).flatten())
-    if subsets:
+    if exact:
         parts.append(shapley_values(scores_VN.mean(dim=1)))
+    elif subsets:
+        parts.append(_estimated_shapley_values(network, slots, split, task))
     return torch.cat(parts)
+
+
+def _estimated_shapley_values(network: GrowingNetwork, slots: Sequence[int], split: Split, task: Task) -> Tensor:
+    """Return the estimated Shapley value of each seed, [n], from the same orders each time."""
+    score, alphas = score_of(task), network.alphas()
+
+    def score_without(subset: int) -> Tensor:
+        off = {slot for bit, slot in enumerate(slots) if subset >> bit & 1}
+        some = [0.0 if index in off else alpha for index, alpha in enumerate(alphas)]
+        return torch.cat([score(network(x, some), y) for x, y in batches(split, task.validation_batch)]).mean()
+
+    orders = torch.Generator().manual_seed(0)
+    return estimate_shapley_values(score_without, len(slots), SHAPLEY_ORDER_PAIRS, orders)[:, 0]
 
 
 def read_effects(
