@@ -38,6 +38,7 @@ StepCount = Annotated[int, Meta(ge=1, le=50)]
 """Number of steps over which a rule looks back; `MAX_STEPS` of `telemetry/health_stats.py` are kept."""
 
 PolicyName = Literal["ppo", "heuristic", "periodic", "random", "static", "full"]
+"""Names of the built-in policies."""
 RewardName = Literal["shaped", "simplified", "sparse"]
 AmpName = Literal["auto", "off", "bf16", "fp16"]
 ScalerName = Literal["env", "device"]
@@ -271,9 +272,10 @@ class Config(_Section, frozen=True, kw_only=True):
     ] = "cpu"
     task: Annotated[str, Meta(description="task to train on")] = "digits_impaired"
     policy: Annotated[
-        PolicyName,
+        str,
         Meta(
-            description="policy that decides what to grow",
+            min_length=1,
+            description="policy that decides what to grow; FILE.py or MODULE:NAME for one of your own",
             extra={
                 "choices": {
                     "ppo": "learns by reinforcement learning",

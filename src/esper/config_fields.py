@@ -26,7 +26,7 @@ class ConfigField:
     range: str
     """Valid values of a number, e.g. `>0, <=1`; empty if there is no limit."""
     choices: dict[str, str]
-    """Valid words, each with its explanation; empty for other types."""
+    """Words, each with its explanation; empty for other types."""
     default: Any
 
     @property
@@ -98,6 +98,6 @@ def _range(metas: list[Meta]) -> str:
 
 
 def _choices(hint: Any, meanings: dict[str, str]) -> dict[str, str]:
-    """Return the words of a `Literal` with their explanations, in its order."""
+    """Return the words of a `Literal` with their explanations, in its order; of a text, those that are described."""
     plain = get_args(hint)[0] if get_origin(hint) is not Literal else hint
-    return {word: meanings[word] for word in get_args(plain)} if get_origin(plain) is Literal else {}
+    return {word: meanings[word] for word in get_args(plain)} if get_origin(plain) is Literal else meanings

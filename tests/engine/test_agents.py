@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from esper.config import Config, PolicyName
+from esper.config import Config, ConfigError, PolicyName
 from esper.engine.agent_factory import build_agent
 from esper.ppo.agent import PPOAgent
 from tests.engine.populations import digits_profile
@@ -23,5 +23,5 @@ def test_build_agent_returns_ppo_for_ppo_only(policy: PolicyName) -> None:
 
 def test_build_agent_refuses_an_unlisted_policy() -> None:
     config = msgspec.structs.replace(Config(), policy="unlisted")
-    with pytest.raises(AssertionError, match="unlisted"):
+    with pytest.raises(ConfigError, match="unknown policy 'unlisted'"):
         build_agent(config, digits_profile().sites, BLUEPRINTS)

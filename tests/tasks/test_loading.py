@@ -102,7 +102,7 @@ def test_changes_are_described_by_kind() -> None:
 
 def test_references_that_do_not_exist_are_refused_with_the_nearest_name(file: Path) -> None:
     assert "did you mean digits" in refusal("digitss")
-    assert "has no attribute 'tsk'; it has task" in refusal(f"{file}:tsk")
+    assert "has no attribute 'tsk'; did you mean task" in refusal(f"{file}:tsk")
     assert "other is a str, not an esper.Task" in refusal(f"{file}:other")
     assert "no such file" in refusal(str(file.with_name("missing.py")))
     with pytest.raises(TaskError, match="no such file"):

@@ -180,6 +180,11 @@ def sequence_classes(_: object = None) -> Splits:
     return Splits(**{name: (x, x[:, 0] % CLASSES) for name, (x, _) in vars(parts).items()})
 
 
+def with_train(change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Task:
+    """Return a task whose training split is changed."""
+    return task(data=lambda _: replace(features(), train=change(*features().train)))
+
+
 REFUSALS: list[tuple[Callable[[], Task], str]] = [
     (lambda: task(slots={"a": "sevn"}), "the model has no submodule 'sevn'; "),
     (lambda: task(slots={"first": "1", "again": "first"}), "slots['again'] of task own: the model has no submodule"),
@@ -213,6 +218,15 @@ REFUSALS: list[tuple[Callable[[], Task], str]] = [
         ),
         "the split 'train' have 3 and 4 samples",
     ),
+    (lambda: with_train(lambda x, y: (x.log(), y)), "the split 'train' has values that are not finite"),
+    (
+        lambda: with_train(lambda x, y: (x, y + 7)),
+        "targets of the split 'train' are 7 to 11, and the model has 5 out",
+    ),
+    (lambda: with_train(lambda x, y: (x, y.float())), "the targets of the split 'train' must be class indices"),
+    (lambda: with_train(lambda x, y: (x, y[:, None])), "the targets of the split 'train' have shape [1] per sample"),
+    (lambda: with_train(lambda x, y: (x[:0], y[:0])), "the split 'train' is empty"),
+    (lambda: with_train(lambda x, y: (x[:, 1:], y)), "model of task own: RuntimeError"),
 ]
 
 

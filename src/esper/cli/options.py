@@ -13,6 +13,7 @@ from esper.checkpoint.manifest import TaskOrigin
 from esper.config import Config, ConfigError
 from esper.config_fields import ConfigField, list_fields, table_description
 from esper.formatting import suggest
+from esper.policy.loading import POLICY_NAMES
 from esper.tasks import TASK_NAMES, own_values
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -175,22 +176,25 @@ def add_accept_changed_task_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_task_is_named(origin: TaskOrigin | None, task: str, run: str, *, is_named: bool) -> None:
-    """Check that the user named the task of a checkpoint, if it is the user's own code: nothing else may be imported.
+def check_own_code_is_named(origin: TaskOrigin | None, saved: Config, run: str, named: Collection[str]) -> None:
+    """Check that the user named the task and the policy of a checkpoint that are the user's own code.
+
+    Nothing may be imported that is not named on this command line.
 
     Args:
         origin: Source of the task in the checkpoint; None for a built-in task.
-        task: Name of the task in the checkpoint.
+        saved: Configuration of the checkpoint.
         run: The run as the user named it.
-        is_named: True if the user named a task.
+        named: Keys that the user gave.
 
     Raises:
-        ConfigError: The task is not named.
+        ConfigError: The task or the policy is not named.
     """
-    if origin and not is_named:
-        raise ConfigError(
-            f"{run} trains the task {task} of {origin.reference}; name it again: --task {origin.reference}"
-        )
+    if origin and "task" not in named:
+        reference = origin.reference
+        raise ConfigError(f"{run} trains the task {saved.task} of {reference}; name it again: --task {reference}")
+    if saved.policy not in POLICY_NAMES and "policy" not in named:
+        raise ConfigError(f"{run} uses the policy {saved.policy}; name it again: --policy {saved.policy}")
 
 
 def given_options(parsed: Mapping[str, Any]) -> dict[str, Any]:

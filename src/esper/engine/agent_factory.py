@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_never
 
 from esper.config import Config
 from esper.growth.site import SlotSite
@@ -11,6 +10,7 @@ from esper.lanes.devices import resolve_policy_device
 from esper.policy.agent import Agent
 from esper.policy.baselines import PLANT_INTERVAL_STEPS, PeriodicAgent, RandomAgent, StaticAgent
 from esper.policy.heuristic import HeuristicAgent
+from esper.policy.loading import load_policy
 from esper.ppo.agent import PPOAgent
 from esper.ranks import SINGLE_RANK, RankGroup
 from esper.seeding import make_generator
@@ -22,7 +22,7 @@ def build_agent(
     """Return the policy that `--policy` names.
 
     Raises:
-        ConfigError: `--policy-device` was not found.
+        ConfigError: `--policy-device` was not found, or the user's policy cannot be loaded.
     """
     match config.policy:
         case "ppo":
@@ -38,7 +38,13 @@ def build_agent(
         case "full":
             return PeriodicAgent(blueprints, period=1)
         case _:
-            assert_never(config.policy)
+            return load_policy(config.policy)(
+                sites=sites,
+                blueprints=blueprints,
+                envs=len(ranks.env_range(config.envs)),
+                steps=config.steps,
+                generator=make_generator(config.seed, "policy"),
+            )
 
 
 def build_ppo(

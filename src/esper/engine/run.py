@@ -123,7 +123,7 @@ class Run:
         started = ev.RunStarted(
             run=self.directory.name,
             task=config.task,
-            policy=config.policy,
+            policy=Path(config.policy).name,
             rounds=config.rounds,
             steps=config.steps,
             slots=[slot.name for slot in network.slots],

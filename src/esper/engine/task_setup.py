@@ -12,11 +12,12 @@ from esper.checkpoint.manifest import TaskOrigin
 from esper.config import Config, ConfigError, TaskError
 from esper.formatting import suggest
 from esper.tasks import fill_in_settings, load_task
-from esper.tasks.loading import describe_changes, describe_exception
+from esper.tasks.loading import describe_changes
 from esper.tasks.probe import TaskProfile, probe_task
 from esper.tasks.settings import override_settings
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
+from esper.user_code import describe_exception
 
 
 class PreparedTask(NamedTuple):

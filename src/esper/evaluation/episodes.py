@@ -15,7 +15,7 @@ import msgspec
 
 from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
-from esper.config import Config, PolicyName
+from esper.config import Config
 from esper.engine.agent_factory import build_agent, build_ppo
 from esper.engine.episode import Episode
 from esper.engine.step import play_step, tick_slots
@@ -65,7 +65,7 @@ class HeldOutEvaluation:
         self,
         checkpoint: Path,
         *,
-        policies: Sequence[PolicyName],
+        policies: Sequence[str],
         episodes: int,
         seed: int,
         devices: Sequence[str],
@@ -113,7 +113,7 @@ class HeldOutEvaluation:
         """Stop the threads of the lanes."""
         self._pool.close()
 
-    def _agent(self, policy: PolicyName, profile: TaskProfile) -> Agent:
+    def _agent(self, policy: str, profile: TaskProfile) -> Agent:
         if policy != "ppo":
             return build_agent(msgspec.structs.replace(self.config, policy=policy), profile.sites, profile.blueprints)
         trained = self._checkpoint.config.policy

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from esper.config import TaskError
 from esper.formatting import suggest
 from esper.seeding import forked_generators, make_generator
-from esper.tasks.loading import describe_exception
 from esper.tasks.task import Task
+from esper.user_code import describe_exception
 
 
 class Host(NamedTuple):

@@ -15,6 +15,9 @@ from torch import Tensor
 from esper.growth.network import count_samples
 from esper.tasks.task import SampleFunction, Task
 
+IGNORED_TARGET = -100
+"""Target that does not count, as in `F.cross_entropy`."""
+
 
 class Loss:
     """A loss, from a function that returns one value per sample or their mean.
@@ -101,7 +104,7 @@ def accuracy(output: Any, targets: Any) -> Tensor:
     hits = (_classes_second(output, targets).argmax(dim=1) == targets).float()
     if hits.dim() == 1:
         return hits
-    counted = (targets != -100).flatten(1)
+    counted = (targets != IGNORED_TARGET).flatten(1)
     return (hits.flatten(1) * counted).sum(1) / counted.sum(1).clamp(min=1)
 
 

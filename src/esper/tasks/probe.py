@@ -28,11 +28,11 @@ from esper.seeding import forked_generators, make_generator
 from esper.tasks.causality import is_causal
 from esper.tasks.chance import measure_chance
 from esper.tasks.hosts import build_host, find_submodule
-from esper.tasks.loading import describe_exception
-from esper.tasks.losses import loss_of, score_of
+from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
 from esper.tasks.prefix_check import check_prefix
 from esper.tasks.splits import Splits, take
 from esper.tasks.task import Chance, SlotPath, Task
+from esper.user_code import describe_exception
 
 _BATCHES = (4, 6)
 """Numbers of samples of the dry runs. Two, so that the batch axis can be told from the others."""
@@ -253,6 +253,7 @@ class _Probe:
         samples = count_samples(x)
         with torch.no_grad():
             output = self._call(model.eval(), x)
+            self._check_classes(output)
             loss = self._user("loss", lambda: loss_of(self.task).mean(output, y))
             score = self._user("score", lambda: score_of(self.task)(output, y))
             if loss.dim() or not loss.is_floating_point():
@@ -273,6 +274,22 @@ class _Probe:
                     raise self._error(
                         f"metrics[{name!r}]", f"returned shape {list(value.shape)} for {samples} samples; return [B]"
                     )
+
+    def _check_classes(self, output: Nested) -> None:
+        """Check the labels of all splits, if the loss is the cross-entropy."""
+        if not isinstance(loss_of(self.task), CrossEntropy) or not isinstance(output, Tensor):
+            return
+        for name, (_, labels) in vars(self.splits).items():
+            if not isinstance(labels, Tensor) or labels.is_floating_point():
+                raise self._error("data", f"the targets of the split {name!r} must be class indices, integers")
+            if labels.dim() + 1 != output.dim():
+                shapes = f"{list(labels.shape[1:])} per sample, and the output has {list(output.shape[1:])}"
+                raise self._error("data", f"the targets of the split {name!r} have shape {shapes}")
+            axis = -1 if output.shape[1:-1] == labels.shape[1:] else 1
+            counted = labels[labels != IGNORED_TARGET]
+            if counted.numel() and not 0 <= int(counted.min()) <= int(counted.max()) < output.shape[axis]:
+                found = f"{int(counted.min())} to {int(counted.max())}, and the model has {output.shape[axis]} outputs"
+                raise self._error("data", f"the targets of the split {name!r} are {found}")
 
     def _check_gradients(self, order: Sequence[str]) -> None:
         """Refuse slots whose output does not affect the loss."""

@@ -66,7 +66,7 @@ class Splits:
         """Check the shapes of all splits.
 
         Raises:
-            TaskError: A split is empty, or its tensors have different numbers of samples.
+            TaskError: A split is empty, has values that are not finite, or tensors of different numbers of samples.
         """
         for name, split in vars(self).items():
             sizes = {len(tensor) if tensor.dim() else 0 for tensor in list_tensors(split)}
@@ -78,6 +78,9 @@ class Splits:
                 )
             if sizes == {0}:
                 raise TaskError(f"task {task}: the split {name!r} is empty")
+            for tensor in list_tensors(split):
+                if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                    raise TaskError(f"task {task}: the split {name!r} has values that are not finite")
 
 
 def _as_pair(split: Any) -> Split:

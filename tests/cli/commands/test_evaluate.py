@@ -70,7 +70,7 @@ def test_evaluate_same_seed_gives_the_same_episodes(trained: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--policies", "heuristc"), "--policies 'heuristc' is not a policy: did you mean heuristic?"),
+        (("--policies", "heuristc"), "unknown policy 'heuristc': did you mean heuristic?"),
         (("--episodes", "1"), "--episodes 1 is not valid: it must be 2 or more"),
         (("--seed", "-1"), "--seed -1 is not valid: it must be 0 or more"),
         (("--devices", "tpu:0"), "--devices 'tpu:0' is not a device"),

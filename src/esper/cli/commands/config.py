@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
 from esper.config_files import resolve_config, to_toml
+from esper.policy.loading import check_policy_reference
 from esper.tasks import check_task_reference, with_task_settings
 
 
@@ -19,5 +20,6 @@ def run(arguments: Sequence[str]) -> int:
     options = vars(parser.parse_args(arguments))
     config = resolve_config(options["config"], given_options(options))
     check_task_reference(config.task)
+    check_policy_reference(config.policy)
     print(to_toml(with_task_settings(config)), end="")
     return EXIT_OK

@@ -10,6 +10,7 @@ import msgspec
 from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
 from esper.config_files import resolve_config
 from esper.lanes.device_names import early_lanes, lane_for_env
+from esper.policy.loading import check_policy_reference
 from esper.process import RankInfo
 from esper.tasks import check_task_reference
 from esper.telemetry.sentences import format_lanes
@@ -23,6 +24,7 @@ def run(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     config = resolve_config(options.config, given_options(vars(options)))
     check_task_reference(config.task)
+    check_policy_reference(config.policy)
 
     early_lanes(config.devices, RankInfo())
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import typing
 from collections.abc import Callable, Generator, Sequence
 
 from esper.checkpoint.catalog import find_checkpoint
-from esper.checkpoint.manifest import read_manifest
+from esper.checkpoint.manifest import config_from_manifest, read_manifest
 from esper.cli.options import (
     EXIT_FAILED,
     EXIT_OK,
@@ -16,13 +15,13 @@ from esper.cli.options import (
     Parser,
     add_accept_changed_task_option,
     add_telemetry_dir_option,
-    check_task_is_named,
+    check_own_code_is_named,
     print_warnings,
 )
-from esper.config import ConfigError, PolicyName
+from esper.config import ConfigError
 from esper.evaluation.comparison import EvaluationReport, IntervalEstimate, PairedDifference, PolicyResult
-from esper.formatting import suggest
 from esper.lanes.device_names import early_lanes
+from esper.policy.loading import POLICY_NAMES, check_policy_reference
 from esper.process import RankInfo
 from esper.recording.runs import resolve_run
 from esper.tasks import check_task_reference
@@ -33,18 +32,15 @@ _HEADINGS = ("test accuracy", "parameters", "net return")
 def run(arguments: Sequence[str]) -> int:
     """Evaluate the policies and print their results."""
     options = _parser().parse_args(arguments)
-    names = typing.get_args(PolicyName)
     for policy in options.policies:
-        if policy not in names:
-            raise ConfigError(f"--policies {policy!r} is not a policy: {suggest(policy, names)}")
+        check_policy_reference(policy)
     for name, value, minimum in (("episodes", options.episodes, 2), ("seed", options.seed, 0)):
         if value < minimum:
             raise ConfigError(f"--{name} {value} is not valid: it must be {minimum} or more")
     checkpoint = find_checkpoint(resolve_run(options.checkpoint, options.telemetry_dir))
     manifest = read_manifest(checkpoint)
-    check_task_is_named(
-        manifest.origin, str(manifest.config["task"]), options.checkpoint, is_named=options.task is not None
-    )
+    named = {"policy"} if options.task is None else {"policy", "task"}
+    check_own_code_is_named(manifest.origin, config_from_manifest(manifest, checkpoint), options.checkpoint, named)
     if options.task is not None:
         check_task_reference(options.task)
     early_lanes(options.devices, RankInfo())
@@ -77,7 +73,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> Parser:
-    names = typing.get_args(PolicyName)
     parser = Parser(
         prog="esper-sanctum evaluate",
         description="Compare policies on held-out episodes",
@@ -104,9 +99,9 @@ def _parser() -> Parser:
     parser.add_argument(
         "--policies",
         nargs="+",
-        default=names,
+        default=POLICY_NAMES,
         metavar="NAME",
-        help=f"policies to evaluate (default: {' '.join(names)})",
+        help=f"policies to evaluate, also FILE.py or MODULE:NAME (default: {' '.join(POLICY_NAMES)})",
     )
     parser.add_argument("--episodes", type=int, default=64, metavar="N", help="episodes per policy (default: 64)")
     parser.add_argument("--seed", type=int, default=0, metavar="SEED", help="random seed of the episodes (default: 0)")

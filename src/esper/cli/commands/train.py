@@ -41,7 +41,7 @@ from esper.cli.options import (
     Parser,
     add_accept_changed_task_option,
     add_run_options,
-    check_task_is_named,
+    check_own_code_is_named,
     given_options,
     print_usage_error,
 )
@@ -154,8 +154,7 @@ def _resolve_config_and_checkpoint(
     except CheckpointError as error:
         raise CheckpointError(f"{error}; list intact checkpoints with `esper-sanctum checkpoints {run}`") from None
     config = resolve_config(file, options, base=msgspec.to_builtins(saved), table=table)
-    named = "task" in options or "task" in table
-    check_task_is_named(manifest.origin, saved.task, resume, is_named=named)
+    check_own_code_is_named(manifest.origin, saved, resume, {*options, *table})
     # The name of a task that is the user's code is known only once it is imported; the engine compares it then.
     compared = msgspec.structs.replace(config, task=saved.task) if is_own_task(config.task) else config
     check_compatible(with_task_settings(saved), with_task_settings(compared), checkpoint)

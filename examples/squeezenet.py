@@ -1,0 +1,48 @@
+"""An unmodified torchvision model on 1,024 generated pictures.
+
+esper-sanctum --task squeezenet.py --envs 4 --steps 15 --rounds 2
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torchvision.models import squeezenet1_1
+
+import esper
+
+CLASSES, PIXELS = 10, 32
+
+
+def data(directory: Path | None) -> esper.Splits:
+    """Return pictures of noise with a pattern for each class. A real task reads `directory` here."""
+    draw = torch.Generator().manual_seed(0)
+    patterns = torch.randn(CLASSES, 3, PIXELS, PIXELS, generator=draw)
+
+    def split(samples: int) -> tuple[Tensor, Tensor]:
+        labels = torch.randint(CLASSES, (samples,), generator=draw)
+        return patterns[labels] + 2 * torch.randn(samples, 3, PIXELS, PIXELS, generator=draw), labels
+
+    return esper.Splits(train=split(1024), validation=split(256), test=split(256))
+
+
+def flipped(x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Mirror half of the pictures of a batch."""
+    mirrored = torch.rand(len(x), generator=generator, device=x.device) < 0.5
+    return torch.where(mirrored[:, None, None, None], x.flip(3), x), y
+
+
+task = esper.Task(
+    name="squeezenet",
+    model=lambda: squeezenet1_1(num_classes=CLASSES),
+    slots={"early": "features.3", "mid": "features.5", "late": "features.8"},
+    data=data,
+    augment=flipped,
+    optimizer=esper.AdamW(1e-3),
+    seed_optimizer=esper.AdamW(1e-3),
+)
+
+if __name__ == "__main__":
+    print(esper.check(task))

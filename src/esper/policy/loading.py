@@ -1,0 +1,72 @@
+"""Loads the policy of the user that an option names. Importing this module does not import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, cast, get_args
+
+from esper.config import ConfigError, PolicyName
+from esper.user_code import Reference, import_object, parse_reference
+
+if TYPE_CHECKING:
+    import torch
+
+    from esper.growth.site import SlotSite
+    from esper.policy.agent import Agent
+
+POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
+"""Names of the built-in policies; the first is the default."""
+
+
+class PolicyFactory(Protocol):
+    """A policy of the user: called once per run, it returns an object with the methods of `Agent`."""
+
+    def __call__(
+        self,
+        *,
+        sites: Sequence[SlotSite],
+        blueprints: Sequence[str],
+        envs: int,
+        steps: int,
+        generator: torch.Generator,
+    ) -> Agent:
+        """Build the policy.
+
+        Args:
+            sites: Places of the slots of an env, with the blueprints that each offers.
+            blueprints: Names of the blueprints that the policy can select; actions hold indices into them.
+            envs: Number of envs.
+            steps: Number of steps of an episode.
+            generator: Generator for initial values, seeded by the run.
+        """
+        ...
+
+
+def check_policy_reference(reference: str) -> None:
+    """Check that a policy can exist, without importing it.
+
+    Raises:
+        ConfigError: The file does not exist, or no policy has this name.
+    """
+    if reference not in POLICY_NAMES:
+        _parse(reference)
+
+
+def load_policy(reference: str) -> PolicyFactory:
+    """Import a policy of the user.
+
+    Args:
+        reference: Name of an entry point of `esper.policies`, `FILE.py`, `FILE.py:NAME` or `MODULE:NAME`.
+
+    Raises:
+        ConfigError: The policy does not exist, its code raises an exception, or it cannot be called.
+    """
+    found = _parse(reference)
+    policy, _ = import_object(found)
+    if not callable(policy):
+        raise ConfigError(f"{found.text}: {found.attribute} is a {type(policy).__name__}, not a function or class")
+    return cast("PolicyFactory", policy)
+
+
+def _parse(reference: str) -> Reference:
+    return parse_reference("--policy", reference, group="esper.policies", attribute="policy", built_in=POLICY_NAMES)

@@ -1,0 +1,145 @@
+"""Code of the user that an option names: a file, an attribute of a module, or an entry point.
+
+Nothing is imported before `import_object`, and then only what the user named.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Collection
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from esper.config import ConfigError
+from esper.formatting import suggest
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Code that an option names.
+
+    Attributes:
+        text: The reference as the user wrote it, with its option.
+        module: Path of a file that ends in `.py`, or name of a module.
+        attribute: Name of the object in it.
+    """
+
+    text: str
+    module: str
+    attribute: str
+
+    @property
+    def is_file(self) -> bool:
+        """True if the module is a file."""
+        return self.module.endswith(".py")
+
+
+def parse_reference(option: str, value: str, *, group: str, attribute: str, built_in: Collection[str]) -> Reference:
+    """Return the code that an option names, after checking that a file exists.
+
+    Args:
+        option: Name of the option, such as `--task`.
+        value: `FILE.py`, `FILE.py:NAME`, `MODULE:NAME`, or a name of an entry point.
+        group: Group of the entry points.
+        attribute: Name of the object if the value does not have one.
+        built_in: Names that are not code of the user, for the message.
+
+    Raises:
+        ConfigError: The file does not exist, or the name is unknown.
+    """
+    text = f"{option} {value}"
+    path, separator, name = value.rpartition(":")
+    if value.endswith(".py"):
+        found = Reference(text, value, attribute)
+    elif separator and path and name.isidentifier():
+        found = Reference(text, path, name)
+    else:
+        points = {point.name: point for point in entry_points(group=group)}
+        if value not in points:
+            kind = option.removeprefix("--")
+            raise ConfigError(f"unknown {kind} {value!r}: {suggest(value, [*built_in, *points])}")
+        module, _, name = points[value].value.partition(":")
+        found = Reference(text, module, name or attribute)
+    if found.is_file and not Path(found.module).is_file():
+        raise ConfigError(f"{text}: no such file: {Path(found.module).absolute()}")
+    return found
+
+
+def import_object(reference: Reference) -> tuple[object, ModuleType]:
+    """Import the module of a reference, and return the object and the module.
+
+    Raises:
+        ConfigError: The module or the attribute does not exist, or the user's code raises an exception.
+    """
+    module = _import(reference)
+    found = getattr(module, reference.attribute, None)
+    if found is None:
+        names = [name for name, value in vars(module).items() if getattr(value, "__module__", "").startswith("esper")]
+        hint = f"; {suggest(reference.attribute, names)}" if names else ""
+        raise ConfigError(f"{reference.text}: {reference.module} has no attribute {reference.attribute!r}{hint}")
+    return found, module
+
+
+def import_entry_points(group: str) -> None:
+    """Import the modules of all entry points of a group, which register themselves.
+
+    Raises:
+        ConfigError: A module cannot be imported.
+    """
+    for point in entry_points(group=group):
+        _import(Reference(f"entry point {point.name} of {group}", point.value.partition(":")[0], ""))
+
+
+def _import(reference: Reference) -> ModuleType:
+    module = reference.module
+    try:
+        return _import_file(Path(module)) if reference.is_file else importlib.import_module(module)
+    except ConfigError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name and module.startswith(error.name):
+            raise ConfigError(f"{reference.text}: module {module!r} not found") from None
+        raise ConfigError(f"{reference.text}: {describe_exception(error)}") from error
+    except Exception as error:
+        raise ConfigError(f"{reference.text}: {describe_exception(error)}") from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Import a file as the module of its stem, with its directory on `sys.path`, as Python does for a script."""
+    path = path.resolve()
+    loaded = sys.modules.get(path.stem)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+        return loaded
+    if loaded is not None or path.stem in sys.stdlib_module_names:
+        raise ConfigError(f"{path} has the name of another module, {path.stem!r}; rename the file")
+    directory = str(path.parent)
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} cannot be imported as a module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return the type and first line of an exception in the user's code, and the line that raised it."""
+    text = (str(error).strip() or "no message").splitlines()[0]
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "esper" not in Path(frame.filename).parts and "<frozen" not in frame.filename]
+    outside = [frame for frame in own if "site-packages" not in frame.filename] or own
+    where = f" ({outside[-1].filename}, line {outside[-1].lineno})" if outside else ""
+    return f"{type(error).__name__}: {text}{where}"
