@@ -105,3 +105,8 @@ def align_columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> I
 def strip_control(text: str) -> str:
     """Return the text with each control character replaced by a space, because it would corrupt the screen."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+
+
+def short_score_name(name: str) -> str:
+    """Return the name of a score for narrow columns, at most six characters: "acc" for the accuracy."""
+    return "acc" if name == "accuracy" else name[:6]

@@ -186,10 +186,10 @@ def format_summary(state: RunState, status: str | None = None) -> str:
     results: list[str] = []
     if state.accuracy:
         minimum, median, maximum = state.accuracy[-1]
-        results.append(f"last round: median accuracy {median:.1%} ({minimum:.1%} to {maximum:.1%})")
+        results.append(f"last round: median {state.score} {median:.1%} ({minimum:.1%} to {maximum:.1%})")
     if bests := [(env.best_accuracy, env.env) for env in state.envs if env.best_accuracy is not None]:
         best, env = max(bests)
-        results.append(f"best accuracy {best:.1%}, env {env:02d}")
+        results.append(f"best {state.score} {best:.1%}, env {env:02d}")
     lines += ["; ".join(results)] if results else []
     lines.append(_summarise_anomalies(state))
     if state.checkpoints:
@@ -228,7 +228,8 @@ def format_round(state: RunState, number: int) -> str:
     total = state.started.rounds if state.started else NOT_MEASURED
     minimum, median, maximum = state.accuracy[-1]
     mean_return = statistics.fmean(env.returns[-1] for env in state.envs)
-    text = f"round {number}/{total}: accuracy {median:.1%} ({minimum:.1%} to {maximum:.1%}), return {mean_return:+.3f}"
+    text = f"round {number}/{total}: {state.score} {median:.1%} ({minimum:.1%} to {maximum:.1%}), "
+    text += f"return {mean_return:+.3f}"
     update = state.update
     if update is not None and update.round == number:
         text += f", KL {update.kl:.4f}, entropy {update.entropy:.2f}"

@@ -174,7 +174,7 @@ def check_stalls(event: ev.RoundStarted, context: RuleContext) -> Iterator[ev.An
             return
         fractions.append(stalled / total)
     text = f"{fractions[-1]:.0%} of the envs stalled in round {event.round - 1}, and {limits.stalled_envs:.0%} or more "
-    text += f"in each of the last {pluralise(len(rounds), 'round')}: their accuracy stopped rising "
+    text += f"in each of the last {pluralise(len(rounds), 'round')}: their {context.health.score} stopped rising "
     text += f"{100 * limits.stalled_gap:.0f} points below the median"
     yield ev.AnomalyFound(
         rule=Rule.STALLED_ENV.value,

@@ -84,6 +84,8 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Configured number of rounds."""
     steps: int
     """Number of steps of an episode."""
+    score: str = "accuracy"
+    """Name of the task's score, which all fields called `accuracy` hold."""
     steps_done: int = 0
     """Number of completed steps over all rounds."""
     env_steps: int = 0
@@ -148,6 +150,7 @@ def summarise(history: History, now: float) -> RunSummary | None:
         duration=history.duration,
         rounds=started.rounds,
         steps=started.steps,
+        score=started.score,
         steps_done=state.steps_done,
         env_steps=builder.env_steps,
         env_steps_per_second=builder.env_steps / wall_s if wall_s > 0 else None,

@@ -250,6 +250,8 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     slots: list[str] = []
     """Names of the slots."""
+    score: str = "accuracy"
+    """Name of the task's score."""
     chance_loss: float | None = None
     """Loss of a constant output; None if the recording does not have it."""
     round: int = 0
@@ -262,7 +264,7 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def fold_start(self, event: ev.RunStarted) -> None:
         """Process the start of a run."""
-        self.slots, self.chance_loss = event.slots, event.chance_loss
+        self.slots, self.score, self.chance_loss = event.slots, event.score, event.chance_loss
         if self.chance_loss is None and event.classes:
             self.chance_loss = math.log(event.classes)
 

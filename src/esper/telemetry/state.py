@@ -147,6 +147,11 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             append_bounded(self.log, line, MAX_LOG_LINES)
 
     @property
+    def score(self) -> str:
+        """Name of the task's score, which all fields called `accuracy` hold."""
+        return self.started.score if self.started else "accuracy"
+
+    @property
     def steps_done(self) -> int:
         """Number of steps completed since the start of the run."""
         per_round = self.started.steps if self.started else 0

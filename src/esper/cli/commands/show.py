@@ -83,12 +83,12 @@ def _configuration_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
 def _learning_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     best = summary.best
     location = f" (env {best.env:02d}, round {best.round} step {best.step})" if best else ""
-    yield "best accuracy", format_number(best.accuracy if best else None, ".1%") + location
+    yield f"best {summary.score}", format_number(best.accuracy if best else None, ".1%") + location
     if not summary.finished:
-        yield "accuracy", f"{NOT_MEASURED}: no finished round"
+        yield summary.score, f"{NOT_MEASURED}: no finished round"
         return
     minimum, median, maximum = summary.finished[-1].accuracy
-    yield "accuracy", f"median {median:.1%} in the last finished round, {minimum:.1%} to {maximum:.1%}"
+    yield summary.score, f"median {median:.1%} in the last finished round, {minimum:.1%} to {maximum:.1%}"
     medians = [finished.accuracy[1] for finished in summary.finished]
     yield "", f"{_sparkline(medians, 0.0, 1.0)}  by round, from 0 to 100%"
     returns = [finished.episode_return for finished in summary.finished]

@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
-from esper.formatting import format_bytes, format_time_of_day, strip_control
+from esper.formatting import format_bytes, format_time_of_day, short_score_name, strip_control
 from esper.sanctum.bindings import bindings_of
 from esper.sanctum.symbols import ellipsise, percent_cell
 from esper.telemetry.events import CheckpointSaved
@@ -44,7 +44,8 @@ class CheckpointPicker(ModalScreen[str | None]):
         with Vertical(id="dialog"):
             yield Static("Restore a checkpoint", id="question")
             table: DataTable[Text] = DataTable(cursor_type="row")
-            for heading in ("round", "step", "time", "acc %", "size", "origin"):
+            score = f"{strip_control(short_score_name(self._current().score))} %"
+            for heading in ("round", "step", "time", score, "size", "origin"):
                 table.add_column(heading)
             for saved in self._checkpoints:
                 table.add_row(

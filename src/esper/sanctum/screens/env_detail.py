@@ -10,7 +10,7 @@ from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.geometry import Size
 
-from esper.formatting import strip_control
+from esper.formatting import short_score_name, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.symbols import (
@@ -77,7 +77,7 @@ class EnvAccuracy(EnvPanel):
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """Draw the chart; the border shows the env, its lane, and the best accuracy."""
-        self.panel_title = f"env {env.env:02d} on {strip_control(env.lane)} ─ accuracy %"
+        self.panel_title = f"env {env.env:02d} on {strip_control(env.lane)} ─ {strip_control(self.state.score)} %"
         best, run_best = max(env.accuracy, default=None), env.best_accuracy
         self.panel_subtitle = f"best {percent_cell(best).text.strip()}"
         if run_best != best:
@@ -164,8 +164,6 @@ class EnvSlots(EnvPanel):
 
     METRICS = ("stage", "contribution", "gradient norm")
 
-    PANEL_TITLE = "slots ─ contribution: accuracy lost without it, points"
-
     def preferred_height(self) -> int:
         """Return one line for the heading, and one per slot."""
         return 1 + (len(self.state.started.slots) if self.state.started else 0)
@@ -173,6 +171,8 @@ class EnvSlots(EnvPanel):
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """Draw the heading and the slots."""
         assert self.state.started is not None
+        score = strip_control(self.state.score)
+        self.panel_title = f"slots ─ contribution: {score} lost without it, points"
         wide = size.width >= _ALPHA_BAR_MIN_COLS
         head = self.line().append(" slot    stage          blueprint  ", "head")
         head.append(" " * (_ALPHA_BAR_COLS + 1) if wide else "").append(
@@ -219,7 +219,7 @@ class EnvStep(EnvPanel):
             return [self.line().append(" no step yet in this round", "dim")]
         target = f" {strip_control(step.target)}" if step.target else ""
         lines = [self.line().append(" op ", "dim").append(f"{strip_control(step.op)}{target}", "bright")]
-        values = _values(step)
+        values = _values(step, self.state.score)
         columns = 2 if len(values) >= size.height and size.width >= 2 * (_VALUE_NAME_COLS + _VALUE_COLS) else 1
         rows = -(-len(values) // columns)
         for row in range(rows):
@@ -230,18 +230,19 @@ class EnvStep(EnvPanel):
         return lines
 
 
-def _values(step: EnvStepped) -> list[tuple[str, Cell]]:
+def _values(step: EnvStepped, score: str) -> list[tuple[str, Cell]]:
     """Name and value of each quantity of a step, most important first."""
     values = [
         ("loss", number_cell(step.loss, 3, 3)),
         ("train loss", number_cell(step.train_loss, 3, 3)),
-        ("train acc %", percent_cell(step.train_accuracy)),
+        (f"train {strip_control(short_score_name(score))} %", percent_cell(step.train_accuracy)),
         ("host norm", norm_cell(step.grad_norm)),
         ("op chance", number_cell(step.op_probability, 3, 3)),
         ("value", number_cell(step.value, 3, 3)),
         ("params ×", number_cell(step.parameter_ratio, 3, 3)),
         ("loss scale", scale_cell(step.loss_scale)),
     ]
+    values += [(strip_control(name), number_cell(value, 3, 3)) for name, value in step.metrics.items()]
     return values + [
         (f"skips {strip_control(owner)}", Cell(f"{count:>3}", "warning")) for owner, count in step.skipped.items()
     ]
@@ -254,6 +255,10 @@ class RewardComponents(EnvPanel):
 
     PANEL_TITLE = "reward components"
 
+    def _name_of(self, part: str) -> str:
+        """Return the name of a component, with that of the task's score in place of the accuracy."""
+        return strip_control(self.state.score if part == "accuracy" else part).replace("_", " ")
+
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """Draw one line per component, and the sum."""
         step = env.stepped
@@ -264,7 +269,7 @@ class RewardComponents(EnvPanel):
         lines = [
             self.line()
             .append(" ")
-            .append_fitted(strip_control(part).replace("_", " "), name_width, "dim")
+            .append_fitted(self._name_of(part), name_width, "dim")
             .append_cell(number_cell(value, 3, 3, signed=True))
             for part, value in step.reward_parts.items()
             if part in largest

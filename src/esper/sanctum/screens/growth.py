@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.geometry import Size
 
-from esper.formatting import strip_control
+from esper.formatting import short_score_name, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import worst_severity_by_env
 from esper.sanctum.screens.base import RunScreen
@@ -31,7 +31,6 @@ _ENV_COLS = 6
 _MAX_SLOT_STEP_COLS = 40
 """Columns for the steps of a slot that take precedence over the name of its blueprint."""
 _CONTRIBUTION = "contribution"
-_CONTRIBUTION_MEANING = "accuracy lost without it, points"
 _BLUEPRINT_COLUMNS: dict[str, tuple[int, Callable[[BlueprintStats], float | None]]] = {
     _CONTRIBUTION: (12, lambda record: record.contribution),
     "planted": (8, lambda record: record.planted),
@@ -101,7 +100,7 @@ class GrowthChart(EnvRowsPanel):
         line = self.line().append("env   ", "head")
         for slot in started.slots:
             line.append_fitted(f"{strip_control(slot)} 1–{started.steps}", slot_width, "head").append(" ")
-        return line.append("acc %", "head")
+        return line.append(f"{strip_control(short_score_name(started.score))} %", "head")
 
     def _row(
         self,
@@ -166,9 +165,9 @@ class BlueprintTable(Panel):
         sort_column = list(_BLUEPRINT_COLUMNS)[self._sort_index]
         self.panel_title = f"blueprints, whole run ─ by {sort_column} ↓"
         blueprints = self.state.blueprints
-        self.panel_subtitle = (
-            f"{size.height - 1} of {len(blueprints)}" if size.height <= len(blueprints) else _CONTRIBUTION_MEANING
-        )
+        self.panel_subtitle = f"{strip_control(self.state.score)} lost without it, points"
+        if size.height <= len(blueprints):
+            self.panel_subtitle = f"{size.height - 1} of {len(blueprints)}"
         if not blueprints:
             return [self.line().append(" no seed planted yet", "dim")]
         head = self.line().append(" blueprint  ", "head")

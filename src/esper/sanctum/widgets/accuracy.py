@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 
 from textual.geometry import Size
 
+from esper.formatting import strip_control
 from esper.sanctum.symbols import percent_cell
 from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.panel import Line, Panel
@@ -37,7 +38,7 @@ class PopulationAccuracy(Panel):
         by_round = len(self.state.accuracy) >= 2
         points = self.state.accuracy if by_round else accuracy_by_step(self.state)
         x_axis = "round" if by_round else f"step of round {self.state.round}"
-        self.panel_title = f"validation accuracy % ─ by {x_axis}"
+        self.panel_title = f"validation {strip_control(self.state.score)} % ─ by {x_axis}"
         if len(points) < 2 or self.state.started is None:
             self.panel_subtitle = None
             return [self.line().append(" a curve needs two points", "dim")] if self.state.started else []

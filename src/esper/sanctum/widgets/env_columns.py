@@ -10,7 +10,7 @@ from functools import lru_cache
 from statistics import median, median_high, median_low
 
 from esper.domain import Stage
-from esper.formatting import strip_control
+from esper.formatting import short_score_name, strip_control
 from esper.history.timeline import MarkKind
 from esper.sanctum.env_filter import NUMERIC_FIELDS
 from esper.sanctum.symbols import MARK_SYMBOLS, SEVERITIES, STAGES, number_cell, percent_cell, scale_cell
@@ -121,7 +121,7 @@ def sortable_columns(slots: Sequence[str]) -> list[str]:
 
 
 def header_row(
-    palette: Palette, layout: Layout, slots: Sequence[str], sort_column: str, arrow: str
+    palette: Palette, layout: Layout, score: str, slots: Sequence[str], sort_column: str, arrow: str
 ) -> tuple[Line, list[tuple[range, str]]]:
     """Draw names and units of the columns, and an arrow at the sort column.
 
@@ -130,9 +130,9 @@ def header_row(
     """
     widths = [layout.label, 5 + layout.gap + layout.sparkline, 6, *(layout.slot for _ in slots)]
     widths += [layout.grad_norm, layout.loss_scale, layout.lane]
-    accuracy = "accuracy %"
+    accuracy = f"{strip_control(score)} %"
     if len(accuracy) + (sort_column == "accuracy") >= widths[1] + layout.gap:
-        accuracy = "acc %"
+        accuracy = f"{strip_control(short_score_name(score))} %"
     labels = ["env".rjust(1 + layout.digits), accuracy, "reward", *map(strip_control, slots), "  |g|", "scale", "lane"]
     line = Line(palette)
     ranges: list[tuple[range, str]] = []

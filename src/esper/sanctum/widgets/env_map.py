@@ -11,6 +11,7 @@ from textual.binding import BindingType
 from textual.events import Click
 from textual.geometry import Size
 
+from esper.formatting import strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import NUMERIC_FIELDS, worst_severity_by_env
 from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, compact_cell
@@ -198,9 +199,13 @@ class EnvMap(Panel, can_focus=True):
                 break
         return True
 
+    def _name_of(self, metric: Metric) -> str:
+        """Return the name of a metric, with that of the task's score in place of the accuracy."""
+        return metric.name.replace("accuracy", strip_control(self.state.score))
+
     def _write_titles(self, standings: Sequence[EnvStanding], metric: Metric) -> None:
         self.panel_title = (
-            f"env heat map ─ percentile of {metric.name}, {'low' if metric.low_is_bad else 'high'} is bad"
+            f"env heat map ─ percentile of {self._name_of(metric)}, {'low' if metric.low_is_bad else 'high'} is bad"
         )
         if self.view.env_filter:
             self.panel_title += f" ─ filter {self.view.env_filter.text}"
@@ -243,7 +248,7 @@ class EnvMap(Panel, can_focus=True):
         env = self.state.envs[self.view.selected_env]
         standing = standings[env.env]
         value = metric.format(metric.value(env))
-        line = self.line().append(f" env {env.env:02d} {metric.name} ", "dim").append_cell(value, "bright")
+        line = self.line().append(f" env {env.env:02d} {self._name_of(metric)} ", "dim").append_cell(value, "bright")
         if standing.is_outlier:
             line.append(f"  {OUTLIER_GLYPH} outlier", "warning")
         scale = self.line().append("worst ", "dim")

@@ -88,7 +88,9 @@ class EnvTable(EnvRowsPanel):
         visible = self.visible_rows(self._sort(envs, severities, room), room)
         self._write_titles(len(envs))
         arrow = "↓" if self._descending else "↑"
-        heading, self._column_ranges = env_columns.header_row(palette, layout, started.slots, self._sort_column, arrow)
+        heading, self._column_ranges = env_columns.header_row(
+            palette, layout, started.score, started.slots, self._sort_column, arrow
+        )
         rows = [heading.row(width)]
         for index in visible:
             env, severity, selected = self.state.envs[index], severities.get(index), index == self.view.selected_env
