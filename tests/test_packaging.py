@@ -112,3 +112,18 @@ def test_installed_program_has_its_demo(python: Path, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("run digits_impaired-")
+
+
+@pytest.mark.parametrize("example", ["squeezenet.py", "small_gpt.py"])
+def test_installed_program_trains_an_example(example: str, python: Path, tmp_path: Path) -> None:
+    """The file alone, outside the repository; fewer samples and steps than documented."""
+    shutil.copy(ROOT / "examples" / example, tmp_path)
+    options = ("--no-tui", "--rounds", "1", "--envs", "2", "--steps", "2", "--training.samples-per-epoch", "64")
+    command = [python.with_name("esper-sanctum"), *options, "--task", example]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    checked = subprocess.run(
+        [python, example], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert "blueprints: " in checked.stdout
