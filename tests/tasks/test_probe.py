@@ -19,6 +19,7 @@ from esper.domain import Stage
 from esper.growth.layouts import Layout
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
+from esper.tasks.data_loading import load_data
 from esper.tasks.probe import TaskProfile, probe_task
 from esper.tasks.splits import Splits
 from esper.tasks.task import Chance, SlotPath, Task
@@ -308,3 +309,16 @@ def test_probe_leaves_the_global_generators_as_they_were() -> None:
     seed()
     probe(task())
     assert draws() == expected
+
+
+def test_data_are_the_same_at_each_call_and_faults_are_one_sentence() -> None:
+    def unseeded(_: object) -> Splits:
+        split = (torch.randn(8, FEATURES), torch.randint(CLASSES, (8,)))
+        return Splits(train=split, validation=split, test=split)
+
+    first, second = (load_data(task(data=unseeded), None) for _ in range(2))
+    assert torch.equal(first.train[0], second.train[0])
+    with pytest.raises(TaskError, match="data of task own: ZeroDivisionError"):
+        load_data(task(data=lambda _: 1 / 0), None)
+    with pytest.raises(TaskError, match="data of task own returned a list; return esper"):
+        load_data(task(data=lambda _: []), None)

@@ -13,6 +13,7 @@ from esper.envs.env import Env
 from esper.envs.hosts import HostFactory
 from esper.formatting import format_bytes
 from esper.growth.outputs import list_tensors
+from esper.tasks.data_loading import load_data
 from esper.tasks.loading import load_task
 from esper.tasks.probe import TaskProfile, probe_task
 from esper.tasks.task import Task
@@ -74,7 +75,7 @@ def check_task(task: Task | str, data_dir: Path | None = None) -> TaskReport:
         TaskError: The task cannot be loaded or grown.
     """
     task = load_task(task) if isinstance(task, str) else task
-    splits = task.data(data_dir)
+    splits = load_data(task, data_dir)
     profile = probe_task(task, splits)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,12 +12,12 @@ from esper.checkpoint.manifest import TaskOrigin
 from esper.config import Config, ConfigError, TaskError
 from esper.formatting import suggest
 from esper.tasks import fill_in_settings, load_task
+from esper.tasks.data_loading import load_data
 from esper.tasks.loading import describe_changes
 from esper.tasks.probe import TaskProfile, probe_task
 from esper.tasks.settings import override_settings
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
-from esper.user_code import describe_exception
 
 
 class PreparedTask(NamedTuple):
@@ -57,7 +57,7 @@ def prepare_task(
     task = override_settings(task or load_task(config.task), config.training)
     if saved:
         _check_same(task, saved, accept_changed=accept_changed)
-    splits = _load_data(task, Path(config.data_dir) if config.data_dir else None)
+    splits = load_data(task, Path(config.data_dir) if config.data_dir else None)
     profile = probe_task(task, splits, _select_slots(config, task))
     if saved and saved.origin:
         profile = profile.with_shared_prefix(saved.origin.shares_prefix)
@@ -67,18 +67,6 @@ def prepare_task(
     if task.source:
         origin = TaskOrigin(task.source.reference, dict(task.source.digests), profile.shares_prefix)
     return PreparedTask(task, splits, profile, config, origin)
-
-
-def _load_data(task: Task, directory: Path | None) -> Splits:
-    try:
-        splits = cast("object", task.data(directory))
-    except TaskError:
-        raise
-    except Exception as error:
-        raise TaskError(f"data of task {task.name}: {describe_exception(error)}") from error
-    if not isinstance(splits, Splits):
-        raise TaskError(f"data of task {task.name} returned a {type(splits).__name__}; return esper.Splits")
-    return splits
 
 
 def _check_same(task: Task, saved: SavedTask, *, accept_changed: bool) -> None:
