@@ -1,11 +1,12 @@
-"""Cost and latency of the dashboard in a live run: `python -m benchmarks.live [first] [throughput] [keys]`.
+"""Start-up, and cost and latency of the dashboard: `python -m benchmarks.live [start] [first] [throughput] [keys]`.
 
+    start       seconds from the start of the process to the first trained step, by phase, on one and on two lanes (≤ 4)
     first       seconds to the first frame of a replay of the demo, minus those of a minimal Textual app (≤ +0.3)
     throughput  env-steps per second with the dashboard, as a percentage of those without it (≥ 97 %)
     keys        milliseconds from a key to the screen that it opens, while training saturates every core (p95 ≤ 100)
 
-Targets are in parentheses. The first two measure both programs in turns. All programs run in separate processes, on
-pseudo-terminals of 200x60.
+Targets are in parentheses. Programs that are compared run in turns. All programs run in separate processes; those with
+a dashboard, on pseudo-terminals of 200x60.
 """
 
 from __future__ import annotations
@@ -42,6 +43,14 @@ Bare().run()
 """
 SCREENS = ((b"2", b"learning"), (b"1", b"envs "))
 """Keys, each with a text that only the screen that it opens contains."""
+START_LANES = (["cpu:0"], ["cpu:0", "cpu:1"])
+"""Lanes of the runs whose start is measured."""
+START_MODULES = {
+    "esper.cli.console": "command line",
+    "torch": "torch imported",
+    "esper.engine.run": "engine imported",
+}
+"""Modules whose import ends a phase of the start, in order, each with the phase."""
 TIMEOUT_S = 120.0
 """Maximum time to wait for a text on the screen."""
 
@@ -93,6 +102,59 @@ class Terminal:
                 return time.perf_counter()
             output = output[-len(text) :]
         raise TimeoutError(f"{text.decode()!r} was not drawn within {TIMEOUT_S:.0f} s")
+
+
+def time_start(lanes: list[str], caches: Path) -> dict[str, float]:
+    """Start a run, and return the seconds from the start of its process to the end of each phase.
+
+    Python itself prints the end of each import (`-X importtime`), and the events of the run have times.
+
+    Args:
+        lanes: Lanes of the run.
+        caches: Directory of the compiled modules. An installed program has them; a development environment need not.
+    """
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(caches)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    sizes = ["--envs", "2", "--steps", "1", "--rounds", "1", "--policy", "static"]
+    with tempfile.TemporaryDirectory() as directory:
+        options = ["--no-tui", *sizes, "--devices", *lanes, "--telemetry-dir", directory]
+        command = [sys.executable, "-X", "importtime", "-m", "esper", *options]
+        start, ends = time.time(), dict[str, float]()
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment, text=True
+        ) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if phase := START_MODULES.get(line.rpartition("|")[2].strip()):
+                    ends[phase] = time.time() - start
+        history = open_only_run(Path(directory))
+        assert history is not None, "the run has failed"
+        for event in history.events():
+            if isinstance(event, ev.RunStarted):
+                ends["run set up"] = event.time - start
+            elif isinstance(event, ev.PhaseTimed):
+                ends["first step"] = event.time - start
+    return ends
+
+
+def measure_start(turns: int) -> None:
+    """Measure the start of runs in turns, and print the median end and duration of each phase."""
+    times: dict[str, list[dict[str, float]]] = {" ".join(lanes): [] for lanes in START_LANES}
+    with tempfile.TemporaryDirectory() as caches:
+        time_start(START_LANES[-1], Path(caches))  # compiles the modules
+        for _ in range(turns):
+            for lanes in START_LANES:
+                times[" ".join(lanes)].append(time_start(lanes, Path(caches)))
+    print(f"start: median seconds of {turns} starts until the end of each phase, (of the phase)")
+    print(" " * 16 + "".join(f"{lanes:>16}" for lanes in times))
+    before = dict.fromkeys(times, 0.0)
+    for phase in (*START_MODULES.values(), "run set up", "first step"):
+        cells = ""
+        for lanes, runs in times.items():
+            end = statistics.median(run[phase] for run in runs)
+            cells += f"{end:9.2f} ({end - before[lanes]:.2f})"
+            before[lanes] = end
+        print(f"{phase:16}{cells}{'  (≤ 4)' if phase == 'first step' else ''}", flush=True)
 
 
 def measure_first_frame(turns: int) -> None:
@@ -174,14 +236,16 @@ def measure_keys(options: argparse.Namespace) -> None:
 def main() -> None:
     """Run the benchmarks that the command line names, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("benchmarks", nargs="*", help="first, throughput, keys (default: all)")
+    parser.add_argument("benchmarks", nargs="*", help="start, first, throughput, keys (default: all)")
     parser.add_argument("--envs", type=int, default=64)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds of a run, after one warm-up round")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--presses", type=int, default=60)
     options = parser.parse_args()
-    selected = options.benchmarks or ["first", "throughput", "keys"]
+    selected = options.benchmarks or ["start", "first", "throughput", "keys"]
+    if "start" in selected:
+        measure_start(options.turns)
     if "first" in selected:
         measure_first_frame(options.turns)
     if "throughput" in selected:
