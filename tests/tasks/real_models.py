@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -87,22 +88,21 @@ def _vit() -> nn.Module:
 
 
 def _timm() -> nn.Module:
-    import timm
-
-    return timm.create_model("resnet10t", num_classes=CLASSES)
+    return import_module("timm").create_model("resnet10t", num_classes=CLASSES)  # may not be installed
 
 
 def _gpt2() -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=16, n_layer=2, n_head=2, use_cache=False)
+    transformers = import_module("transformers")  # may not be installed
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=16, n_layer=2, n_head=2, use_cache=False
+    )
 
     class Logits(nn.Module):
         """The model's logits, without the other fields of its output."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.model = GPT2LMHeadModel(config)
+            self.model = transformers.GPT2LMHeadModel(config)
 
         def forward(self, x: Tensor) -> Tensor:
             return self.model(x).logits
