@@ -8,7 +8,8 @@ from esper.config import AnomalyConfig
 from esper.domain import Rule
 from esper.sanctum.explanations import METRIC_HELP, RECOVERY_HELP, RULE_HELP, explain_metric
 from esper.sanctum.screens.help import MetricHelpScreen
-from esper.sanctum.theme import DEFAULT_THEME, load_themes
+from tests.factory import run_started
+from tests.sanctum.driving import live
 
 
 def test_every_rule_and_every_threshold_is_explained() -> None:
@@ -19,7 +20,9 @@ def test_every_rule_and_every_threshold_is_explained() -> None:
 
 def test_help_shows_the_thresholds_of_the_run() -> None:
     limits = AnomalyConfig(kl=0.37, explosion_steps=4)
-    page = MetricHelpScreen(load_themes()[DEFAULT_THEME], ["anomalies", "update"], limits).page().plain
+    app, _ = live([msgspec.structs.replace(run_started(), config={"anomalies": msgspec.to_builtins(limits)})])
+    app.source.tick(0.0)
+    page = MetricHelpScreen(app.view, ["anomalies", "update"]).page().plain
     assert page.count("0.37") == 2
     assert "for 4 steps" in " ".join(page.split())
-    assert all("{" not in text for name in METRIC_HELP for text in explain_metric(name, limits))
+    assert all("{" not in text for name in METRIC_HELP for text in explain_metric(name, limits, app.view.key_names))

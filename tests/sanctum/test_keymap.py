@@ -12,12 +12,17 @@ from esper.config import ConfigError
 from esper.sanctum.app import SanctumApp
 from esper.sanctum.bindings import KEYS, KeyBinding
 from esper.sanctum.keymap import PRESETS, apply_keys, find_conflicts, key_label, load_keys
-from esper.sanctum.screens.help import HelpScreen
+from esper.sanctum.screens.dialogs import QuitDialog
+from esper.sanctum.screens.help import HelpScreen, MetricHelpScreen
+from esper.sanctum.screens.policy import UpdateCharts
+from esper.sanctum.source import LiveSource
 from esper.sanctum.theme import DEFAULT_THEME
 from esper.sanctum.widgets.footer import Footer
+from esper.sanctum.widgets.problems import PauseCausePanel
+from esper.telemetry import events as ev
 from tests.factory import example_run
 from tests.recording.recordings import recording, write_segment
-from tests.sanctum.driving import header, live, notices, settle, shown
+from tests.sanctum.driving import header, live, notices, screen_text, settle, shown
 from tests.sanctum.population import population
 
 RUN = population(envs=64, rounds=2, stop=5)
@@ -169,6 +174,60 @@ async def test_footer_help_and_palette_show_changed_keys() -> None:
         assert re.search(r"F5 +next theme", app.screen.page().plain)
         await pilot.press("f2")
         assert not isinstance(app.screen, HelpScreen)
+
+
+async def test_sentences_name_the_changed_keys() -> None:
+    keys = {"run.pause": "f5", "run.checkpoint": "f6", "view.anomalies": "f7", "screens.overview": "f8"}
+    app = app_with(apply_keys(keys, {"view.why": "f9", "view.help": "f10", "policy.metric": "f11", "view.mute": "f12"}))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("s", "r", "f12")
+        said = " ".join(notices(app))
+        assert "Press F5 to pause" in said
+        assert "Press F6 to write one" in said
+        assert "press F7, choose one of its anomalies, and press F12" in said
+        await pilot.press("f10")
+        assert isinstance(app.screen, MetricHelpScreen)
+        page = " ".join(app.screen.page().plain.split())
+        assert "press F9 for the root cause" in page
+        assert page.endswith("F10 all keys and symbols Esc back")
+        await pilot.press("escape", "2")
+        assert (app.screen.query_one(UpdateCharts).panel_subtitle or "").endswith("F11 next")
+        await pilot.resize_terminal(70, 20)
+        assert "press F8 for the overview" in screen_text(app)
+
+
+async def test_sentences_about_a_held_run_name_the_changed_keys() -> None:
+    held = ev.Paused(
+        seq=RUN[-1].seq + 1, time=RUN[-1].time, round=2, step=5, origin="engine", reason="no space", cause="unsaved"
+    )
+    _, session = live([*RUN, held])
+    source = LiveSource(session)
+    keys = apply_keys({"run.checkpoint": "f6", "run.restore": "f7", "view.quit": "f10"})
+    app = SanctumApp(source, theme=DEFAULT_THEME, keys=keys)
+    advice = "Free disk space, then F6 save again F7 restore an older checkpoint F10 quit, with or without saving"
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        assert shown(app, PauseCausePanel).endswith(advice)
+        await pilot.press("p")
+        assert advice in " ".join(" ".join(notices(app)).split())
+        await pilot.press("f1")
+        assert isinstance(app.screen, HelpScreen)
+        assert advice in " ".join(app.screen.page().plain.split())
+        await pilot.press("f10")
+        assert not isinstance(app.screen, HelpScreen)
+
+
+async def test_changed_quit_key_cancels_the_dialog_that_it_opens() -> None:
+    app = app_with(apply_keys({"view.quit": "f10"}))
+    async with app.run_test(size=SIZE) as pilot:
+        await settle(pilot)
+        await pilot.press("f10")
+        assert isinstance(app.screen, QuitDialog)
+        await pilot.press("q")
+        assert isinstance(app.screen, QuitDialog)
+        await pilot.press("f10")
+        assert not isinstance(app.screen, QuitDialog)
 
 
 async def test_vim_preset_moves_in_the_table_and_keeps_the_arrows() -> None:

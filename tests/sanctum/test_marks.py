@@ -60,7 +60,7 @@ async def test_muted_rule_is_not_counted_and_not_visited(tmp_path: Path) -> None
         assert "No mark after this moment" in notices(app)[-1]
         await pilot.press("M", "M")
         await settle(pilot)
-        assert "No anomaly whose rule could be muted" in notices(app)[-1]
+        assert "No anomaly is left to mute. Press a to list" in notices(app)[-1]
 
 
 async def test_anomaly_list_mutes_a_rule_and_marks_as_seen() -> None:

@@ -44,7 +44,7 @@ def add_screen_options(parser: argparse.ArgumentParser) -> None:
         "--theme",
         default=DEFAULT_THEME,
         metavar="NAME",
-        help=f"colour theme; in the dashboard, the key t switches to the next one (default: {DEFAULT_THEME})",
+        help=f"colour theme; a key of the dashboard switches to the next one (default: {DEFAULT_THEME})",
     )
     parser.add_argument(
         "--symbols",

@@ -82,7 +82,7 @@ class SanctumApp(TextualApp):
         for known in self.palettes.values():
             self.register_theme(known.theme)
         self.view = ViewState(source, palette, env, charset=symbols, keys=keys)
-        self.run_actions = RunActions(source, self)
+        self.run_actions = RunActions(source, self.view, self)
         self.playback_actions = PlaybackActions(source, self.view, self)
         self.sharing_actions = SharingActions(source, self.view, self)
         self.diagnosis_actions = DiagnosisActions(source, self.view, self, bell=bell, notify_protocol=notify)

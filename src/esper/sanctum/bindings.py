@@ -240,7 +240,7 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.VIEW, "ctrl+p", "ctrl+p", "commands", "list all commands", "command_palette"),
     KeyBinding(KeyCategory.ANOMALIES, "enter", "↵", "go", "go to the worst anomaly", "visit"),
     KeyBinding(KeyCategory.VIEW, "a", "a", "anomalies", "list all anomalies", "anomalies"),
-    KeyBinding(KeyCategory.VIEW, "M", "M", "mute", "mute the rule of the first anomaly; a lists all", "mute"),
+    KeyBinding(KeyCategory.VIEW, "M", "M", "mute", "mute the rule of the first anomaly", "mute"),
     KeyBinding(KeyCategory.VIEW, "W", "W", "why", "root cause of the selected env's anomalies", "why"),
     KeyBinding(
         KeyCategory.VIEW,
@@ -259,7 +259,7 @@ KEYS: tuple[KeyBinding, ...] = (
         "ctrl+c,ctrl+q",
         "ctrl+c",
         "interrupt",
-        "as q; in a browser, copy the selected text",
+        "quit; in a browser, copy the selected text",
         "interrupt",
         priority=True,
     ),

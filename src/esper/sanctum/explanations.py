@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from esper.config import AnomalyConfig
@@ -25,7 +26,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "%",
         "rises within an episode; its final value rises over the rounds",
         "an env stalls if it ends {limits.stalled_gap:.0%} behind the median, without a better accuracy for "
-        "{limits.stalled_steps} steps: press W for the root cause",
+        "{limits.stalled_steps} steps: press {keys[view.why]} for the root cause",
     ),
     "reward": MetricHelp(
         "reward of the policy for the step; the sum of its components",
@@ -37,7 +38,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "stage of the seed in a slot, its blueprint, and its blending weight (alpha)",
         "letter; alpha 0 to 1",
         "seeds advance; the env screen shows which gate refuses a seed, and why",
-        "open the env with Enter to see which check fails",
+        "open the env with {keys[rows.env]} to see which check fails",
     ),
     "gradient norm": MetricHelp(
         "mean L2 norm of the gradients of the epoch, before clipping",
@@ -50,7 +51,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "factor of the loss that keeps float16 gradients from vanishing; an overflow halves it",
         "power of two",
         f"rises in steps and rarely falls, never below {rules.MIN_LOSS_SCALE:g}; no bar without loss scaling",
-        "if it keeps falling, gradients overflow: press W for the root cause, or train with --amp bf16",
+        "if it keeps falling, gradients overflow: press {keys[view.why]} for the root cause, or train with --amp bf16",
     ),
     "skipped batches": MetricHelp(
         "batches skipped because a gradient overflowed, since the start of the run",
@@ -80,7 +81,7 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "values that were NaN or infinite: how often, and the first round and step",
         "count",
         "none",
-        "start with the first one: select its env and press W for the root cause",
+        "start with the first one: select its env and press {keys[view.why]} for the root cause",
     ),
     "memory": MetricHelp(
         "GPU: bytes of live tensors, reserved by the allocator, and used by all processes; "
@@ -191,17 +192,17 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "one line for each notable event",
         "local time",
         "few warnings, no errors",
-        "Enter on a line of the log screen goes to its moment and env",
+        "{keys[log.go]} on a line of the log screen goes to its moment and env",
     ),
     "anomalies": MetricHelp(
         "values outside the healthy range of a rule; each is listed with its value and its limit",
         "",
         "no open anomalies",
-        "press a for the list; Enter goes to one. The thresholds are in [anomalies] of the configuration, and apply to "
-        "new recordings",
+        "press {keys[view.anomalies]} for the list; Enter goes to one. The thresholds are in [anomalies] of the "
+        "configuration, and apply to new recordings",
     ),
 }
-"""Keyed by metric. Texts hold thresholds as `{limits.KEY}`; `explain_metric` fills them in."""
+"""Keyed by metric. Texts hold thresholds as `{limits.KEY}` and keys as `{keys[ID]}`; `explain_metric` fills them in."""
 _NON_FINITE_HELP = "{} is NaN or infinite"
 RULE_HELP: dict[Rule, str] = {
     Rule.NON_FINITE_LOSS: _NON_FINITE_HELP.format("the loss of an env"),
@@ -240,6 +241,6 @@ RECOVERY_HELP = (
 )
 
 
-def explain_metric(name: str, limits: AnomalyConfig) -> MetricHelp:
-    """Return the explanation of a metric, with the thresholds of a run."""
-    return MetricHelp(*(text.format(limits=limits) for text in METRIC_HELP[name]))
+def explain_metric(name: str, limits: AnomalyConfig, keys: Mapping[str, str]) -> MetricHelp:
+    """Return the explanation of a metric, with the thresholds of a run and the names of the keys, keyed by id."""
+    return MetricHelp(*(text.format(limits=limits, keys=keys) for text in METRIC_HELP[name]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from esper.attach.client import RemoteRequestQueue
@@ -147,30 +148,35 @@ class PauseCauseInfo(NamedTuple):
     description: str
     """Sentence that says what happened."""
     advice: str
-    """Keys that the user can press now."""
+    """Keys that the user can press now, as `{keys[ID]}`; `format_advice` fills them in."""
     refused_requests: frozenset[RequestKind]
     """Requests that the engine would refuse."""
+
+    def format_advice(self, keys: Mapping[str, str]) -> str:
+        """Return the advice with the names of the keys, keyed by id."""
+        return self.advice.format(keys=keys)
 
 
 PAUSE_CAUSES: dict[str, PauseCauseInfo] = {
     PauseCause.FAULT: PauseCauseInfo(
         "A step failed or ran out of memory. The start of this round is saved.",
-        "r restore a checkpoint   q end the run",
+        "{keys[run.restore]} restore a checkpoint   {keys[view.quit]} end the run",
         frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP, RequestKind.CHECKPOINT}),
     ),
     PauseCause.UNSAVED: PauseCauseInfo(
         "A step failed or ran out of memory. The start of this round could not be saved.",
-        "Free disk space, then c save again   r restore an older checkpoint   q quit, with or without saving",
+        "Free disk space, then {keys[run.checkpoint]} save again   {keys[run.restore]} restore an older checkpoint   "
+        "{keys[view.quit]} quit, with or without saving",
         frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP}),
     ),
     PauseCause.RECORDING: PauseCauseInfo(
         "Events cannot be written: the disk is full or the run directory is missing. They are kept in memory.",
-        "The run resumes by itself once it can write again   q end the run",
+        "The run resumes by itself once it can write again   {keys[view.quit]} end the run",
         frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP}),
     ),
     PauseCause.CHECKPOINT: PauseCauseInfo(
         "The last checkpoint before the end of the run could not be written.",
-        "q quit, with or without saving   p resume the run",
+        "{keys[view.quit]} quit, with or without saving   {keys[run.pause]} resume the run",
         frozenset(),
     ),
 }

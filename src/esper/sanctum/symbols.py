@@ -77,7 +77,7 @@ STATUS_SYMBOLS: dict[str, Symbol] = {
 }
 
 MARK_SYMBOLS: dict[MarkKind, tuple[Symbol, str]] = {
-    MarkKind.BOOKMARK: (Symbol("bookmark", "◆", "set with m"), "key"),
+    MarkKind.BOOKMARK: (Symbol("bookmark", "◆", "a moment that the user has marked"), "key"),
     MarkKind.DIVERGENCE: (Symbol("divergence", "≠", "first event that differs from the ghost run"), "key"),
     MarkKind.ROLLBACK: (Symbol("rollback", "↶", "an env broke down; its last good state was restored"), "error"),
     MarkKind.NOT_FINITE: (Symbol("not finite", "✖", "anomaly: a value became NaN or infinite"), "error"),

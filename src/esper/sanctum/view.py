@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from textual.message import Message
 
@@ -13,7 +14,7 @@ from esper.history.timeline import MarkFilter
 from esper.sanctum.bindings import KEYS, KeyBinding
 from esper.sanctum.env_filter import EnvFilter
 from esper.sanctum.source import RunSource
-from esper.sanctum.symbols import compact_cell
+from esper.sanctum.symbols import compact_cell, key_name
 from esper.sanctum.theme import Palette
 from esper.telemetry.events import AnomalyFound, RunStarted
 from esper.telemetry.sentences import pluralise
@@ -87,6 +88,11 @@ class ViewState:
     """Incremented when a seek or a restore replaces the run state, or a rule is muted: panels then draw all again."""
     _thresholds: tuple[RunStarted | None, Thresholds] = (None, Thresholds())
     """Start of the run whose thresholds were read last, and these thresholds."""
+
+    @cached_property
+    def key_names(self) -> dict[str, str]:
+        """Name of the first key of each action in words, for sentences: `Enter`, `Shift-Left`. Keyed by id."""
+        return {key.id: key_name(key.label.partition(" ")[0], "ascii") for key in self.keys}
 
     @property
     def thresholds(self) -> Thresholds:

@@ -29,7 +29,7 @@ FIRST_FRAME_READ_S = 0.02
 MOMENT_READ_S = 0.3
 """The same with `--at`, so that the first frame shows the moment of a short recording, and refuses a missing one."""
 ADDRESS_HELP = (
-    "FILE_OR_RUN may be an address as copied by the dashboard's key Y: 'RUN#step=812&env=17&view=overview'. "
+    "FILE_OR_RUN may be an address copied in the dashboard (default key: Y): 'RUN#step=812&env=17&view=overview'. "
     "A time of day such as 12:30 is local time; if the recording contains it more than once, the first is used."
 )
 

@@ -100,12 +100,15 @@ class DiagnosisActions:
 
     def mute_first(self) -> None:
         """Mute the rule of the first anomaly at the top of the screen."""
-        found = next(iter(self._view.unmuted_anomalies()), None)
+        found, keys = next(iter(self._view.unmuted_anomalies()), None), self._view.key_names
         if found is None:
-            text = "No anomaly whose rule could be muted. a lists all anomalies, and mutes or unmutes their rules."
+            text = f"No anomaly is left to mute. Press {keys['view.anomalies']} to list all, and to unmute rules."
         else:
             self._view.toggle_muted(found.rule)
-            text = f"Muted: {found.rule}. To unmute it, press a, choose one of its anomalies, and press M."
+            text = (
+                f"Muted: {found.rule}. To unmute it, press {keys['view.anomalies']}, choose one of its anomalies, "
+                f"and press {keys['view.mute']}."
+            )
         self._app.notify(text, timeout=5, markup=False)
         self._app.refresh_view()
 
@@ -116,7 +119,7 @@ class DiagnosisActions:
     def show_root_cause(self) -> None:
         """Open the root cause of the anomalies of the selected env."""
         if self._view.selected_env < len(self._source.state.envs):
-            causes = root_cause_list(self._view.palette, self._source.state, self._view.selected_env)
+            causes = root_cause_list(self._view)
             self._app.push_screen(causes, self._go_to)
 
     def explain(self) -> None:
@@ -125,7 +128,7 @@ class DiagnosisActions:
         panels.sort(key=lambda panel: not panel.has_focus)
         metrics = list(dict.fromkeys(name for panel in panels for name in panel.METRICS))
         if metrics:
-            explanation = MetricHelpScreen(self._view.palette, metrics, self._view.thresholds.limits)
+            explanation = MetricHelpScreen(self._view, metrics)
             self._app.push_screen(explanation, lambda more: self._app.action_help() if more else None)
         else:
             self._app.action_help()

@@ -14,6 +14,7 @@ from esper.sanctum.controllers import AppServices
 from esper.sanctum.requests import PendingRequests, pause_cause
 from esper.sanctum.screens.dialogs import QuitDialog
 from esper.sanctum.source import RunSource, run_has_ended
+from esper.sanctum.view import ViewState
 
 SignalHandler: TypeAlias = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 BROWSER_MESSAGE = "This page only shows the run. It cannot control it."
@@ -39,11 +40,13 @@ class RunActions:
 
     Args:
         source: Source of the run.
+        view: State that the panels share.
         app: Services of the app.
     """
 
-    def __init__(self, source: RunSource, app: RunServices) -> None:
+    def __init__(self, source: RunSource, view: ViewState, app: RunServices) -> None:
         self._source = source
+        self._view = view
         self._app = app
         self._handlers: dict[signal.Signals, SignalHandler] = {}
         """Signal handlers to restore. Keyed by signal."""
@@ -64,7 +67,10 @@ class RunActions:
         if self._require_engine() is None:
             return
         if self._source.live_state.status != "paused":
-            self._app.notify("Single steps need a paused run. Press p to pause.", severity="warning")
+            self._app.notify(
+                f"Single steps need a paused run. Press {self._view.key_names['run.pause']} to pause.",
+                severity="warning",
+            )
         else:
             self._request(RequestKind.STEP)
 
@@ -80,7 +86,9 @@ class RunActions:
 
         checkpoints = existing_checkpoints(self._source.live_state.checkpoints, self._source.directory)
         if not checkpoints:
-            self._app.notify("No checkpoint yet. Press c to write one.", severity="warning")
+            self._app.notify(
+                f"No checkpoint yet. Press {self._view.key_names['run.checkpoint']} to write one.", severity="warning"
+            )
             return
 
         def request_restore(path: str | None) -> None:
@@ -104,7 +112,9 @@ class RunActions:
         if isinstance(screen, QuitDialog):
             screen.confirm()
         elif self._require_engine() is not None:
-            dialog = QuitDialog(attached=self._source.attached, cause=self._source.live_state.cause)
+            dialog = QuitDialog(
+                self._view.key_names, attached=self._source.attached, cause=self._source.live_state.cause
+            )
             self._app.push_screen(dialog, self._request_end)
 
     def detach(self) -> None:
@@ -149,7 +159,7 @@ class RunActions:
         """Send a request, unless the run is paused by a cause that would ignore it."""
         requests, cause = self._require_engine(), self._source.live_state.cause
         if requests and cause and kind in pause_cause(cause).refused_requests:
-            self._app.notify(pause_cause(cause).advice, severity="warning")
+            self._app.notify(pause_cause(cause).format_advice(self._view.key_names), severity="warning")
         elif requests:
             requests.ask(kind, path)
             self._app.refresh_view()

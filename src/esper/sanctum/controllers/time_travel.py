@@ -181,7 +181,8 @@ class PlaybackActions:
             if refusal:
                 self._app.notify(refusal, severity="warning", markup=False)
             elif reading:
-                self._app.notify("Reading the recording of this run. Press End to stay live.", timeout=3)
+                key = self._view.key_names["time.live"]
+                self._app.notify(f"Reading the recording of this run. Press {key} to stay live.", timeout=3)
         return self._source.playback
 
     def _toggle_bookmark(self, present: int | None) -> None:

@@ -44,7 +44,7 @@ class RunScreen(Screen[None]):
             yield Tabs(self.view, self.name)
             yield AnomalyStrip(self.view)
         yield PauseCausePanel(self.view)
-        yield TooSmall()
+        yield TooSmall(self.view)
         with Container(id="body"):
             yield from self.body()
         yield Timeline(self.view)
@@ -71,6 +71,10 @@ class TooSmall(Widget):
     TooSmall { display: none; width: 100%; height: 1fr; content-align: center middle; text-align: center; }
     """
 
+    def __init__(self, view: ViewState) -> None:
+        super().__init__()
+        self._view = view
+
     def render(self) -> Text:
         """Return the message, in short lines for narrow terminals."""
         width, height = self.screen.size
@@ -78,5 +82,8 @@ class TooSmall(Widget):
         if width < MIN_COLUMNS or height < MIN_ROWS:
             text = f"Sanctum needs {MIN_COLUMNS} × {MIN_ROWS},\n{size}\n{advice}."
         else:
-            text = f"This screen needs {FULL_COLUMNS} × {FULL_ROWS},\n{size}\n{advice}, or press 1 for the overview."
+            key = self._view.key_names["screens.overview"]
+            text = (
+                f"This screen needs {FULL_COLUMNS} × {FULL_ROWS},\n{size}\n{advice}, or press {key} for the overview."
+            )
         return Text(text, justify="center")

@@ -30,8 +30,8 @@ class CheckpointPicker(ModalScreen[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "cancel", "cancel"),
-        *bindings_of("cancel", "run.restore"),
+        Binding("escape", "cancel", "cancel"),
+        *bindings_of("cancel", "run.restore", "view.quit"),
     ]
 
     def __init__(self, checkpoints: list[CheckpointSaved], current: Callable[[], RunState]) -> None:

@@ -22,7 +22,6 @@ from esper.sanctum.theme import Palette
 from esper.sanctum.view import GoToMoment, ViewState
 from esper.sanctum.widgets.problems import anomaly_target
 from esper.telemetry.anomalies import Anomaly
-from esper.telemetry.state import RunState
 
 _DIALOG_COLS = 96
 """Width of the dialog, as in sanctum.tcss."""
@@ -42,11 +41,9 @@ class MomentList(ModalScreen[GoToMoment | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "cancel", "back"),
-        *bindings_of("cancel", "view.anomalies", "view.why"),
+        Binding("escape", "cancel", "back"),
+        *bindings_of("cancel", "view.anomalies", "view.why", "view.quit"),
     ]
-    HINT: ClassVar[str] = "Enter go   "
-    """Keys for the selected line."""
 
     def __init__(self, heading: str, choices: list[tuple[Text, GoToMoment]], *, indent: int = 0) -> None:
         super().__init__()
@@ -60,7 +57,11 @@ class MomentList(ModalScreen[GoToMoment | None]):
             yield Static(self._heading, id="question", markup=False)
             if self._choices:
                 yield OptionList(*(Option(self._wrap(text)) for text, _ in self._choices))
-            yield Static(f"{self.HINT}Esc back" if self._choices else "Esc back", id="hint")
+            yield Static(f"{self._hint()}Esc back" if self._choices else "Esc back", id="hint", markup=False)
+
+    def _hint(self) -> str:
+        """Return the keys for the selected line."""
+        return "Enter go   "
 
     def _wrap(self, text: Text) -> Text:
         app = cast("App[object]", self.app)  # pyright: ignore[reportUnknownMemberType] (App without its parameter)
@@ -84,7 +85,6 @@ class AnomalyList(MomentList):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("mute", "view.mute"), Binding("space", "mark_seen", "seen")]
-    HINT: ClassVar[str] = "Enter go   M mute its rule   Space seen   "
 
     def __init__(self, view: ViewState) -> None:
         state = view.source.state
@@ -93,6 +93,9 @@ class AnomalyList(MomentList):
         self._view = view
         choices = [(_describe_anomaly(view, anomaly), anomaly_target(anomaly)) for anomaly in self._anomalies]
         super().__init__(self._count(), choices, indent=2)
+
+    def _hint(self) -> str:
+        return f"Enter go   {self._view.key_names['view.mute']} mute its rule   Space seen   "
 
     def action_mute(self) -> None:
         """Mute the rule of the selected anomaly, or no longer."""
@@ -128,9 +131,10 @@ class AnomalyList(MomentList):
             options.replace_option_prompt_at_index(row, self._wrap(_describe_anomaly(self._view, anomaly)))
 
 
-def root_cause_list(palette: Palette, state: RunState, env: int) -> MomentList:
-    """Return a dialog with the causal chain of an env's symptom of this episode, and when there were earlier ones."""
-    cause = find_root_cause(state, env)
+def root_cause_list(view: ViewState) -> MomentList:
+    """Return a dialog with the causal chain of the selected env's symptom of this episode, and the earlier ones."""
+    palette, env = view.palette, view.selected_env
+    cause = find_root_cause(view.source.state, env)
     entries = [*cause.chain, cause.symptom] if cause.symptom is not None else []
     choices = [(_describe_entry(palette, entry), GoToMoment(entry.seq, env=env)) for entry in entries]
     others = [("this episode", anomaly, "") for anomaly in cause.recent if cause.symptom is None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -12,6 +13,7 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from esper.control import RequestKind
+from esper.sanctum.bindings import bindings_of
 from esper.sanctum.requests import pause_cause
 
 
@@ -19,17 +21,19 @@ class QuitDialog(ModalScreen[RequestKind | None]):
     """Dialog that ends the run. Returns STOP or ABANDON, or None to continue.
 
     Args:
+        key_names: Names of the user's keys, keyed by the id of the action.
         attached: True if the run is in another process, which continues when the dashboard closes.
         cause: Cause of the pause, as in `Paused.cause`; None if no fault holds the run.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "choose('cancel')", "cancel"),
         Binding("c", "choose('stop')", "checkpoint and quit"),
         Binding("w", "choose('abandon')", "quit without checkpoint"),
+        Binding("escape", "choose('cancel')", "cancel"),
+        *bindings_of("choose('cancel')", "view.quit"),
     ]
 
-    def __init__(self, *, attached: bool, cause: str | None) -> None:
+    def __init__(self, key_names: Mapping[str, str], *, attached: bool, cause: str | None) -> None:
         super().__init__()
         self._is_saved = cause is not None and RequestKind.CHECKPOINT in pause_cause(cause).refused_requests
         if cause is None:
@@ -38,7 +42,8 @@ class QuitDialog(ModalScreen[RequestKind | None]):
             status = "The run cannot continue; the start of this round is saved."
         else:
             status = "The run is held."
-        self._question = f"{status} End the run?" + ("\nCancel and press q to detach." if attached else "")
+        detach = f"\nCancel and press {key_names['view.quit']} to detach." if attached else ""
+        self._question = f"{status} End the run?{detach}"
         self._cancel_effect = "the run continues" if cause is None else "the run stays held"
 
     def compose(self) -> ComposeResult:

@@ -13,7 +13,6 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from esper.config import AnomalyConfig
 from esper.sanctum.bindings import KeyBinding, KeyCategory, bindings_of, is_available
 from esper.sanctum.explanations import RECOVERY_HELP, RULE_HELP, explain_metric
 from esper.sanctum.requests import PAUSE_CAUSES
@@ -29,7 +28,6 @@ from esper.sanctum.symbols import (
     number_cell,
     scale_cell,
 )
-from esper.sanctum.theme import Palette
 from esper.sanctum.view import ViewState
 
 _ENTRY_INDENT, _ENTRY_TEXT_COLS = 11, 52
@@ -68,7 +66,7 @@ _LABELS = (
 )
 """Labels and glyphs of the panels, with their meanings."""
 _REQUESTS = (
-    ("asking…", "sent to a run in another process, which has not received it yet"),
+    ("sending…", "sent to a run in another process, which has not received it yet"),
     ("pausing…", "received; the engine acts at the end of its step"),
     ("", "the text disappears when the run confirms the request; the log shows its origin"),
 )
@@ -79,8 +77,8 @@ class HelpScreen(ModalScreen[None]):
     """Page with all keys, symbols, labels, ops and heads."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss_help", "back"),
-        *bindings_of("dismiss_help", "view.help", "view.keys"),
+        Binding("escape", "dismiss_help", "back"),
+        *bindings_of("dismiss_help", "view.help", "view.keys", "view.quit"),
     ]
 
     def __init__(self, view: ViewState, *, live: bool) -> None:
@@ -88,6 +86,7 @@ class HelpScreen(ModalScreen[None]):
         self._palette = view.palette
         self._charset = view.charset
         self._keys = view.keys
+        self._key_names = view.key_names
         self._live = live
 
     def compose(self) -> ComposeResult:
@@ -105,7 +104,10 @@ class HelpScreen(ModalScreen[None]):
         self._section(page, "Severities", [(s.glyph, s.name, s.meaning) for s in SEVERITIES.values()])
         self._section(page, "Status of a run", [(s.glyph, "bright", _describe(s)) for s in STATUS_SYMBOLS.values()])
         if self._live:
-            causes = [(cause, "error", f"{info.description} {info.advice}") for cause, info in PAUSE_CAUSES.items()]
+            causes = [
+                (cause, "error", f"{info.description} {info.format_advice(self._key_names)}")
+                for cause, info in PAUSE_CAUSES.items()
+            ]
             self._section(page, "Faults that hold a run", causes)
         marks = [(s.glyph, role, _describe(s)) for s, role in MARK_SYMBOLS.values()]
         self._section(page, "Marks on the timeline", marks)
@@ -166,21 +168,22 @@ class MetricHelpScreen(ModalScreen[bool]):
     """Page with the meaning of metrics. Returns True if the user asks for the page of all keys and symbols.
 
     Args:
-        palette: Colours.
+        view: State that the panels share.
         metrics: Names of the metrics.
-        limits: Thresholds of the anomaly rules of the run.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "close(False)", "back"),
+        Binding("escape", "close(False)", "back"),
+        *bindings_of("close(False)", "view.quit"),
         *bindings_of("close(True)", "view.help", "view.keys"),
     ]
 
-    def __init__(self, palette: Palette, metrics: Sequence[str], limits: AnomalyConfig) -> None:
+    def __init__(self, view: ViewState, metrics: Sequence[str]) -> None:
         super().__init__()
-        self._palette = palette
+        self._palette = view.palette
         self._metrics = metrics
-        self._limits = limits
+        self._limits = view.thresholds.limits
+        self._key_names = view.key_names
 
     def compose(self) -> ComposeResult:
         """Yield the scrollable page."""
@@ -192,7 +195,9 @@ class MetricHelpScreen(ModalScreen[bool]):
         page, palette = Text(), self._palette
         for name in self._metrics:
             page.append(f"{name}\n", palette["title"])
-            for heading, text in zip(_METRIC_HEADINGS, explain_metric(name, self._limits), strict=True):
+            for heading, text in zip(
+                _METRIC_HEADINGS, explain_metric(name, self._limits, self._key_names), strict=True
+            ):
                 if not text:
                     continue
                 wrapped = f"\n{' ' * _METRIC_INDENT}".join(wrap(text, _METRIC_TEXT_COLS))
@@ -202,7 +207,7 @@ class MetricHelpScreen(ModalScreen[bool]):
             page.append("\n")
             if name == "anomalies":
                 self._append_rules(page)
-        return page.append("? all keys and symbols   Esc back", palette["dim"])
+        return page.append(f"{self._key_names['view.help']} all keys and symbols   Esc back", palette["dim"])
 
     def _append_rules(self, page: Text) -> None:
         """Append each anomaly rule with its thresholds."""

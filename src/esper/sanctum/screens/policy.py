@@ -149,7 +149,8 @@ class UpdateCharts(Panel):
         rows = min(rows, -(-len(UPDATE_METRICS) // columns))
         names = list(UPDATE_METRICS)
         shown = (names[self._first :] + names[: self._first])[: columns * rows]
-        self.panel_subtitle = f"{len(shown)} of {len(names)} ─ o next" if len(shown) < len(names) else None
+        key = self.view.key_names["policy.metric"]
+        self.panel_subtitle = f"{len(shown)} of {len(names)} ─ {key} next" if len(shown) < len(names) else None
         width, height = size.width // columns, size.height // rows
         lines: list[Line] = []
         for row in range(0, len(shown), columns):

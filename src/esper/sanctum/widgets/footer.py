@@ -97,7 +97,7 @@ class Footer(Panel):
 
     @property
     def _selected_env_has_anomaly(self) -> bool:
-        """True if the selected env has an active anomaly, which W explains."""
+        """True if the selected env has an active anomaly, whose root cause can be shown."""
         return any(anomaly.found.env == self.view.selected_env for anomaly in self.state.active_anomalies())
 
     @property

@@ -136,6 +136,9 @@ class PauseCausePanel(Panel):
         """Draw the reason in the style of an error, then, in a live run, the advice."""
         return [self.line().append(text, role) for text, role in self._wrapped_lines(size.width)]
 
+    def _advice(self, cause: str) -> str:
+        return pause_cause(cause).format_advice(self.view.key_names)
+
     def _wrapped_lines(self, width: int) -> list[tuple[str, str]]:
         """Return the lines with their roles."""
         cause = self.state.cause
@@ -145,7 +148,7 @@ class PauseCausePanel(Panel):
         reason = wrap_cells(f"{held.glyph} {strip_control(self.state.reason or '')}", width)
         if len(reason) > _MAX_REASON_LINES:
             reason[_MAX_REASON_LINES - 1 :] = [ellipsise(" ".join(reason[_MAX_REASON_LINES - 1 :]), width)]
-        advice = wrap_cells(pause_cause(cause).advice, width - 2) if self.view.source.live else []
+        advice = wrap_cells(self._advice(cause), width - 2) if self.view.source.live else []
         return [
             *((set_cell_size(text, width), "error") for text in reason),
             *((f"  {text}", "bright") for text in advice),

@@ -156,7 +156,11 @@ class Timeline(Panel, can_focus=True):
     def _draw_legend(self, marks: Sequence[Mark | None], width: int) -> Line:
         """Draw the group of marks, and the symbols in the bar with their names, as far as they fit."""
         group = self.view.mark_group
-        line = self.line().append(f"marks: {group}", "bright").append("  f next kind", "dim")
+        line = (
+            self.line()
+            .append(f"marks: {group}", "bright")
+            .append(f"  {self.view.key_names['timeline.kind']} next kind", "dim")
+        )
         for kind in sorted({mark.kind for mark in marks if mark is not None}):
             symbol, role = MARK_SYMBOLS[kind]
             if line.width + len(symbol.name) + 4 <= width:
