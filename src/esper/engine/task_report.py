@@ -21,7 +21,7 @@ from esper.tasks.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReport:
-    """What a dry run found about a task.
+    """Results of a dry run of a task.
 
     Attributes:
         task: Name of the task.
@@ -65,7 +65,7 @@ class TaskReport:
 
 
 def check_task(task: Task | str, data_dir: Path | None = None) -> TaskReport:
-    """Run one epoch of a task's bare host on the CPU, and report what was found.
+    """Run one epoch of a task's bare host on the CPU, and report the results.
 
     Args:
         task: The task, or its name or reference.

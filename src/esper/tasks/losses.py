@@ -42,7 +42,7 @@ class Loss:
         return self.mean(output, targets) * count_samples(targets)
 
     def record(self, output: Any, mean: Tensor) -> Tensor:  # noqa: ARG002 (a subclass reads it)
-        """Return what `epoch_mean` needs of a batch, without a gradient.
+        """Return the values of a batch that `epoch_mean` needs, without a gradient.
 
         Args:
             output: Output of the model.

@@ -72,7 +72,7 @@ class TaskProfile:
 
 
 def probe_task(task: Task, splits: Splits, slots: Sequence[str] = ()) -> TaskProfile:
-    """Run the model of a task on a few samples, and return what was found.
+    """Run the model of a task on a few samples, and return its properties.
 
     Args:
         task: Task to probe.

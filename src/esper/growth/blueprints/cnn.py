@@ -25,17 +25,17 @@ from esper.growth.layers import (
 )
 
 
-@blueprint("norm", "BCHW", initialise=initialise_)
+@blueprint("norm", "BCHW", "BCL", initialise=initialise_)
 class NormSeed(nn.Module):
-    """Adds the normalised features, scaled per channel: 2C parameters."""
+    """Adds the features, normalised over groups of channels and all positions, scaled per channel: 2C parameters."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.norm = mark_zero_init(make_group_norm(channels))
 
-    def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Map [B, C, H, W] to the same shape."""
-        return x_BCHW + self.norm(x_BCHW)
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, C, H, W] or [B, C, L] to the same shape."""
+        return x + self.norm(x)
 
 
 @blueprint("attention", "BCHW", initialise=initialise_)

@@ -83,19 +83,6 @@ class TokenConvSeed(nn.Module):
         return x_BTC + F.silu(h_BCT.transpose(1, 2))
 
 
-@blueprint("norm", "BCL", initialise=initialise_)
-class SequenceNormSeed(nn.Module):
-    """Adds the features, normalised over groups of channels and all positions, scaled: 2C parameters."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.norm = mark_zero_init(make_group_norm(channels))
-
-    def forward(self, x_BCL: Tensor) -> Tensor:
-        """Map [B, C, L] to the same shape."""
-        return x_BCL + self.norm(x_BCL)
-
-
 @blueprint("attention", "BCL", initialise=initialise_)
 class SequenceSqueezeExciteSeed(nn.Module):
     """Squeeze-and-excitation (Hu et al., 2018): scales each channel by a factor in (0, 2), computed from channel means.
