@@ -17,7 +17,7 @@ SeedFactory: TypeAlias = Callable[..., nn.Module]
 """Function from a number of channels C to a seed, which maps an activation to one of the same shape."""
 SeedFactoryT = TypeVar("SeedFactoryT", bound=SeedFactory)
 Causality = Literal["never", "always", "argument"]
-"""Whether a seed keeps later positions out of earlier ones: never, always, or if called with `causal=True`."""
+"""Causality of a seed, which keeps later positions out of earlier ones: never, always, or with `causal=True`."""
 Initialise: TypeAlias = Callable[[nn.Module, torch.Generator], None]
 
 
