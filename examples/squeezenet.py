@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torchvision.models import squeezenet1_1
 
@@ -17,13 +18,14 @@ CLASSES, PIXELS = 10, 32
 
 
 def data(directory: Path | None) -> esper.Splits:
-    """Return pictures of noise with a pattern for each class. A real task reads `directory` here."""
+    """Return noisy pictures of a pattern for each class. A real task reads `directory` here."""
     draw = torch.Generator().manual_seed(0)
-    patterns = torch.randn(CLASSES, 3, PIXELS, PIXELS, generator=draw)
+    coarse = torch.randn(CLASSES, 3, 4, 4, generator=draw)
+    patterns = F.interpolate(coarse, size=(PIXELS, PIXELS), mode="bicubic")
 
     def split(samples: int) -> tuple[Tensor, Tensor]:
         labels = torch.randint(CLASSES, (samples,), generator=draw)
-        return patterns[labels] + 2 * torch.randn(samples, 3, PIXELS, PIXELS, generator=draw), labels
+        return patterns[labels] + torch.randn(samples, 3, PIXELS, PIXELS, generator=draw), labels
 
     return esper.Splits(train=split(1024), validation=split(256), test=split(256))
 
@@ -40,8 +42,9 @@ task = esper.Task(
     slots={"early": "features.3", "mid": "features.5", "late": "features.8"},
     data=data,
     augment=flipped,
-    optimizer=esper.AdamW(1e-3),
-    seed_optimizer=esper.AdamW(1e-3),
+    optimizer=esper.AdamW(3e-4),
+    seed_optimizer=esper.AdamW(3e-4),
+    batch_size=64,
 )
 
 if __name__ == "__main__":
