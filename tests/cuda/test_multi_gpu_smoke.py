@@ -12,6 +12,7 @@ from torch import Tensor
 from esper.checkpoint.catalog import find_checkpoint
 from esper.control import RequestKind
 from esper.envs.env import Env
+from esper.growth.outputs import list_tensors
 from esper.lanes.devices import torch_device
 from esper.telemetry import events as ev
 from tests.runs import LiveRun
@@ -36,7 +37,7 @@ def tensors(env: Env) -> Iterator[tuple[str, Tensor]]:
     for owner, optimizer in {"host": env.host_optimizer, **env.slot_optimizers}.items():
         for index, momentum in enumerate(optimizer.state["momentum"]):
             yield f"momentum {index} of {owner}", momentum
-    yield from vars(env.splits).items()
+    yield from ((f"data {index}", value) for index, value in enumerate(list_tensors(vars(env.splits))))
     if env.scaler:
         yield "loss scale", env.scaler.current()
 
