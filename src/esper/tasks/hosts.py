@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
 
 from esper.config import TaskError
@@ -38,7 +39,7 @@ def build_host(task: Task, seed: int, host: int, round_index: int) -> Host:
     """
     number = make_generator(seed, "host", host, round_index).initial_seed()
     try:
-        with forked_generators(number):
+        with forked_generators(number), torch.enable_grad():  # the function may train its model
             model = task.model()
     except Exception as error:
         raise TaskError(f"model of task {task.name}: {describe_exception(error)}") from error
