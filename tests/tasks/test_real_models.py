@@ -72,9 +72,10 @@ def test_killed_run_of_an_own_task_resumes_to_the_bit(devices: tuple[str, ...], 
     command = [sys.executable, "-m", "esper", *short, "--rounds", "3", "--telemetry-dir", str(killed)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as process:
         deadline = time.monotonic() + 120
-        while not list(killed.glob("*/checkpoints/round-00001*/manifest.json")) and time.monotonic() < deadline:
+        while not (written := list(killed.glob("*/checkpoints/round-?????-step-????"))) and time.monotonic() < deadline:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
+    assert written, "the run wrote no checkpoint within 120 s"
     assert main(["--no-tui", "--resume", str(only(killed)), "--rounds", "3", *own]) == EXIT_OK
     assert main([*short, "--rounds", "3", "--telemetry-dir", str(whole)]) == EXIT_OK
     resumed, uninterrupted = tensors(killed), tensors(whole)
