@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from esper import domain
 
 if TYPE_CHECKING:
-    from esper.api import TrainedRun, train
+    from esper.api import TrainedRun, grow, train
     from esper.config import ConfigError, TaskError
     from esper.engine.task_report import TaskReport
     from esper.engine.task_report import check_task as check
     from esper.growth.blueprints import blueprint
     from esper.growth.layers import mark_zero_init as starts_at_zero
+    from esper.harvest.files import load_grown
+    from esper.harvest.grown import Grown
+    from esper.harvest.structure import HarvestError
     from esper.lanes.errors import RunFailedError
     from esper.tasks.losses import Loss, accuracy, cross_entropy
     from esper.tasks.optimizers import SGD, AdamW
@@ -29,6 +32,8 @@ __all__ = [
     "AdamW",
     "Chance",
     "ConfigError",
+    "Grown",
+    "HarvestError",
     "Loss",
     "RunFailedError",
     "Slot",
@@ -41,6 +46,8 @@ __all__ = [
     "blueprint",
     "check",
     "cross_entropy",
+    "grow",
+    "load_grown",
     "starts_at_zero",
     "train",
 ]
@@ -50,6 +57,8 @@ _SOURCES = {
     "AdamW": "esper.tasks.optimizers:AdamW",
     "Chance": "esper.tasks.task:Chance",
     "ConfigError": "esper.config:ConfigError",
+    "Grown": "esper.harvest.grown:Grown",
+    "HarvestError": "esper.harvest.structure:HarvestError",
     "Loss": "esper.tasks.losses:Loss",
     "RunFailedError": "esper.lanes.errors:RunFailedError",
     "Slot": "esper.tasks.task:SlotPath",
@@ -62,6 +71,8 @@ _SOURCES = {
     "blueprint": "esper.growth.blueprints:blueprint",
     "check": "esper.engine.task_report:check_task",
     "cross_entropy": "esper.tasks.losses:cross_entropy",
+    "grow": "esper.api:grow",
+    "load_grown": "esper.harvest.files:load_grown",
     "starts_at_zero": "esper.growth.layers:mark_zero_init",
     "train": "esper.api:train",
 }

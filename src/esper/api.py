@@ -1,4 +1,4 @@
-"""Training from Python: `esper.train`."""
+"""Training and growth from Python: `esper.train` and `esper.grow`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from esper.cli.console import RunPrinter, drain
 from esper.config import Config, TaskError
 from esper.config_files import check_keys, resolve_config
 from esper.control import RequestKind
+from esper.engine.growth import Growth
 from esper.engine.thread import EngineThread
+from esper.harvest.grown import Grown
 from esper.lanes.errors import RunFailedError
 from esper.tasks.loading import load_task
 from esper.tasks.task import Task
+from esper.telemetry.state import RunState
 
 
 class TrainedRun(NamedTuple):
@@ -46,13 +49,73 @@ def train(task: Task | str, **settings: Any) -> TrainedRun:
         TaskError: The task cannot be loaded or grown.
         RunFailedError: The run failed.
     """
+    engine, state = _run(task, "esper.train", settings)
+    assert engine.directory is not None
+    return TrainedRun(
+        directory=engine.directory,
+        status=state.status,
+        rounds=len(state.accuracy),
+        score=state.accuracy[-1][1] if state.accuracy else None,
+    )
+
+
+def grow(
+    task: Task | str,
+    *,
+    policy: str = "heuristic",
+    envs: int = 4,
+    steps: int = 15,
+    patience: int = 5,
+    **settings: Any,
+) -> Grown:
+    """Grow one network, as `esper-sanctum grow --no-tui` does: the best of several, by validation score.
+
+    Ctrl-C ends the growth; the best network so far is returned.
+
+    Args:
+        task: The task, or its name or reference.
+        policy: Policy that decides what grows: a name, the user's own, or the path of a trained policy's checkpoint.
+        envs: Number of networks that grow at once.
+        steps: Maximum number of epochs.
+        patience: Steps without a better validation score after which the growth ends.
+        settings: Further configuration, as for `train`.
+
+    Raises:
+        ConfigError: A setting is unknown or not valid.
+        TaskError: The task cannot be loaded or grown.
+        RunFailedError: The run failed, or was ended before its first step.
+    """
+    growth = Growth(patience=patience)
+    chosen = {"policy": policy, "envs": envs, "steps": steps, "rounds": 1}
+    _run(task, "esper.grow", {**settings, **chosen}, growth)
+    if growth.grown is None:
+        raise RunFailedError("no step was completed, so no network was grown")
+    return growth.grown
+
+
+def _run(
+    task: Task | str, caller: str, settings: dict[str, Any], growth: Growth | None = None
+) -> tuple[EngineThread, RunState]:
+    """Run the engine to its end or until Ctrl-C, and print its progress. Return the engine and the last state.
+
+    Args:
+        task: The task, or its name or reference.
+        caller: Name of the function for messages.
+        settings: Configuration by field name.
+        growth: Growth of one network.
+
+    Raises:
+        ConfigError: A setting is unknown or not valid.
+        TaskError: The task cannot be loaded or grown.
+        RunFailedError: The run failed.
+    """
     task = load_task(task) if isinstance(task, str) else task
     options = {**settings, "task": task.name}
     if task.source is None and "devices" not in settings and not torch.cuda.is_available():
         options["devices"] = ("cpu:0",)
-    config = _resolve(options)
+    config = _resolve(options, caller)
     generator_state, threads = torch.get_rng_state(), torch.get_num_threads()
-    engine = EngineThread(config, None, task=task)
+    engine = EngineThread(config, None, task=task, growth=growth)
     engine.start()
     printer = RunPrinter(sys.stdout)
     try:
@@ -68,15 +131,10 @@ def train(task: Task | str, **settings: Any) -> TrainedRun:
         raise TaskError(engine.fatal_error)
     if engine.run_error or engine.directory is None:
         raise RunFailedError(engine.run_error or "the run did not start")
-    return TrainedRun(
-        directory=engine.directory,
-        status=state.status,
-        rounds=len(state.accuracy),
-        score=state.accuracy[-1][1] if state.accuracy else None,
-    )
+    return engine, state
 
 
-def _resolve(settings: dict[str, Any]) -> Config:
+def _resolve(settings: dict[str, Any], caller: str) -> Config:
     """Return the configuration with these settings; tables are dicts. Raises ConfigError."""
     table: dict[str, Any] = {_key(name): value for name, value in settings.items()}
     options: dict[str, Any] = {}
@@ -86,7 +144,7 @@ def _resolve(settings: dict[str, Any]) -> Config:
             options |= {f"{name}.{key}": item for key, item in table[name].items()}
         else:
             options[name] = value
-    check_keys(table, Config, "the arguments of esper.train")
+    check_keys(table, Config, f"the arguments of {caller}")
     return resolve_config(None, options)
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import read_checkpoint
-from esper.cli.commands.train import _run_dashboard
 from esper.cli.dashboard import DisplayOptions
+from esper.cli.run_display import run_in_dashboard
 from esper.config_files import resolve_config
 from esper.control import Request, RequestKind
 from esper.engine.thread import EngineThread
@@ -205,10 +205,10 @@ class Engine(EngineThread):
 @pytest.mark.parametrize("code", [0, 1])
 def test_dashboard_crash_checkpoints_the_run(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, ended = Engine(resolve_config(None, tiny(tmp_path)), None), list[int]()
-    monkeypatch.setattr("esper.cli.commands.train.show_dashboard", lambda *_: code)
+    monkeypatch.setattr("esper.cli.run_display.show_dashboard", lambda *_: code)
     monkeypatch.setattr(os, "_exit", ended.append)
     with pytest.raises(SystemExit) if code else nullcontext():
-        _run_dashboard(engine, DisplayOptions("", "", bell=False))
+        run_in_dashboard(engine, DisplayOptions("", "", bell=False))
     assert engine.control.get() == Request(RequestKind.STOP, "dashboard")
     assert engine.waited_for
     assert ended == [code] * bool(code)
@@ -220,8 +220,8 @@ def test_dashboard_crash_without_output_checkpoints_the_run(tmp_path: Path, monk
     def fail(*_: object) -> NoReturn:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("esper.cli.commands.train.show_dashboard", fail)
+    monkeypatch.setattr("esper.cli.run_display.show_dashboard", fail)
     with pytest.raises(OSError, match="Input/output error"):
-        _run_dashboard(engine, DisplayOptions("", "", bell=False))
+        run_in_dashboard(engine, DisplayOptions("", "", bell=False))
     assert engine.control.get() == Request(RequestKind.STOP, "dashboard")
     assert engine.waited_for

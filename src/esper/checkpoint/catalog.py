@@ -73,13 +73,18 @@ def _is_interrupted_replacement(path: Path) -> bool:
     )
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Return True if a directory is a checkpoint, intact or not."""
+    return (path / MANIFEST_FILE).exists()
+
+
 def find_checkpoint(path: Path) -> Path:
     """Return the checkpoint that `--resume PATH` names: the path itself, or the newest checkpoint of a run.
 
     Raises:
         CheckpointError: No checkpoint was found.
     """
-    if (path / MANIFEST_FILE).exists():
+    if is_checkpoint(path):
         return path
     checkpoints = list_checkpoints(path)
     if not checkpoints:

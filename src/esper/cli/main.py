@@ -16,6 +16,7 @@ from esper.cli.commands import COMMANDS, TRAINING
 from esper.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, complete_narrate, print_usage_error
 from esper.cli.streams import CLOSED_ERRNOS, DISK_FULL_ERRNOS, discard_broken_output
 from esper.config import ConfigError
+from esper.harvest.structure import HarvestError
 from esper.recording.segments import ReadError
 from esper.tasks import TaskError
 
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _command(COMMANDS[name])(options) if name in COMMANDS else _command(TRAINING)(arguments)
         finally:
             sys.stdout.flush()  # raises write errors here; at exit, Python itself would print a traceback
-    except (ConfigError, TaskError, CheckpointError, ReadError) as error:
+    except (ConfigError, TaskError, CheckpointError, HarvestError, ReadError) as error:
         return print_usage_error(str(error))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import msgspec
+
+from esper.checkpoint.catalog import is_checkpoint
+from esper.checkpoint.files import Checkpoint, read_checkpoint
+from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config
 from esper.growth.site import SlotSite
 from esper.lanes.devices import resolve_policy_device
-from esper.policy.agent import Agent
+from esper.policy.agent import Agent, strip_prefix
 from esper.policy.baselines import PLANT_INTERVAL_STEPS, PeriodicAgent, RandomAgent, StaticAgent
 from esper.policy.heuristic import HeuristicAgent
 from esper.policy.loading import load_policy
@@ -22,8 +28,12 @@ def build_agent(
     """Return the policy that `--policy` names.
 
     Raises:
+        CheckpointError: The policy is a checkpoint, and it has none or one for another task.
         ConfigError: `--policy-device` was not found, or the user's policy cannot be loaded.
     """
+    path = Path(config.policy)
+    if is_checkpoint(path):
+        return load_ppo(read_checkpoint(path), path, config, sites, blueprints, ranks)
     match config.policy:
         case "ppo":
             return build_ppo(config, sites, blueprints, ranks)
@@ -79,3 +89,45 @@ def build_ppo(
         ranks=ranks,
         device=resolve_policy_device(config.policy_device),
     )
+
+
+def load_ppo(
+    checkpoint: Checkpoint,
+    path: Path,
+    config: Config,
+    sites: Sequence[SlotSite],
+    blueprints: Sequence[str],
+    ranks: RankGroup = SINGLE_RANK,
+) -> PPOAgent:
+    """Return the trained PPO policy of a checkpoint. It does not learn.
+
+    Args:
+        checkpoint: Content of the checkpoint.
+        path: Its path, for messages.
+        config: Configuration of the run in which the policy acts.
+        sites: Places of the slots of an env.
+        blueprints: Names of the blueprints.
+        ranks: Ranks that share the envs.
+
+    Raises:
+        CheckpointError: The checkpoint has no PPO policy, or one for another task.
+        ConfigError: `--policy-device` was not found.
+    """
+    trained = checkpoint.config
+    if trained.policy != "ppo":
+        raise CheckpointError(
+            f"{path} was made with --policy {trained.policy} and has no PPO policy; give a checkpoint made with "
+            "--policy ppo"
+        )
+    if trained.task != config.task or sorted(trained.slots) != sorted(config.slots):
+        raise CheckpointError(
+            f"the policy of {path} was trained on the task {trained.task} with the slots {', '.join(trained.slots)}; "
+            f"it cannot grow {config.task} with the slots {', '.join(config.slots)}"
+        )
+    acting = msgspec.structs.replace(config, ppo=trained.ppo)
+    agent = build_ppo(acting, sites, blueprints, ranks, stochastic_heads=False)
+    try:
+        agent.load_policy(strip_prefix("agent.", checkpoint.tensors))
+    except (KeyError, RuntimeError) as error:
+        raise CheckpointError(f"{path} does not fit this version of esper-sanctum: {error}") from error
+    return agent

@@ -16,6 +16,8 @@ from esper.control import RequestQueue
 from esper.engine import reporter
 from esper.engine.agent_factory import build_agent
 from esper.engine.checkpointer import Checkpointer
+from esper.engine.growth import Growth
+from esper.engine.growth_observer import GrowthObserver
 from esper.engine.run_control import RankedRequestQueue
 from esper.engine.task_setup import SavedTask, prepare_task
 from esper.engine.trainer import Trainer
@@ -51,6 +53,7 @@ class Run:
         task: Task to train on; None: the one that the configuration names.
         accept_changed_task: Resume although the code of the user's task has changed since the checkpoint.
         spawner: Starts the workers of CPU lanes; None: a new one.
+        growth: Growth of one network, whose results it receives; None for an ordinary run.
 
     Raises:
         ConfigError: This machine cannot satisfy the configuration.
@@ -71,6 +74,7 @@ class Run:
         task: Task | None = None,
         accept_changed_task: bool = False,
         spawner: WorkerSpawner | None = None,
+        growth: Growth | None = None,
     ) -> None:
         rank_info = RankInfo.from_environment()
         lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info)
@@ -99,11 +103,14 @@ class Run:
             else:
                 self.hub = RankedEventHub(self.recorder, detector, ranks)
             self.hub.subscribe(records)
+            state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
+            self._growth = GrowthObserver(growth, task, splits, state, control, self.directory) if growth else None
             self.trainer = Trainer(
-                TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin),
+                state,
                 control=control if ranks.is_single else RankedRequestQueue(control, ranks),
                 checkpointer=Checkpointer(self.directory, config.keep),
                 interactive=interactive and ranks.is_single,
+                after_validation=self._growth.observe if self._growth else None,
             )
             if resume:
                 self.trainer.run_control.restore(resume, "command line")
@@ -176,8 +183,13 @@ class Run:
 
     def _train(self) -> str:
         """Train, and return how the run ended. Raise RunFailedError, with how to resume, if it failed."""
+        if self._growth:
+            self._growth.begin()
         try:
-            return self.trainer.run()
+            outcome = self.trainer.run()
+            if self._growth:
+                self._growth.finish()
+            return outcome
         except FaultError as fault:
             text = f"{fault}{self._save_traceback(fault)}"
         except RunFailedError as failure:

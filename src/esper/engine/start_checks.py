@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+from esper.checkpoint.catalog import is_checkpoint
 from esper.config import Config, ConfigError
 from esper.lanes.device_names import early_lanes, lanes_with_worker, max_device_counts, resolve_name
 from esper.policy.loading import check_policy_reference
@@ -24,7 +25,8 @@ def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[st
         TaskError: The task name is unknown.
     """
     check_task_reference(config.task)
-    check_policy_reference(config.policy)
+    if not is_checkpoint(Path(config.policy)):
+        check_policy_reference(config.policy)
     lanes = early_lanes(config.devices, rank_info)
     resolve_name("--policy-device", config.policy_device, max_device_counts())
     _check_ranks(config, rank_info)

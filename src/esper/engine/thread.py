@@ -21,6 +21,7 @@ from esper.telemetry.events import Logged
 from esper.telemetry.state import Record
 
 if TYPE_CHECKING:
+    from esper.engine.growth import Growth
     from esper.engine.run import Run
     from esper.tasks.task import Task
 
@@ -35,6 +36,7 @@ class EngineThread:
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
         task: Task to train on; None: the one that the configuration names.
         accept_changed_task: Resume although the code of the user's task has changed since the checkpoint.
+        growth: Growth of one network, whose results it receives; None for an ordinary run.
 
     Attributes:
         records: Every record of the run, for a dashboard or console.
@@ -50,6 +52,7 @@ class EngineThread:
         interactive: bool = False,
         task: Task | None = None,
         accept_changed_task: bool = False,
+        growth: Growth | None = None,
     ) -> None:
         self.records: SimpleQueue[Record] = SimpleQueue()
         self.control = RequestQueue()
@@ -69,6 +72,7 @@ class EngineThread:
         self._interactive = interactive
         self._task = task
         self._accept_changed_task = accept_changed_task
+        self._growth = growth
         self._thread = NamedThread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -131,6 +135,7 @@ class EngineThread:
                 task=self._task,
                 accept_changed_task=self._accept_changed_task,
                 spawner=spawner,
+                growth=self._growth,
             )
         except (ConfigError, TaskError, CheckpointError, RecordingError) as error:
             self.fatal_error = str(error)

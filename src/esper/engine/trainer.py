@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from esper.control import RequestQueue
 from esper.domain import Stage
@@ -31,12 +31,20 @@ class Trainer:
         control: Queue of requests.
         checkpointer: Writes and reads checkpoints.
         interactive: Hold the run on a fault and wait for the user. If False, a fault ends the run.
+        after_validation: Called in each step, before the slots tick.
     """
 
     def __init__(
-        self, state: TrainingState, *, control: RequestQueue, checkpointer: Checkpointer, interactive: bool = False
+        self,
+        state: TrainingState,
+        *,
+        control: RequestQueue,
+        checkpointer: Checkpointer,
+        interactive: bool = False,
+        after_validation: Callable[[], None] | None = None,
     ) -> None:
         self.state = state
+        self._after_validation = after_validation
         self.run_control = RunController(state, control, checkpointer, interactive=interactive)
         self._memory = MemoryAccountant(state.pool.lanes, state.pool.envs, state.agent)
 
@@ -80,6 +88,8 @@ class Trainer:
     def _step(self) -> None:
         state = self.state
         result = play_step(state.pool, state.episodes, state.agent, state.round, state.step, state.timer)
+        if self._after_validation:
+            self._after_validation()
         with state.timer("reward"):
             state.agent.record_rewards(state.step, result.rewards, result.broke_down)
             ticked = tick_slots(state.pool, state.episodes)

@@ -16,14 +16,14 @@ import msgspec
 from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config
-from esper.engine.agent_factory import build_agent, build_ppo
+from esper.engine.agent_factory import build_agent, load_ppo
 from esper.engine.episode import Episode
 from esper.engine.step import play_step, tick_slots
 from esper.engine.task_setup import SavedTask, prepare_task
 from esper.envs.stopwatch import PhaseTimer
 from esper.lanes.devices import resolve_devices
 from esper.lanes.pool import EnvPool
-from esper.policy.agent import Agent, strip_prefix
+from esper.policy.agent import Agent
 from esper.seeding import decision_uniforms, evaluation_seed
 from esper.tasks.probe import TaskProfile
 
@@ -121,12 +121,7 @@ class HeldOutEvaluation:
             raise CheckpointError(
                 f"{self._path} was made with --policy {trained} and has no PPO policy; remove ppo from --policies"
             )
-        agent = build_ppo(self.config, profile.sites, profile.blueprints, stochastic_heads=False)
-        try:
-            agent.load_policy(strip_prefix("agent.", self._checkpoint.tensors))
-        except RuntimeError as error:
-            raise CheckpointError(f"{self._path} does not fit this version of esper-sanctum: {error}") from error
-        return agent
+        return load_ppo(self._checkpoint, self._path, self.config, profile.sites, profile.blueprints)
 
 
 def run_episodes(pool: EnvPool, agent: Agent, config: Config, on_step: Callable[[], None]) -> list[EpisodeResult]:

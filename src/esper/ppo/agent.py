@@ -37,7 +37,8 @@ class PPOAgent:
         config: Hyperparameters.
         rounds: Number of rounds of the run, for the schedules.
         generator: Generator of the initial weights.
-        stochastic_heads: Sample every head, as training requires; see `PolicyNetwork.act`.
+        stochastic_heads: Sample every head, as training requires; see `PolicyNetwork.act`. If False, the policy does
+            not learn.
         ranks: Ranks that share the envs and train the policy together.
         device: Device of the policy and its experience.
     """
@@ -143,8 +144,10 @@ class PPOAgent:
             return torch.zeros(len(views), device=self._device)
         return self.returns.denormalise(self.network.value(self._features(self._observe(views))))
 
-    def learn(self, views: Sequence[EnvStatus], round_index: int, generator: torch.Generator) -> UpdateStats:
-        """Train the policy on the round, then update the normaliser of the observations."""
+    def learn(self, views: Sequence[EnvStatus], round_index: int, generator: torch.Generator) -> UpdateStats | None:
+        """Train the policy on the round, then update the normaliser of the observations; not if heads are greedy."""
+        if not self._stochastic_heads:
+            return None
         obs_ETF = self.observations.normalise(self.rollout.obs_ETF)
         stats = self.learner.update(self.rollout, obs_ETF, self._bootstrap(views), round_index, generator)
         gather = self._ranks.all_gather_rows

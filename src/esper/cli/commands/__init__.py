@@ -12,6 +12,8 @@ COMMANDS = {
     "compare": "compare:run",
     "export": "export:run",
     "evaluate": "evaluate:run",
+    "grow": "grow:run",
+    "harvest": "harvest:run",
     "checkpoints": "checkpoints:run",
     "devices": "devices:run",
     "config": "config:run",

@@ -1,0 +1,123 @@
+"""`grow`: grows one network from a task, and writes it as ordinary files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from esper.checkpoint.catalog import find_checkpoint
+from esper.cli.dashboard import DEFAULT_THEME, DisplayOptions, add_screen_options, check_theme
+from esper.cli.harvest_text import format_comparison, format_harvest
+from esper.cli.options import EXIT_FAILED, EXIT_OK, NarrationDetail, Parser, add_run_options, given_options
+from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
+from esper.config import Config, ConfigError
+from esper.config_files import resolve_config
+from esper.engine.growth import GROWTH_CONFIG, Growth
+from esper.engine.start_checks import check_start
+from esper.harvest.structure import check_target
+from esper.policy.loading import POLICY_NAMES
+from esper.process import RankInfo
+from esper.recording.runs import resolve_run
+from esper.recording.segments import ReadError
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Grow a network, with the dashboard or without, and print what it has become."""
+    options = vars(_parser().parse_args(arguments))
+    file, target, patience, compares = (options.pop(name) for name in ("config", "to", "patience", "compare"))
+    display = DisplayOptions.from_options(options)
+    narrate: NarrationDetail | None = options.pop("narrate")
+    headless = options.pop("no_tui") or narrate is not None
+    config = _resolve_config(file, given_options(options))
+    if patience < 1:
+        raise ConfigError(f"--patience {patience} is not valid: it must be 1 or more")
+    if target is not None:
+        check_target(target)
+    rank_info = RankInfo.from_environment()
+    if rank_info.world_size > 1:
+        raise ConfigError("grow cannot be used under torchrun; give --devices several devices of this machine")
+    workers = check_start(config, rank_info, is_new=True)
+    if headless and display.theme != DEFAULT_THEME:
+        check_theme(display.theme)
+
+    from esper.engine.thread import EngineThread
+
+    growth = Growth(patience=patience, target=lambda run: target or run / "grown", compares=compares)
+    engine = EngineThread(config, None, workers=workers, interactive=not headless, growth=growth)
+    if headless:
+        run_headless(engine, sys.stdout, narrate=narrate)
+    else:
+        run_in_dashboard(engine, display)
+    if code := print_engine_error(engine):
+        return code
+    return _print_result(growth)
+
+
+def _print_result(growth: Growth) -> int:
+    """Print what has been grown, and return the exit code."""
+    if growth.grown is None:
+        print("esper-sanctum: no step was completed, so no network was grown", file=sys.stderr)
+        return EXIT_FAILED
+    if growth.directory is None:
+        print(f"esper-sanctum: {growth.failure}", file=sys.stderr)
+        return EXIT_FAILED
+    print(format_harvest(growth.grown.structure, growth.directory, growth.problem))
+    if growth.comparison:
+        print(format_comparison(growth.comparison, growth.grown.structure.score_name))
+    return EXIT_OK
+
+
+def _resolve_config(file: Path | None, options: dict[str, Any]) -> Config:
+    """Return the configuration of the growth. A run as the policy becomes the path of its newest checkpoint.
+
+    Raises:
+        ConfigError: The configuration is invalid, or would not grow one network in one round.
+        ReadError: The run that `--policy` names does not exist.
+        CheckpointError: It has no checkpoint.
+    """
+    config = resolve_config(file, options, base=GROWTH_CONFIG)
+    if config.rounds != 1:
+        raise ConfigError(f"--rounds {config.rounds} is not valid: grow has one round, in which nothing learns")
+    if config.policy == POLICY_NAMES[0]:
+        raise ConfigError(
+            "--policy ppo is not trained yet; give the run or the checkpoint of a trained policy, or heuristic"
+        )
+    if config.policy in POLICY_NAMES:
+        return config
+    try:
+        run = resolve_run(config.policy, Path(config.telemetry_dir))
+    except ReadError:
+        return config  # a policy of the user's own; `check_start` refuses what is neither
+    return msgspec.structs.replace(config, policy=str(find_checkpoint(run).absolute()))
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="esper-sanctum grow",
+        description="Grow one network: train several networks of a task for one round, in which the policy does not "
+        "learn, and write the best by validation score as ordinary files. Its score on the test split is reported.",
+    )
+    add_run_options(parser)
+    defaults = ", ".join(f"--{name} {value}" for name, value in GROWTH_CONFIG.items())
+    parser.epilog = f"Defaults that differ from those of training: {defaults}. {parser.epilog}"
+    parser.add_argument(
+        "--patience",
+        type=int,
+        default=5,
+        metavar="STEPS",
+        help="stop after so many steps without a better validation score (default: 5)",
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="also train the host alone, and the grown architecture from scratch, for as many epochs",
+    )
+    parser.add_argument(
+        "--to", type=Path, metavar="DIR", help="directory to write, new or empty (default: grown/ in the run directory)"
+    )
+    add_screen_options(parser)
+    return parser

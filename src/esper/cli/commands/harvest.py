@@ -1,0 +1,67 @@
+"""`harvest RUN --to DIR`: writes a grown network of a run as ordinary files."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from esper.checkpoint.catalog import find_checkpoint
+from esper.checkpoint.manifest import config_from_manifest, read_manifest
+from esper.cli.harvest_text import format_harvest
+from esper.cli.options import (
+    EXIT_OK,
+    Parser,
+    add_accept_changed_task_option,
+    add_run_argument,
+    check_own_code_is_named,
+)
+from esper.harvest.structure import check_target
+from esper.recording.runs import resolve_run
+from esper.tasks import check_task_reference
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Harvest a network, and print its scores and where it is."""
+    options = _parser().parse_args(arguments)
+    checkpoint = find_checkpoint(resolve_run(options.run, options.telemetry_dir))
+    manifest = read_manifest(checkpoint)
+    named = {"policy"} if options.task is None else {"policy", "task"}
+    check_own_code_is_named(manifest.origin, config_from_manifest(manifest, checkpoint), options.run, named)
+    if options.task is not None:
+        check_task_reference(options.task)
+
+    check_target(options.to)
+
+    from esper.engine.harvest import harvest_checkpoint
+
+    with contextlib.redirect_stdout(sys.stderr):  # which the user's code may print to
+        grown = harvest_checkpoint(
+            checkpoint,
+            env=options.env,
+            task_reference=options.task,
+            accept_changed_task=options.accept_changed_task,
+        )
+        problem = grown.save(options.to)
+    print(format_harvest(grown.structure, options.to, problem))
+    return EXIT_OK
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="esper-sanctum harvest",
+        description="Write a grown network of a run as ordinary files: weights (safetensors), structure (JSON), a "
+        "model card (Markdown), and a torch.export program that needs PyTorch only. The network comes from the run's "
+        "newest checkpoint; a run that is still training is not touched.",
+    )
+    add_run_argument(parser, "RUN")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--env", type=int, metavar="ENV", help="index of the env")
+    which.add_argument("--best", action="store_true", help="the env with the best validation score (default)")
+    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="directory to write, new or empty")
+    parser.add_argument(
+        "--task", metavar="TASK", help="task of the run, needed if it is your own code (FILE.py or MODULE:NAME)"
+    )
+    add_accept_changed_task_option(parser)
+    return parser

@@ -1,0 +1,137 @@
+"""Trains a run and shows it until it has ended: printed line by line, or in the dashboard."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, TextIO
+
+from esper.cli.dashboard import DisplayOptions, show_dashboard
+from esper.cli.options import EXIT_FAILED, EXIT_OK, NarrationDetail, print_usage_error
+from esper.cli.streams import CLOSED_ERRNOS, FROZEN_AFTER_S, discard_broken_output, is_frozen
+from esper.control import RequestKind
+from esper.process import NamedThread
+
+if TYPE_CHECKING:
+    from esper.engine.thread import EngineThread
+    from esper.telemetry.state import RunState
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNAL_DEBOUNCE_S = 0.5
+"""Repeated signals within this time count as one: `timeout` signals both the process and its group."""
+
+
+def run_headless(engine: EngineThread, stream: TextIO, *, narrate: NarrationDetail | None) -> RunState:
+    """Train and print to a stream until the run has ended; return its last state."""
+    from esper.cli.console import Narrator, RunPrinter, drain
+    from esper.telemetry.state import RunState
+
+    def stop() -> None:
+        engine.control.put(RequestKind.STOP, "signal")
+        NamedThread(
+            target=_exit_when_terminal_frozen, args=(engine, stream), name="frozen-terminal", daemon=True
+        ).start()
+
+    state = RunState()
+    with _StopSignals(stop):
+        engine.start()
+        try:
+            printer = Narrator(stream, narrate) if narrate else RunPrinter(stream)
+            state = printer.run(drain(engine.records, lambda: engine.is_engine_alive))
+        except OSError as error:  # the pipe or terminal was closed, or the disk is full: write a checkpoint and stop
+            engine.control.put(RequestKind.STOP, "signal")
+            engine.join()
+            if error.errno not in CLOSED_ERRNOS:
+                raise
+            discard_broken_output()
+        engine.join()
+    return state
+
+
+def _exit_when_terminal_frozen(engine: EngineThread, stream: TextIO) -> None:
+    """Wait until the engine has ended, then exit the process once its terminal is frozen, which blocks the printer."""
+    engine.join()
+    while not is_frozen(stream):
+        time.sleep(FROZEN_AFTER_S)
+    os._exit(EXIT_FAILED if engine.run_error or engine.fatal_error else EXIT_OK)
+
+
+def run_in_dashboard(engine: EngineThread, display: DisplayOptions) -> RunState:
+    """Train and show the dashboard until the run has ended; return its last state."""
+    from esper.sanctum.source import LiveSource
+
+    source = LiveSource(engine)
+    requests = source.requests
+
+    def save_and_stop() -> None:
+        """Stop the engine with a checkpoint and wait for it, whatever ended the dashboard."""
+        signals.stop_requested = requests.stop_requested
+        if not requests.stop_requested:
+            requests.ask(RequestKind.STOP, origin="dashboard")
+        engine.join()
+
+    with _StopSignals(lambda: requests.ask(RequestKind.STOP, origin="signal")) as signals:
+        try:
+            code = show_dashboard(source, display)
+        except OSError:
+            save_and_stop()
+            raise
+        if code in {EXIT_OK, EXIT_FAILED}:
+            save_and_stop()
+        if code:
+            raise SystemExit(code)
+    source.tick(0.0)
+    return source.live_state
+
+
+def print_engine_error(engine: EngineThread) -> int:
+    """Print the error that ended a run, if there is one, and return the exit code."""
+    if engine.fatal_error:
+        return print_usage_error(engine.fatal_error)
+    if engine.run_error:
+        print(engine.run_error, file=sys.stderr)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+class _StopSignals:
+    """Context in which the first SIGINT, SIGTERM or SIGHUP stops the run with a checkpoint, and a second exits.
+
+    The second signal raises SystemExit, so that the dashboard can restore the terminal; leaving the context then exits
+    the process without waiting for the engine's threads. SIGHUP never counts as second: closing a terminal sends it,
+    often twice, because the shell forwards it. Neither does a signal within `SIGNAL_DEBOUNCE_S` of the first.
+
+    Args:
+        request_stop: Requests a checkpoint and the end of the run.
+    """
+
+    def __init__(self, request_stop: Callable[[], None]) -> None:
+        self._request_stop = request_stop
+        self._first_signal_at = -math.inf
+        """Time of the first signal, in seconds of the monotonic clock."""
+        self.stop_requested = False
+        """True if a stop was requested, by a signal or otherwise, so that the next signal counts as second."""
+
+    def __enter__(self) -> _StopSignals:
+        # A run started by nohup ignores SIGHUP, and must outlive its terminal.
+        handled = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        self._previous = {number: signal.signal(number, self._handle) for number in handled}
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, SystemExit) and isinstance(error.code, int):
+            os._exit(error.code)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if not self.stop_requested:
+            self.stop_requested, self._first_signal_at = True, time.monotonic()
+            self._request_stop()
+        elif number != signal.SIGHUP and time.monotonic() > self._first_signal_at + SIGNAL_DEBOUNCE_S:
+            raise SystemExit(128 + number)

@@ -1,0 +1,48 @@
+"""Growth: what a caller asks of the growth of one network, and the results. Importing this does not import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from esper.harvest.grown import Grown
+
+GROWTH_CONFIG: dict[str, Any] = {"rounds": 1, "policy": "heuristic", "envs": 4, "steps": 15}
+"""Settings of a growth that differ from the defaults of a run."""
+
+
+class Variant(NamedTuple):
+    """One row of a comparison: the best network of several, trained for as many epochs as the grown one."""
+
+    name: str
+    test_score: float
+    parameters: int
+    seconds: float
+
+
+@dataclass(kw_only=True)
+class Growth:
+    """What a caller asks of the growth of one network, and the results.
+
+    Attributes:
+        patience: Steps without an improvement of the best validation score after which the run stops.
+        target: Function from the run directory to the directory of the harvest; None: nothing is written.
+        compares: Also train the bare host, and the grown architecture from scratch, for as many epochs.
+        grown: The best network, at the end of the run; None before, and if no step was completed.
+        directory: Directory of the harvest; None if none was written.
+        problem: Why the harvest has no program; None if it has one.
+        failure: Why the harvest cannot be written; None if it was.
+        comparison: The grown network and what it is compared with; empty without a comparison.
+    """
+
+    patience: int
+    target: Callable[[Path], Path] | None = None
+    compares: bool = False
+    grown: Grown | None = None
+    directory: Path | None = None
+    problem: str | None = None
+    failure: str | None = None
+    comparison: list[Variant] = field(default_factory=list[Variant])

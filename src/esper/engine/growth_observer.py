@@ -1,0 +1,193 @@
+"""Growth of one network: the best of a round is kept, and the round ends when it no longer improves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from esper.config import Config
+from esper.control import RequestKind, RequestQueue
+from esper.domain import VERSION
+from esper.engine.growth import Growth, Variant
+from esper.engine.training_state import TrainingState
+from esper.envs.env import Env
+from esper.formatting import format_duration
+from esper.growth.blend import Blend
+from esper.harvest.grown import Grown
+from esper.harvest.model import copy_tensors, grown_seeds
+from esper.harvest.structure import GrownSeed, GrownStructure, HarvestError, Provenance
+from esper.lanes.pool import EnvPool
+from esper.policy.actions import WAIT_DECISION
+from esper.seeding import make_generator
+from esper.tasks.splits import Splits
+from esper.tasks.task import Task
+from esper.telemetry import events as ev
+
+CONVERGED = "patience"
+"""Origin of the stop request of a growth that no longer improves."""
+STOPPING = (RequestKind.STOP, RequestKind.ABANDON)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestNetwork:
+    """The best network so far, by validation score."""
+
+    score: float
+    env: int
+    step: int
+    """Completed steps, from 1."""
+    seeds: list[GrownSeed]
+    tensors: dict[str, Tensor]
+    """Copies of its weights and buffers, on the CPU."""
+
+    @classmethod
+    def of(cls, env: Env, score: float, step: int) -> BestNetwork:
+        """Copy the network of an env."""
+        network = env.network
+        return cls(
+            score=score, env=env.index, step=step, seeds=grown_seeds(network.slots), tensors=copy_tensors(network)
+        )
+
+
+class GrowthObserver:
+    """Keeps the best network of a run of one round, stops the run when it no longer improves, and harvests it.
+
+    Args:
+        growth: What is asked; receives the results.
+        task: Task of the run.
+        splits: Its data, on the CPU.
+        training: State of the run.
+        control: Queue of requests to the run.
+        run: Run directory.
+    """
+
+    def __init__(
+        self, growth: Growth, task: Task, splits: Splits, training: TrainingState, control: RequestQueue, run: Path
+    ) -> None:
+        self._growth = growth
+        self._task = task
+        self._splits = splits
+        self._training = training
+        self._control = control
+        self._run = run
+        self._best: BestNetwork | None = None
+        self._steps = 0
+        """Completed steps."""
+        self._started = self._ended = time.perf_counter()
+
+    def begin(self) -> None:
+        """Start the clock."""
+        self._started = time.perf_counter()
+
+    def observe(self) -> None:
+        """Look at the networks after a step, before their slots tick: in the state in which they were validated."""
+        self._steps = self._training.step + 1
+        self._ended = time.perf_counter()
+        for episode in self._training.episodes:
+            score = episode.view.accuracies[-1]
+            if not episode.inactive and (self._best is None or score > self._best.score):
+                self._best = BestNetwork.of(episode.env, score, self._steps)
+        left = self._training.config.steps - self._steps
+        if self._steps == 1 and left:
+            seconds = self._ended - self._started
+            self._log(
+                f"a step takes about {seconds:.2g} s, the {left} other steps at most {format_duration(seconds * left)}"
+            )
+        if left and self._best and self._steps - self._best.step >= self._growth.patience:
+            self._log(f"no network has become better for {self._growth.patience} steps")
+            self._control.put(RequestKind.STOP, CONVERGED)
+
+    def finish(self) -> None:
+        """Build the best network, and write and compare it if asked."""
+        best, growth = self._best, self._growth
+        if best is None:
+            self._log("no step was completed, so there is no network to harvest", "warning")
+            return
+        config = self._training.config
+        provenance = Provenance(
+            run=self._run.name,
+            env=best.env,
+            round=1,
+            step=best.step,
+            policy=config.policy,
+            seed=config.seed,
+            version=VERSION,
+        )
+        growth.grown = Grown.build(self._task, self._splits, best.seeds, best.tensors, provenance)
+        self._log(f"best network: env {best.env} after step {best.step}, {self._describe(growth.grown.structure)}")
+        if growth.target:
+            self._save(growth.grown, growth.target(self._run))
+        if growth.compares:
+            self._compare(growth.grown.structure)
+
+    def _save(self, grown: Grown, directory: Path) -> None:
+        growth = self._growth
+        try:
+            growth.problem = grown.save(directory)
+        except HarvestError as error:
+            growth.failure = f"{error}; write the network with: esper-sanctum harvest {self._run} --to DIR"
+            self._log(growth.failure, "error")
+        else:
+            growth.directory = directory
+            self._log(f"the network is written to {directory}")
+
+    def _compare(self, structure: GrownStructure) -> None:
+        """Train what the grown network is compared with."""
+        seconds = self._ended - self._started
+        self._growth.comparison = [Variant("grown", structure.test_score, structure.parameters, seconds)]
+        for name, seeds in (("host alone", []), ("same architecture from scratch", structure.seeds)):
+            start = time.perf_counter()
+            best = train_fixed(self._training.pool, seeds, self._steps, self._training.config, self._control)
+            if best is None:
+                return
+            seconds = time.perf_counter() - start
+            trained = Grown.build(self._task, self._splits, seeds, best.tensors, structure.provenance).structure
+            self._growth.comparison.append(Variant(name, trained.test_score, trained.parameters, seconds))
+            self._log(f"{name}: {self._describe(trained)}")
+
+    def _describe(self, structure: GrownStructure) -> str:
+        return f"{structure.score_name} {structure.test_score:.1%} on the test split"
+
+    def _log(self, text: str, severity: str = "info") -> None:
+        self._training.hub.emit(ev.Logged(severity=severity, text=text))
+
+
+def train_fixed(
+    pool: EnvPool, seeds: Sequence[GrownSeed], steps: int, config: Config, control: RequestQueue
+) -> BestNetwork | None:
+    """Train the hosts of a growth, with fixed seeds that are blended in from the start, from fresh weights.
+
+    Args:
+        pool: Envs of the growth. They train with the same hosts, data order and optimizers as there.
+        seeds: Seeds of every env.
+        steps: Number of epochs.
+        config: Configuration of the growth.
+        control: Queue of requests.
+
+    Returns:
+        The best network of all envs and epochs by validation score; None if a stop was requested.
+    """
+    best: BestNetwork | None = None
+    pool.reset(0)
+    for env in pool.envs:
+        slots = {slot.name: (index, slot) for index, slot in enumerate(env.network.slots)}
+        for seed in seeds:
+            index, slot = slots[seed.slot]
+            slot.plant_permanent(
+                seed.blueprint, Blend(seed.blend), seed.alpha, make_generator(config.seed, "fixed", env.index, index)
+            )
+        env.sync_optimizers()
+    for step in range(steps):
+        request = control.get()
+        if request and request.kind in STOPPING:
+            return None
+        for env, epoch in zip(pool.envs, pool.step([WAIT_DECISION.action] * len(pool.envs), 0, step), strict=True):
+            assert epoch is not None
+            if best is None or epoch.measured.accuracy > best.score:
+                best = BestNetwork.of(env, epoch.measured.accuracy, step + 1)
+        pool.tick()
+    return best

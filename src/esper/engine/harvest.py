@@ -1,0 +1,101 @@
+"""Harvest of a network from a checkpoint. The run, if it is still training, is not touched."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import torch
+
+from esper.checkpoint.catalog import run_directory_of
+from esper.checkpoint.files import Checkpoint, read_checkpoint
+from esper.checkpoint.manifest import CheckpointError
+from esper.config import ConfigError
+from esper.domain import VERSION
+from esper.engine.task_setup import SavedTask, prepare_task
+from esper.envs.hosts import HostFactory
+from esper.growth.lifecycle import GateConfig
+from esper.growth.network import GrowingNetwork
+from esper.harvest.grown import Grown
+from esper.harvest.model import copy_tensors, grown_seeds
+from esper.harvest.structure import Provenance
+from esper.policy.agent import strip_prefix
+
+
+def harvest_checkpoint(
+    path: Path, *, env: int | None = None, task_reference: str | None = None, accept_changed_task: bool = False
+) -> Grown:
+    """Return the grown network of an env of a checkpoint, with its scores.
+
+    Args:
+        path: Checkpoint directory.
+        env: Index of the env; None: the one with the best validation score.
+        task_reference: Reference of the task, needed if it is the user's own code.
+        accept_changed_task: Harvest although the code of the user's task has changed since the checkpoint.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged or of another version.
+        ConfigError: The checkpoint has no such env.
+        TaskError: The task cannot be loaded, is not that of the checkpoint, or its data set is missing.
+        HarvestError: The weights do not fit the task.
+    """
+    checkpoint = read_checkpoint(path)
+    trained = checkpoint.config
+    episodes: list[dict[str, Any]] = checkpoint.state["episodes"]
+    if env is None:
+        env = _best_env(episodes)
+    elif not 0 <= env < len(episodes):
+        raise ConfigError(f"--env {env} does not exist: {path} has the envs 0 to {len(episodes) - 1}")
+    task, splits, profile, _, _ = prepare_task(
+        msgspec.structs.replace(trained, task=task_reference or trained.task),
+        None,
+        SavedTask(trained.task, checkpoint.origin),
+        accept_changed=accept_changed_task,
+    )
+    hosts = HostFactory(task, profile, torch.device("cpu"), trained.seed)
+    gates = GateConfig()
+    if env >= trained.envs_per_host:
+        hosts.build_network(0, gates)  # frozen weights are those of the first host
+    network = hosts.build_network(env // trained.envs_per_host, gates)
+    _load_network(network, env, checkpoint, path)
+    at = checkpoint.step_number
+    return Grown.build(
+        task,
+        splits,
+        grown_seeds(network.slots),
+        copy_tensors(network),
+        Provenance(
+            run=run_directory_of(path).name,
+            env=env,
+            round=at.round,
+            step=at.step,
+            policy=trained.policy,
+            seed=trained.seed,
+            version=VERSION,
+        ),
+    )
+
+
+def _best_env(episodes: list[dict[str, Any]]) -> int:
+    """Return the index of the env with the best last validation score; the first of several."""
+
+    def last_score(env: int) -> float:
+        scores = cast("list[float]", episodes[env]["view"]["accuracies"])
+        return scores[-1] if scores and math.isfinite(scores[-1]) else -math.inf
+
+    return max(range(len(episodes)), key=last_score)
+
+
+@torch.no_grad()
+def _load_network(network: GrowingNetwork, env: int, checkpoint: Checkpoint, path: Path) -> None:
+    """Restore the seeds and weights of an env. Raises CheckpointError."""
+    try:
+        for slot, state in zip(network.slots, checkpoint.state["episodes"][env]["slots"], strict=True):
+            slot.load_lifecycle_state(state)
+        saved = strip_prefix(f"env.{env}.network.", checkpoint.tensors)
+        for name, target in network.state_tensors().items():
+            target.copy_(saved[name])
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{path} does not fit this version of esper-sanctum: {error!r}") from error

@@ -1,0 +1,149 @@
+"""GrownModel: a host with its grown seeds, as an ordinary module without stages or schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from esper.growth.blend import Blend, BlendGate, blend
+from esper.growth.blueprints import build_seed
+from esper.growth.layouts import Layout
+from esper.growth.network import GrowingNetwork, call_model
+from esper.growth.outputs import Nested, first_tensor, replace_first_tensor
+from esper.growth.slot import Slot
+from esper.harvest.structure import GrownSeed, HarvestError
+from esper.tasks.hosts import build_host
+from esper.tasks.losses import score_of
+from esper.tasks.splits import Split, batches
+from esper.tasks.task import Task
+
+
+class GrownSlot(nn.Module):
+    """A seed, blended into its host at a constant alpha.
+
+    Args:
+        structure: Structure of the seed.
+
+    Raises:
+        ValueError: The blueprint or the blend is unknown.
+    """
+
+    def __init__(self, structure: GrownSeed) -> None:
+        super().__init__()
+        self._layout = Layout(structure.layout)
+        self._blend = Blend(structure.blend)
+        self._alpha = structure.alpha
+        self.seed = build_seed(
+            structure.blueprint, self._layout, structure.channels, structure.is_causal, torch.Generator()
+        )
+        self.gate = BlendGate(structure.channels, self._layout.canonical) if self._blend is Blend.GATE else None
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the host's features, in the layout of the slot, with the seed blended in."""
+        host = self._layout.to_canonical(features)
+        gate = self.gate(host) if self.gate is not None else None
+        return self._layout.from_canonical(blend(self._blend, host, self.seed(host), self._alpha, gate))
+
+
+class GrownModel(nn.Module):
+    """A host with its grown seeds. It is called as the host is, and can be trained, copied and saved as any module.
+
+    Args:
+        host: Model of the task.
+        seeds: Structure of each seed, in the order of the forward pass. Their weights are arbitrary at first.
+
+    Raises:
+        ValueError: A blueprint or blend is unknown.
+        AttributeError: The host has no submodule of a seed's path.
+    """
+
+    def __init__(self, host: nn.Module, seeds: Sequence[GrownSeed]) -> None:
+        super().__init__()
+        self.host = host
+        for seed in seeds:
+            # The names are those of a GrowingNetwork, so that the weights have the same names.
+            name = f"slot_{seed.slot}"
+            self.add_module(name, GrownSlot(seed))
+            host.get_submodule(seed.module).register_forward_hook(partial(self._grow, name))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Nested:
+        """Return the output of the host, with each seed blended in."""
+        return self.host(*args, **kwargs)
+
+    def _grow(self, name: str, module: nn.Module, args: object, output: Nested) -> Nested:  # noqa: ARG002 (a hook)
+        features = first_tensor(output)
+        assert features is not None
+        return replace_first_tensor(output, self.get_submodule(name)(features))
+
+
+def grown_seeds(slots: Sequence[Slot]) -> list[GrownSeed]:
+    """Return the structure of the seeds that affect the network's output: those blended in at an alpha above 0."""
+    return [
+        GrownSeed(
+            slot=slot.name,
+            module=slot.site.module,
+            layout=slot.site.layout.value,
+            channels=slot.site.channels,
+            is_causal=slot.site.is_causal,
+            blueprint=slot.blueprint,
+            blend=slot.blend.value,
+            alpha=slot.alpha,
+            parameters=slot.parameter_count,
+        )
+        for slot in slots
+        if slot.blueprint is not None and slot.stage.is_blended and slot.alpha > 0.0
+    ]
+
+
+def named_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and buffers of a module by name. A tensor with several names has the first one."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def copy_tensors(network: GrowingNetwork) -> dict[str, Tensor]:
+    """Return copies of all weights and buffers of a network on the CPU, frozen ones included."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in named_tensors(network).items()}
+
+
+def build_model(task: Task, seeds: Sequence[GrownSeed], tensors: Mapping[str, Tensor]) -> GrownModel:
+    """Build a grown model on the CPU. What the task froze while the network grew can be trained again.
+
+    Args:
+        task: Task whose model function builds the host.
+        seeds: Structure of each seed.
+        tensors: Weights and buffers by name. Further ones, as of seeds without effect, are ignored.
+
+    Raises:
+        HarvestError: The host has no place for a seed, or a tensor is missing or has another shape.
+        TaskError: The model function raises an exception.
+    """
+    host = build_host(replace(task, train=True), seed=0, host=0, round_index=0).model
+    try:
+        model = GrownModel(host, seeds)
+    except (AttributeError, ValueError) as error:
+        raise HarvestError(f"the task {task.name} does not fit the network: {error}") from error
+    with torch.no_grad():
+        for name, target in named_tensors(model).items():
+            value = tensors.get(name)
+            if value is None or value.shape != target.shape:
+                found = "missing" if value is None else f"of shape {list(value.shape)}"
+                raise HarvestError(
+                    f"the task {task.name} does not fit the network: the tensor {name!r} is {found}, and the model "
+                    f"needs shape {list(target.shape)}"
+                )
+            target.copy_(value)
+    return model
+
+
+@torch.no_grad()
+def measure_score(model: nn.Module, split: Split, task: Task) -> float:
+    """Return the mean score of a model on a split, in evaluation mode."""
+    model.eval()
+    score = score_of(task)
+    scores = [score(call_model(model, x), y) for x, y in batches(split, task.validation_batch)]
+    return float(torch.cat(scores).mean())

@@ -1,0 +1,86 @@
+"""The model card of a harvest: a page of Markdown about the network, its scores, and how to load it."""
+
+from __future__ import annotations
+
+from esper.harvest.structure import PROGRAM_FILE, STRUCTURE_FILE, WEIGHTS_FILE, GrownStructure
+
+
+def format_card(structure: GrownStructure, problem: str | None) -> str:
+    """Return the model card.
+
+    Args:
+        structure: Structure of the network.
+        problem: Why the network could not be exported as a program; None if it was.
+    """
+    origin = structure.provenance
+    reference = structure.reference or structure.task
+    parts = [
+        f"# {structure.task}, grown",
+        f"A network of the task `{reference}` with {_count_seeds(structure)}, grown by esper-sanctum {origin.version}: "
+        f"run `{origin.run}`, env {origin.env}, round {origin.round}, after step {origin.step}, policy "
+        f"`{origin.policy}`, seed {origin.seed}.",
+        _format_scores(structure),
+    ]
+    if structure.seeds:
+        parts.append(_format_seeds(structure))
+    parts += [_format_program(problem), _format_loading(reference)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _count_seeds(structure: GrownStructure) -> str:
+    count = len(structure.seeds)
+    return "no seeds" if count == 0 else "1 seed" if count == 1 else f"{count} seeds"
+
+
+def _format_scores(structure: GrownStructure) -> str:
+    ratio = structure.parameters / structure.host_parameters
+    return "\n".join(
+        (
+            "| | |",
+            "|---|---|",
+            f"| {structure.score_name}, test split | {structure.test_score:.2%} |",
+            f"| {structure.score_name}, validation split (used to select the network) | "
+            f"{structure.validation_score:.2%} |",
+            f"| parameters of the host | {structure.host_parameters:,} |",
+            f"| parameters with seeds | {structure.parameters:,} (×{ratio:.2f}) |",
+        )
+    )
+
+
+def _format_seeds(structure: GrownStructure) -> str:
+    rows = [
+        f"| {seed.slot} | `{seed.module}` | {seed.blueprint} | {seed.blend}, alpha {seed.alpha:.3g} | "
+        f"{seed.parameters:,} |"
+        for seed in structure.seeds
+    ]
+    return "\n".join(("| slot | after module | blueprint | blend | parameters |", "|---|---|---|---|---|", *rows))
+
+
+def _format_program(problem: str | None) -> str:
+    if problem:
+        return f"## Without esper-sanctum\n\nThe network could not be exported as a `torch.export` program: {problem}."
+    return f"""## Without esper-sanctum
+
+`{PROGRAM_FILE}` is a `torch.export` program. It needs PyTorch only, and takes batches of any size.
+
+```python
+import torch
+
+model = torch.export.load("{PROGRAM_FILE}").module()
+output = model(inputs)
+```
+
+Load only programs that you made or whose source you trust: `torch.export.load` is not safe to use on files from
+strangers."""
+
+
+def _format_loading(reference: str) -> str:
+    return f"""## To train it further
+
+`{WEIGHTS_FILE}` and `{STRUCTURE_FILE}` contain no code. With the task, they give an ordinary `nn.Module`:
+
+```python
+import esper
+
+model = esper.load_grown(".", "{reference}")
+```"""

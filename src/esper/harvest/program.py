@@ -1,0 +1,197 @@
+"""Export of a grown model as a `torch.export` program, in a process of its own.
+
+Exporting runs the model on fake tensors, which a model may cache; the process that trains must never meet them. The
+program contains operators and weights only: it is loaded and run without this package. Run as a script:
+`python -m esper.harvest.program DIRECTORY TASK SAMPLE RESULT`.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from esper.config import TaskError
+from esper.growth.cpu_convolution import Convolution
+from esper.growth.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
+from esper.growth.network import call_model
+from esper.growth.outputs import Nested, list_tensors, map_tensors
+from esper.harvest.files import load_grown
+from esper.harvest.structure import PROGRAM_FILE, HarvestError
+from esper.tasks.loading import load_task
+from esper.tasks.registry import TASK_NAMES
+from esper.tasks.task import Task
+from esper.user_code import describe_exception
+
+SAMPLE_ROWS = 3
+"""Rows of the batch with which a model is exported: more than one, which `torch.export` would take as a constant."""
+MAX_RELATIVE_DIFFERENCE = 1e-4
+"""Maximum difference between the outputs of program and model, relative to the largest output."""
+
+
+class ExportResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an export.
+
+    Attributes:
+        difference: Largest difference between the outputs of program and model; None without a program.
+        problem: Why there is no program; None if there is one.
+    """
+
+    difference: float | None = None
+    problem: str | None = None
+
+
+def export_program(directory: Path, task: Task, sample: Nested) -> ExportResult:
+    """Write `program.pt2` into the directory of a harvest.
+
+    The export runs in another process. A task of a Python session cannot be imported there, and is exported in this
+    process.
+
+    Args:
+        directory: Directory with the weights and the structure.
+        task: Task whose model is the host.
+        sample: Inputs of `SAMPLE_ROWS` samples, on the CPU. They are not stored.
+    """
+    if task.source:
+        reference = f"{task.source.path}:{task.source.attribute}"
+    elif task.name in TASK_NAMES:
+        reference = task.name
+    else:
+        return _export(directory, task, sample)
+    with tempfile.TemporaryDirectory(prefix="esper-") as temporary:
+        inputs, result = Path(temporary) / "sample.safetensors", Path(temporary) / "result.json"
+        inputs.write_bytes(safetensors.torch.save(_named_inputs(sample)))
+        command = [sys.executable, "-P", "-m", "esper.harvest.program"]
+        child = subprocess.run(
+            [*command, str(directory), reference, str(inputs), str(result)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+        if child.returncode or not result.exists():
+            last = child.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+            return ExportResult(problem=f"the exporting process ended with exit code {child.returncode}: {last[-1]}")
+        return msgspec.json.decode(result.read_bytes(), type=ExportResult)
+
+
+def _named_inputs(sample: Nested) -> dict[str, Tensor]:
+    named = cast("dict[str, Tensor]", sample) if isinstance(sample, dict) else {_INPUT: sample}
+    return {name: tensor.contiguous() for name, tensor in named.items()}
+
+
+_INPUT = ""
+"""Name of the sample of a model that is called with one tensor; not a name of a keyword argument."""
+
+
+def _export(directory: Path, task: Task, sample: Nested) -> ExportResult:
+    model = load_grown(directory, task).eval()
+    path = directory / PROGRAM_FILE
+    try:
+        with torch.no_grad():
+            expected = call_model(model, sample)  # fills the caches of the model with real tensors
+            single = map_tensors(lambda tensor: tensor[:1], sample)
+            expected_single = call_model(model, single)
+        plain = use_plain_layers(copy.deepcopy(model))
+        _write_program(plain, sample, path)
+        exported = torch.export.load(path).module()
+        with torch.no_grad():
+            difference = max(
+                _difference(call_model(exported, sample), expected),
+                _difference(call_model(exported, single), expected_single),
+            )
+    except Exception as error:  # noqa: BLE001 (the exporter and the model raise errors of any type; all are reported)
+        path.unlink(missing_ok=True)
+        return ExportResult(problem=describe_exception(error))
+    if difference > MAX_RELATIVE_DIFFERENCE * _largest(expected):
+        path.unlink()
+        return ExportResult(problem=f"the outputs of the program differ from those of the model by {difference:.2g}")
+    return ExportResult(difference=difference)
+
+
+def _write_program(model: nn.Module, sample: Nested, path: Path) -> None:
+    batch = torch.export.Dim("batch", min=1)
+    shapes = map_tensors(lambda _: {0: batch}, sample)
+    if isinstance(sample, dict):
+        named = cast("dict[str, Tensor]", sample)
+        program = torch.export.export(_WithNamedInputs(model, named), (), named, dynamic_shapes=shapes, strict=False)
+    else:
+        program = torch.export.export(model, (sample,), dynamic_shapes=((shapes,),), strict=False)
+    program.example_inputs = None  # the user's data stay with the user
+    torch.export.save(program, path)
+
+
+class _WithNamedInputs(nn.Module):
+    """A model whose `forward` names its keyword arguments, because the exporter reads them from the signature."""
+
+    def __init__(self, model: nn.Module, names: Iterable[str]) -> None:
+        super().__init__()
+        self.model = model
+
+        def forward(**inputs: Tensor) -> Nested:
+            return model(**inputs)
+
+        parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+        setattr(forward, "__signature__", inspect.Signature(parameters))  # noqa: B010 (functions do not declare it)
+        self.forward = forward
+
+
+def _difference(output: Nested, expected: Nested) -> float:
+    pairs = zip(list_tensors(output), list_tensors(expected), strict=True)
+    return max(float((value.float() - wanted.float()).abs().max()) for value, wanted in pairs)
+
+
+def _largest(output: Nested) -> float:
+    return max(float(tensor.float().abs().max()) for tensor in list_tensors(output))
+
+
+def use_plain_layers(model: nn.Module) -> nn.Module:
+    """Replace the layers of this package by those of `torch.nn` that compute the same, in place; return the model."""
+    for module in list(model.modules()):
+        for name, layer in list(module.named_children()):
+            if plain := _plain_layer(layer):
+                plain.train(layer.training).load_state_dict(layer.state_dict())
+                setattr(module, name, plain)
+    return model
+
+
+def _plain_layer(layer: nn.Module) -> nn.Module | None:
+    match layer:
+        case Convolution() | PointwiseConv():
+            return nn.Conv2d(
+                layer.in_channels,
+                layer.out_channels,
+                cast("Any", layer.kernel_size),
+                padding=cast("Any", layer.padding),
+                groups=layer.groups,
+                bias=layer.bias is not None,
+            )
+        case FastBatchNorm2d():
+            return nn.BatchNorm2d(layer.num_features, layer.eps, layer.momentum)
+        case Float32GroupNorm():
+            return nn.GroupNorm(layer.num_groups, layer.num_channels, layer.eps)
+        case _:
+            return None
+
+
+def _main(directory: str, reference: str, sample_file: str, result_file: str) -> None:
+    named = safetensors.torch.load(Path(sample_file).read_bytes())
+    sample = named.get(_INPUT, named)
+    try:
+        result = _export(Path(directory), load_task(reference), sample)
+    except (HarvestError, TaskError) as error:
+        result = ExportResult(problem=str(error))
+    Path(result_file).write_bytes(msgspec.json.encode(result))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,136 @@
+"""Structure of a grown network: its seeds, its scores, and the run it comes from. Importing this needs no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+WEIGHTS_FILE = "weights.safetensors"
+STRUCTURE_FILE = "structure.json"
+CARD_FILE = "README.md"
+PROGRAM_FILE = "program.pt2"
+
+STRUCTURE_FORMAT = 1
+
+
+class HarvestError(Exception):
+    """A grown network cannot be written or read. The message is one sentence: what, why, and what to do."""
+
+
+class GrownSeed(msgspec.Struct, frozen=True, kw_only=True):
+    """A seed of a grown network.
+
+    Attributes:
+        slot: Name of its slot.
+        module: Path of the submodule of the host whose output it receives.
+        layout: Layout of this output.
+        channels: Number of its channels.
+        is_causal: True if the seed does not mix later positions into earlier ones, as its host does not.
+        blueprint: Name of its architecture.
+        blend: Formula that combines the outputs of host and seed.
+        alpha: Blending weight, above 0 and up to 1.
+        parameters: Number of parameters of the seed and its blend gate.
+    """
+
+    slot: str
+    module: str
+    layout: str
+    channels: int
+    is_causal: bool
+    blueprint: str
+    blend: str
+    alpha: float
+    parameters: int
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True):
+    """The run of a grown network, and its place there.
+
+    Attributes:
+        run: Name of the run.
+        env: Index of the env.
+        round: Round, from 1.
+        step: Number of completed steps of this round.
+        policy: Policy that grew the network.
+        seed: Random seed of the run.
+        version: Version of esper-sanctum.
+    """
+
+    run: str
+    env: int
+    round: int
+    step: int
+    policy: str
+    seed: int
+    version: str
+
+
+class GrownStructure(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of `structure.json`.
+
+    Attributes:
+        format: Version of the format.
+        task: Name of the task whose model is the host.
+        reference: The task as the user named it; None for a built-in task and one of a Python session.
+        host_parameters: Number of parameters of the host.
+        seeds: Seeds, in the order of the forward pass.
+        score_name: Name of the task's score.
+        validation_score: Mean score on the validation split, which was used to select the network.
+        test_score: Mean score on the test split, which was used for nothing else.
+        provenance: The run it comes from.
+    """
+
+    format: int = STRUCTURE_FORMAT
+    task: str
+    reference: str | None
+    host_parameters: int
+    seeds: list[GrownSeed]
+    score_name: str
+    validation_score: float
+    test_score: float
+    provenance: Provenance
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters of host and seeds."""
+        return self.host_parameters + sum(seed.parameters for seed in self.seeds)
+
+
+class _AnyStructure(msgspec.Struct):
+    """The field that structures of all versions share."""
+
+    format: int
+
+
+def read_structure(directory: Path) -> GrownStructure:
+    """Read `structure.json` of a harvest.
+
+    Raises:
+        HarvestError: The file is missing, damaged, or of another version.
+    """
+    path = directory / STRUCTURE_FILE
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise HarvestError(f"{directory} is not a harvested network: {path} cannot be read: {error.strerror}") from None
+    try:
+        version = msgspec.json.decode(content, type=_AnyStructure).format
+        if version == STRUCTURE_FORMAT:
+            return msgspec.json.decode(content, type=GrownStructure)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise HarvestError(f"{path} is not the structure of a harvested network: {error}") from None
+    raise HarvestError(f"{path} has format {version}; this version reads {STRUCTURE_FORMAT}")
+
+
+def check_target(directory: Path) -> None:
+    """Check that a harvest can be written to a directory.
+
+    Raises:
+        HarvestError: The directory is not empty, or is not a directory.
+    """
+    if directory.is_dir():
+        if any(directory.iterdir()):
+            raise HarvestError(f"{directory} is not empty; choose another directory with --to")
+    elif directory.exists():
+        raise HarvestError(f"{directory} is not a directory; choose another one with --to")
