@@ -1,0 +1,164 @@
+"""`grow` and `harvest` through the real command line, and `esper.grow`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import esper
+from esper.cli.main import main
+from esper.cli.options import EXIT_OK, EXIT_USAGE
+from esper.harvest import grown as grown_module
+from esper.harvest.program import ExportResult
+from esper.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, read_structure
+from esper.telemetry import events as ev
+from tests.runs import computed, recorded
+
+SHORT = ("--no-tui", "--task", "digits", "--devices", "cpu:0", "--training.samples-per-epoch", "128")
+
+
+@pytest.fixture(autouse=True)
+def no_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the program out: exporting takes ten seconds, and tests/harvest has its tests."""
+    monkeypatch.setattr(grown_module, "export_program", lambda *_: ExportResult(problem="not tried"))
+
+
+def only(directory: Path) -> Path:
+    (run,) = directory.iterdir()
+    return run
+
+
+def grow(directory: Path, *options: str) -> int:
+    return main(["grow", *SHORT, "--envs", "2", "--telemetry-dir", str(directory), *options])
+
+
+def test_grow_writes_the_best_network_of_the_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert grow(tmp_path, "--steps", "8", "--patience", "8") == EXIT_OK
+    run = only(tmp_path)
+    structure = read_structure(run / "grown")
+    steps = [event for event in recorded(run) if isinstance(event, ev.EnvStepped)]
+    best = max(steps, key=lambda step: step.accuracy)
+    assert structure.provenance.step == best.step
+    assert structure.validation_score == pytest.approx(best.accuracy, abs=1e-5)
+    assert not any(isinstance(event, ev.PolicyUpdated) for event in recorded(run))
+    output = capsys.readouterr().out
+    assert "a step takes about" in output
+    assert f"written to {run / 'grown'}" in output
+    assert f"{structure.test_score:.1%} on the test split" in output
+
+
+def test_growth_ends_when_nothing_improves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--training.host-learning-rate", "1e-9", "--training.seed-learning-rate", "1e-9", "--policy", "static")
+    assert grow(tmp_path, "--steps", "12", "--patience", "3", *options) == EXIT_OK
+    stepped = [event for event in recorded(only(tmp_path)) if isinstance(event, ev.EnvStepped)]
+    best = max(stepped, key=lambda step: step.accuracy)
+    assert max(event.step for event in stepped) == best.step + 3 < 12
+    assert "no network has become better for 3 steps" in capsys.readouterr().out
+
+
+def test_comparison_trains_as_many_epochs_from_the_same_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert grow(tmp_path, "--steps", "3", "--patience", "3", "--policy", "static", "--compare") == EXIT_OK
+    score = f"{read_structure(only(tmp_path) / 'grown').test_score:.1%}"
+    rows = re.findall(r"^(grown|host alone|same architecture from scratch) +(\S+%)", capsys.readouterr().out, re.M)
+    # Nothing was grown, so that the three networks are the same one.
+    assert rows == [("grown", score), ("host alone", score), ("same architecture from scratch", score)]
+
+
+def test_trained_policy_grows_and_does_not_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trained = tmp_path / "trained"
+    train = [*SHORT, "--envs", "2", "--steps", "4", "--rounds", "1", "--telemetry-dir", str(trained)]
+    assert main(train) == EXIT_OK
+    assert grow(tmp_path / "grown", "--steps", "4", "--policy", str(only(trained))) == EXIT_OK
+    run = only(tmp_path / "grown")
+    assert not any(isinstance(event, ev.PolicyUpdated) for event in recorded(run))
+    other = ("--task", "digits_impaired", "--policy", str(only(trained)))
+    assert grow(tmp_path / "other", *other) == EXIT_USAGE
+    assert "was trained on the task digits with the slots" in capsys.readouterr().err
+    assert grow(tmp_path / "other", "--policy", str(run)) == EXIT_USAGE
+    assert "has no PPO policy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--policy", "ppo"), "--policy ppo is not trained yet"),
+        (("--rounds", "2"), "grow has one round"),
+        (("--patience", "0"), "--patience 0 is not valid: it must be 1 or more"),
+        (("--policy", "heurstic"), "did you mean heuristic?"),
+        (("--to", "{full}"), "is not empty; choose another directory with --to"),
+        (("--patiense", "3"), "unknown option --patiense"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_trains(
+    options: tuple[str, ...], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "a").touch()
+    try:
+        code = grow(tmp_path / "runs", *(option.format(full=full) for option in options))
+    except SystemExit as error:
+        code = error.code
+    assert code == EXIT_USAGE
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_harvest_takes_the_best_env_or_the_one_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = [*SHORT, "--envs", "3", "--steps", "6", "--rounds", "1", "--policy", "full"]
+    assert main([*train, "--telemetry-dir", str(tmp_path / "runs")]) == EXIT_OK
+    run = only(tmp_path / "runs")
+    last = [event for event in recorded(run) if isinstance(event, ev.EnvStepped)][-3:]
+    best = max(last, key=lambda event: event.accuracy).env
+    assert main(["harvest", str(run), "--to", str(tmp_path / "best")]) == EXIT_OK
+    assert read_structure(tmp_path / "best").provenance.env == best
+    other = (best + 1) % 3
+    capsys.readouterr()
+    assert main(["harvest", str(run), "--env", str(other), "--to", str(tmp_path / "other")]) == EXIT_OK
+    structure = read_structure(tmp_path / "other")
+    assert structure.provenance.env == other
+    assert f"env {other} of {run.name}" in capsys.readouterr().out
+    assert main(["harvest", str(run), "--env", "3", "--to", str(tmp_path / "none")]) == EXIT_USAGE
+    assert "has the envs 0 to 2" in capsys.readouterr().err
+    assert main(["harvest", str(run), "--to", str(tmp_path / "best")]) == EXIT_USAGE
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_harvest_of_a_live_run_changes_nothing_in_it(tmp_path: Path) -> None:
+    train = [*SHORT, "--envs", "2", "--steps", "5", "--rounds", "4", "--policy", "full", "--checkpoint-every", "1"]
+    command = [sys.executable, "-m", "esper", *train, "--telemetry-dir", str(tmp_path / "harvested")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+        while not list((tmp_path / "harvested").glob("*/checkpoints/round-?????-step-????")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGSTOP)  # the run is alive, and waits
+        run = only(tmp_path / "harvested")
+        assert main(["harvest", str(run), "--to", str(tmp_path / "network")]) == EXIT_OK
+        os.killpg(process.pid, signal.SIGCONT)
+        assert process.wait(timeout=120) == EXIT_OK
+    assert main([*train, "--telemetry-dir", str(tmp_path / "alone")]) == EXIT_OK
+    assert computed(recorded(run)) == computed(recorded(only(tmp_path / "alone")))
+
+
+def test_grow_from_python_returns_a_network_that_trains(tmp_path: Path) -> None:
+    grown = esper.grow(
+        "digits", envs=2, steps=3, telemetry_dir=str(tmp_path), training={"samples_per_epoch": 128}, devices=("cpu:0",)
+    )
+    grown.save(tmp_path / "network")
+    assert {path.name for path in (tmp_path / "network").iterdir()} >= {WEIGHTS_FILE, STRUCTURE_FILE}
+    model = esper.load_grown(tmp_path / "network", "digits")
+    assert torch.equal(model.eval()(grown.sample), grown.model.eval()(grown.sample))
+    with pytest.raises(esper.ConfigError, match=r"esper\.grow"):
+        esper.grow("digits", stepps=3)

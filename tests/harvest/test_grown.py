@@ -1,0 +1,145 @@
+"""Harvest: what is written, what is read again, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import esper
+from esper.domain import Stage
+from esper.growth.cpu_convolution import Convolution
+from esper.growth.layers import FastBatchNorm2d, Float32GroupNorm, PointwiseConv
+from esper.growth.network import call_model
+from esper.harvest import grown as grown_module
+from esper.harvest.files import load_grown
+from esper.harvest.model import grown_seeds
+from esper.harvest.program import ExportResult, use_plain_layers
+from esper.harvest.structure import (
+    CARD_FILE,
+    STRUCTURE_FILE,
+    WEIGHTS_FILE,
+    HarvestError,
+    read_structure,
+)
+from esper.tasks import load_task
+from tests.harvest.networks import grow_everywhere
+
+
+@pytest.fixture
+def no_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the program out: exporting takes ten seconds."""
+    monkeypatch.setattr(grown_module, "export_program", lambda *_: ExportResult(problem="not tried"))
+
+
+def digits() -> esper.Task:
+    return load_task("digits_impaired")
+
+
+def test_grown_model_equals_the_live_network_bit_for_bit() -> None:
+    grown, live = grow_everywhere(digits())
+    with torch.no_grad():
+        expected = live(grown.sample, live.alphas())
+        assert torch.equal(call_model(grown.model.eval(), grown.sample), expected)
+    assert [seed.blend for seed in grown.structure.seeds] == ["add", "multiply", "gate"][: len(live.slots)]
+
+
+@pytest.mark.usefixtures("no_export")
+def test_rebuilt_model_has_the_same_bits_and_trains(tmp_path: Path) -> None:
+    grown, _ = grow_everywhere(digits())
+    grown.save(tmp_path / "grown")
+    model = esper.load_grown(tmp_path / "grown", "digits_impaired")
+    with torch.no_grad():
+        assert torch.equal(model.eval()(grown.sample), grown.model.eval()(grown.sample))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = [parameter.clone() for parameter in model.parameters()]
+    model.train()(grown.sample).sum().backward()
+    optimizer.step()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.usefixtures("no_export")
+def test_structure_and_card_say_what_was_grown(tmp_path: Path) -> None:
+    grown, live = grow_everywhere(digits())
+    assert grown.save(tmp_path / "grown") == "not tried"
+    structure = read_structure(tmp_path / "grown")
+    assert structure == grown.structure
+    assert structure.parameters == sum(parameter.numel() for parameter in live.parameters())
+    card = (tmp_path / "grown" / CARD_FILE).read_text()
+    assert "not tried" in card
+    assert f"{structure.test_score:.2%}" in card
+    assert all(seed.blueprint in card for seed in structure.seeds)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_seeds_without_effect_are_left_out() -> None:
+    _, live = grow_everywhere(digits())
+    live.slots[0].stage = Stage.TRAINING
+    assert [seed.slot for seed in grown_seeds(live.slots)] == [slot.name for slot in live.slots[1:]]
+
+
+@pytest.mark.usefixtures("no_export")
+def test_directory_with_files_is_refused(tmp_path: Path) -> None:
+    grown, _ = grow_everywhere(digits())
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(HarvestError, match="is not empty"):
+        grown.save(tmp_path)
+    with pytest.raises(HarvestError, match="is not a directory"):
+        grown.save(tmp_path / "mine.txt")
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.usefixtures("no_export")
+def test_damaged_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
+    grown, _ = grow_everywhere(digits())
+    directory = tmp_path / "grown"
+    grown.save(directory)
+    with pytest.raises(HarvestError, match="does not fit the network: the tensor"):
+        load_grown(directory, "synthetic")
+    weights = (directory / WEIGHTS_FILE).read_bytes()
+    (directory / WEIGHTS_FILE).write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(HarvestError, match="is damaged"):
+        load_grown(directory, "digits_impaired")
+    (directory / WEIGHTS_FILE).unlink()
+    with pytest.raises(HarvestError, match="cannot be read"):
+        load_grown(directory, "digits_impaired")
+    structure = json.loads((directory / STRUCTURE_FILE).read_text())
+    (directory / STRUCTURE_FILE).write_text(json.dumps(structure | {"format": 99}))
+    with pytest.raises(HarvestError, match="has format 99; this version reads 1"):
+        read_structure(directory)
+    (directory / STRUCTURE_FILE).write_text("{")
+    with pytest.raises(HarvestError, match="is not the structure"):
+        read_structure(directory)
+    with pytest.raises(HarvestError, match="is not a harvested network"):
+        read_structure(tmp_path)
+
+
+def test_frozen_host_is_trainable_after_the_harvest(tmp_path: Path) -> None:
+    grown, _ = grow_everywhere(load_task("tests.tasks.real_models:frozen"))
+    assert all(parameter.requires_grad for parameter in grown.model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("layer", "channels", "plain"),
+    [
+        (Convolution(4, 6, 3), 4, nn.Conv2d),
+        (Convolution(4, 4, 3, groups=4), 4, nn.Conv2d),
+        (PointwiseConv(4, 6), 4, nn.Conv2d),
+        (PointwiseConv(4, 6, bias=True), 4, nn.Conv2d),
+        (FastBatchNorm2d(4), 4, nn.BatchNorm2d),
+        (Float32GroupNorm(2, 4), 4, nn.GroupNorm),
+    ],
+)
+def test_plain_layers_compute_the_same(layer: nn.Module, channels: int, plain: type[nn.Module]) -> None:
+    x = torch.randn(5, channels, 8, 8, generator=torch.Generator().manual_seed(0))
+    if isinstance(layer, nn.BatchNorm2d):
+        layer(x)  # running statistics that are not the initial ones
+    model = nn.Sequential(layer).eval()
+    expected = model(x)
+    use_plain_layers(model)
+    assert type(model[0]) is plain
+    torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,55 @@
+"""Harvested programs of real models, run in a process that cannot import esper."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save
+
+from esper.growth.network import call_model, count_samples
+from esper.harvest.structure import PROGRAM_FILE
+from esper.tasks import load_task
+from esper.tasks.data_loading import load_data
+from esper.tasks.splits import take
+from tests.harvest.networks import grow_everywhere
+from tests.tasks.test_real_models import GPT, MODELS, MODULE, NEEDS
+
+pytestmark = pytest.mark.slow
+
+RUN_WITHOUT_ESPER = """
+import sys
+from pathlib import Path
+
+sys.modules["esper"] = None  # importing it now raises ModuleNotFoundError
+import torch
+from safetensors.torch import load_file, save_file
+
+program, inputs, outputs = map(Path, sys.argv[1:])
+model = torch.export.load(program).module()
+save_file({name: model(x) for name, x in load_file(inputs).items()}, outputs)
+"""
+
+
+@pytest.mark.parametrize("reference", [*(f"{MODULE}:{name}" for name in MODELS), GPT, "digits_impaired", "synthetic"])
+def test_program_gives_the_logits_of_the_network_at_any_batch_size(reference: str, tmp_path: Path) -> None:
+    if (package := NEEDS.get(reference.rpartition(":")[2])) and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed (group `models`)")
+    task = load_task(reference)
+    grown, _ = grow_everywhere(task)
+    assert grown.structure.seeds
+    assert grown.save(tmp_path / "grown") is None
+    inputs = load_data(task, None).validation[0]
+    batches = {str(size): take(inputs, torch.arange(size) % count_samples(inputs)) for size in (1, 7, 128)}
+    (tmp_path / "inputs").write_bytes(save({name: x.contiguous() for name, x in batches.items()}))
+    script = [sys.executable, "-c", RUN_WITHOUT_ESPER, str(tmp_path / "grown" / PROGRAM_FILE)]
+    subprocess.run([*script, str(tmp_path / "inputs"), str(tmp_path / "outputs")], check=True, cwd=tmp_path)
+    found = load_file(tmp_path / "outputs")
+    model = grown.model.eval()
+    with torch.no_grad():
+        for size, x in batches.items():
+            torch.testing.assert_close(found[size], call_model(model, x), rtol=1e-4, atol=1e-4)
