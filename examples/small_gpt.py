@@ -1,6 +1,8 @@
 """A small GPT with tied weights that learns to continue a text, and grows causal seeds.
 
-esper-sanctum --task small_gpt.py --envs 4 --steps 15 --rounds 2
+esper-sanctum --task small_gpt.py --envs 4 --steps 15 --rounds 2     # train a policy on it
+esper-sanctum grow --task small_gpt.py                               # grow one network, and write it
+python small_gpt.py                                                  # grow one, and train it further
 """
 
 from __future__ import annotations
@@ -80,5 +82,24 @@ task = esper.Task(
     batch_size=64,
 )
 
+
+def fine_tune(model: nn.Module, epochs: int = 2) -> None:
+    """Train a grown network further, with a plain loop of PyTorch."""
+    inputs, targets = data(None).train
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model.train()
+    for epoch in range(epochs):
+        total = 0.0
+        for x, y in zip(inputs.split(64), targets.split(64), strict=True):
+            loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(x)
+        print(f"epoch {epoch + 1}: training loss {total / len(inputs):.3f}")
+
+
 if __name__ == "__main__":
-    print(esper.check(task))
+    grown = esper.grow(task, envs=4, steps=15)
+    grown.save("grown_small_gpt")
+    fine_tune(esper.load_grown("grown_small_gpt", task))

@@ -1,6 +1,8 @@
 """An unmodified torchvision model on 1,024 generated pictures.
 
-esper-sanctum --task squeezenet.py --envs 4 --steps 15 --rounds 2
+esper-sanctum --task squeezenet.py --envs 4 --steps 15 --rounds 2     # train a policy on it
+esper-sanctum grow --task squeezenet.py                               # grow one network, and write it
+python squeezenet.py                                                  # grow one, and train it further
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision.models import squeezenet1_1
 
 import esper
@@ -47,5 +49,24 @@ task = esper.Task(
     batch_size=64,
 )
 
+
+def fine_tune(model: nn.Module, epochs: int = 2) -> None:
+    """Train a grown network further, with a plain loop of PyTorch."""
+    inputs, targets = data(None).train
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    model.train()
+    for epoch in range(epochs):
+        total = 0.0
+        for x, y in zip(inputs.split(64), targets.split(64), strict=True):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(x)
+        print(f"epoch {epoch + 1}: training loss {total / len(inputs):.3f}")
+
+
 if __name__ == "__main__":
-    print(esper.check(task))
+    grown = esper.grow(task, envs=4, steps=15)
+    grown.save("grown_squeezenet")
+    fine_tune(esper.load_grown("grown_squeezenet", task))

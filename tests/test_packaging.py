@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from esper.harvest.structure import CARD_FILE, PROGRAM_FILE, STRUCTURE_FILE, WEIGHTS_FILE
+
+HARVEST = (CARD_FILE, STRUCTURE_FILE, WEIGHTS_FILE, PROGRAM_FILE)
 ROOT = Path(__file__).parent.parent
 TIMEOUT = 600
 """Timeout in seconds; includes the download of torch without a cache."""
@@ -122,8 +125,19 @@ def test_installed_program_trains_an_example(example: str, python: Path, tmp_pat
     command = [python.with_name("esper-sanctum"), *options, "--task", example]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    checked = subprocess.run(
-        [python, example], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
-    assert (checked.returncode, checked.stderr) == (0, "")
-    assert "blueprints: " in checked.stdout
+    grow = ("grow", "--no-tui", "--envs", "2", "--steps", "2", "--training.samples-per-epoch", "64", "--to", "grown")
+    command = [python.with_name("esper-sanctum"), *grow, "--task", example]
+    grown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert (grown.returncode, grown.stderr) == (0, "")
+    assert {path.name for path in (tmp_path / "grown").iterdir()} == set(HARVEST)
+
+
+@pytest.mark.parametrize("example", ["squeezenet.py", "small_gpt.py"])
+def test_example_grows_a_network_and_trains_it_further(example: str, python: Path, tmp_path: Path) -> None:
+    """As documented, with an installed wheel, outside the repository."""
+    shutil.copy(ROOT / "examples" / example, tmp_path)
+    done = subprocess.run([python, example], cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "epoch 2: training loss" in done.stdout
+    (directory,) = tmp_path.glob("grown_*")
+    assert {path.name for path in directory.iterdir()} == set(HARVEST)

@@ -39,6 +39,10 @@ OPTIONS = {
     "export": "--help --telemetry-dir --to --out",
     "evaluate": "--help --checkpoint --telemetry-dir --task --accept-changed-task --policies --episodes --seed "
     "--devices --json",
+    "grow": "--help --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
+    "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config --patience "
+    "--compare --to --theme --symbols --bell --notify --no-tui --narrate",
+    "harvest": "--help --telemetry-dir --env --best --to --task --accept-changed-task",
     "checkpoints": "--help --telemetry-dir --json",
     "devices": "--help --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
     "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config --json",

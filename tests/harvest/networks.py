@@ -8,8 +8,8 @@ from esper.growth.blend import Blend
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.harvest.grown import Grown
-from esper.harvest.model import copy_tensors, grown_seeds
-from esper.harvest.structure import Provenance
+from esper.harvest.model import copy_tensors, grown_seeds, plant_grown
+from esper.harvest.structure import GrownSeed, Provenance
 from esper.tasks.data_loading import load_data
 from esper.tasks.hosts import build_host
 from esper.tasks.probe import probe_task
@@ -27,7 +27,19 @@ def grow_everywhere(task: Task, alpha: float = 0.75) -> tuple[Grown, GrowingNetw
     generator = torch.Generator().manual_seed(0)
     for index, slot in enumerate(network.slots):
         kind = Blend.ADD if slot.site.is_causal else BLENDS[index % len(BLENDS)]
-        slot.plant_permanent(slot.site.blueprints[-1 - index], kind, alpha, generator)
+        site = slot.site
+        seed = GrownSeed(
+            slot=slot.name,
+            module=site.module,
+            layout=site.layout.value,
+            channels=site.channels,
+            is_causal=site.is_causal,
+            blueprint=site.blueprints[-1 - index],
+            blend=kind.value,
+            alpha=alpha,
+            parameters=0,
+        )
+        plant_grown(slot, seed, generator)
         with torch.no_grad():
             for parameter in slot.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))

@@ -16,9 +16,8 @@ from esper.engine.growth import Growth, Variant
 from esper.engine.training_state import TrainingState
 from esper.envs.env import Env
 from esper.formatting import format_duration
-from esper.growth.blend import Blend
 from esper.harvest.grown import Grown
-from esper.harvest.model import copy_tensors, grown_seeds
+from esper.harvest.model import copy_tensors, grown_seeds, plant_grown
 from esper.harvest.structure import GrownSeed, GrownStructure, HarvestError, Provenance
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import WAIT_DECISION
@@ -177,9 +176,7 @@ def train_fixed(
         slots = {slot.name: (index, slot) for index, slot in enumerate(env.network.slots)}
         for seed in seeds:
             index, slot = slots[seed.slot]
-            slot.plant_permanent(
-                seed.blueprint, Blend(seed.blend), seed.alpha, make_generator(config.seed, "fixed", env.index, index)
-            )
+            plant_grown(slot, seed, make_generator(config.seed, "fixed", env.index, index))
         env.sync_optimizers()
     for step in range(steps):
         request = control.get()

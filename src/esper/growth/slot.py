@@ -180,22 +180,6 @@ class Slot(nn.Module):
         self.schedule = AlphaSchedule(start=0.0, target=target, steps=tempo, curve=curve)
         return self._transition_to(Stage.GERMINATED, "germinate")
 
-    def plant_permanent(self, blueprint: str, blend: Blend, alpha: float, generator: torch.Generator) -> None:
-        """Plant a seed that is blended in and permanent from the start, for a comparison with a grown one.
-
-        Args:
-            blueprint: Registered name of the seed's architecture.
-            blend: Formula that combines the outputs of seed and host.
-            alpha: Constant blending weight.
-            generator: CPU generator of the seed's initial values.
-
-        Raises:
-            IllegalTransitionError: The slot is not DORMANT.
-            ValueError: No blueprint has this name.
-        """
-        self.germinate(blueprint, blend, Curve.LINEAR, 0, alpha, generator)
-        self.stage = Stage.FOSSILIZED
-
     def advance(self) -> StageTransition:
         """Move the seed from TRAINING to BLENDING; the next epoch runs at the first step of the ramp.
 

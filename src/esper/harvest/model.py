@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from esper.growth.blend import Blend, BlendGate, blend
+from esper.domain import Stage
+from esper.growth.blend import Blend, BlendGate, Curve, blend
 from esper.growth.blueprints import build_seed
 from esper.growth.layouts import Layout
 from esper.growth.network import GrowingNetwork, call_model
@@ -98,6 +99,22 @@ def grown_seeds(slots: Sequence[Slot]) -> list[GrownSeed]:
         for slot in slots
         if slot.blueprint is not None and slot.stage.is_blended and slot.alpha > 0.0
     ]
+
+
+def plant_grown(slot: Slot, seed: GrownSeed, generator: torch.Generator) -> None:
+    """Plant a seed of a grown network in an empty slot, with fresh weights, and blended in from the start.
+
+    Args:
+        slot: Slot of this seed.
+        seed: Structure of the seed.
+        generator: CPU generator of its initial values.
+
+    Raises:
+        IllegalTransitionError: The slot is not empty.
+        ValueError: The blueprint is unknown.
+    """
+    slot.germinate(seed.blueprint, Blend(seed.blend), Curve.LINEAR, 0, seed.alpha, generator)
+    slot.stage = Stage.FOSSILIZED
 
 
 def named_tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from textual.screen import Screen
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import APP_CATEGORIES, ENV_VIEW, KEYS, KeyBinding, bindings, is_available
 from esper.sanctum.controllers.diagnosis import DiagnosisActions
+from esper.sanctum.controllers.harvest import HarvestActions
 from esper.sanctum.controllers.run_actions import RunActions
 from esper.sanctum.controllers.sharing import SharingActions
 from esper.sanctum.controllers.time_travel import PlaybackActions
@@ -85,6 +86,7 @@ class SanctumApp(TextualApp):
         self.run_actions = RunActions(source, self.view, self)
         self.playback_actions = PlaybackActions(source, self.view, self)
         self.sharing_actions = SharingActions(source, self.view, self)
+        self.harvest_actions = HarvestActions(source, self.view, self)
         self.diagnosis_actions = DiagnosisActions(source, self.view, self, bell=bell, notify_protocol=notify)
         self._initial_view = initial_view
         self._initial_moment = moment
@@ -361,6 +363,10 @@ class SanctumApp(TextualApp):
     def action_cut(self) -> None:
         """Save an excerpt of the recording."""
         self.sharing_actions.save_excerpt()
+
+    def action_harvest(self) -> None:
+        """Write the network of the selected env as ordinary files."""
+        self.harvest_actions.harvest()
 
     # Diagnosis
 

@@ -236,6 +236,9 @@ KEYS: tuple[KeyBinding, ...] = (
     ),
     KeyBinding(KeyCategory.VIEW, "t", "t", "theme", "next theme", "next_theme", True),
     KeyBinding(KeyCategory.VIEW, "y", "y", "copy", "copy the selected env as JSON", "copy_env"),
+    KeyBinding(
+        KeyCategory.VIEW, "E", "E", "harvest", "write the network of the selected env as ordinary files", "harvest"
+    ),
     KeyBinding(KeyCategory.VIEW, "S", "S", "screenshot", "save a screenshot as SVG", "save_svg"),
     KeyBinding(KeyCategory.VIEW, "ctrl+p", "ctrl+p", "commands", "list all commands", "command_palette"),
     KeyBinding(KeyCategory.ANOMALIES, "enter", "↵", "go", "go to the worst anomaly", "visit"),

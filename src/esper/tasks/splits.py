@@ -30,7 +30,7 @@ class Splits:
     Attributes:
         train: Data that networks are trained on.
         validation: Data from which the reward is computed.
-        test: Data that only `evaluate` uses.
+        test: Data of final scores only: of `evaluate`, `grow` and `harvest`.
     """
 
     train: Split

@@ -1,4 +1,4 @@
-"""Dialog that ends the run."""
+"""Dialogs that ask before they end the run, or write a network."""
 
 from __future__ import annotations
 
@@ -67,3 +67,34 @@ class QuitDialog(ModalScreen[RequestKind | None]):
     def confirm(self) -> None:
         """Close with the first answer, which ends the run, with a checkpoint if one can be written."""
         self.action_choose("abandon" if self._is_saved else "stop")
+
+
+class HarvestDialog(ModalScreen[bool]):
+    """Dialog that asks whether to harvest a network. Returns True to do so.
+
+    Args:
+        question: What would be harvested, and where it would be written.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "cancel"),
+        *bindings_of("cancel", "view.harvest", "view.quit"),
+    ]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        """Yield the question and its answers."""
+        with Vertical(id="dialog"):
+            yield Static(self._question, id="question", markup=False)
+            yield OptionList(Option("Enter  harvest", id="harvest"), Option("Esc    cancel", id="cancel"))
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Close with the answer chosen with Enter or a click."""
+        self.dismiss(event.option_id == "harvest")
+
+    def action_cancel(self) -> None:
+        """Close without a harvest."""
+        self.dismiss(False)
