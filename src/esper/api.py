@@ -89,7 +89,7 @@ def grow(
     chosen = {"policy": policy, "envs": envs, "steps": steps, "rounds": 1}
     _run(task, "esper.grow", {**settings, **chosen}, growth)
     if growth.grown is None:
-        raise RunFailedError("no step was completed, so no network was grown")
+        raise RunFailedError("the run ended before a network had a score, so none was grown")
     return growth.grown
 
 

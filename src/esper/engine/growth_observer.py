@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from pathlib import Path
 
 from torch import Tensor
 
-from esper.config import Config
 from esper.control import RequestKind, RequestQueue
 from esper.domain import VERSION
 from esper.engine.growth import Growth, Variant
@@ -19,7 +19,6 @@ from esper.formatting import format_duration
 from esper.harvest.grown import Grown
 from esper.harvest.model import copy_tensors, grown_seeds, plant_grown
 from esper.harvest.structure import GrownSeed, GrownStructure, HarvestError, Provenance
-from esper.lanes.pool import EnvPool
 from esper.policy.actions import WAIT_DECISION
 from esper.seeding import make_generator
 from esper.tasks.splits import Splits
@@ -50,6 +49,21 @@ class BestNetwork:
         return cls(
             score=score, env=env.index, step=step, seeds=grown_seeds(network.slots), tensors=copy_tensors(network)
         )
+
+
+def better_network(best: BestNetwork | None, scores: Sequence[tuple[float, Env]], step: int) -> BestNetwork | None:
+    """Return the best of some networks if it is better than the best so far, else the best so far.
+
+    Args:
+        best: Best network so far.
+        scores: Validation score of each network, and its env. Scores that are not finite do not count.
+        step: Completed steps.
+    """
+    finite = [(score, env) for score, env in scores if math.isfinite(score)]
+    if not finite:
+        return best
+    score, env = max(finite, key=lambda scored: scored[0])
+    return BestNetwork.of(env, score, step) if best is None or score > best.score else best
 
 
 class GrowthObserver:
@@ -86,10 +100,9 @@ class GrowthObserver:
         """Look at the networks after a step, before their slots tick: in the state in which they were validated."""
         self._steps = self._training.step + 1
         self._ended = time.perf_counter()
-        for episode in self._training.episodes:
-            score = episode.view.accuracies[-1]
-            if not episode.inactive and (self._best is None or score > self._best.score):
-                self._best = BestNetwork.of(episode.env, score, self._steps)
+        active = [episode for episode in self._training.episodes if not episode.inactive]
+        scores = [(episode.view.accuracies[-1], episode.env) for episode in active]
+        self._best = better_network(self._best, scores, self._steps)
         left = self._training.config.steps - self._steps
         if self._steps == 1 and left:
             seconds = self._ended - self._started
@@ -104,7 +117,7 @@ class GrowthObserver:
         """Build the best network, and write and compare it if asked."""
         best, growth = self._best, self._growth
         if best is None:
-            self._log("no step was completed, so there is no network to harvest", "warning")
+            self._log("no network has a score yet, so there is none to harvest", "warning")
             return
         config = self._training.config
         provenance = Provenance(
@@ -140,7 +153,7 @@ class GrowthObserver:
         self._growth.comparison = [Variant("grown", structure.test_score, structure.parameters, seconds)]
         for name, seeds in (("host alone", []), ("same architecture from scratch", structure.seeds)):
             start = time.perf_counter()
-            best = train_fixed(self._training.pool, seeds, self._steps, self._training.config, self._control)
+            best = self._train_fixed(name, seeds)
             if best is None:
                 return
             seconds = time.perf_counter() - start
@@ -148,43 +161,42 @@ class GrowthObserver:
             self._growth.comparison.append(Variant(name, trained.test_score, trained.parameters, seconds))
             self._log(f"{name}: {self._describe(trained)}")
 
+    def _train_fixed(self, name: str, seeds: Sequence[GrownSeed]) -> BestNetwork | None:
+        """Train the hosts of the growth from the start, with fixed seeds, for as many epochs.
+
+        Hosts, data order and optimizers are those of the growth. Seeds have fresh weights and are blended in from the
+        start.
+
+        Args:
+            name: Name of the variant, for the log.
+            seeds: Seeds of every env.
+
+        Returns:
+            The best network of all envs and epochs by validation score; None if a stop was requested.
+        """
+        pool, config = self._training.pool, self._training.config
+        best: BestNetwork | None = None
+        pool.reset(0)
+        for env in pool.envs:
+            slots = {slot.name: (index, slot) for index, slot in enumerate(env.network.slots)}
+            for seed in seeds:
+                index, slot = slots[seed.slot]
+                plant_grown(slot, seed, make_generator(config.seed, "fixed", env.index, index))
+            env.sync_optimizers()
+        actions = [WAIT_DECISION.action] * len(pool.envs)
+        for step in range(self._steps):
+            request = self._control.get()
+            if request and request.kind in STOPPING:
+                return None
+            epochs = zip(pool.envs, pool.step(actions, 0, step), strict=True)
+            scores = [(epoch.measured.accuracy, env) for env, epoch in epochs if epoch is not None]
+            best = better_network(best, scores, step + 1)
+            found = f", best validation {self._task.score_name} {best.score:.1%}" if best else ""
+            self._log(f"{name}: epoch {step + 1} of {self._steps}{found}")
+        return best
+
     def _describe(self, structure: GrownStructure) -> str:
         return f"{structure.score_name} {structure.test_score:.1%} on the test split"
 
     def _log(self, text: str, severity: str = "info") -> None:
         self._training.hub.emit(ev.Logged(severity=severity, text=text))
-
-
-def train_fixed(
-    pool: EnvPool, seeds: Sequence[GrownSeed], steps: int, config: Config, control: RequestQueue
-) -> BestNetwork | None:
-    """Train the hosts of a growth, with fixed seeds that are blended in from the start, from fresh weights.
-
-    Args:
-        pool: Envs of the growth. They train with the same hosts, data order and optimizers as there.
-        seeds: Seeds of every env.
-        steps: Number of epochs.
-        config: Configuration of the growth.
-        control: Queue of requests.
-
-    Returns:
-        The best network of all envs and epochs by validation score; None if a stop was requested.
-    """
-    best: BestNetwork | None = None
-    pool.reset(0)
-    for env in pool.envs:
-        slots = {slot.name: (index, slot) for index, slot in enumerate(env.network.slots)}
-        for seed in seeds:
-            index, slot = slots[seed.slot]
-            plant_grown(slot, seed, make_generator(config.seed, "fixed", env.index, index))
-        env.sync_optimizers()
-    for step in range(steps):
-        request = control.get()
-        if request and request.kind in STOPPING:
-            return None
-        for env, epoch in zip(pool.envs, pool.step([WAIT_DECISION.action] * len(pool.envs), 0, step), strict=True):
-            assert epoch is not None
-            if best is None or epoch.measured.accuracy > best.score:
-                best = BestNetwork.of(env, epoch.measured.accuracy, step + 1)
-        pool.tick()
-    return best

@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
 def _print_result(growth: Growth) -> int:
     """Print what has been grown, and return the exit code."""
     if growth.grown is None:
-        print("esper-sanctum: no step was completed, so no network was grown", file=sys.stderr)
+        print("esper-sanctum: the run ended before a network had a score, so none was grown", file=sys.stderr)
         return EXIT_FAILED
     if growth.directory is None:
         print(f"esper-sanctum: {growth.failure}", file=sys.stderr)
