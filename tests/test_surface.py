@@ -119,7 +119,7 @@ VALUES = {
     "targets": "0.5 0.7 1.0",
     "addresses": "round step event anomaly env view",
     "requests": "pause resume step checkpoint restore stop abandon",
-    "tasks": "digits_impaired digits synthetic cifar10 cifar_impaired",
+    "tasks": "digits_impaired digits synthetic mnist1d recall cifar10 cifar_impaired",
 }
 
 

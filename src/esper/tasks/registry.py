@@ -16,6 +16,8 @@ TASKS = {
     "digits_impaired": "digits:DIGITS_IMPAIRED_TASK",
     "digits": "digits:DIGITS_TASK",
     "synthetic": "synthetic:SYNTHETIC_TASK",
+    "mnist1d": "mnist1d:MNIST1D_TASK",
+    "recall": "recall:RECALL_TASK",
     "cifar10": "cifar:CIFAR10_TASK",
     "cifar_impaired": "cifar:CIFAR_IMPAIRED_TASK",
 }
