@@ -59,8 +59,9 @@ CONFIG = {
     "ppo": "learning-rate gamma horizon gae-lambda clip epochs minibatches envs-per-host value-coef entropy-coef "
     "max-grad-norm target-kl hidden",
     "reward-weights": "rent rent-floor op contribution penalty",
-    "anomalies": "recovery explosion-factor explosion-steps chance-steps skipped-steps dead-gradient dead-seed-steps "
-    "stalled-steps stalled-gap stalled-envs stalled-rounds kl entropy memory memory-growth straggler-ratio stale-steps",
+    "anomalies": "recovery explosion-factor explosion-steps chance-factor chance-steps skipped-steps dead-gradient "
+    "dead-seed-steps stalled-steps stalled-gap stalled-envs stalled-rounds kl entropy memory memory-growth "
+    "straggler-ratio stale-steps",
 }
 
 CHOICES = {

@@ -183,10 +183,13 @@ class AnomalyConfig(_Section, frozen=True, kw_only=True):
             extra={"unit": "steps"},
         ),
     ] = 3
+    chance_factor: Annotated[
+        float, Meta(ge=1, description="multiple of the loss of guessing above which a training loss is too high")
+    ] = 1.02
     chance_steps: Annotated[
         StepCount,
         Meta(
-            description="consecutive steps in which the training loss of an env is above that of guessing",
+            description="consecutive steps in which the training loss of an env is too high",
             extra={"unit": "steps"},
         ),
     ] = 5

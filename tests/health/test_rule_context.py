@@ -120,10 +120,11 @@ def broken_by_step(
         if None not in over:
             yield "exploding gradient", norms[-1] or 0.0, over[-1]
     relief = LIMITS.recovery if "loss above chance" in active else 1.0
-    chance = [one.train_loss > math.log(CLASSES) * relief for one in episode]
+    threshold = math.log(CLASSES) * LIMITS.chance_factor
+    chance = [one.train_loss > threshold * relief for one in episode]
     needed = LIMITS.chance_steps if relief == 1.0 else 1
     if len(chance) >= needed and all(chance[-needed:]):
-        yield "loss above chance", event.train_loss, math.log(CLASSES)
+        yield "loss above chance", event.train_loss, threshold
     low = LIMITS.dead_gradient / (LIMITS.recovery if "dead seed" in active else 1.0)
     needed = LIMITS.dead_seed_steps if "dead seed" not in active else 1
     for index, slot in enumerate(event.slots):

@@ -148,10 +148,10 @@ def explosion(*norms: float, env: int = 0) -> list[ev.AnyEvent]:
     return course(*[{}] * 3, *({"grad_norm": norm} for norm in norms), env=env)
 
 
-def guessing(steps: int) -> list[ev.AnyEvent]:
-    """Return the start of a run with two classes, and steps of an env that guesses, at a loss of ln 2."""
+def guessing(steps: int, loss: float = 0.75) -> list[ev.AnyEvent]:
+    """Return the start of a run with two classes, and steps of an env with a loss above ln 2, that of guessing."""
     start = msgspec.structs.replace(run_started(10), classes=2)
-    changes = course(*[{"train_loss": 0.7}] * steps)
+    changes = course(*[{"train_loss": loss}] * steps)
     return [start, *(e for e in changes if isinstance(e, ev.EnvStepped) and e.env == 0)]
 
 
@@ -321,6 +321,7 @@ def test_rollback_anomaly_lasts_until_the_next_episode() -> None:
         explosion(9.0, 9.0, 0.8, 9.0, 9.0),  # never for three consecutive steps
         explosion(*[0.99] * 5),
         guessing(LIMITS.chance_steps - 1),
+        guessing(LIMITS.chance_steps, loss=0.7),  # a network that has learned nothing yet
         dead(LIMITS.dead_seed_steps - 1),
         rounds(2, 2),
         rounds(2, 1, 2),

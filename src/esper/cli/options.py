@@ -154,8 +154,8 @@ def _default_of(field: ConfigField) -> str:
 
 
 def _values_by_task(name: str) -> str:
-    """Return the default of a task setting if all tasks share it, else each default and its tasks."""
-    values = own_values(name)
+    """Return the default of a task setting if all tasks that have it share it, else each default and its tasks."""
+    values = {task: value for task, value in own_values(name).items() if value is not None}
     tasks_by_value = {value: [task for task in values if values[task] == value] for value in values.values()}
     if len(tasks_by_value) == 1:
         return str(next(iter(tasks_by_value)))

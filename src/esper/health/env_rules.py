@@ -115,12 +115,13 @@ def _check_owner_norm(
 
 
 def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
-    """Find a training loss that stays above that of guessing."""
+    """Find a training loss that stays clearly above that of guessing, at which an untrained network starts."""
     chance = context.health.chance_loss
     if chance is None:
         return ()
     relief = context.env_factor(Rule.LOSS_ABOVE_CHANCE, event.env)
-    limit = chance * relief
+    threshold = chance * context.limits.chance_factor
+    limit = threshold * relief
     if not event.train_loss > limit:
         return ()
     last = context.limits.chance_steps
@@ -129,7 +130,7 @@ def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.Anom
         return ()
     text = f"training loss {event.train_loss:.3g} at round {event.round} step {event.step}, above that of guessing "
     text += f"({chance:.3g}) for {last} consecutive steps"
-    return (_env_warning(event, Rule.LOSS_ABOVE_CHANCE, event.train_loss, chance, text),)
+    return (_env_warning(event, Rule.LOSS_ABOVE_CHANCE, event.train_loss, threshold, text),)
 
 
 def check_dead_seeds(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:

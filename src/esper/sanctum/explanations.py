@@ -210,7 +210,8 @@ RULE_HELP: dict[Rule, str] = {
     Rule.NON_FINITE_GRADIENT: _NON_FINITE_HELP.format("the gradient of a host or seed"),
     Rule.EXPLODING_GRADIENT: "the gradient norm of a host, or of a seed that affects the output, is above the clipping "
     "norm and above {limits.explosion_factor:g} times its median in the episode, for {limits.explosion_steps} steps",
-    Rule.LOSS_ABOVE_CHANCE: "the training loss of an env is above that of guessing for {limits.chance_steps} steps: "
+    Rule.LOSS_ABOVE_CHANCE: "the training loss of an env is above {limits.chance_factor:g} times that of guessing for "
+    "{limits.chance_steps} steps: "
     "the learning rate may be too high",
     Rule.DEAD_SEED: "the gradient norm of a seed that trains is below {limits.dead_gradient:g} for "
     "{limits.dead_seed_steps} steps",
