@@ -368,6 +368,56 @@ def test_fault_in_one_rank_gives_a_message_from_each(tmp_path: Path) -> None:
     assert history.state_at(history.length).status == "failed"
 
 
+TASK_OF_RANKS = """
+from pathlib import Path
+
+import torch
+
+import esper
+
+
+def data(directory):
+    with Path("calls.txt").open("a") as file:
+        file.write("called\\n")
+    {line}
+    x = torch.randn(96, 6, generator=torch.Generator().manual_seed(0))
+    split = x, x[:, :3].argmax(1)
+    return esper.Splits(train=split, validation=split, test=split)
+
+
+task = esper.Task(
+    name="counted", model=lambda: torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)),
+    slots={{"hidden": "1"}}, data=data, optimizer=esper.SGD(0.05), seed_optimizer=esper.SGD(0.05),
+)
+"""
+
+
+@pytest.mark.slow
+def test_data_are_loaded_once_on_a_machine(tmp_path: Path) -> None:
+    (tmp_path / "counted.py").write_text(TASK_OF_RANKS.format(line=""))
+    _, errors = torchrun(tmp_path, "--rounds", "1", "--task", "counted.py").communicate(timeout=PATIENCE)
+    assert "Traceback" not in errors
+    assert (tmp_path / "calls.txt").read_text() == "called\n"
+    run = only_run(tmp_path)
+    (tmp_path / "one").mkdir()
+    options = ("--devices", "cpu:0", "--envs", str(ENVS), "--steps", "4", "--rounds", "1")
+    task = ("--task", str(tmp_path / "counted.py"), "--telemetry-dir", str(tmp_path / "one"))
+    command = [sys.executable, "-m", "esper", "--no-tui", *options, *task]
+    subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE)
+    (alone,) = (tmp_path / "one").iterdir()
+    assert_alike(computed(recorded(run)), computed(recorded(alone)))
+
+
+@pytest.mark.slow
+def test_data_that_cannot_be_loaded_end_every_rank(tmp_path: Path) -> None:
+    (tmp_path / "counted.py").write_text(TASK_OF_RANKS.format(line='raise OSError("no such tape")'))
+    process = torchrun(tmp_path, "--rounds", "1", "--task", "counted.py")
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert errors.count("esper-sanctum: data of task counted: OSError: no such tape") == RANKS
+    assert (tmp_path / "calls.txt").read_text() == "called\n"
+    assert not (tmp_path / "telemetry").exists()
+
+
 HANGS = """
 import datetime, time
 from esper import ranks

@@ -80,15 +80,16 @@ class Run:
         lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info)
         resolve_policy_device(config.policy_device)
         saved = read_manifest(resume) if resume else None
-        task, splits, profile, config, origin = prepare_task(
-            config,
-            task,
-            SavedTask(str(saved.config["task"]), saved.origin) if saved else None,
-            accept_changed=accept_changed_task,
-        )
         with ExitStack() as opened:
             opened.callback(destroy_ranks)
             self.ranks = ranks = init_ranks(rank_info, lanes)
+            task, splits, profile, config, origin = prepare_task(
+                config,
+                task,
+                SavedTask(str(saved.config["task"]), saved.origin) if saved else None,
+                accept_changed=accept_changed_task,
+                ranks=ranks,
+            )
             self.pool = EnvPool(task, profile, splits, lanes, config, ranks.env_range(config.envs), spawner)
             opened.callback(self.pool.close)
             agent = build_agent(config, profile.sites, profile.blueprints, ranks)

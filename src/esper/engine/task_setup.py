@@ -10,9 +10,11 @@ import msgspec
 
 from esper.checkpoint.manifest import TaskOrigin
 from esper.config import Config, ConfigError, TaskError
+from esper.engine.rank_data import load_data_once
 from esper.formatting import suggest
+from esper.process import RankInfo
+from esper.ranks import SINGLE_RANK, RankGroup
 from esper.tasks import fill_in_settings, load_task
-from esper.tasks.data_loading import load_data
 from esper.tasks.loading import describe_changes
 from esper.tasks.probe import TaskProfile, probe_task
 from esper.tasks.settings import override_settings
@@ -40,7 +42,12 @@ class SavedTask(NamedTuple):
 
 
 def prepare_task(
-    config: Config, task: Task | None = None, saved: SavedTask | None = None, *, accept_changed: bool = False
+    config: Config,
+    task: Task | None = None,
+    saved: SavedTask | None = None,
+    *,
+    accept_changed: bool = False,
+    ranks: RankGroup = SINGLE_RANK,
 ) -> PreparedTask:
     """Load the task that the configuration names, and its data; find its slots.
 
@@ -49,15 +56,18 @@ def prepare_task(
         task: Task to use in place of the one that the configuration names.
         saved: Task of the checkpoint; None for a new run.
         accept_changed: Accept that the task's code has changed since the checkpoint.
+        ranks: Ranks of the run, which load the data together.
 
     Raises:
         TaskError: The task cannot be loaded or grown, or is not that of the checkpoint.
         ConfigError: A slot is unknown.
+        RankLostError: Another rank has ended or does not answer.
     """
     task = override_settings(task or load_task(config.task), config.training)
     if saved:
         _check_same(task, saved, accept_changed=accept_changed)
-    splits = load_data(task, Path(config.data_dir) if config.data_dir else None)
+    directory = Path(config.data_dir) if config.data_dir else None
+    splits = load_data_once(task, directory, ranks, RankInfo.from_environment())
     profile = probe_task(task, splits, _select_slots(config, task))
     if saved and saved.origin:
         profile = profile.with_shared_prefix(saved.origin.shares_prefix)

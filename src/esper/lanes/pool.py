@@ -15,7 +15,7 @@ from esper.lanes.device_names import lane_for_env, lanes_with_worker
 from esper.lanes.errors import FaultError
 from esper.lanes.lane import DeviceResults, HostResults, Lane, PendingResults, open_lanes
 from esper.lanes.spawn import WorkerSpawner
-from esper.lanes.worker import WorkerInit, write_shared_splits
+from esper.lanes.worker import WorkerInit, write_worker_splits
 from esper.policy.actions import Action
 from esper.tasks import TASK_NAMES
 from esper.tasks.probe import TaskProfile
@@ -103,7 +103,7 @@ class EnvPool:
                 f"it; use --devices {self.lanes[0].name}"
             )
         try:
-            write_shared_splits(workers[0].splits, self._spawner.splits_file)
+            write_worker_splits(workers[0].splits, self._spawner.splits_file)
             for lane in workers:
                 init = WorkerInit(task.source or task, profile, config, self._spawner.splits_file.fileno())
                 lane.start_worker(init, self._spawner)

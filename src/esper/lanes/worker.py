@@ -15,7 +15,9 @@ import io
 import pickle
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 import torch
@@ -33,7 +35,7 @@ from esper.process import freeze_loaded_objects
 from esper.tasks.loading import load_source
 from esper.tasks.probe import TaskProfile
 from esper.tasks.settings import override_settings
-from esper.tasks.splits import Splits
+from esper.tasks.splits import Splits, map_splits, write_splits
 from esper.tasks.task import Task, TaskSource
 
 CPU = torch.device("cpu")
@@ -49,7 +51,7 @@ class WorkerInit(NamedTuple):
     profile: TaskProfile
     config: Config
     splits_fd: int
-    """File descriptor of the splits; see `write_shared_splits`."""
+    """File descriptor of the splits; see `write_worker_splits`."""
 
 
 class EpochRequest(NamedTuple):
@@ -84,15 +86,9 @@ class WorkerError(NamedTuple):
     traceback_text: str | None
 
 
-def write_shared_splits(splits: Splits, file: IO[bytes]) -> None:
-    """Write the data without its test split to a file, which all workers map: one copy in memory."""
-    torch.save({"train": splits.train, "validation": splits.validation}, file)
-    file.flush()
-
-
-def _map_splits(descriptor: int) -> Splits:
-    parts = torch.load(f"/dev/fd/{descriptor}", mmap=True)
-    return Splits(**parts, test=map_tensors(lambda tensor: tensor[:0], parts["train"]))
+def write_worker_splits(splits: Splits, file: IO[bytes]) -> None:
+    """Write the data that workers need, without the test split, to a file that all of them map."""
+    write_splits(replace(splits, test=map_tensors(lambda tensor: tensor[:0].clone(), splits.test)), file)
 
 
 class WorkerProcess:
@@ -191,7 +187,7 @@ def serve(pipe: Connection, lane: str) -> None:
 def _serve(pipe: Connection, lane: str, printed: io.StringIO) -> None:
     init: WorkerInit = pickle.loads(pipe.recv_bytes())
     torch.set_num_threads(1)
-    splits = _map_splits(init.splits_fd)
+    splits = map_splits(Path(f"/dev/fd/{init.splits_fd}"))
     scaler = make_scaler_factory(init.config.amp, init.config.scaler, CPU)
     task = init.task
     if isinstance(task, TaskSource):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from pathlib import Path
+from typing import IO, Any, cast
 
 import torch
 from torch import Tensor
@@ -97,6 +98,21 @@ def _as_tensors(values: Any) -> Nested:
     if isinstance(values, Mapping):
         return {name: torch.as_tensor(value) for name, value in cast("Mapping[str, Any]", values).items()}
     return torch.as_tensor(values)
+
+
+def write_splits(splits: Splits, file: IO[bytes]) -> None:
+    """Write the data to a file, which other processes of this machine map: one copy in memory."""
+    torch.save(vars(splits), file)
+    file.flush()
+
+
+def map_splits(path: Path) -> Splits:
+    """Return the data in a file of `write_splits`, without reading it: each part is read when it is used.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+    return Splits(**torch.load(path, mmap=True, weights_only=True))
 
 
 def take(values: Nested, index_B: Tensor) -> Nested:

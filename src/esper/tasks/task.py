@@ -69,7 +69,7 @@ class Task:
         model: Function that builds the host. It is called for every env and round, with torch, numpy and random seeded
             for the host, and must return new parameters each time. Pretrained weights stay as they are.
         slots: Submodules of the host after which seeds can grow, keyed by the name of the slot: 1 to 16.
-        data: Function from a directory (`--data-dir`, or None) to the splits. It is called once per process of a run,
+        data: Function from a directory (`--data-dir`, or None) to the splits. It is called once per run and machine,
             and never in worker processes.
         loss: Function of output and targets that returns one value per sample, [B], or their mean, a scalar. None: the
             cross-entropy.

@@ -1,0 +1,65 @@
+"""The data of a task, loaded once on each machine and shared by the ranks of a run there."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from esper.config import TaskError
+from esper.process import RankInfo
+from esper.ranks import RankGroup
+from esper.tasks.data_loading import load_data
+from esper.tasks.splits import Splits, map_splits, write_splits
+from esper.tasks.task import Task
+
+
+def load_data_once(task: Task, directory: Path | None, ranks: RankGroup, info: RankInfo) -> Splits:
+    """Load the data of a task on the first rank of each machine; the other ranks map what it has written to a file.
+
+    The file is removed as soon as all ranks have mapped it. Collective: all ranks must call it together.
+
+    Args:
+        task: Task whose data are loaded.
+        directory: Argument of the task's data function.
+        ranks: Ranks of the run.
+        info: Rank of this process and its place on its machine.
+
+    Raises:
+        TaskError: The data function of a rank fails, or the file cannot be written or read. Every rank raises it.
+        RankLostError: Another rank has ended or does not answer.
+    """
+    if ranks.is_single:
+        return load_data(task, directory)
+    splits, path, problem = None, None, None
+    with ExitStack() as opened:
+        try:
+            if info.local_rank == 0:
+                splits = load_data(task, directory)
+                file = opened.enter_context(tempfile.NamedTemporaryFile(prefix="esper-data-"))
+                write_splits(splits, file)
+                path = file.name
+        except (OSError, TaskError) as error:
+            problem = _describe(error, task)
+        outcomes = ranks.all_gather_object((path, problem))
+        _raise_first([problem for _, problem in outcomes])
+        try:
+            if splits is None:
+                splits = map_splits(Path(str(outcomes[info.rank - info.local_rank][0])))
+        except OSError as error:
+            problem = _describe(error, task)
+        _raise_first(ranks.all_gather_object(problem))
+    assert splits is not None
+    return splits
+
+
+def _describe(error: OSError | TaskError, task: Task) -> str:
+    if isinstance(error, TaskError):
+        return str(error)
+    return f"data of task {task.name} cannot be shared by the ranks of this machine: {error.strerror or error}"
+
+
+def _raise_first(problems: list[str | None]) -> None:
+    for problem in problems:
+        if problem:
+            raise TaskError(problem)
