@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.sanctum.env_filter import NUMERIC_FIELDS, FilterError, parse_filter, sort_envs, worst_env
+from esper.sanctum.env_filter import (
+    NUMERIC_FIELDS,
+    FilterError,
+    IncompleteFilterError,
+    parse_filter,
+    sort_envs,
+    worst_env,
+)
 from esper.telemetry import events as ev
 from esper.telemetry.state import EnvState, RunState
 from tests.factory import env_stepped, run_started, stamp
@@ -46,6 +53,8 @@ def passing(text: str) -> list[int]:
         ("", [0, 1, 2, 3]),
         ("acc<0.5", [0]),
         ("acc<=50%", [0, 2]),
+        ("score<=50%", [0, 2]),
+        ("score<50", [0]),
         ("ACC>=0.5", [1, 2]),
         ("acc=0.6", [1]),
         ("acc!=0.6", [0, 2]),
@@ -80,9 +89,31 @@ def test_filter_selects_matching_envs(text: str, expected: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("score", "text", "expected"),
+    [
+        ("f1", "f1<50", [0]),
+        ("top-5 accuracy", "top-5<50", [0]),
+        ("mean recall", "mean-r<50%", [0]),
+        ("loss", "score<50", [0]),
+        ("loss", "loss<50", [0, 1, 2]),  # the loss itself, not the score of this name
+    ],
+)
+def test_score_is_named_as_in_its_column(score: str, text: str, expected: list[int]) -> None:
+    passes = parse_filter(text, LANES, score)
+    assert [env.env for env in envs() if passes(env, None)] == expected
+
+
+def test_word_of_another_score_is_unknown() -> None:
+    with pytest.raises(FilterError, match="unknown number 'acc'"):
+        parse_filter("acc<50", LANES, "f1")
+    with pytest.raises(IncompleteFilterError, match="f1<…"):
+        parse_filter("f", LANES, "f1")
+
+
+@pytest.mark.parametrize(
     ("text", "expected_message"),
     [
-        ("foo<1", "unknown number 'foo'; valid: env, acc, best"),
+        ("foo<1", "unknown number 'foo'; valid: acc, env, score, best"),
         ("acx<1", "unknown number 'acx'; did you mean acc?"),
         ("acc<", "expected a number after 'acc', as in acc<0.5; got ''"),
         ("acc<high", "expected a number after 'acc', as in acc<0.5; got 'high'"),
@@ -121,8 +152,8 @@ def test_comparison_and_its_negation_split_measured_envs(name: str, bound: float
 def test_sort_puts_pinned_first_then_nan_and_missing_last() -> None:
     population = envs()
     assert sort_envs(population, NUMERIC_FIELDS["grad"], descending=False, first=frozenset()) == [1, 0, 2, 3]
-    assert sort_envs(population, NUMERIC_FIELDS["acc"], descending=True, first=frozenset()) == [1, 2, 0, 3]
-    assert sort_envs(population, NUMERIC_FIELDS["acc"], descending=True, first=frozenset({3, 0})) == [0, 3, 1, 2]
+    assert sort_envs(population, NUMERIC_FIELDS["score"], descending=True, first=frozenset()) == [1, 2, 0, 3]
+    assert sort_envs(population, NUMERIC_FIELDS["score"], descending=True, first=frozenset({3, 0})) == [0, 3, 1, 2]
 
 
 def test_worst_env_has_an_anomaly_or_lowest_accuracy() -> None:

@@ -95,6 +95,8 @@ class RunSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     finished: list[RoundSummary] = []
     """Finished rounds, in order."""
     best: BestResult | None = None
+    metrics: dict[str, tuple[float, float, float]] = {}
+    """Minimum, median and maximum over the envs at the end of their last episode, keyed by metric of the task."""
     seeds: dict[str, BlueprintSummary] = {}
     """Keyed by blueprint."""
     anomalies: dict[str, int] = {}
@@ -156,6 +158,7 @@ def summarise(history: History, now: float) -> RunSummary | None:
         env_steps_per_second=builder.env_steps / wall_s if wall_s > 0 else None,
         finished=builder.finished,
         best=builder.best,
+        metrics=builder.metrics,
         seeds={blueprint: BlueprintSummary.from_stats(record) for blueprint, record in state.blueprints.items()},
         anomalies=dict(builder.anomalies.most_common()),
         skipped=dict(builder.skipped),
@@ -175,7 +178,10 @@ class _SummaryBuilder:
         self._envs = envs
         self._episodes: dict[int, ev.EpisodeEnded] = {}
         """Ended episodes of the round in progress, keyed by env index."""
+        self._metrics: dict[int, dict[str, float]] = {}
+        """Metrics of the last step of each env, keyed by env index."""
         self.finished: list[RoundSummary] = []
+        self.metrics: dict[str, tuple[float, float, float]] = {}
         self.best: BestResult | None = None
         self.anomalies: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()
@@ -210,6 +216,8 @@ class _SummaryBuilder:
         self.env_steps += 1
         if math.isfinite(event.accuracy) and (self.best is None or event.accuracy > self.best.accuracy):
             self.best = BestResult(accuracy=event.accuracy, env=event.env, round=event.round, step=event.step)
+        if event.metrics:
+            self._metrics[event.env] = event.metrics
         if event.skipped:
             self.skipped.update(event.skipped)
 
@@ -218,6 +226,11 @@ class _SummaryBuilder:
         if len(self._episodes) < self._envs:
             return
         episodes = self._episodes.values()
+        names = dict.fromkeys(name for metrics in self._metrics.values() for name in metrics)
+        self.metrics = {
+            name: min_median_max([metrics[name] for metrics in self._metrics.values() if name in metrics])
+            for name in names
+        }
         self.finished.append(
             RoundSummary(
                 round=event.round,

@@ -205,7 +205,7 @@ KEYS: tuple[KeyBinding, ...] = (
         "slash",
         "/",
         "filter",
-        "filter envs: text, acc<0.5, stage:blending, device:cuda:1, anomaly",
+        "filter envs: text, score<0.5, stage:blending, device:cuda:1, anomaly",
         "filter",
         True,
     ),

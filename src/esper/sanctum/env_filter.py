@@ -1,6 +1,6 @@
 """Filter and sort order of the envs.
 
-A filter is a list of terms separated by spaces; an env must match all of them. A term is a comparison (`acc<0.5`),
+A filter is a list of terms separated by spaces; an env must match all of them. A term is a comparison (`score<0.5`),
 `stage:blending`, `device:cuda:1`, `blueprint:norm`, `op:cull`, `anomaly`, an env number, or a text in the env's row.
 Before its first step in an episode, an env is judged by its last step in the previous episode.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import TypeAlias
 
-from esper.formatting import suggest
+from esper.formatting import short_score_name, suggest
 from esper.sanctum.symbols import OPS, STAGES
 from esper.telemetry.events import EnvStepped, SlotReading
 from esper.telemetry.state import EnvState, RunState
@@ -50,7 +50,7 @@ def _of_step(value: Callable[[EnvStepped], float | None]) -> Callable[[EnvState]
 
 NUMERIC_FIELDS: dict[str, Callable[[EnvState], float | None]] = {
     "env": lambda env: env.env,
-    "acc": _of_step(lambda step: step.accuracy),
+    "score": _of_step(lambda step: step.accuracy),
     "best": lambda env: env.best_accuracy,
     "reward": _of_step(lambda step: step.reward),
     "return": lambda env: env.episode_return,
@@ -62,7 +62,7 @@ NUMERIC_FIELDS: dict[str, Callable[[EnvState], float | None]] = {
     "skips": _of_step(lambda step: sum(step.skipped.values())),
 }
 """Numbers that a filter can compare and the table can sort by. None if not measured."""
-_FRACTIONS = frozenset({"acc", "best"})
+_FRACTIONS = frozenset({"score", "best"})
 """Fractions that the screens show as percentages: a filter may compare them with 0.5, 50% or 50."""
 _COMPARE = {
     "<": operator.lt,
@@ -75,25 +75,38 @@ _COMPARE = {
 _COMPARISON = re.compile(r"([^<>=!:]*)(<=|>=|!=|<|>|=)(.*)")
 
 
-def parse_filter(text: str, lanes: Sequence[str]) -> EnvPredicate:
+def score_word(score: str) -> str:
+    """Return the word by which a filter names the score of a task, besides `score`: as in the heading of its column.
+
+    Args:
+        score: Name of the score.
+    """
+    return "-".join(short_score_name(score).lower().split())
+
+
+def parse_filter(text: str, lanes: Sequence[str], score: str = "accuracy") -> EnvPredicate:
     """Parse a filter; an empty filter matches every env. The beginning of a keyword is not searched for as a text.
 
     Args:
         text: Filter as the user typed it.
         lanes: Lane names of the run.
+        score: Name of the task's score.
 
     Raises:
         FilterError: A term is invalid; `IncompleteFilterError` if more text can make it valid.
     """
-    terms = [_term(word, lanes) for word in text.lower().split()]
+    numbers = {score_word(score): "score"} | {name: name for name in NUMERIC_FIELDS}
+    terms = [_term(word, lanes, numbers) for word in text.lower().split()]
     return lambda env, severity: all(term(env, severity) for term in terms)
 
 
-def _term(word: str, lanes: Sequence[str]) -> EnvPredicate:
+def _term(word: str, lanes: Sequence[str], numbers: Mapping[str, str]) -> EnvPredicate:
+    """Return the predicate of a term. `numbers` has the key of `NUMERIC_FIELDS` for each name of a number."""
     if word == "anomaly":
         return lambda _, severity: severity is not None
     if compared := _COMPARISON.fullmatch(word):
-        return _comparison(*compared.groups())
+        name, symbol, value = compared.groups()
+        return _comparison(name, symbol, value, numbers)
     kind, colon, value = word.partition(":")
     if colon and kind in _KIND_TERMS:
         return _KIND_TERMS[kind](value, lanes)
@@ -102,15 +115,17 @@ def _term(word: str, lanes: Sequence[str]) -> EnvPredicate:
     if word.isdecimal():
         number = int(word)
         return lambda env, _: env.env == number
-    if longer := [term for term in _TERMS if term.startswith(word.removesuffix("!"))]:
+    terms = (*(f"{name}<…" for name in numbers), *(f"{kind}:…" for kind in _KIND_TERMS), "anomaly")
+    if longer := [term for term in terms if term.startswith(word.removesuffix("!"))]:
         raise IncompleteFilterError(f"'{word}' is incomplete; possible: {', '.join(longer)}")
     return lambda env, _: word in _row_text(env)
 
 
-def _comparison(name: str, symbol: str, value: str) -> EnvPredicate:
-    if name not in NUMERIC_FIELDS:
-        raise FilterError(f"unknown number '{name}'; {suggest(name, NUMERIC_FIELDS)}")
-    bound, compare, measure = _number(name, value), _COMPARE[symbol], NUMERIC_FIELDS[name]
+def _comparison(name: str, symbol: str, value: str, numbers: Mapping[str, str]) -> EnvPredicate:
+    if name not in numbers:
+        raise FilterError(f"unknown number '{name}'; {suggest(name, numbers)}")
+    is_fraction = numbers[name] in _FRACTIONS
+    bound, compare, measure = _number(name, value, is_fraction), _COMPARE[symbol], NUMERIC_FIELDS[numbers[name]]
 
     def holds(env: EnvState, _: str | None) -> bool:
         measured = measure(env)
@@ -123,7 +138,7 @@ def _comparison(name: str, symbol: str, value: str) -> EnvPredicate:
     return holds
 
 
-def _number(name: str, text: str) -> float:
+def _number(name: str, text: str, is_fraction: bool) -> float:
     """Parse a number: 0.5, 50%, 2^15 or nan."""
     base, power, exponent = text.partition("^")
     try:
@@ -133,7 +148,7 @@ def _number(name: str, text: str) -> float:
     except (ValueError, OverflowError, ZeroDivisionError):
         error = IncompleteFilterError if not text or text.endswith("^") else FilterError
         raise error(f"expected a number after '{name}', as in {name}<0.5; got '{text}'") from None
-    return number / 100 if text.endswith("%") or (name in _FRACTIONS and number > 1) else number
+    return number / 100 if text.endswith("%") or (is_fraction and number > 1) else number
 
 
 def _at_stage(value: str, _: Sequence[str]) -> EnvPredicate:
@@ -165,8 +180,6 @@ def _on_device(value: str, lanes: Sequence[str]) -> EnvPredicate:
 
 
 _KIND_TERMS = {"stage": _at_stage, "device": _on_device, "blueprint": _of_blueprint, "op": _with_op}
-_TERMS = (*(f"{name}<…" for name in NUMERIC_FIELDS), *(f"{kind}:…" for kind in _KIND_TERMS), "anomaly")
-"""Terms that begin with a keyword."""
 
 
 def _check(value: str | None, known: Sequence[str], what: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,26 @@ def test_own_task_trains_and_is_recorded_under_its_name(directory: Path) -> None
     assert set(manifest.origin.digests) == {"own_peaks.py", "shared_layers.py"}
     printed = [event.text for event in events if isinstance(event, ev.Logged)]
     assert printed.count("training on 24 samples") == 2 * 4 * 2
+
+
+def test_metrics_of_a_task_are_shown_and_exported(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*SHORT, "--task", "own_peaks.py", "--rounds", "1", "--devices", "cpu:0") == EXIT_OK
+    steps = [event for event in recorded(only_run(directory)) if isinstance(event, ev.EnvStepped)]
+    last = sorted(step.metrics["margin"] for step in steps[-2:])
+    capsys.readouterr()
+    assert run("show", "last", "--json") == EXIT_OK
+    low, middle, high = json.loads(capsys.readouterr().out)["metrics"]["margin"]
+    assert [low, high] == last
+    assert middle == pytest.approx(sum(last) / 2)
+    assert run("show", "last") == EXIT_OK
+    assert f"median {middle:.4g} in the last finished round, {low:.4g} to {high:.4g}" in capsys.readouterr().out
+    assert run("export", "last", "--to", "csv", "--out", "tables") == EXIT_OK
+    with (directory / "tables" / "EnvStepped.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["metrics.margin"]) for row in rows] == [step.metrics["margin"] for step in steps]
+    assert run("export", "last", "--to", "parquet", "--out", "parquet") == EXIT_OK
+    table = import_module("pyarrow.parquet").read_table(directory / "parquet" / "EnvStepped.parquet")
+    assert table["metrics.margin"].to_pylist() == [step.metrics["margin"] for step in steps]
 
 
 def test_resumed_run_equals_an_uninterrupted_one(directory: Path) -> None:

@@ -91,6 +91,8 @@ def _learning_rows(summary: RunSummary) -> Iterator[tuple[str, str]]:
     yield summary.score, f"median {median:.1%} in the last finished round, {minimum:.1%} to {maximum:.1%}"
     medians = [finished.accuracy[1] for finished in summary.finished]
     yield "", f"{_sparkline(medians, 0.0, 1.0)}  by round, from 0 to 100%"
+    for name, (low, middle, high) in summary.metrics.items():
+        yield name, f"median {middle:.4g} in the last finished round, {low:.4g} to {high:.4g}"
     returns = [finished.episode_return for finished in summary.finished]
     low, high = finite_range(returns) or (0.0, 0.0)
     yield "return", f"mean {format_number(returns[-1], '+.3f')} in the last finished round"

@@ -177,7 +177,8 @@ class OverviewScreen(RunScreen):
 
     def _parse(self, text: str) -> EnvFilter:
         started = self.view.source.state.started
-        return EnvFilter(text, parse_filter(text, started.lanes if started else []))
+        lanes, score = (started.lanes, started.score) if started else ([], "accuracy")
+        return EnvFilter(text, parse_filter(text, lanes, score))
 
     def _preview(self, text: str) -> None:
         box = self.query_one(FilterBox)

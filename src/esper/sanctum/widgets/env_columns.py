@@ -159,7 +159,7 @@ def sort_value(column: str, started: RunStarted) -> Callable[[EnvState], float |
     lanes = list(dict.fromkeys(started.lanes))
     known: dict[str, Callable[[EnvState], float | None]] = {
         "env": NUMERIC_FIELDS["env"],
-        "accuracy": NUMERIC_FIELDS["acc"],
+        "accuracy": NUMERIC_FIELDS["score"],
         "reward": NUMERIC_FIELDS["reward"],
         "gradient norm": NUMERIC_FIELDS["grad"],
         "loss scale": NUMERIC_FIELDS["scale"],

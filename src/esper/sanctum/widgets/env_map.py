@@ -46,7 +46,7 @@ def _percent_cell(fraction: float | None) -> Cell:
 
 
 METRICS = (
-    Metric("accuracy %", NUMERIC_FIELDS["acc"], True, _percent_cell),
+    Metric("accuracy %", NUMERIC_FIELDS["score"], True, _percent_cell),
     Metric("reward", NUMERIC_FIELDS["reward"], True),
     Metric("return", NUMERIC_FIELDS["return"], True),
     Metric("loss", NUMERIC_FIELDS["loss"], False),

@@ -234,7 +234,7 @@ class FilterBox(Horizontal):
     def compose(self) -> ComposeResult:
         """Yield the slash, the input and the message."""
         yield Static("/")
-        yield Input(compact=True, placeholder="acc<50% stage:blending anomaly", disabled=True)
+        yield Input(compact=True, placeholder="score<50% stage:blending anomaly", disabled=True)
         yield Static(id="message")
 
     def open(self) -> None:
