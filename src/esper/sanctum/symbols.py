@@ -9,8 +9,10 @@ from __future__ import annotations
 import locale
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from rich.cells import cell_len, set_cell_size
@@ -21,7 +23,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 
 from esper.domain import Op, Stage
-from esper.formatting import NOT_A_NUMBER, NOT_MEASURED, format_bytes, format_power
+from esper.formatting import NOT_A_NUMBER, NOT_MEASURED, format_bytes, format_power, strip_control
 from esper.history.timeline import MarkKind
 
 _CONSOLE = Console()
@@ -221,6 +223,15 @@ def scale_cell(value: float | None) -> Cell:
 def ellipsise(text: str, width: int) -> str:
     """Shorten a text to `width` cells, with an ellipsis if anything is cut off."""
     return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"
+
+
+def slot_labels(names: Sequence[str], width: int) -> list[str]:
+    """Return the names of slots; without their common beginning if not all of them fit into `width` columns."""
+    labels = [strip_control(name) for name in names]
+    common = sum(1 for _ in takewhile(lambda letters: len(set(letters)) == 1, zip(*labels, strict=False)))
+    if max(map(len, labels)) > width and min(map(len, labels)) > common:
+        return [label[common:] for label in labels]
+    return labels
 
 
 def wrap_cells(text: str, width: int) -> list[str]:

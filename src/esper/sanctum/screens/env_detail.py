@@ -23,6 +23,7 @@ from esper.sanctum.symbols import (
     percent_cell,
     points_cell,
     scale_cell,
+    slot_labels,
 )
 from esper.sanctum.widgets.accuracy import percent_ticks
 from esper.sanctum.widgets.chart import Chart
@@ -36,6 +37,8 @@ from esper.text_plot import finite_range, next_nice
 _REFUSAL_INDENT = 7
 """Columns before the further rows of a refusal."""
 _ALPHA_BAR_COLS = 8
+_SLOT_NAME_COLS = 7
+"""Width of the name of a slot."""
 _ALPHA_BAR_MIN_COLS = 96
 """Minimum width of the slots panel for a bar of alpha."""
 _VALUE_NAME_COLS = 12
@@ -179,8 +182,8 @@ class EnvSlots(EnvPanel):
             "alpha  contribution ± norm   params  age", "head"
         )
         lines = [head]
-        for index, name in enumerate(self.state.started.slots):
-            line = self.line().append(" ").append_fitted(strip_control(name), 8, "dim")
+        for index, label in enumerate(slot_labels(self.state.started.slots, _SLOT_NAME_COLS)):
+            line = self.line().append(" ").append_fitted(label, _SLOT_NAME_COLS, "dim").append(" ")
             if env.stepped is None:
                 lines.append(line.append("–", "absent"))
             else:

@@ -15,7 +15,7 @@ from esper.formatting import short_score_name, strip_control
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import worst_severity_by_env
 from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, ellipsise, percent_cell, points_cell
+from esper.sanctum.symbols import SEVERITIES, STAGES, Cell, ellipsise, percent_cell, points_cell, slot_labels
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import Line, Panel, Row
 from esper.telemetry.events import RunStarted
@@ -98,8 +98,8 @@ class GrowthChart(EnvRowsPanel):
 
     def _heading(self, started: RunStarted, slot_width: int) -> Line:
         line = self.line().append("env   ", "head")
-        for slot in started.slots:
-            line.append_fitted(f"{strip_control(slot)} 1–{started.steps}", slot_width, "head").append(" ")
+        for label in slot_labels(started.slots, slot_width):
+            line.append_fitted(f"{label} 1–{started.steps}", slot_width, "head").append(" ")
         return line.append(f"{strip_control(short_score_name(started.score))} %", "head")
 
     def _row(

@@ -19,7 +19,7 @@ from esper.health.rules import MAX_SCALE_OSCILLATIONS, MAX_SCALE_RATIO
 from esper.sanctum.bindings import KeyCategory
 from esper.sanctum.env_filter import worst_severity_by_env
 from esper.sanctum.screens.base import RunScreen
-from esper.sanctum.symbols import SEVERITIES, number_cell, percent_cell, scale_cell
+from esper.sanctum.symbols import SEVERITIES, number_cell, percent_cell, scale_cell, slot_labels
 from esper.sanctum.widgets.chart import Y_AXIS_COLUMNS, Chart
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import Line, Panel, Row
@@ -87,22 +87,22 @@ class LossScaleTable(EnvRowsPanel):
         started, width = self.state.started, size.width
         if started is None:
             return []
-        owners = ["host", *started.slots]
+        num_owners = 1 + len(started.slots)
         health_by_env = self.state.vitals.envs
         spare = max(width - _FIXED_COLUMNS, 0)
         has_scaling = any(health.scales for health in health_by_env.values())
-        heat_map_width = max((spare * 3 // 5 if has_scaling else spare) // len(owners) - 1, 0)
+        heat_map_width = max((spare * 3 // 5 if has_scaling else spare) // num_owners - 1, 0)
         heat_map_width = min(heat_map_width, started.steps, MAX_STEPS)
-        scale_width = min(spare - (heat_map_width + 1) * len(owners), _MAX_SCALE_COLS) if has_scaling else 0
+        scale_width = min(spare - (heat_map_width + 1) * num_owners, _MAX_SCALE_COLS) if has_scaling else 0
         shown = self.visible_rows(range(len(self.state.envs)), max(size.height - 1, 1))
         self.panel_subtitle = (
             "gradient norm  "
             + "  ".join(f"{glyph} <{bound:g}" for bound, glyph in NORM_SHADES)
             + f"  {_ABOVE_BOUNDS} more"
         )
-        layout = _Layout(len(owners), scale_width, heat_map_width, *_exponent_range(list(health_by_env.values())))
+        layout = _Layout(num_owners, scale_width, heat_map_width, *_exponent_range(list(health_by_env.values())))
         worst = worst_severity_by_env(self.state, self.view.muted_rules)
-        rows = [self._heading(owners, layout).row(width)]
+        rows = [self._heading(started.slots, layout).row(width)]
         for index in shown:
             env, selected, severity = self.state.envs[index], index == self.view.selected_env, worst.get(index)
             draw = partial(self._row, env, started, layout, severity, selected=selected)
@@ -110,14 +110,14 @@ class LossScaleTable(EnvRowsPanel):
         self.draw_scroll_arrows(rows, width)
         return rows
 
-    def _heading(self, owners: Sequence[str], layout: _Layout) -> Line:
+    def _heading(self, slots: Sequence[str], layout: _Layout) -> Line:
         halvings, width = (layout.high - layout.low) / _SCALE_LEVELS, layout.scale_width
         line = self.line().append("env  scale skip % doubles in   norm", "head").pad_to(_FIXED_COLUMNS)
         unit = "halving" if halvings == 1 else "halvings"
         titles = (f"scale by step, {halvings:.2g} {unit} per level", "scale by step", "scale")
         line.append_fitted(next((title for title in titles if len(title) <= width), ""), width, "head")
-        for owner in owners:
-            line.append(" ").append_fitted(strip_control(owner), layout.heat_map_width, "head")
+        for label in ("host", *slot_labels(slots, layout.heat_map_width)):
+            line.append(" ").append_fitted(label, layout.heat_map_width, "head")
         return line
 
     def _row(

@@ -13,7 +13,7 @@ from esper.domain import Stage
 from esper.formatting import short_score_name, strip_control
 from esper.history.timeline import MarkKind
 from esper.sanctum.env_filter import NUMERIC_FIELDS
-from esper.sanctum.symbols import MARK_SYMBOLS, SEVERITIES, STAGES, number_cell, percent_cell, scale_cell
+from esper.sanctum.symbols import MARK_SYMBOLS, SEVERITIES, STAGES, number_cell, percent_cell, scale_cell, slot_labels
 from esper.sanctum.theme import Palette
 from esper.sanctum.widgets.panel import Line, StyledText
 from esper.telemetry.events import RunStarted, SlotReading
@@ -73,10 +73,19 @@ class Layout:
     """Width of the loss scale; 0 if it does not fit."""
     lane: int = 0
     """Width of the lane's name; 0 if it does not fit."""
+    stages_only: bool = False
+    """True if a slot shows its stage only, one character beside the next slot's, because there are many slots."""
+
+    @property
+    def slot_gap(self) -> int:
+        """Space between slots."""
+        return 0 if self.stages_only else self.gap
 
     @property
     def slot(self) -> int:
         """Width of a slot's cell: stage, blueprint, bar of alpha, alpha."""
+        if self.stages_only:
+            return 1
         name = self.blueprint + 1 if self.blueprint else 0
         bar = self.alpha_bar + 1 if self.alpha_bar else 0
         return 2 + name + bar + self.alpha
@@ -97,6 +106,9 @@ def choose_layout(width: int, started: RunStarted) -> Layout:
         narrowest,
         replace(narrowest, loss_scale=0),
         replace(narrowest, loss_scale=0, grad_norm=0),
+        *(replace(narrowest, stages_only=True, gap=gap, lane=lane) for gap in (2, 1)),
+        replace(narrowest, stages_only=True),
+        replace(narrowest, stages_only=True, loss_scale=0, grad_norm=0),
     ]
     num_slots = len(started.slots)
     layout = next(
@@ -111,8 +123,9 @@ def choose_layout(width: int, started: RunStarted) -> Layout:
 def _fixed_width(layout: Layout, slots: int) -> int:
     """Return the width of a row without the sparkline, including a gap after each column but the first."""
     further = [layout.grad_norm, layout.loss_scale, layout.lane]
-    num_gaps = 3 + slots + sum(width > 0 for width in further)
-    return layout.label + 5 + 6 + slots * layout.slot + sum(further) + num_gaps * layout.gap
+    slots_width = slots * layout.slot + (slots - 1) * layout.slot_gap
+    num_gaps = 4 + sum(width > 0 for width in further)
+    return layout.label + 5 + 6 + slots_width + sum(further) + num_gaps * layout.gap
 
 
 def sortable_columns(slots: Sequence[str]) -> list[str]:
@@ -133,12 +146,22 @@ def header_row(
     accuracy = f"{strip_control(score)} %"
     if len(accuracy) + (sort_column == "accuracy") >= widths[1] + layout.gap:
         accuracy = f"{strip_control(short_score_name(score))} %"
-    labels = ["env".rjust(1 + layout.digits), accuracy, "reward", *map(strip_control, slots), "  |g|", "scale", "lane"]
+    names = ["" for _ in slots] if layout.stages_only else slot_labels(slots, layout.slot + layout.gap - 1)
+    labels = ["env".rjust(1 + layout.digits), accuracy, "reward", *names, "  |g|", "scale", "lane"]
     line = Line(palette)
     ranges: list[tuple[range, str]] = []
     start = 0
     for name, label, width in zip(sortable_columns(slots), labels, widths, strict=True):
         if not width:
+            continue
+        if layout.stages_only and name in slots:  # one heading above all slots, with the slot that is sorted by
+            if name == slots[0]:
+                label = f"{strip_control(sort_column)}{arrow}" if sort_column in slots else "slots"
+                role = "key" if sort_column in slots else "head"
+                line.pad_to(start).append_fitted(label, min(len(label), len(slots)), role)
+            end = start + 1
+            ranges.append((range(start, end), name))
+            start = end + layout.gap * (name == slots[-1])
             continue
         text = label + arrow if name == sort_column else label
         end, gap = start + width, 0 if name == "env" else layout.gap
@@ -216,7 +239,7 @@ def _draw_values(layout: Layout, started: RunStarted, env: EnvState, accuracy_ro
     else:
         line.append_cell(reward)
     for index in range(len(started.slots)):
-        line.append(gap)
+        line.append(gap[: layout.slot_gap] if index else gap)
         if step is None:
             line.append("–".ljust(layout.slot), "absent")
         else:
@@ -236,7 +259,7 @@ def slot_cell(layout: Layout, stage: str, blueprint: str | None, alpha: float | 
     The result is cached: callers may append it to a line, but not append to it.
     """
     text = StyledText().append(STAGES[stage].glyph, stage)
-    if blueprint is not None:
+    if blueprint is not None and not layout.stages_only:
         role = "normal" if stage in _UNDECIDED_STAGES else "dim"
         text.append(" ")
         if layout.blueprint:
@@ -252,8 +275,8 @@ def aggregate_rows(
 ) -> list[Line]:
     """Draw summary rows: median, minimum or maximum over the envs of each number, ignoring non-finite values.
 
-    The row of medians also shows how many envs have a slot in each stage. Until an env has stepped in this round, the
-    rows are about the last step of the previous one.
+    The row of medians also shows how many envs have a slot in each stage, or the commonest stage. Until an env has
+    stepped in this round, the rows are about the last step of the previous one.
 
     Args:
         palette: Styles of the theme.
@@ -298,9 +321,14 @@ def _draw_aggregate(
     line.append_cell(number_cell(reward, 2, 3, signed=True, fixed=True), role).append(gap)
     for counts in stages:
         end = line.width + layout.slot
-        if name == "median":
+        if name == "median" and layout.stages_only and counts:
+            commonest = counts.most_common(1)[0][0]
+            line.append(STAGES[commonest].glyph, commonest)
+        elif name == "median":
             _append_stage_counts(line, counts, end)
-        line.pad_to(end + layout.gap)
+        line.pad_to(end + layout.slot_gap)
+    if layout.stages_only:
+        line.append(gap)
     if layout.grad_norm:
         line.append_cell(number_cell(grad_norm, 3, 2), "dim").append(gap)
     return line.append_cell(scale_cell(scale), "dim") if layout.loss_scale else line

@@ -1,0 +1,80 @@
+"""Screens of a run with 16 slots: no column runs out of the table, and slots can be told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from esper.sanctum.symbols import slot_labels
+from esper.telemetry import events as ev
+from tests.factory import example_run
+from tests.sanctum.driving import replay, screen_text, settle
+
+SLOTS = [f"block_{index:02d}" for index in range(16)]
+
+
+def wide_run() -> list[ev.AnyEvent]:
+    """The example run with 16 slots: those of the example, over and over."""
+    events: list[ev.AnyEvent] = []
+    for event in example_run():
+        if isinstance(event, ev.RunStarted):
+            event = msgspec.structs.replace(event, slots=SLOTS)
+        elif isinstance(event, ev.EnvStepped):
+            event = msgspec.structs.replace(event, slots=(event.slots * 16)[:16])
+        events.append(event)
+    return events
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40)])
+async def test_env_table_shows_the_stage_of_every_slot(size: tuple[int, int], tmp_path: Path) -> None:
+    app, playback = replay(wide_run(), tmp_path)
+    playback.seek_end()
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        lines = screen_text(app).splitlines()
+        heading = next(line for line in lines if "reward" in line)
+        assert "slots" in heading
+        assert "lane" in heading
+        step = app.source.state.envs[2].latest
+        assert step is not None
+        (row,) = [line for line in lines if line.lstrip("│").startswith(" 02")]
+        assert any(len(word) == 16 for word in row.split())
+
+
+async def test_table_can_be_sorted_by_a_slot_without_a_column(tmp_path: Path) -> None:
+    app, playback = replay(wide_run(), tmp_path)
+    playback.seek_end()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("o", "o", "o", "o")  # accuracy, reward, two slots
+        await settle(pilot)
+        assert "block_01" in screen_text(app)
+
+
+async def test_wide_table_names_the_slots_by_what_differs(tmp_path: Path) -> None:
+    app, playback = replay(wide_run(), tmp_path)
+    playback.seek_end()
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settle(pilot)
+        heading = next(line for line in screen_text(app).splitlines() if "reward" in line)
+        assert [word for word in heading.split() if word.isdecimal()] == [f"{index:02d}" for index in range(16)]
+
+
+@pytest.mark.parametrize("key", ["3", "4"])
+async def test_growth_and_numerics_tell_slots_apart(key: str, tmp_path: Path) -> None:
+    app, playback = replay(wide_run(), tmp_path)
+    playback.seek_end()
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press(key)
+        await settle(pilot)
+        heading = next(line for line in screen_text(app).splitlines() if "env " in line and "00" in line)
+        assert [word for word in heading.split() if word in {"07", "15"}] == ["07", "15"]
+
+
+def test_names_that_fit_are_kept() -> None:
+    assert slot_labels(["early", "mid", "late"], 5) == ["early", "mid", "late"]
+    assert slot_labels(["block_21", "block_3"], 5) == ["21", "3"]
+    assert slot_labels(["block", "block_1"], 5) == ["block", "block_1"]  # nothing would be left of the first
+    assert slot_labels(["alone_and_long"], 5) == ["alone_and_long"]
