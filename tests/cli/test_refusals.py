@@ -52,6 +52,7 @@ WRONG = {
     ("replay", "last", "--speed", "nan"): "--speed nan is not valid",
     ("replay", "last", "--follow", "--no-tui"): "--follow needs the dashboard; remove --no-tui",
     ("replay", "last", "--follow", "--narrate"): "remove --narrate or use `esper-sanctum attach --narrate`",
+    ("demo", "--narrate", "everything"): "values of --narrate: summary, all",
     ("replay", "last", "--speed", "fast"): "--speed: invalid float value: 'fast'",
     (): "the dashboard needs a terminal; add --no-tui to run without it",
 }
@@ -59,7 +60,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("arguments", "named"), WRONG.items(), ids=[" ".join(words) or "pipe" for words in WRONG])
 def test_invalid_option_is_refused_in_one_sentence(arguments: tuple[str, ...], named: str, tmp_path: Path) -> None:
-    headless = ("--no-tui",) if arguments and not arguments[0].startswith("re") else ()
+    headless = ("--no-tui",) if arguments and not arguments[0].startswith(("re", "demo")) else ()
     done = run(*arguments, *headless, cwd=tmp_path)
     assert_refused(done.returncode, done.stdout, done.stderr, named)
     assert list(tmp_path.iterdir()) == []

@@ -9,12 +9,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
 
-from esper.checkpoint.manifest import TaskOrigin
+from esper.checkpoint.catalog import find_checkpoint
+from esper.checkpoint.manifest import TaskOrigin, config_from_manifest, read_manifest
 from esper.config import Config, ConfigError
 from esper.config_fields import ConfigField, list_fields, table_description
 from esper.formatting import suggest
 from esper.policy.loading import POLICY_NAMES
-from esper.tasks import TASK_NAMES, own_values
+from esper.recording.runs import resolve_run
+from esper.tasks import TASK_NAMES, check_task_reference, own_values
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 NarrationDetail = Literal["summary", "all"]
@@ -78,6 +80,8 @@ class Parser(argparse.ArgumentParser):
                 message = f"unknown command or argument {words[0]!r}: {suggest(words[0], self._commands)}"
             else:
                 message = f"unknown argument {words[0]!r}; list the valid ones with `{self.prog} --help`"
+                if "--narrate" in self._option_string_actions:  # which may stand without a value
+                    message += f"; values of --narrate: {', '.join(NARRATIONS)}"
         raise SystemExit(print_usage_error(message))
 
     def _nearest_option(self, name: str) -> str:
@@ -195,6 +199,29 @@ def check_own_code_is_named(origin: TaskOrigin | None, saved: Config, run: str, 
         raise ConfigError(f"{run} trains the task {saved.task} of {reference}; name it again: --task {reference}")
     if saved.policy not in POLICY_NAMES and "policy" not in named:
         raise ConfigError(f"{run} uses the policy {saved.policy}; name it again: --policy {saved.policy}")
+
+
+def open_checkpoint(run: str, telemetry_dir: Path, task: str | None) -> Path:
+    """Return the checkpoint of a command that builds networks, once the user has named the code that this imports.
+
+    Args:
+        run: The run or checkpoint as the user named it; of a run, the newest checkpoint is used.
+        telemetry_dir: Directory in which run names are looked up.
+        task: Value of `--task`; None if it was not given.
+
+    Raises:
+        ReadError: The run does not exist.
+        CheckpointError: It has no checkpoint, or a damaged one.
+        ConfigError: The task is the user's own code and is not named.
+        TaskError: The named task does not exist.
+    """
+    checkpoint = find_checkpoint(resolve_run(run, telemetry_dir))
+    manifest = read_manifest(checkpoint)
+    named = {"policy"} if task is None else {"policy", "task"}
+    check_own_code_is_named(manifest.origin, config_from_manifest(manifest, checkpoint), run, named)
+    if task is not None:
+        check_task_reference(task)
+    return checkpoint
 
 
 def given_options(parsed: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,6 @@ import contextlib
 import sys
 from collections.abc import Callable, Generator, Sequence
 
-from esper.checkpoint.catalog import find_checkpoint
-from esper.checkpoint.manifest import config_from_manifest, read_manifest
 from esper.cli.options import (
     EXIT_FAILED,
     EXIT_OK,
@@ -15,7 +13,7 @@ from esper.cli.options import (
     Parser,
     add_accept_changed_task_option,
     add_telemetry_dir_option,
-    check_own_code_is_named,
+    open_checkpoint,
     print_warnings,
 )
 from esper.config import ConfigError
@@ -23,8 +21,6 @@ from esper.evaluation.comparison import EvaluationReport, IntervalEstimate, Pair
 from esper.lanes.device_names import early_lanes
 from esper.policy.loading import POLICY_NAMES, check_policy_reference
 from esper.process import RankInfo
-from esper.recording.runs import resolve_run
-from esper.tasks import check_task_reference
 
 _HEADINGS = ("test accuracy", "parameters", "net return")
 
@@ -37,12 +33,7 @@ def run(arguments: Sequence[str]) -> int:
     for name, value, minimum in (("episodes", options.episodes, 2), ("seed", options.seed, 0)):
         if value < minimum:
             raise ConfigError(f"--{name} {value} is not valid: it must be {minimum} or more")
-    checkpoint = find_checkpoint(resolve_run(options.checkpoint, options.telemetry_dir))
-    manifest = read_manifest(checkpoint)
-    named = {"policy"} if options.task is None else {"policy", "task"}
-    check_own_code_is_named(manifest.origin, config_from_manifest(manifest, checkpoint), options.checkpoint, named)
-    if options.task is not None:
-        check_task_reference(options.task)
+    checkpoint = open_checkpoint(options.checkpoint, options.telemetry_dir, options.task)
     early_lanes(options.devices, RankInfo())
 
     from esper.evaluation.comparison import build_report, to_json

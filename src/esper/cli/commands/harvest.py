@@ -7,30 +7,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from esper.checkpoint.catalog import find_checkpoint
-from esper.checkpoint.manifest import config_from_manifest, read_manifest
 from esper.cli.harvest_text import format_harvest
 from esper.cli.options import (
     EXIT_OK,
     Parser,
     add_accept_changed_task_option,
     add_run_argument,
-    check_own_code_is_named,
+    open_checkpoint,
 )
 from esper.harvest.structure import check_target
-from esper.recording.runs import resolve_run
-from esper.tasks import check_task_reference
 
 
 def run(arguments: Sequence[str]) -> int:
     """Harvest a network, and print its scores and where it is."""
     options = _parser().parse_args(arguments)
-    checkpoint = find_checkpoint(resolve_run(options.run, options.telemetry_dir))
-    manifest = read_manifest(checkpoint)
-    named = {"policy"} if options.task is None else {"policy", "task"}
-    check_own_code_is_named(manifest.origin, config_from_manifest(manifest, checkpoint), options.run, named)
-    if options.task is not None:
-        check_task_reference(options.task)
+    checkpoint = open_checkpoint(options.run, options.telemetry_dir, options.task)
 
     check_target(options.to)
 

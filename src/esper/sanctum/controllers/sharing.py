@@ -14,6 +14,7 @@ from esper.formatting import format_duration, strip_control
 from esper.history.address import ViewAddress
 from esper.history.excerpt import EXCERPT_MARGIN_S, create_unique_file, write_excerpt
 from esper.history.history import open_history
+from esper.process import name_current_thread
 from esper.recording.runs import shortest_name
 from esper.recording.segments import ReadError
 from esper.sanctum.bindings import ENV_VIEW
@@ -181,5 +182,6 @@ def _write_excerpt(recording: Path, position: int | None, folder: Path) -> Path:
 
     Runs in a thread, and therefore reads the recording with a history that the screen does not use.
     """
+    name_current_thread("excerpt")
     history = open_history(recording)
     return write_excerpt(history, history.length if position is None else position, folder)
