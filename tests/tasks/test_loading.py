@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,17 @@ def test_a_changed_helper_changes_the_digest_and_is_named(file: Path) -> None:
     (file.parent / "shared_width.py").write_text("width = 16\n")
     with pytest.raises(TaskError, match=r"changed while the run was starting: shared_width.py changed"):
         load_source(source)
+
+
+def test_script_beside_the_task_does_not_belong_to_it(file: Path) -> None:
+    """`python train_signs.py`, which trains the task on two lanes: the worker does not import the script."""
+    script = file.parent / "train_signs.py"
+    lines = ("import sys", "sys.path.insert(0, '.')", "import shared_helper", "import esper")
+    options = "policy='static', envs=2, rounds=1, steps=1, devices=('cpu:0', 'cpu:1'), telemetry_dir='runs'"
+    script.write_text("\n".join((*lines, f"esper.train('own_signs.py', {options})")))
+    (file.parent / "shared_helper.py").write_text("")
+    done = subprocess.run([sys.executable, script.name], cwd=file.parent, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_changes_are_described_by_kind() -> None:

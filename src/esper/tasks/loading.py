@@ -68,7 +68,9 @@ def load_source(source: TaskSource) -> Task:
     """
     task = load_task(f"{source.path}:{source.attribute}")
     assert task.source is not None
-    changes = describe_changes(source.digests, task.source.digests)
+    imported = task.source.digests
+    # The other process may have imported further modules of the directory, which the task does not need.
+    changes = describe_changes({name: value for name, value in source.digests.items() if name in imported}, imported)
     if changes:
         raise TaskError(f"{source.path} changed while the run was starting: {changes}")
     return replace(task, source=source)
@@ -86,10 +88,13 @@ def describe_changes(before: Mapping[str, str], after: Mapping[str, str]) -> str
 
 
 def source_digests(path: Path) -> dict[str, str]:
-    """Return the digests of a file and of all imported modules in its directory, by path relative to the directory."""
+    """Return the digests of a file and of all imported modules in its directory, by path relative to the directory.
+
+    A script that uses the task, `__main__`, does not belong to the task.
+    """
     directory = path.parent
     files = {path}
-    for module in list(sys.modules.values()):
+    for module in [module for name, module in list(sys.modules.items()) if name != "__main__"]:
         name = getattr(module, "__file__", None)
         if name is None:
             continue
