@@ -1,8 +1,7 @@
 """Export of a grown model as a `torch.export` program, in a process of its own.
 
 Exporting runs the model on fake tensors, which a model may cache; the process that trains must never meet them. The
-program contains operators and weights only: it is loaded and run without this package. Run as a script:
-`python -m esper.harvest.program DIRECTORY TASK SAMPLE RESULT`.
+program contains operators and weights only: it is loaded and run without this package.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import copy
 import inspect
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,13 +26,16 @@ from esper.growth.network import call_model
 from esper.growth.outputs import Nested, list_tensors, map_tensors
 from esper.harvest.files import load_grown
 from esper.harvest.structure import PROGRAM_FILE, HarvestError
+from esper.process import python_command
 from esper.tasks.loading import load_task
 from esper.tasks.registry import TASK_NAMES
 from esper.tasks.task import Task
 from esper.user_code import describe_exception
 
 SAMPLE_ROWS = 3
-"""Rows of the batch with which a model is exported: more than one, which `torch.export` would take as a constant."""
+"""Number of rows of the batch for the export. `torch.export` would fix the size of a batch of one row."""
+_PROGRAM = "import sys; from esper.harvest.program import export_from_arguments as export; export(*sys.argv[1:])"
+"""Program of the other process."""
 MAX_RELATIVE_DIFFERENCE = 1e-4
 """Maximum difference between the outputs of program and model, relative to the largest output."""
 
@@ -71,9 +72,10 @@ def export_program(directory: Path, task: Task, sample: Nested) -> ExportResult:
     with tempfile.TemporaryDirectory(prefix="esper-") as temporary:
         inputs, result = Path(temporary) / "sample.safetensors", Path(temporary) / "result.json"
         inputs.write_bytes(safetensors.torch.save(_named_inputs(sample)))
-        command = [sys.executable, "-P", "-m", "esper.harvest.program"]
+        command, environment = python_command(_PROGRAM, str(directory), reference, str(inputs), str(result))
         child = subprocess.run(
-            [*command, str(directory), reference, str(inputs), str(result)],
+            command,
+            env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
@@ -183,7 +185,15 @@ def _plain_layer(layer: nn.Module) -> nn.Module | None:
             return None
 
 
-def _main(directory: str, reference: str, sample_file: str, result_file: str) -> None:
+def export_from_arguments(directory: str, reference: str, sample_file: str, result_file: str) -> None:
+    """Export in the other process. Its arguments are those of the program.
+
+    Args:
+        directory: Directory with the weights and the structure.
+        reference: Reference of the task.
+        sample_file: File of the sample, safetensors.
+        result_file: File that receives the `ExportResult`, JSON.
+    """
     named = safetensors.torch.load(Path(sample_file).read_bytes())
     sample = named.get(_INPUT, named)
     try:
@@ -191,7 +201,3 @@ def _main(directory: str, reference: str, sample_file: str, result_file: str) ->
     except (HarvestError, TaskError) as error:
         result = ExportResult(problem=str(error))
     Path(result_file).write_bytes(msgspec.json.encode(result))
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

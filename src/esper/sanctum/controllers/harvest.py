@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from esper.checkpoint.manifest import CheckpointError, read_manifest
 from esper.formatting import strip_control
+from esper.process import python_command
 from esper.sanctum.controllers import AppServices
 from esper.sanctum.controllers.sharing import TOAST_SECONDS
 from esper.sanctum.screens.dialogs import HarvestDialog
@@ -20,6 +20,9 @@ from esper.telemetry.events import CheckpointSaved
 
 BROWSER_MESSAGE = "Networks cannot be harvested from the browser. On the server: esper-sanctum harvest RUN --to DIR"
 """Notice in place of files, which would be written on the web server, not on the machine of the viewer."""
+
+_PROGRAM = "from esper.cli.main import main; raise SystemExit(main())"
+"""The command line, in another process."""
 
 
 class HarvestServices(AppServices, Protocol):
@@ -58,13 +61,17 @@ class HarvestActions:
         if self._app.is_web:
             self._app.notify(BROWSER_MESSAGE, severity="warning")
             return
-        saved = self._newest_checkpoint()
-        if saved is None:
+        from esper.sanctum.screens.checkpoint_picker import existing_checkpoints, local_path  # slow to import
+
+        run = self._source.directory
+        existing = existing_checkpoints(self._source.state.checkpoints, run)
+        if not existing:
             checkpoint = self._view.key_names["run.checkpoint"]
             advice = f" Press {checkpoint} to write one." if self._source.live else ""
             self._app.notify(f"There is no checkpoint from before this moment.{advice}", severity="warning")
             return
-        path = self._path_of(saved)
+        saved = existing[-1]
+        path = local_path(saved, run)
         try:
             origin = read_manifest(path).origin
         except CheckpointError as error:
@@ -93,15 +100,6 @@ class HarvestActions:
 
         self._app.push_screen(HarvestDialog(question), start)
 
-    def _newest_checkpoint(self) -> CheckpointSaved | None:
-        """Return the newest checkpoint at the moment on the screen that still exists."""
-        existing = [saved for saved in self._source.state.checkpoints if self._path_of(saved).is_dir()]
-        return existing[-1] if existing else None
-
-    def _path_of(self, saved: CheckpointSaved) -> Path:
-        """Return the path of a checkpoint as seen by this process, which can differ from the recorded one."""
-        return (self._source.directory or Path()).joinpath(*Path(saved.path).parts[-2:])
-
     def _target(self, saved: CheckpointSaved, env: int) -> Path:
         """Return the directory to write: in that of a live run, else in the working directory."""
         directory, state = self._source.directory, self._source.state
@@ -112,9 +110,10 @@ class HarvestActions:
         return Path(f"{run}-{name}")
 
     async def _run(self, words: Sequence[str], target: Path) -> None:
-        # -P: do not import modules from the working directory.
+        command, environment = python_command(_PROGRAM, "harvest", *words)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "esper", "harvest", *words),
+            *command,
+            env=environment,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

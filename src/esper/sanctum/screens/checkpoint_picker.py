@@ -94,4 +94,9 @@ def existing_checkpoints(events: Iterable[CheckpointSaved], run: Path | None) ->
     for saved in events:
         latest.pop(saved.path, None)
         latest[saved.path] = saved
-    return [saved for path, saved in latest.items() if (run or Path()).joinpath(*Path(path).parts[-2:]).is_dir()]
+    return [saved for saved in latest.values() if local_path(saved, run).is_dir()]
+
+
+def local_path(saved: CheckpointSaved, run: Path | None) -> Path:
+    """Return the path of a recorded checkpoint as seen by this process; `run` as for `existing_checkpoints`."""
+    return (run or Path()).joinpath(*Path(saved.path).parts[-2:])
