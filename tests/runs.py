@@ -135,7 +135,12 @@ def recorded(run: Path) -> list[ev.AnyEvent]:
     return list(history.events(0, history.length))
 
 
+def only(directory: Path) -> Path:
+    """Return the only entry of a directory."""
+    (entry,) = directory.iterdir()
+    return entry
+
+
 def only_run(cwd: Path) -> Path:
     """Return the directory of the only run recorded below a working directory."""
-    (directory,) = (cwd / "telemetry").iterdir()
-    return directory
+    return only(cwd / "telemetry")

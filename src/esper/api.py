@@ -12,7 +12,7 @@ from esper.cli.console import RunPrinter, drain
 from esper.config import Config, TaskError
 from esper.config_files import check_keys, resolve_config
 from esper.control import RequestKind
-from esper.engine.growth import Growth
+from esper.engine.growth import DEFAULT_PATIENCE, GROWTH_CONFIG, Growth
 from esper.engine.thread import EngineThread
 from esper.harvest.grown import Grown
 from esper.lanes.errors import RunFailedError
@@ -62,10 +62,10 @@ def train(task: Task | str, **settings: Any) -> TrainedRun:
 def grow(
     task: Task | str,
     *,
-    policy: str = "heuristic",
-    envs: int = 4,
-    steps: int = 15,
-    patience: int = 5,
+    policy: str = GROWTH_CONFIG["policy"],
+    envs: int = GROWTH_CONFIG["envs"],
+    steps: int = GROWTH_CONFIG["steps"],
+    patience: int = DEFAULT_PATIENCE,
     **settings: Any,
 ) -> Grown:
     """Grow one network, as `esper-sanctum grow --no-tui` does: the best of several, by validation score.
@@ -86,7 +86,7 @@ def grow(
         RunFailedError: The run failed, or was ended before its first step.
     """
     growth = Growth(patience=patience)
-    chosen = {"policy": policy, "envs": envs, "steps": steps, "rounds": 1}
+    chosen = {"policy": policy, "envs": envs, "steps": steps, "rounds": GROWTH_CONFIG["rounds"]}
     _run(task, "esper.grow", {**settings, **chosen}, growth)
     if growth.grown is None:
         raise RunFailedError("the run ended before a network had a score, so none was grown")

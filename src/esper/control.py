@@ -28,6 +28,10 @@ class RequestKind(Enum):
     """End the run at once, without a checkpoint."""
 
 
+ENDING_KINDS = frozenset({RequestKind.STOP, RequestKind.ABANDON})
+"""Requests that end the run."""
+
+
 @dataclass(frozen=True)
 class Request:
     """A request and its origin."""
@@ -49,7 +53,7 @@ class RequestQueue:
 
     def put(self, kind: RequestKind, origin: str, path: str | None = None) -> None:
         """Queue a request."""
-        self.stop_requested |= kind in {RequestKind.STOP, RequestKind.ABANDON}
+        self.stop_requested |= kind in ENDING_KINDS
         self._inbox.put(Request(kind, origin, path))
 
     def get(self, timeout: float = 0.0) -> Request | None:

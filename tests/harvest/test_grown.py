@@ -1,4 +1,4 @@
-"""Harvest: what is written, what is read again, and what is refused."""
+"""Files of a harvest: written, read again, and refused if damaged."""
 
 from __future__ import annotations
 

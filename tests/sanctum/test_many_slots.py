@@ -1,4 +1,4 @@
-"""Screens of a run with 16 slots: no column runs out of the table, and slots can be told apart."""
+"""Screens of a run with 16 slots: all columns fit into the table, and the headings of the slots differ."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from esper.checkpoint.manifest import TENSORS_FILE
 from esper.cli.main import main
 from esper.cli.options import EXIT_OK
 from esper.telemetry import events as ev
-from tests.runs import recorded
+from tests.runs import only, recorded
 
 ROOT = Path(__file__).parents[2]
 MODULE = "tests.tasks.real_models"
@@ -28,11 +28,6 @@ NEEDS = {"timm_resnet": "timm", "gpt2": "transformers"}
 GPT = str(ROOT / "examples" / "small_gpt.py")
 
 pytestmark = pytest.mark.slow
-
-
-def only(directory: Path) -> Path:
-    (run,) = directory.iterdir()
-    return run
 
 
 def tensors(directory: Path) -> dict[str, torch.Tensor]:

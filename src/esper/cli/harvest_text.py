@@ -1,4 +1,4 @@
-"""Text about a harvested network: where it is, its scores, and what it is compared with."""
+"""Text about a harvested network: its scores, its files, and its comparison with other networks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from esper.harvest.structure import GrownStructure
 
 
 def format_harvest(structure: GrownStructure, directory: Path, problem: str | None) -> str:
-    """Return where a harvested network is, and what it is, in a few lines.
+    """Return the scores, the seeds and the directory of a harvested network, in a few lines.
 
     Args:
         structure: Structure of the network.
@@ -20,11 +20,10 @@ def format_harvest(structure: GrownStructure, directory: Path, problem: str | No
     """
     origin = structure.provenance
     seeds = ", ".join(f"{seed.blueprint} in {seed.slot}" for seed in structure.seeds) or "none"
-    ratio = structure.parameters / structure.host_parameters
     lines = [
         f"env {origin.env} of {origin.run}, round {origin.round}, step {origin.step}: {structure.score_name} "
         f"{structure.test_score:.1%} on the test split, {structure.validation_score:.1%} on the validation split",
-        f"seeds: {seeds}; {structure.parameters:,} parameters, {ratio:.2f} times those of the host",
+        f"seeds: {seeds}; {structure.parameters:,} parameters, {structure.parameter_ratio:.2f} times those of the host",
         f"written to {directory}: see README.md there for how to load it",
     ]
     if problem:
@@ -33,7 +32,7 @@ def format_harvest(structure: GrownStructure, directory: Path, problem: str | No
 
 
 def format_comparison(variants: Sequence[Variant], score_name: str) -> str:
-    """Return a table of the grown network and what it is compared with.
+    """Return a table of a grown network and of the networks it is compared with.
 
     Args:
         variants: Rows of the table.

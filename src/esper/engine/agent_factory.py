@@ -31,9 +31,6 @@ def build_agent(
         CheckpointError: The policy is a checkpoint, and it has none or one for another task.
         ConfigError: `--policy-device` was not found, or the user's policy cannot be loaded.
     """
-    path = Path(config.policy)
-    if is_checkpoint(path):
-        return load_ppo(read_checkpoint(path), path, config, sites, blueprints, ranks)
     match config.policy:
         case "ppo":
             return build_ppo(config, sites, blueprints, ranks)
@@ -47,6 +44,8 @@ def build_agent(
             return StaticAgent()
         case "full":
             return PeriodicAgent(blueprints, period=1)
+        case reference if is_checkpoint(path := Path(reference)):
+            return load_ppo(read_checkpoint(path), path, config, sites, blueprints, ranks)
         case _:
             return load_policy(config.policy)(
                 sites=sites,

@@ -1,4 +1,4 @@
-"""Growth: what a caller asks of the growth of one network, and the results. Importing this does not import torch."""
+"""Growth: the request for the growth of one network, and its results. Importing this does not import torch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 GROWTH_CONFIG: dict[str, Any] = {"rounds": 1, "policy": "heuristic", "envs": 4, "steps": 15}
 """Settings of a growth that differ from the defaults of a run."""
+DEFAULT_PATIENCE = 5
+"""Default of `Growth.patience`."""
 
 
 class Variant(NamedTuple):
@@ -25,7 +27,7 @@ class Variant(NamedTuple):
 
 @dataclass(kw_only=True)
 class Growth:
-    """What a caller asks of the growth of one network, and the results.
+    """Request for the growth of one network, and its results.
 
     Attributes:
         patience: Steps without an improvement of the best validation score after which the run stops.
@@ -35,7 +37,7 @@ class Growth:
         directory: Directory of the harvest; None if none was written.
         problem: Why the harvest has no program; None if it has one.
         failure: Why the harvest cannot be written; None if it was.
-        comparison: The grown network and what it is compared with; empty without a comparison.
+        comparison: Results of the grown network and of the networks it is compared with; empty without a comparison.
     """
 
     patience: int

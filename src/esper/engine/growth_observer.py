@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from esper.control import RequestKind, RequestQueue
+from esper.control import ENDING_KINDS, RequestKind, RequestQueue
 from esper.domain import VERSION
 from esper.engine.growth import Growth, Variant
 from esper.engine.training_state import TrainingState
@@ -27,7 +27,6 @@ from esper.telemetry import events as ev
 
 CONVERGED = "patience"
 """Origin of the stop request of a growth that no longer improves."""
-STOPPING = (RequestKind.STOP, RequestKind.ABANDON)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,7 @@ class GrowthObserver:
     """Keeps the best network of a run of one round, stops the run when it no longer improves, and harvests it.
 
     Args:
-        growth: What is asked; receives the results.
+        growth: Request for the growth; receives the results.
         task: Task of the run.
         splits: Its data, on the CPU.
         training: State of the run.
@@ -91,10 +90,6 @@ class GrowthObserver:
         self._steps = 0
         """Completed steps."""
         self._started = self._ended = time.perf_counter()
-
-    def begin(self) -> None:
-        """Start the clock."""
-        self._started = time.perf_counter()
 
     def observe(self) -> None:
         """Look at the networks after a step, before their slots tick: in the state in which they were validated."""
@@ -186,7 +181,7 @@ class GrowthObserver:
         actions = [WAIT_DECISION.action] * len(pool.envs)
         for step in range(self._steps):
             request = self._control.get()
-            if request and request.kind in STOPPING:
+            if request and request.kind in ENDING_KINDS:
                 return None
             epochs = zip(pool.envs, pool.step(actions, 0, step), strict=True)
             scores = [(epoch.measured.accuracy, env) for env, epoch in epochs if epoch is not None]

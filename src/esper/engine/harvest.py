@@ -15,13 +15,15 @@ from esper.checkpoint.manifest import CheckpointError
 from esper.config import ConfigError
 from esper.domain import VERSION
 from esper.engine.task_setup import SavedTask, prepare_task
+from esper.envs.env_state import load_tensors
 from esper.envs.hosts import HostFactory
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.harvest.grown import Grown
-from esper.harvest.model import copy_tensors, grown_seeds
+from esper.harvest.model import grown_seeds
 from esper.harvest.structure import Provenance
 from esper.policy.agent import strip_prefix
+from esper.tasks.hosts import named_tensors
 
 
 def harvest_checkpoint(
@@ -65,7 +67,7 @@ def harvest_checkpoint(
         task,
         splits,
         grown_seeds(network.slots),
-        copy_tensors(network),
+        named_tensors(network),
         Provenance(
             run=run_directory_of(path).name,
             env=env,
@@ -88,14 +90,11 @@ def _best_env(episodes: list[dict[str, Any]]) -> int:
     return max(range(len(episodes)), key=last_score)
 
 
-@torch.no_grad()
 def _load_network(network: GrowingNetwork, env: int, checkpoint: Checkpoint, path: Path) -> None:
     """Restore the seeds and weights of an env. Raises CheckpointError."""
     try:
         for slot, state in zip(network.slots, checkpoint.state["episodes"][env]["slots"], strict=True):
             slot.load_lifecycle_state(state)
-        saved = strip_prefix(f"env.{env}.network.", checkpoint.tensors)
-        for name, target in network.state_tensors().items():
-            target.copy_(saved[name])
+        load_tensors(network.state_tensors(), strip_prefix(f"env.{env}.network.", checkpoint.tensors))
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path} does not fit this version of esper-sanctum: {error!r}") from error

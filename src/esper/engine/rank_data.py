@@ -15,7 +15,7 @@ from esper.tasks.task import Task
 
 
 def load_data_once(task: Task, directory: Path | None, ranks: RankGroup, info: RankInfo) -> Splits:
-    """Load the data of a task on the first rank of each machine; the other ranks map what it has written to a file.
+    """Load the data of a task on the first rank of each machine, which writes them to a file for the other ranks.
 
     The file is removed as soon as all ranks have mapped it. Collective: all ranks must call it together.
 

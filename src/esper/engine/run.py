@@ -184,8 +184,6 @@ class Run:
 
     def _train(self) -> str:
         """Train, and return how the run ended. Raise RunFailedError, with how to resume, if it failed."""
-        if self._growth:
-            self._growth.begin()
         try:
             outcome = self.trainer.run()
             if self._growth:

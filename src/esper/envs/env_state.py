@@ -74,13 +74,22 @@ def load_env_tensors(env: Env, named: Mapping[str, Tensor]) -> None:
     Raises:
         RuntimeError: A tensor is missing, or has another shape.
     """
-    with torch.no_grad():
-        for name, target in env_state_tensors(env).items():
-            if name not in named:
-                raise RuntimeError(f"{name} is missing")
-            if named[name].shape != target.shape:
-                raise RuntimeError(f"{name} has shape {list(named[name].shape)}, not {list(target.shape)}")
-            target.copy_(named[name])
+    load_tensors(env_state_tensors(env), named)
+
+
+@torch.no_grad()
+def load_tensors(targets: Mapping[str, Tensor], named: Mapping[str, Tensor]) -> None:
+    """Copy tensors into those of the same names. Tensors without a target are ignored.
+
+    Raises:
+        RuntimeError: A tensor is missing, or has another shape.
+    """
+    for name, target in targets.items():
+        if name not in named:
+            raise RuntimeError(f"{name} is missing")
+        if named[name].shape != target.shape:
+            raise RuntimeError(f"{name} has shape {list(named[name].shape)}, not {list(target.shape)}")
+        target.copy_(named[name])
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ import torch
 
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
-from esper.tasks.hosts import Host, build_host, frozen_tensors, share_tensors
+from esper.tasks.hosts import build_host, frozen_tensors, named_tensors, share_tensors
 from esper.tasks.probe import TaskProfile
 from esper.tasks.task import Task
 
@@ -60,14 +60,10 @@ class HostFactory:
             round_index: Index of the round, from 0.
         """
         fresh = build_host(self.task, self._seed, host, round_index)
-        values = _state_tensors(fresh)
+        values = named_tensors(fresh.model)
         for name, tensor in network.state_tensors().items():
             if name.startswith(_HOST_PREFIX):
                 tensor.copy_(values[name.removeprefix(_HOST_PREFIX)], non_blocking=True)
 
 
 _HOST_PREFIX = "host."
-
-
-def _state_tensors(host: Host) -> dict[str, torch.Tensor]:
-    return {**dict(host.model.named_parameters()), **dict(host.model.named_buffers())}

@@ -201,6 +201,24 @@ def blend(kind: Blend, host: Tensor, seed: Tensor, alpha: float, gate: Tensor | 
     return torch.add(host, gate * difference, alpha=alpha)
 
 
+def blend_seed(
+    kind: Blend, layout: Layout, host: Tensor, seed: nn.Module, alpha: float, gate: BlendGate | None
+) -> Tensor:
+    """Return the host's features, in a layout, with a seed blended in.
+
+    Args:
+        kind: Formula.
+        layout: Layout of the features. Seed and blend gate receive them in its canonical layout.
+        host: Features of the host.
+        seed: The seed.
+        alpha: Blending weight, 0 to 1.
+        gate: The blend gate, required by GATE.
+    """
+    features = layout.to_canonical(host)
+    gate_values = gate(features) if gate is not None else None
+    return layout.from_canonical(blend(kind, features, seed(features), alpha, gate_values))
+
+
 class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, host: Tensor, candidate: Tensor) -> Tensor:  # noqa: ARG004 (the signature is autograd's)

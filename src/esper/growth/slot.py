@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.domain import Stage
-from esper.growth.blend import AlphaSchedule, Blend, BlendGate, Curve, blend, straight_through
+from esper.growth.blend import AlphaSchedule, Blend, BlendGate, Curve, blend_seed, straight_through
 from esper.growth.blueprints import build_seed
 from esper.growth.layers import initialise_
 from esper.growth.lifecycle import (
@@ -329,10 +329,7 @@ class Slot(nn.Module):
 
     def _blended(self, host: Tensor, alpha: float) -> Tensor:
         assert self.seed is not None
-        layout = self.site.layout
-        host = layout.to_canonical(host)
-        gate = self.gate(host) if self.gate is not None else None
-        return layout.from_canonical(blend(self.blend, host, self.seed(host), alpha, gate))
+        return blend_seed(self.blend, self.site.layout, host, self.seed, alpha, self.gate)
 
     def _set_blend(self, kind: Blend) -> None:
         self.blend = kind

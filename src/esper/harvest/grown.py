@@ -14,7 +14,7 @@ from torch import Tensor
 
 from esper.growth.network import count_samples
 from esper.growth.outputs import Nested
-from esper.harvest.model import GrownModel, build_model, measure_score, named_tensors
+from esper.harvest.model import GrownModel, build_model, measure_score
 from esper.harvest.model_card import format_card
 from esper.harvest.program import SAMPLE_ROWS, export_program
 from esper.harvest.structure import (
@@ -27,6 +27,7 @@ from esper.harvest.structure import (
     Provenance,
     check_target,
 )
+from esper.tasks.hosts import named_tensors
 from esper.tasks.splits import Splits, take
 from esper.tasks.task import Task
 

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from esper.domain import Stage
-from esper.growth.blend import Blend, BlendGate, Curve, blend
+from esper.envs.env_state import load_tensors
+from esper.growth.blend import Blend, BlendGate, Curve, blend_seed
 from esper.growth.blueprints import build_seed
 from esper.growth.layouts import Layout
 from esper.growth.network import GrowingNetwork, call_model
 from esper.growth.outputs import Nested, first_tensor, replace_first_tensor
 from esper.growth.slot import Slot
 from esper.harvest.structure import GrownSeed, HarvestError
-from esper.tasks.hosts import build_host
+from esper.tasks.hosts import build_host, named_tensors
 from esper.tasks.losses import score_of
 from esper.tasks.splits import Split, batches
 from esper.tasks.task import Task
@@ -46,9 +47,7 @@ class GrownSlot(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the host's features, in the layout of the slot, with the seed blended in."""
-        host = self._layout.to_canonical(features)
-        gate = self.gate(host) if self.gate is not None else None
-        return self._layout.from_canonical(blend(self._blend, host, self.seed(host), self._alpha, gate))
+        return blend_seed(self._blend, self._layout, features, self.seed, self._alpha, self.gate)
 
 
 class GrownModel(nn.Module):
@@ -117,18 +116,13 @@ def plant_grown(slot: Slot, seed: GrownSeed, generator: torch.Generator) -> None
     slot.stage = Stage.FOSSILIZED
 
 
-def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters and buffers of a module by name. A tensor with several names has the first one."""
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
 def copy_tensors(network: GrowingNetwork) -> dict[str, Tensor]:
     """Return copies of all weights and buffers of a network on the CPU, frozen ones included."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in named_tensors(network).items()}
 
 
 def build_model(task: Task, seeds: Sequence[GrownSeed], tensors: Mapping[str, Tensor]) -> GrownModel:
-    """Build a grown model on the CPU. What the task froze while the network grew can be trained again.
+    """Build a grown model on the CPU. Parameters that the task froze during the growth can be trained.
 
     Args:
         task: Task whose model function builds the host.
@@ -144,16 +138,10 @@ def build_model(task: Task, seeds: Sequence[GrownSeed], tensors: Mapping[str, Te
         model = GrownModel(host, seeds)
     except (AttributeError, ValueError) as error:
         raise HarvestError(f"the task {task.name} does not fit the network: {error}") from error
-    with torch.no_grad():
-        for name, target in named_tensors(model).items():
-            value = tensors.get(name)
-            if value is None or value.shape != target.shape:
-                found = "missing" if value is None else f"of shape {list(value.shape)}"
-                raise HarvestError(
-                    f"the task {task.name} does not fit the network: the tensor {name!r} is {found}, and the model "
-                    f"needs shape {list(target.shape)}"
-                )
-            target.copy_(value)
+    try:
+        load_tensors(named_tensors(model), tensors)
+    except RuntimeError as error:
+        raise HarvestError(f"the task {task.name} does not fit the network: the tensor {error}") from error
     return model
 
 

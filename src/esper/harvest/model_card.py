@@ -33,7 +33,6 @@ def _count_seeds(structure: GrownStructure) -> str:
 
 
 def _format_scores(structure: GrownStructure) -> str:
-    ratio = structure.parameters / structure.host_parameters
     return "\n".join(
         (
             "| | |",
@@ -42,7 +41,7 @@ def _format_scores(structure: GrownStructure) -> str:
             f"| {structure.score_name}, validation split (used to select the network) | "
             f"{structure.validation_score:.2%} |",
             f"| parameters of the host | {structure.host_parameters:,} |",
-            f"| parameters with seeds | {structure.parameters:,} (×{ratio:.2f}) |",
+            f"| parameters with seeds | {structure.parameters:,} (×{structure.parameter_ratio:.2f}) |",
         )
     )
 

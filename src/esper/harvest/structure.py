@@ -96,6 +96,11 @@ class GrownStructure(msgspec.Struct, frozen=True, kw_only=True):
         """Number of parameters of host and seeds."""
         return self.host_parameters + sum(seed.parameters for seed in self.seeds)
 
+    @property
+    def parameter_ratio(self) -> float:
+        """Number of parameters of host and seeds, divided by that of the host."""
+        return self.parameters / self.host_parameters
+
 
 class _AnyStructure(msgspec.Struct):
     """The field that structures of all versions share."""

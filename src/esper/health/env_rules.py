@@ -115,7 +115,7 @@ def _check_owner_norm(
 
 
 def check_chance(event: ev.EnvStepped, context: RuleContext) -> Iterable[ev.AnomalyFound]:
-    """Find a training loss that stays clearly above that of guessing, at which an untrained network starts."""
+    """Find a training loss that stays clearly above the loss of guessing, near which an untrained network starts."""
     chance = context.health.chance_loss
     if chance is None:
         return ()

@@ -76,7 +76,7 @@ _COMPARISON = re.compile(r"([^<>=!:]*)(<=|>=|!=|<|>|=)(.*)")
 
 
 def score_word(score: str) -> str:
-    """Return the word by which a filter names the score of a task, besides `score`: as in the heading of its column.
+    """Return a second word for `score` in filters: the heading of the score's column.
 
     Args:
         score: Name of the score.

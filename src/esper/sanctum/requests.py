@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from esper.attach.client import RemoteRequestQueue
-from esper.control import RequestKind
+from esper.control import ENDING_KINDS, RequestKind
 from esper.domain import PauseCause
 from esper.telemetry import events as ev
 from esper.telemetry.state import Record
@@ -60,7 +60,7 @@ class PendingRequests:
     @property
     def stop_requested(self) -> bool:
         """True if a stop or abandon request is pending."""
-        return bool(self._pending & {RequestKind.STOP, RequestKind.ABANDON})
+        return bool(self._pending & ENDING_KINDS)
 
     @property
     def text(self) -> str:
@@ -104,7 +104,7 @@ class PendingRequests:
             case ev.Logged(severity="error"):  # the engine logs an error if it cannot save or restore
                 return {RequestKind.CHECKPOINT, RequestKind.RESTORE}
             case ev.RunEnded():
-                return set(RequestKind) - {RequestKind.STOP, RequestKind.ABANDON}
+                return set(RequestKind) - ENDING_KINDS
             case _:
                 return set()
 

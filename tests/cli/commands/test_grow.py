@@ -20,7 +20,7 @@ from esper.harvest import grown as grown_module
 from esper.harvest.program import ExportResult
 from esper.harvest.structure import STRUCTURE_FILE, WEIGHTS_FILE, read_structure
 from esper.telemetry import events as ev
-from tests.runs import computed, recorded
+from tests.runs import computed, only, recorded
 
 SHORT = ("--no-tui", "--task", "digits", "--devices", "cpu:0", "--training.samples-per-epoch", "128")
 
@@ -29,11 +29,6 @@ SHORT = ("--no-tui", "--task", "digits", "--devices", "cpu:0", "--training.sampl
 def no_export(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the program out: exporting takes ten seconds, and tests/harvest has its tests."""
     monkeypatch.setattr(grown_module, "export_program", lambda *_: ExportResult(problem="not tried"))
-
-
-def only(directory: Path) -> Path:
-    (run,) = directory.iterdir()
-    return run
 
 
 def grow(directory: Path, *options: str) -> int:

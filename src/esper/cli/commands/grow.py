@@ -16,7 +16,7 @@ from esper.cli.options import EXIT_FAILED, EXIT_OK, NarrationDetail, Parser, add
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
 from esper.config import Config, ConfigError
 from esper.config_files import resolve_config
-from esper.engine.growth import GROWTH_CONFIG, Growth
+from esper.engine.growth import DEFAULT_PATIENCE, GROWTH_CONFIG, Growth
 from esper.engine.start_checks import check_start
 from esper.harvest.structure import check_target
 from esper.policy.loading import POLICY_NAMES
@@ -26,7 +26,7 @@ from esper.recording.segments import ReadError
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Grow a network, with the dashboard or without, and print what it has become."""
+    """Grow a network, with or without the dashboard, and print its scores."""
     options = vars(_parser().parse_args(arguments))
     file, target, patience, compares = (options.pop(name) for name in ("config", "to", "patience", "compare"))
     display = DisplayOptions.from_options(options)
@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _print_result(growth: Growth) -> int:
-    """Print what has been grown, and return the exit code."""
+    """Print the scores of the grown network, and return the exit code."""
     if growth.grown is None:
         print("esper-sanctum: the run ended before a network had a score, so none was grown", file=sys.stderr)
         return EXIT_FAILED
@@ -107,9 +107,9 @@ def _parser() -> Parser:
     parser.add_argument(
         "--patience",
         type=int,
-        default=5,
+        default=DEFAULT_PATIENCE,
         metavar="STEPS",
-        help="stop after so many steps without a better validation score (default: 5)",
+        help=f"stop after so many steps without a better validation score (default: {DEFAULT_PATIENCE})",
     )
     parser.add_argument(
         "--compare",

@@ -73,7 +73,7 @@ class HarvestDialog(ModalScreen[bool]):
     """Dialog that asks whether to harvest a network. Returns True to do so.
 
     Args:
-        question: What would be harvested, and where it would be written.
+        question: Text that names the network and the directory of its files.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
