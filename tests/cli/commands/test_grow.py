@@ -83,6 +83,15 @@ def test_trained_policy_grows_and_does_not_learn(tmp_path: Path, capsys: pytest.
     assert "has no PPO policy" in capsys.readouterr().err
 
 
+def test_policy_file_of_the_user_grows(tmp_path: Path) -> None:
+    policy = tmp_path / "own_static.py"
+    policy.write_text(
+        "from esper.policy.baselines import StaticAgent\n\n\ndef policy(**_):\n    return StaticAgent()\n"
+    )
+    assert grow(tmp_path / "runs", "--steps", "1", "--policy", str(policy)) == EXIT_OK
+    assert read_structure(only(tmp_path / "runs") / "grown").seeds == []
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

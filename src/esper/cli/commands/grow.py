@@ -91,7 +91,9 @@ def _resolve_config(file: Path | None, options: dict[str, Any]) -> Config:
     try:
         run = resolve_run(config.policy, Path(config.telemetry_dir))
     except ReadError:
-        return config  # a policy of the user's own; `check_start` refuses what is neither
+        return config  # code of the user, or a name that `check_start` refuses
+    if not run.is_dir():  # `resolve_run` finds files too, such as my_policy.py
+        return config
     return msgspec.structs.replace(config, policy=str(find_checkpoint(run).absolute()))
 
 
