@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import random
 import re
+import threading
 import time
 from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 
 from esper.history.history import open_history
@@ -224,6 +227,21 @@ def write_three_segments(folder: Path) -> list[ev.AnyEvent]:
     return run
 
 
+def test_indexes_are_filled_in_several_threads_at_once() -> None:
+    # Compression releases the interpreter lock, so threads that share a compressor write each other's data.
+    random_lines = [
+        msgspec.structs.replace(line, text=random.Random(line.seq).randbytes(400).hex()) for line in messages(4096)
+    ]
+    indexes = [LogIndex() for _ in range(4)]
+    threads = [threading.Thread(target=index.extend, args=(random_lines,)) for index in indexes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for index in indexes:
+        assert [index.line(number) for number in range(len(index))] == random_lines
+
+
 def log_rows(log: RunLog) -> list[int]:
     return [log.row(number).line.seq for number in range(len(log))]
 
@@ -235,11 +253,17 @@ def test_unread_segments_are_searched_before_the_history_reads_them(
     run = write_three_segments(tmp_path)
     expected = [line.seq for line in fold(run).log if "policy update" in line.text]
     history = open_history(tmp_path, 0.0)
+    length = history.length
     log = RunLog()
     log.set_filter(text="policy update")
-    while len(log_rows(log)) < 3:  # a thread reads the last two segments
+    log.update(history, (), 1.0)
+    while not log.num_lines:  # a thread reads the last two segments
+        history.poll(0.0)
         log.update(history, (), 1.0)
-    assert history.length < len(run) / 3
+    assert history.length == length  # reading waits for the first line
+    while len(log_rows(log)) < 3:
+        log.update(history, (), 1.0)
+    history.poll(0.0)
     assert log_rows(log)[-1] == expected[-1]
     fractions: list[float] = []
     while not history.is_fully_read:
@@ -251,6 +275,16 @@ def test_unread_segments_are_searched_before_the_history_reads_them(
     assert fractions[-1] == 1
     assert log_rows(log) == expected
     log.close()
+
+
+def test_closing_a_search_lets_the_history_read_on(tmp_path: Path) -> None:
+    write_three_segments(tmp_path)
+    history, log = open_history(tmp_path, 0.0), RunLog()
+    log.set_filter(text="no line has this text")
+    log.update(history, (), 1.0)
+    log.close()
+    history.poll()
+    assert history.is_fully_read
 
 
 def test_lines_of_unread_segments_that_were_undone_are_left_out(tmp_path: Path) -> None:

@@ -81,6 +81,8 @@ class History:
         """The last poll read everything that was recorded."""
         self.fraction_read = 0.0
         """Fraction of the recording that was read, by the bytes of its files; 1 after the first complete poll."""
+        self.is_paused = False
+        """While True, `poll` reads nothing, so that a search of the unread part has the CPU to itself."""
         self._state = RunState()
         """State at the end of the history."""
         self._index = KeyframeIndex()
@@ -109,6 +111,8 @@ class History:
         Raises:
             ReadError: A file cannot be read, is not a recording, or holds events that this version cannot read.
         """
+        if self.is_paused:
+            return self.length
         kept, deadline, paths = self.length, perf_counter() + within, self._paths()
         self.is_fully_read = True
         for path in paths:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -91,5 +92,5 @@ def compress_state(state: RunState) -> bytes:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(RunState).decode
-_pack = zstandard.ZstdCompressor(level=1).compress
-_unpack = zstandard.ZstdDecompressor().decompress
+_pack = partial(zstandard.compress, level=1)  # with a compressor of its own per call: threads cannot share one
+_unpack = zstandard.decompress

@@ -6,6 +6,7 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -141,5 +142,5 @@ class _PackedBlock(NamedTuple):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[LogLine]).decode
-_pack = zstandard.ZstdCompressor(level=1).compress
-_unpack = zstandard.ZstdDecompressor().decompress
+_pack = partial(zstandard.compress, level=1)  # with a compressor of its own per call: threads cannot share one
+_unpack = zstandard.decompress

@@ -24,6 +24,8 @@ class RunLog:
         self._recorded = self._search(LogIndex())
         """Rows of the lines that the history has read."""
         self._unread_log: UnreadLog | None = None
+        self._paused: History | None = None
+        """History that reads nothing until the unread log has found the first line."""
         self._unread: dict[Path, LogSearch] = {}
         """Rows of segments that the history has not read completely, keyed by path in order."""
         self._newer = self._search(LogIndex())
@@ -104,18 +106,22 @@ class RunLog:
             self._unread_log = UnreadLog(history.unread_segments())
         if self._unread_log is None:
             return
+        is_reading = self._unread_log.is_reading
         read_until, indexes = history.log.last_seq, self._unread_log.indexes.copy()
         searches = {path: self._unread.get(path) or self._search(indexes[path]) for path in sorted(indexes)}
         self._unread = searches
         for search in searches.values():
             search.drop_until(read_until)
             search.advance(within)
+        self._paused, history.is_paused = history, is_reading and not self.num_lines
 
     def close(self) -> None:
         """Stop reading the segments that the history has not read."""
         if self._unread_log is not None:
             self._unread_log.stop()
             self._unread_log, self._unread = None, {}
+        if self._paused is not None:
+            self._paused.is_paused, self._paused = False, None
 
     def row(self, number: int) -> LogRow:
         """Return a row, given its number from 0, the oldest first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from esper.telemetry.codec import make_decoder
 from esper.telemetry.log_lines import make_log_line
 from esper.telemetry.sentences import UNLOGGED_EVENTS
 
-_UNLOGGED_TYPES = frozenset({kind.__name__.encode() for kind in UNLOGGED_EVENTS} | {b"Keyframe"})
-_END_OF_STEP = ev.PhaseTimed.__name__.encode()
-_TYPE_START = len(b'{"type":"')
+_END_OF_STEP = b'{"type":"PhaseTimed"'
+_SKIPPED_TYPES = sorted({kind.__name__ for kind in UNLOGGED_EVENTS} - {ev.PhaseTimed.__name__} | {"Keyframe"})
+_RELEVANT_LINE = re.compile(rf'\n(?!{{"type":"(?:{"|".join(_SKIPPED_TYPES)})")([^\n]+)'.encode())
+"""A line end, and a line of an event that has a log line or ends a step."""
 
 
 class UnreadLog:
@@ -38,7 +40,13 @@ class UnreadLog:
         self.num_segments = len(segments)
         self._segments = segments
         self._is_stopped = False
-        NamedThread(target=self._read, name="log-search", daemon=True).start()
+        self._thread = NamedThread(target=self._read, name="log-search", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_reading(self) -> bool:
+        """True until all segments were read, or one could not be read."""
+        return self._thread.is_alive()
 
     def stop(self) -> None:
         """Read no further segment."""
@@ -68,10 +76,10 @@ def read_log(path: Path, until_seq: float = math.inf) -> LogIndex:
     """
     index, steps = LogIndex(), 0
     for _, text in Segment(path).line_blocks(0):
-        for line in text.split(b"\n"):
-            type_name = line[_TYPE_START : line.find(b'"', _TYPE_START)]
-            if type_name in _UNLOGGED_TYPES:
-                steps += type_name == _END_OF_STEP
+        for match in _RELEVANT_LINE.finditer(b"\n" + text):
+            line: bytes = match[1]
+            if line.startswith(_END_OF_STEP):
+                steps += 1
                 continue
             try:
                 event = _decode(line)
