@@ -373,6 +373,15 @@ class Config(_Section, frozen=True, kw_only=True):
             extra={"unit": "rounds"},
         ),
     ] = 10
+    sync_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="seconds of events that a loss of power may cost; 0: sync every write",
+            extra={"unit": "seconds"},
+        ),
+    ] = 5.0
     keep: Annotated[
         int, Meta(ge=1, le=MAX_COUNT, description="number of checkpoints to keep", extra={"unit": "checkpoints"})
     ] = 3

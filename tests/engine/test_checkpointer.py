@@ -235,7 +235,7 @@ def test_invalid_content_with_valid_digests_is_refused(written: Path, name: str,
 # An interrupted write
 
 
-CHANGES = ("fsync", "rename", "unlink", "rmdir")
+CHANGES = ("fsync", "rename", "replace", "unlink", "rmdir")
 """System calls of a write that change the disk."""
 
 
@@ -294,14 +294,14 @@ def test_kill_during_replacement_loses_no_checkpoint(written: Path, tmp_path: Pa
 
 
 def test_failed_replacement_loses_no_checkpoint(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rename = os.rename
+    replace = os.replace
 
     def refuse(source: Path, target: Path) -> None:
         if Path(target) == written:
             raise OSError(errno.EIO, "Input/output error")
-        rename(source, target)
+        replace(source, target)
 
-    monkeypatch.setattr(os, "rename", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(OSError, match="Input/output error"):
         write_checkpoint(written, example(round_number=4))
     (found,) = list_checkpoints(run_directory_of(written))
@@ -327,14 +327,14 @@ def test_kill_tests_cover_every_disk_operation(written: Path) -> None:
 
 
 def test_full_disk_keeps_previous_checkpoint_and_no_remains(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = checkpoints._write_synced
+    write = checkpoints.write_synced
 
     def full(path: Path, content: bytes) -> None:
         if path.name == STATE_FILE:
             raise OSError(28, "No space left on device", str(path))
         write(path, content)
 
-    monkeypatch.setattr(checkpoints, "_write_synced", full)
+    monkeypatch.setattr(checkpoints, "write_synced", full)
     for target in (written, checkpoint_path(run_directory_of(written), 4, 2)):
         with pytest.raises(OSError, match="No space left"):
             write_checkpoint(target, example(round_number=4))

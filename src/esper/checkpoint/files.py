@@ -8,7 +8,6 @@ keeps its temporary name and is never used as a checkpoint.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from esper.checkpoint.manifest import (
     read_verified_files,
 )
 from esper.config import Config
+from esper.disk import make_directory, replace_synced, sync_directory, write_synced
 from esper.domain import StepNumber
 from esper.telemetry.codec import encode_json
 
@@ -81,7 +81,7 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:
     Raises:
         OSError: The checkpoint cannot be written; an existing one is then unchanged.
     """
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(directory.parent)
     partial = directory.with_name(directory.name + PARTIAL_SUFFIX)
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -90,8 +90,7 @@ def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> int:
         shutil.rmtree(partial, ignore_errors=True)  # frees space for the events of the run if the disk is full
         raise
     replaced = rename_for_removal(directory, REPLACED_SUFFIX) if directory.exists() else None
-    partial.rename(directory)
-    _fsync_directory(directory.parent)
+    replace_synced(partial, directory)
     if replaced:
         shutil.rmtree(replaced, ignore_errors=True)  # if this fails, remove_incomplete removes it later
     return size
@@ -107,7 +106,7 @@ def _write_all(partial: Path, checkpoint: Checkpoint) -> int:
         TELEMETRY_FILE: checkpoint.telemetry,
     }
     for name, content in contents.items():
-        _write_synced(partial / name, content)
+        write_synced(partial / name, content)
     manifest = Manifest(
         format=CHECKPOINT_FORMAT,
         round=checkpoint.round,
@@ -117,8 +116,8 @@ def _write_all(partial: Path, checkpoint: Checkpoint) -> int:
         task=checkpoint.origin or msgspec.UNSET,
     )
     encoded = msgspec.json.format(encode_json(manifest.with_digest()), indent=1)
-    _write_synced(partial / MANIFEST_FILE, encoded)
-    _fsync_directory(partial)
+    write_synced(partial / MANIFEST_FILE, encoded)
+    sync_directory(partial)
     return len(encoded) + sum(map(len, contents.values()))
 
 
@@ -137,18 +136,3 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     except (safetensors.SafetensorError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{directory} is damaged: {error}") from None
     return Checkpoint(config, manifest.round, manifest.step, state, tensors, contents[TELEMETRY_FILE], manifest.origin)
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _fsync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -96,7 +96,7 @@ class Run:
             self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
             lock = RunLock(self.directory / rank_info.record_directory)
             opened.callback(lock.release)
-            self.recorder = Recorder(self.directory / rank_info.record_directory)
+            self.recorder = Recorder(self.directory / rank_info.record_directory, config.sync_seconds)
             opened.callback(self.recorder.close)
             detector = AnomalyDetector(Thresholds.from_config(config))
             if ranks.is_single:

@@ -82,7 +82,7 @@ class History:
         self.fraction_read = 0.0
         """Fraction of the recording that was read, by the bytes of its files; 1 after the first complete poll."""
         self.is_paused = False
-        """While True, `poll` reads nothing, so that a search of the unread part has the CPU to itself."""
+        """While True, `poll` reads nothing, because a search of the unread part needs the CPU."""
         self._state = RunState()
         """State at the end of the history."""
         self._index = KeyframeIndex()
@@ -240,12 +240,8 @@ class History:
             path_before = self._segment.path
             self._notices.replace(("partial line", path_before), partial_line_message(path_before))
         ranks = not self.length and self.path.is_dir() and rank_directories(self.path)
-        self._segment, self._offset, self._complete = (
-            MergedRecording(self.path) if ranks else DecodedSegment(path),
-            0,
-            False,
-        )
-        self._resuming = True
+        self._segment = MergedRecording(self.path) if ranks else DecodedSegment(path)
+        self._offset, self._complete, self._resuming = 0, False, True
         self._notices.begin_file()
         self._index_here(starts_segment=True)
 

@@ -1,7 +1,8 @@
 """Writes every record of a run in a separate thread, and drops none.
 
 The files on disk are valid at any moment, except for their last line. While the disk rejects writes, records are kept
-in memory; if there are too many, the engine waits.
+in memory; if there are too many, the engine waits. A kill loses nothing that was written; a loss of power loses at most
+what was written since the last sync.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple, final
 
 import msgspec
 
+from esper.disk import make_directory, replace_synced, write_synced
 from esper.process import NamedThread
 from esper.recording.segments import SegmentWriter, compress_segment, list_segments, segment_number, segment_path
 from esper.telemetry.codec import encode_json, encode_lines
@@ -30,6 +32,8 @@ WRITE_BATCH_RECORDS = 2_000
 """Maximum number of records per write; as many pending records wake the thread before FLUSH_INTERVAL_S is over."""
 FLUSH_INTERVAL_S = 0.25
 """Seconds between writes."""
+DEFAULT_SYNC_SECONDS = 5.0
+"""Default of `--sync-seconds`."""
 RETRY_INTERVAL_S = 1.0
 """Seconds between attempts while the disk rejects writes."""
 
@@ -48,9 +52,9 @@ def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
     partial = path.with_name("run.json.part")
     text = msgspec.json.format(encode_json({"schema": SCHEMA_VERSION, **manifest}), indent=2)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(text + b"\n")
-        partial.replace(path)
+        make_directory(directory)
+        write_synced(partial, text + b"\n")
+        replace_synced(partial, path)
     except OSError as error:
         raise RecordingError(_write_error(directory, error)) from error
 
@@ -62,15 +66,18 @@ class Recorder:
 
     Args:
         directory: Directory of the run; it is created if it does not exist.
+        sync_seconds: Seconds between two syncs of the events to the disk.
 
     Raises:
         RecordingError: The directory cannot be created or written to.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, sync_seconds: float = DEFAULT_SYNC_SECONDS) -> None:
         self.directory = directory
+        self._sync_seconds = sync_seconds
+        self._last_sync = time.monotonic()
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
             segments = list_segments(directory)
             (directory / "events.part").touch()
             (directory / "events.part").unlink()
@@ -170,6 +177,8 @@ class Recorder:
                 self._wake.clear()
                 self._write_pending()
                 self._run_commands()
+                if time.monotonic() - self._last_sync >= self._sync_seconds:
+                    self._sync()
             self._finish()
         except Exception as error:  # noqa: BLE001 - the next call raises it in the engine's thread
             self._bug = error
@@ -265,6 +274,8 @@ class Recorder:
             command.done.set()
 
     def _sync(self) -> bool:
+        """Sync the lines of the segment to the disk. Returns False if that fails."""
+        self._last_sync = time.monotonic()
         try:
             if self._segment is not None:
                 self._segment.sync()

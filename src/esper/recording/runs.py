@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from esper.disk import make_directory, sync_directory
 from esper.recording.segments import ReadError, list_segments, packed_path
 
 LAST_ALIAS = "last"
@@ -21,7 +22,7 @@ def make_run_directory(task: str, now: datetime, telemetry_dir: Path) -> Path:
     Raises:
         OSError: The directory cannot be created.
     """
-    telemetry_dir.mkdir(parents=True, exist_ok=True)
+    make_directory(telemetry_dir)
     name = candidate = f"{task}-{now:%Y%m%d-%H%M%S}"
     number = 1
     while True:
@@ -31,6 +32,7 @@ def make_run_directory(task: str, now: datetime, telemetry_dir: Path) -> Path:
             number += 1
             candidate = f"{name}-{number}"
         else:
+            sync_directory(telemetry_dir)
             return telemetry_dir / candidate
 
 

@@ -11,6 +11,8 @@ from typing import BinaryIO
 
 import zstandard
 
+from esper.disk import replace_synced, sync_directory
+
 READ_CHUNK_BYTES = 1 << 18
 """Bytes read and decoded at a time: some hundred events."""
 PACKED_READ_BYTES = 1 << 14
@@ -225,7 +227,7 @@ class SegmentWriter:
         opening: First lines.
 
     Raises:
-        OSError: The file cannot be created or written; then it does not exist.
+        OSError: The file cannot be created, written or synced; then it does not exist.
     """
 
     def __init__(self, path: Path, opening: bytes) -> None:
@@ -233,9 +235,12 @@ class SegmentWriter:
         self.size = 0
         """Bytes of complete lines."""
         self._has_partial_line = False
+        self._is_synced = False
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         try:
             self.append(opening)
+            self.sync()
+            sync_directory(path.parent)
         except OSError:
             self.close()
             path.unlink(missing_ok=True)
@@ -245,7 +250,7 @@ class SegmentWriter:
         """Write complete lines. Raises OSError; then the same lines can be appended again."""
         if self._has_partial_line:
             os.ftruncate(self._file, self.size)
-        self._has_partial_line = True
+        self._has_partial_line, self._is_synced = True, False
         rest = memoryview(lines)
         while rest:
             rest = rest[os.write(self._file, rest) :]
@@ -263,13 +268,16 @@ class SegmentWriter:
 
     def sync(self) -> None:
         """Flush the lines to the disk, so that they survive a loss of power. Raises OSError."""
-        os.fsync(self._file)
+        if not self._is_synced:
+            os.fsync(self._file)
+            self._is_synced = True
 
     def close(self) -> None:
-        """Remove a partial line and close the file. Raises OSError."""
+        """Remove a partial line, sync the others and close the file. Raises OSError."""
         try:
             if self._has_partial_line:
                 os.ftruncate(self._file, self.size)
+            self.sync()
         finally:
             os.close(self._file)
 
@@ -285,7 +293,7 @@ def compress_segment(plain: Path) -> None:
                 target.write(compressor.compress(block))
             target.flush()
             os.fsync(target.fileno())
-        partial.replace(packed)
+        replace_synced(partial, packed)
     finally:
         partial.unlink(missing_ok=True)
     plain.unlink()

@@ -1,0 +1,93 @@
+"""Files that survive a loss of power, and files that can be read without risk.
+
+When a program is killed, the system completes its writes. After a loss of power, a file may lack its content unless it
+was synced, and a directory may lack new, renamed and removed entries unless the directory was synced.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file, and wait until its content is on the disk. Its directory is not synced. Raises OSError."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(directory: Path) -> None:
+    """Wait until the entries of a directory are on the disk. Raises OSError."""
+    if os.name == "nt":  # Windows cannot open directories, and journals their entries
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_synced(source: Path, target: Path) -> None:
+    """Rename a file or a directory within its parent directory, and sync the parent. Raises OSError."""
+    source.replace(target)
+    sync_directory(target.parent)
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its missing parents if they do not exist, and sync the parent of each. Raises OSError."""
+    if path.exists():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
+class UnsafeFileError(OSError):
+    """A file is not a regular file, or has another size than expected. `strerror` says which."""
+
+
+@contextmanager
+def open_regular(path: Path) -> Generator[int]:
+    """Open a regular file for reading, and yield its descriptor. A link is followed.
+
+    A FIFO would block, and a device may have no end.
+
+    Raises:
+        UnsafeFileError: It is not a regular file.
+        OSError: It cannot be opened.
+    """
+    # Without O_NONBLOCK, opening a FIFO waits for its writer.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UnsafeFileError(None, "not a regular file", str(path))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_regular(path: Path, *, size: int | None = None, limit: int) -> bytes:
+    """Return the content of a regular file, after its size was checked.
+
+    Args:
+        path: File; a link is followed.
+        size: Size in bytes that it must have; None for any size up to the limit.
+        limit: Maximum size in bytes.
+
+    Raises:
+        UnsafeFileError: It is not a regular file, or its size is wrong.
+        OSError: It cannot be read.
+    """
+    with open_regular(path) as descriptor:
+        found = os.fstat(descriptor).st_size
+        if size is not None and found != size:
+            raise UnsafeFileError(None, f"it has {found} bytes instead of {size}", str(path))
+        if found > limit:
+            raise UnsafeFileError(None, f"it has {found} bytes; the limit is {limit}", str(path))
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            return file.read(found)
