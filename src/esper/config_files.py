@@ -15,6 +15,9 @@ from esper.config import Config, ConfigError
 from esper.config_fields import list_fields, table_description
 from esper.formatting import suggest
 
+MAX_TOML_BYTES = 1 << 20
+"""Maximum size of a TOML file that is read."""
+
 
 def read_config_file(file: Path | None) -> dict[str, Any]:
     """Return the content of a TOML file, or an empty table without a file.
@@ -22,7 +25,7 @@ def read_config_file(file: Path | None) -> dict[str, Any]:
     Raises:
         ConfigError: The file cannot be read, is not TOML, or has an unknown key.
     """
-    table = _read(file) if file else {}
+    table = read_toml(file, f"--config {file}") if file else {}
     check_keys(table, Config, f"{file}")
     return table
 
@@ -70,13 +73,28 @@ def _merged(base: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_toml(file: Path, description: str) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Args:
+        file: Path of the file.
+        description: Words for the file in messages.
+
+    Raises:
+        ConfigError: It cannot be read, is too large, or is not TOML.
+    """
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
+        with file.open("rb") as opened:  # possibly a pipe, whose size is not known
+            content = opened.read(MAX_TOML_BYTES + 1)
+        if len(content) > MAX_TOML_BYTES:
+            raise ConfigError(f"{description} is larger than {MAX_TOML_BYTES:,} bytes")
+        return tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
-        raise ConfigError(f"cannot read --config {file}: {error.strerror}") from None
+        raise ConfigError(f"cannot read {description}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {file} is not TOML: {error}") from None
+        raise ConfigError(f"{description} is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{description} is nested too deeply") from None
 
 
 def check_keys(table: Mapping[str, Any], section: type[msgspec.Struct], where: str) -> None:

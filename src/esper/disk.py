@@ -6,11 +6,11 @@ was synced, and a directory may lack new, renamed and removed entries unless the
 
 from __future__ import annotations
 
+import math
 import os
 import stat
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -51,11 +51,8 @@ class UnsafeFileError(OSError):
     """A file is not a regular file, or has another size than expected. `strerror` says which."""
 
 
-@contextmanager
-def open_regular(path: Path) -> Generator[int]:
-    """Open a regular file for reading, and yield its descriptor. A link is followed.
-
-    A FIFO would block, and a device may have no end.
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading. A link is followed. A FIFO would block, and a device may have no end.
 
     Raises:
         UnsafeFileError: It is not a regular file.
@@ -63,16 +60,14 @@ def open_regular(path: Path) -> Generator[int]:
     """
     # Without O_NONBLOCK, opening a FIFO waits for its writer.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise UnsafeFileError(None, "not a regular file", str(path))
-        yield descriptor
-    finally:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
+        raise UnsafeFileError(None, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
-def read_regular(path: Path, *, size: int | None = None, limit: int) -> bytes:
-    """Return the content of a regular file, after its size was checked.
+def read_regular(path: Path, *, size: int | None = None, limit: float = math.inf) -> bytes:
+    """Return the content of a regular file. Its size is checked before it is read.
 
     Args:
         path: File; a link is followed.
@@ -83,11 +78,13 @@ def read_regular(path: Path, *, size: int | None = None, limit: int) -> bytes:
         UnsafeFileError: It is not a regular file, or its size is wrong.
         OSError: It cannot be read.
     """
-    with open_regular(path) as descriptor:
-        found = os.fstat(descriptor).st_size
+    with open_regular(path) as file:
+        found = os.fstat(file.fileno()).st_size
         if size is not None and found != size:
-            raise UnsafeFileError(None, f"it has {found} bytes instead of {size}", str(path))
+            raise UnsafeFileError(None, f"it has {found:,} bytes instead of {size:,}", str(path))
         if found > limit:
-            raise UnsafeFileError(None, f"it has {found} bytes; the limit is {limit}", str(path))
-        with os.fdopen(os.dup(descriptor), "rb") as file:
+            raise UnsafeFileError(None, f"it has {found:,} bytes; the limit is {limit:,}", str(path))
+        try:
             return file.read(found)
+        except MemoryError:
+            raise UnsafeFileError(None, f"its {found:,} bytes do not fit into memory", str(path)) from None

@@ -255,7 +255,7 @@ def test_pipe_is_refused_as_recording(capsys: pytest.CaptureFixture[str]) -> Non
     reader, writer = os.pipe()
     os.close(writer)
     pipe = f"/dev/fd/{reader}"
-    assert_refused(main(["show", pipe]), *printed(capsys), f"cannot read {pipe}: File or stream is not seekable")
+    assert_refused(main(["show", pipe]), *printed(capsys), f"cannot read {pipe}: it is not a regular file")
     os.close(reader)
 
 

@@ -58,7 +58,11 @@ def example(round_number: int = 3) -> Checkpoint:
         config=Config(envs=2, ppo=PPOConfig(target_kl=math.inf)),
         round=round_number,
         step=2,
-        state={"agent": {}, "nan": math.nan, "infinity": -math.inf, "absent": None, "third": 1 / 3, "text": "é"},
+        state={
+            "agent": {"nan": math.nan, "infinity": -math.inf, "absent": None, "third": 1 / 3, "text": "é"},
+            "episodes": [],
+            "scalers": {},
+        },
         tensors={
             "float32": torch.tensor([1 / 3, math.nan, -math.inf, -0.0]),
             "int64": torch.tensor([[2**62, -1]]),
@@ -167,7 +171,7 @@ def test_file_of_another_checkpoint_is_refused(written: Path, tmp_path: Path) ->
     write_checkpoint(other, example(round_number=4))
     (other / STATE_FILE).write_text("{}")
     shutil.copy(other / STATE_FILE, written / STATE_FILE)
-    with pytest.raises(CheckpointError, match=f"{STATE_FILE} is damaged: its digest does not match {MANIFEST_FILE}"):
+    with pytest.raises(CheckpointError, match=f"{STATE_FILE} is damaged: it has 2 bytes instead of 140"):
         read_checkpoint(written)
 
 
@@ -224,7 +228,7 @@ def test_invalid_configuration_is_refused(written: Path, config: dict[str, Any])
 
 
 @pytest.mark.parametrize("name", [TENSORS_FILE, STATE_FILE])
-@pytest.mark.parametrize("content", [b"", b"\x80\x04\x95pickle", b"[" * 1_000_000, b"\xff" * 64])
+@pytest.mark.parametrize("content", [b"", b"{}", b"\x80\x04\x95pickle", b"[" * 1_000_000, b"\xff" * 64])
 def test_invalid_content_with_valid_digests_is_refused(written: Path, name: str, content: bytes) -> None:
     (written / name).write_bytes(content)
     sign(written)
@@ -538,7 +542,7 @@ def test_unfitting_checkpoint_leaves_trainer_unchanged(tmp_path: Path, forge: Ca
     expected = read_checkpoint(now)
     forge(path)
     sign(path, config=read_manifest(now).config)
-    with pytest.raises(CheckpointError, match="does not fit this version"):
+    with pytest.raises(CheckpointError, match=r"does not fit this version|state\.json is damaged"):
         checkpointer.restore(trainer.state, path)
     again, _, _ = checkpointer.save(trainer.state)
     assert again == now

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 
 from esper.checkpoint.catalog import checkpoint_path, find_checkpoint, prune_checkpoints, remove_incomplete
-from esper.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
-from esper.config import Config
+from esper.checkpoint.files import read_checkpoint, write_checkpoint
 from esper.history.history import open_history
 from esper.recording import recorder as recorder_module
 from esper.recording.recorder import Recorder, write_manifest
@@ -22,12 +20,9 @@ from esper.recording.runs import make_run_directory
 from esper.recording.segments import ReadError
 from tests.factory import example_run
 from tests.faults.power import PowerRecorder, write_state
+from tests.faults.programs import example_checkpoint
 
 EVENTS_PER_CHECKPOINT = 60
-
-
-def example_checkpoint(number: int) -> Checkpoint:
-    return Checkpoint(Config(), number, 0, {"episodes": []}, {"weight": torch.full((8,), float(number))}, b"{}")
 
 
 def record_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> PowerRecorder:

@@ -128,7 +128,7 @@ def test_user_theme_overrides_shipped_and_adds_new(user_themes: Path) -> None:
             "stages.training: invalid colour 'bluish'; write it as '#7aa2f7'",
         ),
         ('primary = "#6aa9d8"', 'primray = "#6aa9d8"', "object contains unknown field `primray`"),
-        ("[text]", "[text", "cannot read theme file"),
+        ("[text]", "[text", "is not TOML"),
     ],
 )
 def test_invalid_theme_file_is_refused_in_one_sentence(user_themes: Path, old: str, new: str, says: str) -> None:

@@ -31,6 +31,7 @@ from esper.attach.protocol import (
 from esper.control import RequestKind
 from esper.process import NamedThread
 from esper.recording.run_lock import read_holder
+from esper.telemetry.codec import DECODE_ERRORS
 
 REPLY_TIMEOUT_S = 5.0
 """Seconds to wait for a reply. A run replies at once, unless its process is suspended."""
@@ -166,7 +167,7 @@ class RemoteRequestQueue:
             raise AttachError(
                 f"no reply from the run for {REPLY_TIMEOUT_S:g} s; it may still carry out the request"
             ) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             self._disconnect()
             raise AttachError(f"unexpected reply from the run: {error}") from error
 

@@ -33,6 +33,7 @@ from esper.attach.protocol import (
 )
 from esper.control import RequestKind, RequestQueue
 from esper.process import NamedThread
+from esper.telemetry.codec import DECODE_ERRORS
 
 MAX_VIEWERS = 32
 """Maximum number of viewers at a time."""
@@ -131,7 +132,7 @@ class AttachServer:
         while viewer.connection in self._viewers and (content := self._next_message(viewer)) is not None:
             try:
                 message = _decode(content)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            except DECODE_ERRORS as error:
                 self._refuse(viewer, f"not a message of the control protocol: {error}")
             else:
                 self._handle_message(viewer, message)

@@ -35,6 +35,7 @@ from esper.checkpoint.manifest import (
     read_manifest,
     read_verified_files,
 )
+from esper.checkpoint.state import check_state
 from esper.config import Config
 from esper.disk import make_directory, replace_synced, sync_directory, write_synced
 from esper.domain import StepNumber
@@ -132,7 +133,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     contents = read_verified_files(directory, manifest)
     try:
         tensors = safetensors.torch.load(contents[TENSORS_FILE])
-        state = json.loads(contents[STATE_FILE])
+        state = check_state(json.loads(contents[STATE_FILE]), str(directory / STATE_FILE))
     except (safetensors.SafetensorError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{directory} is damaged: {error}") from None
     return Checkpoint(config, manifest.round, manifest.step, state, tensors, contents[TELEMETRY_FILE], manifest.origin)

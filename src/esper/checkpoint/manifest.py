@@ -13,13 +13,16 @@ from typing import Annotated, Any, cast
 import msgspec
 
 from esper.config import Config
-from esper.telemetry.codec import encode_json
+from esper.disk import UnsafeFileError, read_regular
+from esper.telemetry.codec import DECODE_ERRORS, encode_json
 
 CHECKPOINT_FORMAT = 5
 MANIFEST_FILE = "manifest.json"
 TENSORS_FILE = "tensors.safetensors"
 STATE_FILE = "state.json"
 TELEMETRY_FILE = "telemetry.json"
+MAX_MANIFEST_BYTES = 1 << 20
+"""Maximum size of a manifest that is read; those of runs have a few kilobytes."""
 
 IMMUTABLE_OPTIONS = (
     *("task", "policy", "envs", "steps", "slots", "seed", "reward", "counterfactual", "amp", "scaler", "ppo.hidden"),
@@ -98,7 +101,9 @@ def read_manifest(directory: Path) -> Manifest:
         CheckpointError: The manifest is missing, damaged, or of another version.
     """
     try:
-        content = (directory / MANIFEST_FILE).read_bytes()
+        content = read_regular(directory / MANIFEST_FILE, limit=MAX_MANIFEST_BYTES)
+    except UnsafeFileError as error:
+        raise CheckpointError(f"{directory / MANIFEST_FILE} cannot be used: {error.strerror}") from None
     except OSError:
         raise CheckpointError(f"{directory} is not a checkpoint: it has no readable {MANIFEST_FILE}") from None
     try:
@@ -106,7 +111,7 @@ def read_manifest(directory: Path) -> Manifest:
         manifest = msgspec.json.decode(content, type=Manifest) if version == CHECKPOINT_FORMAT else None
     except msgspec.ValidationError as error:
         raise CheckpointError(f"{directory / MANIFEST_FILE} is not the manifest of a checkpoint: {error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         raise CheckpointError(f"{directory / MANIFEST_FILE} is damaged: it is not JSON") from None
     if manifest is None:
         raise CheckpointError(f"{directory} has checkpoint format {version}; this version reads {CHECKPOINT_FORMAT}")
@@ -126,11 +131,16 @@ def read_verified_files(directory: Path, manifest: Manifest) -> dict[str, bytes]
     """
     contents: dict[str, bytes] = {}
     for name in (TENSORS_FILE, STATE_FILE, TELEMETRY_FILE):
+        entry = manifest.files.get(name)
+        if entry is None:
+            raise CheckpointError(f"{directory / MANIFEST_FILE} is damaged: it does not list {name}")
         try:
-            contents[name] = (directory / name).read_bytes()
+            contents[name] = read_regular(directory / name, size=entry.bytes)
+        except UnsafeFileError as error:
+            raise CheckpointError(f"{directory / name} is damaged: {error.strerror}") from None
         except OSError as error:
             raise CheckpointError(f"{directory / name} cannot be read: {error.strerror}") from None
-        if manifest.files.get(name) != FileEntry(len(contents[name]), digest(contents[name])):
+        if entry.blake2b != digest(contents[name]):
             raise CheckpointError(f"{directory / name} is damaged: its digest does not match {MANIFEST_FILE}")
     return contents
 

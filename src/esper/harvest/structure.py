@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from esper.telemetry.codec import DECODE_ERRORS
+
 WEIGHTS_FILE = "weights.safetensors"
 STRUCTURE_FILE = "structure.json"
 CARD_FILE = "README.md"
@@ -123,7 +125,7 @@ def read_structure(directory: Path) -> GrownStructure:
         version = msgspec.json.decode(content, type=_AnyStructure).format
         if version == STRUCTURE_FORMAT:
             return msgspec.json.decode(content, type=GrownStructure)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise HarvestError(f"{path} is not the structure of a harvested network: {error}") from None
     raise HarvestError(f"{path} has format {version}; this version reads {STRUCTURE_FORMAT}")
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from itertools import count, islice
 from pathlib import Path
 
-import zstandard
-
 from esper.history.history import History
-from esper.recording.segments import ZSTD_LEVEL
+from esper.recording.segments import write_frames
 from esper.telemetry.codec import encode_json, encode_lines
 from esper.telemetry.state import Keyframe
 
@@ -41,19 +40,20 @@ def write_excerpt(history: History, position: int, directory: Path) -> Path:
     run = history.path.resolve().name.partition(".")[0]
     path, descriptor = create_unique_file(directory, f"{run}-step{state.steps_done}", ".jsonl.zst")
     try:
-        with (
-            os.fdopen(descriptor, "wb") as file,
-            zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(file) as packer,
-        ):
-            for first, last in history.contiguous_ranges(start, stop):
-                packer.write(encode_json(Keyframe.from_state(history.state_at(first))) + b"\n")
-                events = history.events(first, last)
-                while batch := list(islice(events, _BATCH_EVENTS)):
-                    packer.write(encode_lines(batch))
+        with os.fdopen(descriptor, "wb") as file:
+            write_frames(_texts(history, start, stop), file)
     except BaseException:
         path.unlink()
         raise
     return path
+
+
+def _texts(history: History, start: int, stop: int) -> Iterator[bytes]:
+    for first, last in history.contiguous_ranges(start, stop):
+        yield encode_json(Keyframe.from_state(history.state_at(first))) + b"\n"
+        events = history.events(first, last)
+        while batch := list(islice(events, _BATCH_EVENTS)):
+            yield encode_lines(batch)
 
 
 def _whole_steps(history: History, elapsed: float) -> tuple[int, int]:

@@ -16,8 +16,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 
-import msgspec
-
 from esper.history.keyframe_index import IndexEntry, KeyframeIndex, compress_state
 from esper.history.log_index import LogIndex
 from esper.history.timeline import Marks, RecordedClock
@@ -25,6 +23,7 @@ from esper.recording.decoder import DecodedSegment, Notices, RecordSource, Unrea
 from esper.recording.merged_ranks import MergedRecording, rank_directories
 from esper.recording.segments import ReadError, list_segments, packed_path, plain_path, segment_path
 from esper.telemetry import events as ev
+from esper.telemetry.codec import DECODE_ERRORS
 from esper.telemetry.events import EnvStepped, PhaseTimed, RoundStarted
 from esper.telemetry.state import Keyframe, RunState
 
@@ -89,6 +88,8 @@ class History:
         self._clock = RecordedClock()
         self._resuming = True
         """The next event is the first one of the history, or the first one after a Keyframe."""
+        self._is_damaged = False
+        """A segment could not be unpacked completely, or does not end as a recording does."""
         self._skipped = 0
         """Number of unreadable lines since the last event."""
         self._notices = Notices(path)
@@ -121,6 +122,8 @@ class History:
             if path == self._segment.path:
                 kept = min(kept, self._read_segment(deadline))
         self._update_fraction_read(paths)
+        if self.is_fully_read:
+            self._notices.check(has_start=self._state.started is not None, is_intact=not self._is_damaged)
         return kept
 
     def state_at(self, position: int) -> RunState:
@@ -270,7 +273,7 @@ class History:
                     self.is_fully_read = False
                     return kept
         self._complete = is_finished
-        self._check_end()
+        self._report_damage()
         return kept
 
     def _append(self, text: bytes, events: list[ev.AnyEvent]) -> int:
@@ -331,7 +334,7 @@ class History:
         """Continue from the state of a Keyframe. Returns the position up to which the history is unchanged."""
         try:
             state = keyframe.decode_state()
-        except msgspec.DecodeError as error:
+        except DECODE_ERRORS as error:
             self._skip(end, UnreadableLine(None, str(error)))
             return self.length
         # A single file may be an excerpt or a later part of a run, but a run directory holds the start of the run.
@@ -386,12 +389,11 @@ class History:
         self._skipped += 1
         self._notices.skip(bad, (segment.path, end), lambda: segment.describe_line(end))
 
-    def _check_end(self) -> None:
-        """Report damage. Raises ReadError if the file, now read to its end, is not a recording."""
+    def _report_damage(self) -> None:
+        """Report damage of the segment, now read to its end."""
         segment = self._segment
         for packed in segment.damaged_paths:
             self._notices.replace(packed, f"{packed} is damaged and could not be unpacked completely")
         beginning = b'{"type":"'
         remainder = segment.remainder(self._offset)[: len(beginning)]
-        is_intact = not segment.is_corrupt and beginning.startswith(remainder)
-        self._notices.check(has_start=self._state.started is not None, is_intact=is_intact)
+        self._is_damaged |= bool(segment.damaged_paths) or not beginning.startswith(remainder)

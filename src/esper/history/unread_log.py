@@ -14,7 +14,7 @@ from esper.history.unread import first_seq
 from esper.process import NamedThread
 from esper.recording.segments import ReadError, Segment
 from esper.telemetry import events as ev
-from esper.telemetry.codec import make_decoder
+from esper.telemetry.codec import DECODE_ERRORS, make_decoder
 from esper.telemetry.log_lines import make_log_line
 from esper.telemetry.sentences import UNLOGGED_EVENTS
 
@@ -83,7 +83,7 @@ def read_log(path: Path, until_seq: float = math.inf) -> LogIndex:
                 continue
             try:
                 event = _decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except DECODE_ERRORS:
                 continue  # the history reports the damage
             if event.seq <= until_seq and (log_line := make_log_line(event, steps)) is not None:
                 index.append(log_line)

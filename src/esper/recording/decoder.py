@@ -12,7 +12,7 @@ import msgspec
 from esper.recording.read_progress import ReadBytes, count_read_bytes
 from esper.recording.segments import ReadError, Segment, is_packed
 from esper.telemetry import events as ev
-from esper.telemetry.codec import make_decoder
+from esper.telemetry.codec import DECODE_ERRORS, make_decoder
 from esper.telemetry.state import Keyframe, Record
 
 RECORD_TYPES: dict[str, type[ev.Event]] = {kind.__name__: kind for kind in (*get_args(ev.AnyEvent), Keyframe)}
@@ -290,7 +290,7 @@ def _decode_batch(text: bytes, envs: int) -> list[ev.AnyEvent] | None:
     """Decode lines together; None if one of them needs a separate check."""
     try:
         events = _decode_events(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return None
     if len(events) != text.count(b"\n"):
         return None
@@ -308,7 +308,7 @@ def _decode_batch(text: bytes, envs: int) -> list[ev.AnyEvent] | None:
 def _decode_line(line: bytes, envs: int) -> Record | UnreadableLine:
     try:
         record = _decode_record(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         return UnreadableLine(_claimed_type(line), str(error))
     if not 0 <= record.time < MAX_TIMESTAMP_S:
         return UnreadableLine(None, f"its time, {record.time}, is out of range")
@@ -336,5 +336,5 @@ def _unknown_keys(written: Any, decoded: Any) -> Iterator[str]:
 def _claimed_type(line: bytes) -> str | None:
     try:
         return _header_decoder.decode(line).type
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return None

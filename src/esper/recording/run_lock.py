@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from esper.recording.recorder import RecordingError
+from esper.telemetry.codec import DECODE_ERRORS
 
 try:
     import fcntl
@@ -62,7 +63,7 @@ def read_holder(directory: Path) -> LockHolder | None:
     """Return the current or last holder of the lock of a run; None if the lock file does not name it."""
     try:
         return msgspec.json.decode((directory / LOCK_FILE).read_bytes(), type=LockHolder)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *DECODE_ERRORS):
         return None
 
 

@@ -5,23 +5,27 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import zstandard
 
-from esper.disk import replace_synced, sync_directory
+from esper.disk import open_regular, replace_synced, sync_directory
 
 READ_CHUNK_BYTES = 1 << 18
 """Bytes read and decoded at a time: some hundred events."""
 PACKED_READ_BYTES = 1 << 14
-"""Bytes of a packed file read at a time; unpacked they are up to thirty times as many."""
-MAX_FRAME_BYTES = 1 << 26
+"""Bytes of a packed file read at a time, in a frame that states a size up to MAX_FRAME_BYTES."""
+SMALL_READ_BYTES = 1 << 9
+"""The same in other frames, of which a byte may unpack to 32 KiB."""
+MAX_FRAME_BYTES = 1 << 25
 """Unpacked bytes of a frame that are held back until its checksum is verified; a recorder's frames are far smaller."""
-MAX_LINE_BYTES = 1 << 28
-"""Bytes without a line end after which a file cannot be a recording."""
-ZSTD_FRAME_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 25
+"""Bytes without a line end after which a file cannot be a recording. Keyframes of 1,024 envs have a few megabytes."""
+FRAME_HEADER_BYTES = 18
+"""Maximum size of the header of a zstd frame; every frame of a recorder is longer."""
+ZSTD_FRAME_BYTES = 1 << 17
 """Unpacked bytes of a zstd frame: the maximum that is unpacked to read one line, and that one flipped bit destroys."""
 ZSTD_LEVEL = 9
 """Compression level. A segment takes less than a second on a core that may also drive a lane. At level 15 it would be
@@ -52,7 +56,7 @@ def plain_path(path: Path) -> Path:
 
 def is_packed(path: Path) -> bool:
     """Return True if a file starts with the magic number of zstd, whatever its name. Raises OSError."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
@@ -149,9 +153,9 @@ class Segment:
     def _open(self) -> tuple[BinaryIO, bool]:
         """Open the plain or the packed file, whichever exists. The second value is True for the packed one."""
         try:
-            return self.path.open("rb"), False
+            return open_regular(self.path), False
         except FileNotFoundError:
-            return packed_path(self.path).open("rb"), True
+            return open_regular(packed_path(self.path)), True
 
     def _unpack(self, file: BinaryIO, offset: int) -> Iterator[bytes]:
         """Unpack from the nearest known frame before an offset on, and store the start of every further frame.
@@ -191,13 +195,24 @@ def _unpack_frame(file: BinaryIO, frame: zstandard.ZstdDecompressionObj) -> Iter
     """
     held: list[bytes] = []
     size = 0
-    while not frame.eof and (data := file.read(PACKED_READ_BYTES)):
+    read_bytes = _read_bytes(file)
+    while not frame.eof and (data := file.read(read_bytes)):
         held.append(frame.decompress(data))
         size += len(held[-1])
         if size > MAX_FRAME_BYTES:
             yield b"".join(held)
             held, size = [], 0
     yield b"".join(held)
+
+
+def _read_bytes(file: BinaryIO) -> int:
+    """Return how many bytes of the frame at the current position to read at a time. Raises ZstdError."""
+    header = file.read(FRAME_HEADER_BYTES)
+    file.seek(-len(header), os.SEEK_CUR)
+    if len(header) < FRAME_HEADER_BYTES:  # at the end of the file
+        return PACKED_READ_BYTES
+    size = zstandard.get_frame_parameters(header).content_size
+    return PACKED_READ_BYTES if size <= MAX_FRAME_BYTES else SMALL_READ_BYTES  # an unknown size is a great number
 
 
 def _find_frame(file: BinaryIO, start: int) -> int:
@@ -286,14 +301,20 @@ def compress_segment(plain: Path) -> None:
     """Replace a finished segment by a packed file. Raises OSError; then the plain file still exists."""
     packed = packed_path(plain)
     partial = packed.with_name(packed.name + ".part")
-    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
     try:
         with plain.open("rb") as source, partial.open("wb") as target:
-            while block := source.read(ZSTD_FRAME_BYTES):
-                target.write(compressor.compress(block))
+            write_frames(iter(lambda: source.read(ZSTD_FRAME_BYTES), b""), target)
             target.flush()
             os.fsync(target.fileno())
         replace_synced(partial, packed)
     finally:
         partial.unlink(missing_ok=True)
     plain.unlink()
+
+
+def write_frames(texts: Iterable[bytes], target: BinaryIO) -> None:
+    """Write text as zstd frames of at most ZSTD_FRAME_BYTES, each with its size and a checksum. Raises OSError."""
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+    for text in texts:
+        for start in range(0, len(text), ZSTD_FRAME_BYTES):
+            target.write(compressor.compress(text[start : start + ZSTD_FRAME_BYTES]))

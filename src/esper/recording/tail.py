@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from esper.recording.decoder import (
     MAX_DAMAGE_NOTICES,
     RECORD_TYPES,
@@ -23,6 +21,7 @@ from esper.recording.decoder import (
 from esper.recording.merged_ranks import MergedRecording, rank_directories
 from esper.recording.segments import ReadError, list_segments
 from esper.telemetry import events as ev
+from esper.telemetry.codec import DECODE_ERRORS
 from esper.telemetry.state import Keyframe, Record
 
 
@@ -100,7 +99,7 @@ class RecordingFollower:
         """Yield a Keyframe, unless it only repeats the current state, as at the start of the next segment."""
         try:
             self._envs = len(keyframe.decode_state().envs)
-        except msgspec.DecodeError as error:
+        except DECODE_ERRORS as error:
             raise ReadError(f"{self._run}: this version cannot read its state: {error}") from error
         if keyframe.seq != self._seq:
             self._seq = keyframe.seq

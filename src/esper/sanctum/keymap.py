@@ -8,7 +8,6 @@ follow = "F"                      # all actions of this name
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -23,6 +22,7 @@ from textual.keys import (
 )
 
 from esper.config import ConfigError
+from esper.config_files import read_toml
 from esper.formatting import suggest
 from esper.sanctum.bindings import APP_CATEGORIES, KEYS, KeyBinding, KeyCategory
 
@@ -101,14 +101,9 @@ def load_keys() -> tuple[KeyBinding, ...]:
         ConfigError: The file cannot be read, has an unknown action or key, or gives two actions the same key.
     """
     file = keys_file()
-    try:
-        table = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
+    if not file.exists():
         return KEYS
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not TOML: {error}") from None
+    table = read_toml(file, str(file))
     preset = table.pop("preset", None)
     if preset is not None and str(preset) not in PRESETS:
         raise ConfigError(f"unknown preset {preset!r} in {file}: {suggest(str(preset), PRESETS)}")

@@ -6,7 +6,6 @@ the name of its file. Files of the user take precedence over files of the packag
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +16,8 @@ from rich.style import Style
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
+from esper.config import ConfigError
+from esper.config_files import read_toml
 from esper.domain import Stage
 from esper.formatting import suggest
 
@@ -231,10 +232,9 @@ def _folders() -> list[Path]:
 
 def _load(path: Path, *, ansi16: bool) -> Palette:
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-        file = msgspec.convert(values, ThemeFile)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ThemeError(f"cannot read theme file {path}: {error}") from error
+        file = msgspec.convert(read_toml(path, f"theme file {path}"), ThemeFile)
+    except ConfigError as error:
+        raise ThemeError(str(error)) from None
     except msgspec.ValidationError as error:
         reason, _, where = str(error).partition(" - at `$.")
         key = f"{where.rstrip('`')}: " if where else ""

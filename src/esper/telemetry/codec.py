@@ -16,6 +16,9 @@ import msgspec
 NON_FINITE_STRINGS = ("NaN", "Infinity", "-Infinity")
 """Encoding of NaN, positive and negative infinity."""
 
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Exceptions that a decoder raises for bytes that are not what it expects; the last one for deep nesting."""
+
 T = TypeVar("T")
 
 _encoder = msgspec.json.Encoder()

@@ -1,0 +1,138 @@
+"""Files made to harm: every command refuses them in one sentence, within bounded time and memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from esper.checkpoint.manifest import MANIFEST_FILE, STATE_FILE, TELEMETRY_FILE, TENSORS_FILE
+from esper.recording.segments import packed_path, segment_path
+from tests.faults.programs import Ended, run_program, write_run
+
+MAX_MB = 500.0
+MAX_LOAD_MB = 900.0
+"""Limit of a command that loads torch, which takes some 350 MB itself."""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "telemetry")
+
+
+def zstd_bomb(byte: bytes, blocks: int = 80_000) -> bytes:
+    """Return a zstd frame of unknown size that unpacks to blocks of 128 KiB of one byte: 10 GB in 320 kB."""
+    block = (1 << 1 | (1 << 17) << 3).to_bytes(3, "little") + byte  # run-length encoded, not the last
+    return b"\x28\xb5\x2f\xfd" + b"\x00\x38" + block * blocks
+
+
+def sized_bomb(byte: bytes) -> bytes:
+    """Return the same with a header that states the size."""
+    return b"\x28\xb5\x2f\xfd" + b"\xe0" + (80_000 << 17).to_bytes(8, "little") + zstd_bomb(byte)[6:]
+
+
+def write_sparse(path: Path) -> None:
+    """Write a file of 1 GB of zeros, which takes no space on the disk."""
+    with path.open("wb") as file:
+        file.truncate(10**9)
+
+
+def assert_refused(ended: Ended, *, limit: float = MAX_MB) -> None:
+    assert ended.code == 2, ended
+    assert "Traceback" not in ended.output, ended
+    assert len(ended.output.strip().splitlines()) == 1, ended
+    assert ended.peak_mb < limit, ended
+
+
+def commands(run: Path) -> list[Ended]:
+    """Return how the commands end that read a recording."""
+    return [
+        run_program("replay", run, "--no-tui"),
+        run_program("show", run),
+        run_program("compare", run, run),
+        run_program("export", run, "--to", "csv", "--out", run.parent / "out"),
+    ]
+
+
+def replace_segment(run: Path, content: bytes | None, *, packed: bool) -> None:
+    plain = segment_path(run, 1)
+    packed_path(plain).unlink()
+    path = packed_path(plain) if packed else plain
+    if content is None:
+        write_sparse(path)
+    else:
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "packed"),
+    [
+        pytest.param(zstd_bomb(b"x"), True, id="bomb"),
+        pytest.param(sized_bomb(b"x"), True, id="bomb that states its size"),
+        pytest.param(zstd_bomb(b"\n"), True, id="bomb of empty lines"),
+        pytest.param(b'{"type":"' + b"[" * 100_000 + b"\n", False, id="brackets in a type"),
+        pytest.param((b'{"type":"RunStarted","config":' + b"[" * 100_000 + b"\n") * 20, False, id="brackets"),
+        pytest.param(None, False, id="1 GB without a line end"),
+    ],
+)
+def test_every_command_refuses_a_recording_that_would_fill_memory(
+    run: Path, content: bytes | None, packed: bool
+) -> None:
+    replace_segment(run, content, packed=packed)
+    for ended in commands(run):
+        assert_refused(ended)
+
+
+def make_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def link_to_zeros(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def make_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+SPECIAL = (make_fifo, link_to_zeros, make_directory)
+
+
+@pytest.mark.parametrize("make", SPECIAL)
+def test_a_special_file_in_the_place_of_events_is_refused(run: Path, make: Callable[[Path], None]) -> None:
+    make(packed_path(segment_path(run, 1)))
+    for ended in commands(run):
+        assert_refused(ended)
+
+
+@pytest.mark.parametrize("name", [MANIFEST_FILE, STATE_FILE, TENSORS_FILE, TELEMETRY_FILE])
+@pytest.mark.parametrize("make", [*SPECIAL, write_sparse])
+def test_a_special_file_in_a_checkpoint_is_refused(run: Path, name: str, make: Callable[[Path], None]) -> None:
+    (checkpoint,) = (run / "checkpoints").iterdir()
+    make(checkpoint / name)
+    assert_refused(run_program("--no-tui", "--resume", run, "--devices", "cpu:0"), limit=MAX_LOAD_MB)
+    listed = run_program("checkpoints", run)
+    assert listed.code in {0, 2}, listed
+    assert "Traceback" not in listed.output, listed
+    assert listed.peak_mb < MAX_MB, listed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("slots = " + "[" * 3_000, id="nested"),
+        pytest.param(f'data_dir = "{"x" * 2_000_000}"', id="long"),
+    ],
+)
+def test_a_hostile_configuration_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    assert_refused(run_program("--no-tui", "--config", file))
+    theme = tmp_path / "theme.toml"
+    theme.write_text(text)
+    assert_refused(run_program("demo", "--theme", theme))
