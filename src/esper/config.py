@@ -382,6 +382,15 @@ class Config(_Section, frozen=True, kw_only=True):
             extra={"unit": "seconds"},
         ),
     ] = 5.0
+    patience_minutes: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=MAX_COUNT,
+            description="minutes for which a run without dashboard waits while it cannot be recorded",
+            extra={"unit": "minutes"},
+        ),
+    ] = 30.0
     keep: Annotated[
         int, Meta(ge=1, le=MAX_COUNT, description="number of checkpoints to keep", extra={"unit": "checkpoints"})
     ] = 3

@@ -406,3 +406,15 @@ def test_failed_run_also_reports_unrecorded_events(tmp_path: Path, monkeypatch: 
     assert live.failure is not None
     assert f"the checkpoint cannot be written to {live.run.directory}: No space left on device; " in live.failure
     assert re.search(r"cannot record to .*: No space left on device; the last \d+ events are lost$", live.failure)
+
+
+def test_unattended_run_gives_up_when_it_cannot_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "RETRY_INTERVAL_S", 0.02)
+    live = LiveRun(tmp_path, patience_minutes=1 / 60, rounds=100).start()
+    live.wait_for(ev.EnvStepped)
+    monkeypatch.setattr(segments.os, "write", no_room)
+    assert live.finish().status == "failed"
+    assert live.failure is not None
+    assert "the run waited for 0.0166667 minutes (--patience-minutes)" in live.failure
+    assert re.search(r"cannot record to .*: No space left on device; the last \d+ events are lost$", live.failure)
+    assert list_checkpoints(live.run.directory)[-1].name in {str(Path(c.path).name) for c in live.state.checkpoints}

@@ -17,6 +17,7 @@ from esper.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, complete_n
 from esper.cli.streams import CLOSED_ERRNOS, DISK_FULL_ERRNOS, discard_broken_output
 from esper.config import ConfigError
 from esper.harvest.structure import HarvestError
+from esper.recording.recorder import RecordingError
 from esper.recording.segments import ReadError
 from esper.tasks import TaskError
 
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _command(COMMANDS[name])(options) if name in COMMANDS else _command(TRAINING)(arguments)
         finally:
             sys.stdout.flush()  # raises write errors here; at exit, Python itself would print a traceback
-    except (ConfigError, TaskError, CheckpointError, HarvestError, ReadError) as error:
+    except (ConfigError, TaskError, CheckpointError, HarvestError, ReadError, RecordingError) as error:
         return print_usage_error(str(error))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Never
 
 import torch
 
@@ -109,13 +110,20 @@ class RunController:
     # Requests
 
     def handle_requests(self) -> bool:
-        """Handle the requests received since the last step; block while paused. Return False if the run must end."""
+        """Handle the requests received since the last step; block while paused. Return False if the run must end.
+
+        Raises:
+            RunFailedError: The run could not be recorded for too long, and no user watches it.
+        """
         paused = self._single_step is not None
         if self._single_step is not None:
             self._emit_paused(self._single_step)
             self._single_step = None
         unrecorded = self._hold_while_unrecordable()
+        deadline = time.monotonic() + 60 * self._training.config.patience_minutes
         while True:
+            if unrecorded and not self._interactive and time.monotonic() > deadline:
+                self._fail_unrecorded()
             if unrecorded and self._hub.flush():
                 unrecorded = None
                 if paused:
@@ -153,6 +161,12 @@ class RunController:
                     return True
                 case _:
                     """Nothing to do: a pause while paused, a resume while running."""
+
+    def _fail_unrecorded(self) -> Never:
+        """End a run that cannot be recorded, with a checkpoint if it can be written. Raises RunFailedError."""
+        self._try_optional(lambda: self._checkpoint("engine"))
+        minutes = self._training.config.patience_minutes
+        raise RunFailedError(f"the run waited for {minutes:g} minutes (--patience-minutes)")
 
     def _emit_request(self, request: Request, ignored: str | None = None) -> None:
         self._hub.emit_global(

@@ -73,6 +73,8 @@ def run_training(arguments: Sequence[str]) -> int:
     headless = options.pop("no_tui") or narrate is not None
     on_alert = options.pop("on_alert")
     config, checkpoint = _resolve_config_and_checkpoint(file, resume, given_options(options))
+    if checkpoint is not None and (rounds := read_manifest(checkpoint).round) >= config.rounds:
+        return _end_complete_run(resume, run_directory_of(checkpoint), rounds)
     rank_info = RankInfo.from_environment()
     workers = check_start(config, rank_info, is_new=checkpoint is None)
     alert_words = _split_alert_command(on_alert) if on_alert is not None else None
@@ -124,7 +126,7 @@ def _resolve_config_and_checkpoint(
     """Return the configuration of the run, and the checkpoint to resume from, which `--resume` names.
 
     Raises:
-        ConfigError: The configuration is invalid, or the run has no rounds left.
+        ConfigError: The configuration is invalid.
         CheckpointError: The checkpoint is damaged, or does not fit the configuration.
         ReadError: The run does not exist.
     """
@@ -146,12 +148,24 @@ def _resolve_config_and_checkpoint(
     # The name of a task that is the user's code is known only once it is imported; the engine compares it then.
     compared = msgspec.structs.replace(config, task=saved.task) if is_own_task(config.task) else config
     check_compatible(with_task_settings(saved), with_task_settings(compared), checkpoint)
-    if manifest.round >= config.rounds:
-        raise ConfigError(
-            f"{resume} has finished all of its {manifest.round} rounds; train more with --rounds N, "
-            f"N > {manifest.round}"
-        )
     return config, checkpoint
+
+
+def _end_complete_run(resume: str, run: Path, rounds: int) -> int:
+    """Record the end of a run that was killed after its last checkpoint, and return the exit code.
+
+    Raises:
+        ConfigError: The run has recorded its end, so there is nothing to resume.
+        ReadError: The recording cannot be read.
+        RecordingError: A process trains the run, or the recording cannot be written.
+    """
+    from esper.history.closing import close_recording  # few runs need it
+
+    more = f"train more with --rounds N, N > {rounds}"
+    if not close_recording(run):
+        raise ConfigError(f"{resume} has finished all of its {rounds} rounds; {more}")
+    print(f"{run.name} is complete: its {rounds} rounds were done when it was killed. Its end is recorded now; {more}.")
+    return EXIT_OK
 
 
 def _train_parser() -> Parser:

@@ -1,0 +1,42 @@
+"""Closes the recording of a run that was killed after its last checkpoint, when all of its rounds were done."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from esper.history.history import open_history
+from esper.recording.recorder import Recorder, RecordingError
+from esper.recording.run_lock import RunLock
+from esper.telemetry import events as ev
+from esper.telemetry.state import Keyframe
+
+ENDED_STATUSES = frozenset({"done", "stopped", "failed"})
+"""Statuses of a run that recorded its end."""
+
+
+def close_recording(run: Path) -> bool:
+    """Record the end of a run whose rounds are all done. Does nothing if the run has recorded an end.
+
+    Returns:
+        True if the end was missing.
+
+    Raises:
+        ReadError: The recording cannot be read.
+        RecordingError: A process trains the run, or the recording cannot be written.
+    """
+    lock = RunLock(run)
+    try:
+        history = open_history(run)
+        state = history.state_at(history.length)
+        if state.status in ENDED_STATUSES:
+            return False
+        recorder = Recorder(run)
+        recorder.put(Keyframe.from_state(state))
+        recorder.put(ev.RunEnded(seq=state.seq + 1, time=time.time(), outcome="done"))
+        recorder.close()
+        if recorder.failure:
+            raise RecordingError(recorder.failure)
+        return True
+    finally:
+        lock.release()

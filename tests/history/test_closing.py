@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from esper.checkpoint.catalog import checkpoint_path
+from esper.checkpoint.files import write_checkpoint
+from esper.cli.main import main
+from esper.config import Config
+from esper.history.closing import close_recording
+from esper.history.history import open_history
+from esper.recording.recorder import Recorder, RecordingError, write_manifest
+from esper.recording.run_lock import RunLock
+from tests.factory import example_run
+from tests.faults.programs import example_checkpoint
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """Return a run whose last event, its end, was not recorded."""
+    run = tmp_path / "digits-20260101-000000"
+    recorder = Recorder(run)
+    write_manifest(run, {"run": run.name, "config": {}, "versions": {}})
+    for event in example_run(2, 2, 6)[:-1]:
+        recorder.put(event)
+    recorder.close()
+    write_checkpoint(checkpoint_path(run, Config().rounds, 1), example_checkpoint(Config().rounds))
+    return run
+
+
+def test_resume_closes_a_complete_run_that_was_killed(killed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--no-tui", "--resume", str(killed)]) == 0
+    assert f"{killed.name} is complete: its 70 rounds were done when it was killed" in capsys.readouterr().out
+    history = open_history(killed)
+    assert history.notices == []
+    assert history.length == len(example_run(2, 2, 6))
+    assert history.state_at(history.length).status == "done"
+
+    assert main(["--no-tui", "--resume", str(killed)]) == 2
+    assert "has finished all of its 70 rounds" in capsys.readouterr().err
+    assert open_history(killed).length == history.length
+
+
+def test_live_run_is_not_closed(killed: Path) -> None:
+    lock = RunLock(killed)
+    with pytest.raises(RecordingError, match="is being trained by process"):
+        close_recording(killed)
+    lock.release()
+    assert close_recording(killed)
