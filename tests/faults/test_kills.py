@@ -1,0 +1,149 @@
+"""Kills of a whole run, at any moment: no process is left, nothing recorded is lost, and a resume computes the same."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from esper.checkpoint.catalog import list_checkpoints
+from esper.history.history import open_history
+from tests.runs import computed, only_run, recorded
+
+TIMEOUT_S = 120
+LANES = ("--devices", "cpu:0", "cpu:1")
+OPTIONS = (
+    *(
+        "--no-tui",
+        "--training.samples-per-epoch",
+        "64",
+        "--envs",
+        "2",
+        "--steps",
+        "6",
+        "--rounds",
+        "3",
+        "--checkpoint-every",
+        "1",
+    ),
+    *("--sync-seconds", "0"),
+)
+PROGRAM = """
+import os, signal, sys
+from itertools import count
+from esper.cli.main import main
+
+operations, last = count(), int(sys.argv[1])
+
+def watch(function):
+    def watched(*args, **options):
+        if next(operations) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **options)
+    return watched
+
+for name in ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir"):
+    setattr(os, name, watch(getattr(os, name)))
+sys.exit(main(sys.argv[2:]))
+"""
+"""Kills itself before a file operation, given by its number."""
+
+
+def start(*arguments: str, cwd: Path, marker: str = "") -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "ESPER_TEST_MARKER": marker},
+    )
+
+
+def marked(marker: str) -> list[psutil.Process]:
+    """Return the processes that have inherited a marker."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("ESPER_TEST_MARKER") == marker and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def slow_but(quick: int, numbers: range) -> list[Any]:
+    """Return the numbers as parameters, all of them slow but one."""
+    return [number if number == quick else pytest.param(number, marks=pytest.mark.slow) for number in numbers]
+
+
+@pytest.mark.parametrize("moment", slow_but(6, range(20)))
+def test_a_kill_during_the_start_leaves_no_process(tmp_path: Path, moment: int) -> None:
+    marker = str(tmp_path)
+    run = start("-m", "esper", *OPTIONS, *LANES, cwd=tmp_path, marker=marker)
+    time.sleep(moment * 0.3)
+    run.kill()
+    run.wait(TIMEOUT_S)
+    deadline = time.monotonic() + 5
+    while marked(marker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert marked(marker) == []
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run that was not killed."""
+    directory = tmp_path_factory.mktemp("whole")
+    assert start("-m", "esper", *OPTIONS, cwd=directory).wait(TIMEOUT_S) == 0
+    return only_run(directory)
+
+
+def resume_until_done(run: Path) -> None:
+    done = start("-m", "esper", "--no-tui", "--resume", str(run), cwd=run.parent).wait(TIMEOUT_S)
+    assert done == 0
+
+
+def assert_same_results(run: Path, whole: Path) -> None:
+    history = open_history(run)
+    assert history.notices == []
+    assert [event.seq for event in history.events()] == list(range(1, history.length + 1))
+    assert repr(computed(recorded(run))) == repr(computed(recorded(whole)))
+
+
+def recover(directory: Path, whole: Path) -> None:
+    """Check what a kill left, and that a resumed run computes the same."""
+    runs = list((directory / "telemetry").iterdir()) if (directory / "telemetry").exists() else []
+    if not runs or not list_checkpoints(runs[0]):
+        return  # killed before the first checkpoint: the user starts again
+    (run,) = runs
+    before = list_checkpoints(run)
+    assert open_history(run).length > 0
+    resume_until_done(run)
+    assert list_checkpoints(run)[-1] >= before[-1]
+    assert_same_results(run, whole)
+
+
+@pytest.mark.parametrize("number", slow_but(22, range(4, 64, 6)))
+def test_a_kill_at_a_file_operation_loses_nothing(tmp_path: Path, whole: Path, number: int) -> None:
+    run = start("-c", PROGRAM, str(number), *OPTIONS, cwd=tmp_path)
+    code = run.wait(TIMEOUT_S)
+    assert code in {-signal.SIGKILL, 0}
+    recover(tmp_path, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_random_kills_lose_nothing(tmp_path: Path, whole: Path, seed: int) -> None:
+    seconds = random.Random(seed).uniform(3, 12)
+    run = start("-m", "esper", *OPTIONS, *LANES, cwd=tmp_path)
+    time.sleep(seconds)
+    run.kill()
+    run.wait(TIMEOUT_S)
+    recover(tmp_path, whole)
