@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
@@ -28,14 +29,17 @@ class DashboardServer(Server):
         title: Title of the page.
         host: Address to listen on.
         port: Port to listen on.
+        names: Names by which viewers may reach a server that does not listen on a loopback address, besides the host
+            and the names of this machine.
     """
 
-    def __init__(self, command: Sequence[str], *, title: str, host: str, port: int) -> None:
+    def __init__(self, command: Sequence[str], *, title: str, host: str, port: int, names: Sequence[str] = ()) -> None:
         # The page of textual-serve would load a font from a third party.
         public_url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         super().__init__(  # pyright: ignore[reportUnknownMemberType] (textual-serve has an untyped default)
             join(command), host, port, title, public_url, templates_path=Path(__file__).parent
         )
+        self._names = {name.lower() for name in (host, socket.gethostname(), socket.getfqdn(), *names)}
         self._connections: set[asyncio.Task[Any]] = set()
 
     def serve(self, debug: bool = False) -> None:  # noqa: ARG002
@@ -74,8 +78,8 @@ class DashboardServer(Server):
             raise web.HTTPForbidden(text=str(error)) from None
         if origin_host not in {None, request.host}:
             raise web.HTTPForbidden(text=f"request from another page: {origin}")
-        if is_loopback(self.host) and not is_loopback(name):
-            raise web.HTTPForbidden(text=f"unexpected host name: {name}")
+        if not (is_loopback(name) if is_loopback(self.host) else _is_address(name) or name in self._names):
+            raise web.HTTPForbidden(text=f"unexpected host name: {name}; see --allow-host")
         return await handler(request)
 
     async def handle_index(self, request: web.Request) -> Any:
@@ -130,6 +134,15 @@ async def _wait_for_exit(app_service: AppService) -> bool:
     if process is None:
         return False
     await process.wait()
+    return True
+
+
+def _is_address(host: str) -> bool:
+    """Return True for an IP address, which no other page can give to this server as its own name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
     return True
 
 

@@ -91,6 +91,16 @@ async def test_serve_replays_a_run_until_ctrl_c(tmp_path: Path) -> None:
         assert process.communicate() == ("", "")
 
 
+async def test_only_listed_names_reach_a_server_on_another_address(tmp_path: Path) -> None:
+    write_segment(tmp_path / "over", 1, recording(example_run()))
+    with served(tmp_path, "over", "--host", "0.0.0.0", "--allow-host", "Box.example") as (_, port, _):
+        for name in (f"127.0.0.1:{port}", f"192.0.2.7:{port}", "[::1]:80", "box.example", socket.gethostname()):
+            assert (await fetch(port, Host=name))[0] == 200, name
+        for name in ("elsewhere.example", "box.example.elsewhere.example"):
+            status, text = await fetch(port, Host=name)
+            assert (status, text) == (403, f"unexpected host name: {name}; see --allow-host")
+
+
 @pytest.mark.slow
 async def test_serve_last_is_resolved_at_each_visit(tmp_path: Path) -> None:
     write_segment(tmp_path / "over", 1, recording(example_run()))

@@ -41,6 +41,13 @@ def run(arguments: Sequence[str]) -> int:
         default="127.0.0.1",
         help="address to listen on; others than the default are reachable without a password (default: 127.0.0.1)",
     )
+    parser.add_argument(
+        "--allow-host",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="names by which visitors reach another --host, besides its address and the names of this machine",
+    )
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"port to listen on (default: {DEFAULT_PORT})")
     parser.add_argument(
         "--theme", default=DEFAULT_THEME, metavar="NAME", help=f"colour theme (default: {DEFAULT_THEME})"
@@ -62,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
     command = [sys.executable, "-P", "-c", script, run_to_show, str(options.telemetry_dir.resolve()), options.theme]
     title = "the newest run" if options.run == LAST_ALIAS else shortest_name(path, options.telemetry_dir)
     try:
-        DashboardServer(command, title=title, host=options.host, port=options.port).serve()
+        DashboardServer(command, title=title, host=options.host, port=options.port, names=options.allow_host).serve()
     except OSError as error:
         other = "--port" if error.errno in {errno.EADDRINUSE, errno.EACCES} else "--host"
         raise ConfigError(
