@@ -45,6 +45,7 @@ from esper.checkpoint.manifest import (
 )
 from esper.config import Config, PPOConfig, TrainingConfig
 from esper.control import RequestKind
+from esper.domain import VERSION
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Keyframe, RunState
@@ -175,6 +176,26 @@ def test_file_of_another_checkpoint_is_refused(written: Path, tmp_path: Path) ->
         read_checkpoint(written)
 
 
+@pytest.mark.parametrize(
+    ("run_json", "advice"),
+    [
+        (None, ""),
+        (b"{", ""),
+        (b'{"versions": {"esper-sanctum": "0.0.7"}}', "; version 0.0.7 wrote it: `pip install esper-sanctum==0.0.7`"),
+    ],
+)
+def test_another_format_is_refused_with_the_version_to_install(
+    written: Path, tmp_path: Path, run_json: bytes | None, advice: str
+) -> None:
+    if run_json is not None:
+        (tmp_path / "run.json").write_bytes(run_json)
+    sign(written, format=CHECKPOINT_FORMAT - 1)
+    sentence = f"{written} has checkpoint format 4; this is esper-sanctum {VERSION}, which reads format 5{advice}"
+    with pytest.raises(CheckpointError) as caught:
+        read_manifest(written)
+    assert str(caught.value) == sentence
+
+
 NOW = f'{{"format": {CHECKPOINT_FORMAT},'.encode()
 HOSTILE = {
     "empty": b"",
@@ -205,7 +226,7 @@ def test_invalid_manifest_is_refused(written: Path, content: bytes) -> None:
 
 def test_other_format_version_is_refused(written: Path) -> None:
     (written / MANIFEST_FILE).write_bytes(b'{"format": 99, "all_else": "may be different"}')
-    with pytest.raises(CheckpointError, match=f"format 99; this version reads {CHECKPOINT_FORMAT}"):
+    with pytest.raises(CheckpointError, match=r"format 99; this is .*, which reads format 5"):
         read_checkpoint(written)
 
 

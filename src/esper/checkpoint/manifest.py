@@ -14,6 +14,7 @@ import msgspec
 
 from esper.config import Config
 from esper.disk import UnsafeFileError, read_regular
+from esper.domain import VERSION
 from esper.telemetry.codec import DECODE_ERRORS, encode_json
 
 CHECKPOINT_FORMAT = 5
@@ -114,10 +115,25 @@ def read_manifest(directory: Path) -> Manifest:
     except DECODE_ERRORS:
         raise CheckpointError(f"{directory / MANIFEST_FILE} is damaged: it is not JSON") from None
     if manifest is None:
-        raise CheckpointError(f"{directory} has checkpoint format {version}; this version reads {CHECKPOINT_FORMAT}")
+        raise CheckpointError(
+            f"{directory} has checkpoint format {version}; this is esper-sanctum {VERSION}, which reads format "
+            f"{CHECKPOINT_FORMAT}{_advise_version(directory)}"
+        )
     if manifest.with_digest() != manifest:
         raise CheckpointError(f"{directory / MANIFEST_FILE} is damaged: its digest does not match")
     return manifest
+
+
+def _advise_version(directory: Path) -> str:
+    """Return which version of the program to install for a checkpoint; empty if its run does not say."""
+    try:
+        run = msgspec.json.decode(read_regular(directory.resolve().parents[1] / "run.json", limit=MAX_MANIFEST_BYTES))
+        writer = str(run["versions"]["esper-sanctum"])
+    except (OSError, IndexError, KeyError, TypeError, *DECODE_ERRORS):
+        return ""
+    if writer == VERSION:
+        return f"; an earlier development state of {writer} wrote it"
+    return f"; version {writer} wrote it: `pip install esper-sanctum=={writer}`"
 
 
 def read_verified_files(directory: Path, manifest: Manifest) -> dict[str, bytes]:
