@@ -87,12 +87,13 @@ def scale_exponent(scale: float | None) -> float | None:
 
 
 def align_columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> Iterator[str]:
-    """Yield the rows of a table as lines of text with aligned columns.
+    """Yield the rows of a table as lines of text with aligned columns, without control characters.
 
     Args:
         rows: Cells of each row.
         right: Indices of the columns that are aligned to the right.
     """
+    rows = [[strip_control(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [

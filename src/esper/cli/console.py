@@ -17,7 +17,7 @@ from textwrap import shorten
 from typing import TextIO
 
 from esper.cli.options import NarrationDetail
-from esper.formatting import NOT_MEASURED, format_duration
+from esper.formatting import NOT_MEASURED, format_duration, strip_control
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import anomaly_key
 from esper.telemetry.sentences import describe_event, to_ascii
@@ -126,7 +126,7 @@ class RunPrinter:
 
         def show(time: float, severity: str, text: str) -> None:
             stamp = datetime.fromtimestamp(time).strftime("%Y-%m-%d %H:%M:%S")
-            print(f"{stamp} {severity.upper():7} {text}", file=self._stream, flush=True)
+            print(f"{stamp} {severity.upper():7} {strip_control(text)}", file=self._stream, flush=True)
 
         yield show, lambda: None
 
@@ -151,7 +151,7 @@ class RunPrinter:
             def show(time: float, severity: str, text: str) -> None:
                 mark = "" if severity == "info" else f"{severity}: "
                 clock = datetime.fromtimestamp(time).strftime("%H:%M:%S")
-                terminal.print(Text(f"{clock} {mark}{text}", style=styles.get(severity, "")))
+                terminal.print(Text(f"{clock} {mark}{strip_control(text)}", style=styles.get(severity, "")))
 
             def refresh() -> None:
                 state = self._state
@@ -200,7 +200,7 @@ def format_summary(state: RunState, status: str | None = None) -> str:
         else:
             lines.append(at)
             lines.append(f"resume with: esper-sanctum --resume {shlex.quote(str(Path(last.path).parent.parent))}")
-    return "\n".join(lines)
+    return "\n".join(map(strip_control, lines))
 
 
 def _summarise_anomalies(state: RunState) -> str:

@@ -13,7 +13,7 @@ from esper.checkpoint.catalog import find_checkpoint
 from esper.checkpoint.manifest import TaskOrigin, config_from_manifest, read_manifest
 from esper.config import Config, ConfigError
 from esper.config_fields import ConfigField, list_fields, table_description
-from esper.formatting import suggest
+from esper.formatting import strip_control, suggest
 from esper.policy.loading import POLICY_NAMES
 from esper.recording.runs import resolve_run
 from esper.tasks import TASK_NAMES, check_task_reference, own_values
@@ -42,14 +42,14 @@ def complete_narrate(arguments: Sequence[str]) -> list[str]:
 
 def print_usage_error(sentence: str) -> int:
     """Print an error to standard error and return the exit code for invalid usage."""
-    print(f"esper-sanctum: {sentence}", file=sys.stderr)
+    print(f"esper-sanctum: {strip_control(sentence)}", file=sys.stderr)
     return EXIT_USAGE
 
 
 def print_warnings(sentences: Iterable[str]) -> None:
     """Print warnings to standard error, one line each."""
     for sentence in sentences:
-        print(f"esper-sanctum: {sentence}", file=sys.stderr)
+        print(f"esper-sanctum: {strip_control(sentence)}", file=sys.stderr)
 
 
 class Parser(argparse.ArgumentParser):

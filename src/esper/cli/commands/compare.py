@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from esper.cli.commands.show import format_config_value, load_summary
 from esper.cli.options import EXIT_OK, Parser, add_run_argument
 from esper.config import ConfigError
-from esper.formatting import NOT_MEASURED, align_columns, format_duration, format_number
+from esper.formatting import NOT_MEASURED, align_columns, format_duration, format_number, strip_control
 from esper.history.summary import RoundSummary, RunSummary, config_diff, config_value
 from esper.tasks import with_recorded_settings
 from esper.telemetry.codec import encode_json
@@ -72,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
     width = shutil.get_terminal_size().columns
     print("\n".join(align_columns(list(_table_rows(summaries)))))
     for title, metric, spec in _CURVES:
-        print("\n".join(["", *_plots(title, metric, spec, summaries, width)]))
+        print("\n".join(["", *map(strip_control, _plots(title, metric, spec, summaries, width))]))
     return EXIT_OK
 
 

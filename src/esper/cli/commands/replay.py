@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from esper.cli.dashboard import DisplayOptions, add_screen_options, show_dashboard
 from esper.cli.options import EXIT_OK, NarrationDetail, Parser, add_run_argument, print_usage_error, print_warnings
 from esper.config import ConfigError
-from esper.formatting import suggest
+from esper.formatting import strip_control, suggest
 from esper.history.address import AddressError, ViewAddress, parse_address
 from esper.recording.segments import ReadError
 
@@ -158,7 +158,7 @@ def _print_replay(playback: Playback, ghost_run: GhostRun | None, *, narrate: Na
     print_warnings(playback.history.notices)
     if ghost_run is not None:
         ghost_run.comparison.search()
-        print(ghost_run.comparison.description)
+        print(strip_control(ghost_run.comparison.description))
     if narrate:
         current = Keyframe.from_state(playback.state)
         Narrator(sys.stdout, narrate).run(itertools.chain([current], playback.history.events(playback.position)))
