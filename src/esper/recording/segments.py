@@ -176,7 +176,7 @@ class Segment:
                 packed = _find_frame(file, packed + 1)
                 continue
             if not frame.eof:
-                has_frame = file.tell() > packed
+                has_frame = packed == 0 or file.tell() > packed  # an empty file lacks its first frame
                 packed = _find_frame(file, packed + 1)
                 if packed < 0:
                     self.is_truncated = has_frame
