@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ import psutil
 import pytest
 
 from esper.checkpoint.catalog import list_checkpoints
+from esper.history.closing import ENDED_STATUSES
 from esper.history.history import open_history
+from tests.attach.viewers import wait_until
 from tests.runs import computed, only_run, recorded
 
 TIMEOUT_S = 120
+UNHANDLED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT, signal.SIGALRM, signal.SIGXCPU, signal.SIGABRT)
+"""Signals whose default action ends a process."""
 LANES = ("--devices", "cpu:0", "cpu:1")
 OPTIONS = (
     *(
@@ -79,7 +84,7 @@ def marked(marker: str) -> list[psutil.Process]:
     return found
 
 
-def slow_but(quick: int, numbers: range) -> list[Any]:
+def slow_but(quick: int, numbers: Sequence[int]) -> list[Any]:
     """Return the numbers as parameters, all of them slow but one."""
     return [number if number == quick else pytest.param(number, marks=pytest.mark.slow) for number in numbers]
 
@@ -124,8 +129,10 @@ def recover(directory: Path, whole: Path) -> None:
         return  # killed before the first checkpoint: the user starts again
     (run,) = runs
     before = list_checkpoints(run)
-    assert open_history(run).length > 0
-    resume_until_done(run)
+    history = open_history(run)
+    assert history.length > 0
+    if history.state_at(history.length).status not in ENDED_STATUSES:
+        resume_until_done(run)
     assert list_checkpoints(run)[-1] >= before[-1]
     assert_same_results(run, whole)
 
@@ -135,6 +142,16 @@ def test_a_kill_at_a_file_operation_loses_nothing(tmp_path: Path, whole: Path, n
     run = start("-c", PROGRAM, str(number), *OPTIONS, cwd=tmp_path)
     code = run.wait(TIMEOUT_S)
     assert code in {-signal.SIGKILL, 0}
+    recover(tmp_path, whole)
+
+
+@pytest.mark.parametrize("number", slow_but(signal.SIGUSR1, UNHANDLED_SIGNALS))
+def test_a_signal_with_its_default_action_loses_nothing(tmp_path: Path, whole: Path, number: signal.Signals) -> None:
+    """A signal that the run does not handle kills it."""
+    run = start("-m", "esper", *OPTIONS, *LANES, cwd=tmp_path)
+    wait_until(lambda: any(list_checkpoints(each) for each in (tmp_path / "telemetry").glob("*")))
+    run.send_signal(number)
+    assert run.wait(TIMEOUT_S) == -number
     recover(tmp_path, whole)
 
 

@@ -101,8 +101,17 @@ def _as_tensors(values: Any) -> Nested:
 
 
 def write_splits(splits: Splits, file: IO[bytes]) -> None:
-    """Write the data to a file, which other processes of this machine map: one copy in memory."""
-    torch.save(vars(splits), file)
+    """Write the data to a file, which other processes of this machine map: one copy in memory.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    try:
+        torch.save(vars(splits), file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # torch also fails to end the archive, and reports only that
+            raise error.__context__ from None
+        raise
     file.flush()
 
 

@@ -1,0 +1,207 @@
+"""Faults of what surrounds a run: its directory, its limits, its data, and those who attach to it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from esper.attach.protocol import SOCKET_NAME, Welcome
+from esper.attach.server import MAX_VIEWERS
+from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.files import read_checkpoint
+from esper.history.history import open_history
+from esper.telemetry import events as ev
+from tests.attach.viewers import HELLO, Viewer, wait_until
+from tests.faults.programs import TIMEOUT_S
+from tests.runs import only_run, recorded
+
+OPTIONS = ("--no-tui", "--envs", "2", "--steps", "3", "--training.samples-per-epoch", "64")
+
+
+def run_here(*arguments: str, cwd: Path, max_file_bytes: int | None = None) -> tuple[int, str]:
+    """Run the command line in a directory, and return its exit code and its output.
+
+    Args:
+        arguments: Its options.
+        cwd: Its directory.
+        max_file_bytes: Limit of the size of its files (RLIMIT_FSIZE).
+    """
+
+    def limit() -> None:
+        if max_file_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, max_file_bytes))
+
+    process = subprocess.run(
+        [sys.executable, "-m", "esper", *arguments],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        preexec_fn=limit,
+        check=False,
+    )
+    return process.returncode, process.stdout + process.stderr
+
+
+@pytest.mark.parametrize(
+    ("devices", "max_file_bytes", "code", "sentence"),
+    [
+        (("cpu:0", "cpu:1"), 60_000, 2, "the worker processes of cpu:1 cannot be started: File too large"),
+        (("cpu:0",), 60_000, 1, "cannot record to telemetry/[^:]*: File too large; the last [0-9]+ events are lost"),
+        (("cpu:0",), 400_000, 1, "the checkpoint cannot be written to telemetry/[^:]*: File too large"),
+    ],
+)
+def test_a_file_size_limit_ends_a_run_in_one_sentence(
+    tmp_path: Path, devices: tuple[str, ...], max_file_bytes: int, code: int, sentence: str
+) -> None:
+    options = (*OPTIONS, "--rounds", "30", "--patience-minutes", "0", "--devices", *devices)
+    ended, output = run_here(*options, cwd=tmp_path, max_file_bytes=max_file_bytes)
+    assert ended == code, output
+    assert "Traceback" not in output
+    assert re.search(f"^esper-sanctum: .*{sentence}", output, re.MULTILINE), output
+    for run in (tmp_path / "telemetry").glob("*"):
+        history = open_history(run)
+        assert [event.seq for event in history.events()] == list(range(1, history.length + 1))
+
+
+def test_a_read_only_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "telemetry").write_text("a file in the place of the directory, which also stops root")
+    code, output = run_here(*OPTIONS, "--rounds", "1", cwd=tmp_path)
+    assert (code, output.count("\n")) == (2, 1), output
+    assert output.startswith("esper-sanctum: ")
+
+
+def test_a_directory_that_vanishes_ends_an_unattended_run(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "esper", *OPTIONS, "--rounds", "5000", "--patience-minutes", "0"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    telemetry = tmp_path / "telemetry"
+    wait_until(lambda: any(telemetry.glob("*/events-*")))
+    shutil.rmtree(telemetry)
+    output = process.communicate(timeout=TIMEOUT_S)[0]
+    assert process.returncode == 1, output
+    assert "Traceback" not in output
+
+
+OWN_TASK = """
+import torch
+from torch import nn
+
+import esper
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(4, 8)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.body(x)))
+
+
+def loss(logits, target):
+    value = nn.functional.cross_entropy(logits, target)
+    return value * (float("nan") if {broken_loss} else 1.0)
+
+
+inputs = torch.randn(64, 4)
+inputs[5, 1] = {value}
+split = (inputs, torch.arange(64) % 2)
+task = esper.Task(
+    name="own",
+    model=Net,
+    data=lambda directory: esper.Splits(train=split, validation=split, test=split),
+    slots={{"mid": "body"}},
+    loss=loss,
+    optimizer=esper.SGD(0.05),
+    seed_optimizer=esper.SGD(0.05),
+)
+"""
+
+
+def write_task(directory: Path, *, value: str = "0.0", broken_loss: bool = False) -> str:
+    path = directory / "own.py"
+    path.write_text(textwrap.dedent(OWN_TASK).format(value=value, broken_loss=broken_loss))
+    return path.name
+
+
+@pytest.mark.parametrize("value", ["float('nan')", "float('inf')"])
+def test_values_that_are_not_finite_in_the_data_are_refused(tmp_path: Path, value: str) -> None:
+    code, output = run_here(*OPTIONS, "--task", write_task(tmp_path, value=value), cwd=tmp_path)
+    assert code == 2
+    assert "has values that are not finite" in output
+    assert not (tmp_path / "telemetry").exists()
+
+
+def test_a_loss_that_is_never_finite_is_rolled_back_and_told(tmp_path: Path) -> None:
+    task = write_task(tmp_path, broken_loss=True)
+    code, output = run_here(*OPTIONS, "--rounds", "2", "--task", task, cwd=tmp_path)
+    assert code == 0, output
+    assert "Traceback" not in output
+    run = only_run(tmp_path)
+    assert any(isinstance(event, ev.GovernorRolledBack) for event in recorded(run))
+    # NaN in the hosts reaches neither the policy nor the checkpoint.
+    checkpoint = read_checkpoint(list_checkpoints(run)[-1])
+    assert all(bool(tensor.isfinite().all()) for name, tensor in checkpoint.tensors.items() if name.startswith("agent"))
+
+
+def test_two_hundred_clients_do_not_disturb_a_run(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "esper", *OPTIONS, "--rounds", "100000"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: any((tmp_path / "telemetry").glob(f"*/{SOCKET_NAME}")))
+        run = only_run(tmp_path)
+        clients = [connected(run) for _ in range(200)]
+        for number, client in enumerate(clients):
+            with contextlib.suppress(ConnectionError):  # the run has refused it: too many are attached
+                client.send((b"\xff" * 64, b"", b"GET / HTTP/1.1\r\n\r\n")[number % 3])
+        for client in clients:
+            client.connection.close()
+        wait_until(lambda: attaches(run))
+        assert len(clients) > MAX_VIEWERS
+        process.send_signal(signal.SIGINT)
+        assert (process.communicate(timeout=TIMEOUT_S)[1], process.returncode) == ("", 0)
+    finally:
+        process.kill()
+    history = open_history(run)
+    assert [event.seq for event in history.events()] == list(range(1, history.length + 1))
+
+
+def connected(run: Path) -> Viewer:
+    """Connect when the run has accepted enough of the earlier viewers."""
+    while True:
+        try:
+            return Viewer(run)
+        except BlockingIOError:
+            time.sleep(0.005)
+
+
+def attaches(run: Path) -> bool:
+    """Return True if a correct viewer is accepted."""
+    viewer = Viewer(run)
+    welcomed = isinstance(viewer.exchange(HELLO), Welcome)
+    viewer.connection.close()
+    return welcomed
