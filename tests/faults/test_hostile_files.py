@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from esper.checkpoint.manifest import MANIFEST_FILE, STATE_FILE, TELEMETRY_FILE, TENSORS_FILE
+from esper.recording.run_lock import LOCK_FILE
 from esper.recording.segments import packed_path, segment_path
 from tests.faults.programs import Ended, run_program, write_run
 
@@ -86,17 +87,17 @@ def test_every_command_refuses_a_recording_that_would_fill_memory(
 
 
 def make_fifo(path: Path) -> None:
-    path.unlink()
+    path.unlink(missing_ok=True)
     os.mkfifo(path)
 
 
 def link_to_zeros(path: Path) -> None:
-    path.unlink()
+    path.unlink(missing_ok=True)
     path.symlink_to("/dev/zero")
 
 
 def make_directory(path: Path) -> None:
-    path.unlink()
+    path.unlink(missing_ok=True)
     path.mkdir()
 
 
@@ -108,6 +109,16 @@ def test_a_special_file_in_the_place_of_events_is_refused(run: Path, make: Calla
     make(packed_path(segment_path(run, 1)))
     for ended in commands(run):
         assert_refused(ended)
+
+
+@pytest.mark.parametrize("name", ["run.json", LOCK_FILE])
+@pytest.mark.parametrize("make", SPECIAL)
+def test_a_special_file_beside_the_events_harms_no_command(run: Path, name: str, make: Callable[[Path], None]) -> None:
+    make(run / name)
+    for ended in [*commands(run), run_program("runs", "--telemetry-dir", run.parent)]:
+        assert ended.code in {0, 2}, ended
+        assert "Traceback" not in ended.output, ended
+        assert ended.peak_mb < MAX_MB, ended
 
 
 @pytest.mark.parametrize("name", [MANIFEST_FILE, STATE_FILE, TENSORS_FILE, TELEMETRY_FILE])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -143,3 +144,38 @@ def test_plain_layers_compute_the_same(layer: nn.Module, channels: int, plain: t
     use_plain_layers(model)
     assert type(model[0]) is plain
     torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-5)
+
+
+HOSTILE_SEEDS = {
+    "no channels": ({"channels": 0}, "is not the structure"),
+    "negative channels": ({"channels": -14}, "is not the structure"),
+    "more channels than a number holds": ({"channels": 2**63}, "is not the structure"),
+    "more channels than the memory holds": ({"channels": 2**20}, "does not fit the network"),
+    "slot with a dot": ({"slot": "ear.ly"}, "does not fit the network"),
+    "module of no host": ({"module": "segments.99"}, "does not fit the network"),
+    "alpha above 1": ({"alpha": 2.0}, "is not the structure"),
+}
+
+
+@pytest.mark.usefixtures("no_export")
+@pytest.mark.parametrize(("change", "sentence"), HOSTILE_SEEDS.values(), ids=HOSTILE_SEEDS)
+def test_hostile_seed_is_refused(tmp_path: Path, change: dict[str, object], sentence: str) -> None:
+    grown, _ = grow_everywhere(digits())
+    grown.save(tmp_path / "grown")
+    path = tmp_path / "grown" / STRUCTURE_FILE
+    structure = json.loads(path.read_text())
+    structure["seeds"][0] |= change
+    path.write_text(json.dumps(structure))
+    with pytest.raises(HarvestError, match=sentence):
+        esper.load_grown(tmp_path / "grown", "digits_impaired")
+
+
+@pytest.mark.usefixtures("no_export")
+@pytest.mark.parametrize("name", [STRUCTURE_FILE, WEIGHTS_FILE])
+def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    grown, _ = grow_everywhere(digits())
+    grown.save(tmp_path / "grown")
+    (tmp_path / "grown" / name).unlink()
+    os.mkfifo(tmp_path / "grown" / name)
+    with pytest.raises(HarvestError, match="cannot be read: it is not a regular file"):
+        esper.load_grown(tmp_path / "grown", "digits_impaired")

@@ -84,12 +84,22 @@ def load_tensors(targets: Mapping[str, Tensor], named: Mapping[str, Tensor]) -> 
     Raises:
         RuntimeError: A tensor is missing, or has another shape.
     """
+    check_tensors(targets, named)
+    for name, target in targets.items():
+        target.copy_(named[name])
+
+
+def check_tensors(targets: Mapping[str, Tensor], named: Mapping[str, Tensor]) -> None:
+    """Check that every target has a tensor of the same name and shape.
+
+    Raises:
+        RuntimeError: A tensor is missing, or has another shape.
+    """
     for name, target in targets.items():
         if name not in named:
             raise RuntimeError(f"{name} is missing")
         if named[name].shape != target.shape:
             raise RuntimeError(f"{name} has shape {list(named[name].shape)}, not {list(target.shape)}")
-        target.copy_(named[name])
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from pathlib import Path
 import safetensors
 import safetensors.torch
 
+from esper.disk import read_regular
 from esper.harvest.model import GrownModel, build_model
 from esper.harvest.structure import WEIGHTS_FILE, HarvestError, read_structure
 from esper.tasks.loading import load_task
@@ -31,7 +32,7 @@ def load_grown(directory: Path | str, task: Task | str) -> GrownModel:
     structure = read_structure(path.parent)
     task = load_task(task) if isinstance(task, str) else task
     try:
-        tensors = safetensors.torch.load(path.read_bytes())
+        tensors = safetensors.torch.load(read_regular(path))
     except OSError as error:
         raise HarvestError(f"{path} cannot be read: {error.strerror or error}") from None
     except safetensors.SafetensorError as error:

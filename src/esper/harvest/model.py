@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.domain import Stage
-from esper.envs.env_state import load_tensors
+from esper.envs.env_state import check_tensors, load_tensors
 from esper.growth.blend import Blend, BlendGate, Curve, blend_seed
 from esper.growth.blueprints import build_seed
 from esper.growth.layouts import Layout
@@ -66,8 +66,7 @@ class GrownModel(nn.Module):
         super().__init__()
         self.host = host
         for seed in seeds:
-            # The names are those of a GrowingNetwork, so that the weights have the same names.
-            name = f"slot_{seed.slot}"
+            name = slot_module(seed)
             self.add_module(name, GrownSlot(seed))
             host.get_submodule(seed.module).register_forward_hook(partial(self._grow, name))
 
@@ -79,6 +78,11 @@ class GrownModel(nn.Module):
         features = first_tensor(output)
         assert features is not None
         return replace_first_tensor(output, self.get_submodule(name)(features))
+
+
+def slot_module(seed: GrownSeed) -> str:
+    """Return the name of the module of a seed's slot: that of a GrowingNetwork, whose weights have the same names."""
+    return f"slot_{seed.slot}"
 
 
 def grown_seeds(slots: Sequence[Slot]) -> list[GrownSeed]:
@@ -135,11 +139,14 @@ def build_model(task: Task, seeds: Sequence[GrownSeed], tensors: Mapping[str, Te
     """
     host = build_host(replace(task, train=True), seed=0, host=0, round_index=0).model
     try:
+        # Seeds of a damaged structure may be too large for the memory. On the meta device they have only shapes.
+        with torch.device("meta"):
+            shapes = nn.ModuleDict({slot_module(seed): GrownSlot(seed) for seed in seeds})
+        check_tensors(named_tensors(shapes), tensors)
         model = GrownModel(host, seeds)
-    except (AttributeError, ValueError) as error:
-        raise HarvestError(f"the task {task.name} does not fit the network: {error}") from error
-    try:
         load_tensors(named_tensors(model), tensors)
+    except (AttributeError, KeyError, ValueError) as error:
+        raise HarvestError(f"the task {task.name} does not fit the network: {error}") from error
     except RuntimeError as error:
         raise HarvestError(f"the task {task.name} does not fit the network: the tensor {error}") from error
     return model

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
+from esper.disk import read_regular
 from esper.telemetry.codec import DECODE_ERRORS
 
 WEIGHTS_FILE = "weights.safetensors"
@@ -14,6 +16,9 @@ CARD_FILE = "README.md"
 PROGRAM_FILE = "program.pt2"
 
 STRUCTURE_FORMAT = 1
+MAX_STRUCTURE_BYTES = 1 << 20
+MAX_CHANNELS = 1 << 20
+"""Maximum number of channels of a seed, far above that of any host. A larger number in a file is damage."""
 
 
 class HarvestError(Exception):
@@ -38,11 +43,11 @@ class GrownSeed(msgspec.Struct, frozen=True, kw_only=True):
     slot: str
     module: str
     layout: str
-    channels: int
+    channels: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHANNELS)]
     is_causal: bool
     blueprint: str
     blend: str
-    alpha: float
+    alpha: Annotated[float, msgspec.Meta(gt=0, le=1)]
     parameters: int
 
 
@@ -118,9 +123,11 @@ def read_structure(directory: Path) -> GrownStructure:
     """
     path = directory / STRUCTURE_FILE
     try:
-        content = path.read_bytes()
+        content = read_regular(path, limit=MAX_STRUCTURE_BYTES)
     except OSError as error:
-        raise HarvestError(f"{directory} is not a harvested network: {path} cannot be read: {error.strerror}") from None
+        raise HarvestError(
+            f"{directory} is not a harvested network: {path} cannot be read: {error.strerror or error}"
+        ) from None
     try:
         version = msgspec.json.decode(content, type=_AnyStructure).format
         if version == STRUCTURE_FORMAT:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from esper.disk import read_regular
 from esper.recording.recorder import RecordingError
 from esper.telemetry.codec import DECODE_ERRORS
 
@@ -19,6 +20,7 @@ except ImportError:  # Windows
 
 LOCK_FILE = "run.lock"
 """Name of the lock file in the directory of a run. The file outlives the run; only the lock on it shows a live run."""
+MAX_LOCK_BYTES = 4096
 LOCK_TIMEOUT_S = 1.0
 """Seconds for which locking is retried, because `is_live` of another process holds the lock for an instant."""
 _NOT_LISTED = "`attach` and `runs` will not list this run as live"
@@ -40,7 +42,7 @@ def is_live(directory: Path) -> bool:
     if fcntl is None:
         return False
     try:
-        file = os.open(directory / LOCK_FILE, os.O_RDONLY)
+        file = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_NONBLOCK)  # a pipe in its place would block
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:
@@ -62,7 +64,7 @@ def live_since(directory: Path) -> float:
 def read_holder(directory: Path) -> LockHolder | None:
     """Return the current or last holder of the lock of a run; None if the lock file does not name it."""
     try:
-        return msgspec.json.decode((directory / LOCK_FILE).read_bytes(), type=LockHolder)
+        return msgspec.json.decode(read_regular(directory / LOCK_FILE, limit=MAX_LOCK_BYTES), type=LockHolder)
     except (OSError, *DECODE_ERRORS):
         return None
 
