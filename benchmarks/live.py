@@ -60,12 +60,16 @@ class Terminal:
 
     Args:
         command: Program and arguments.
+
+    Attributes:
+        start: Time at which it was started, of `time.perf_counter`.
+        pid: Its process id.
     """
 
     def __init__(self, command: list[str]) -> None:
         self.start = time.perf_counter()
-        self._pid, self._file = pty.fork()
-        if self._pid == 0:
+        self.pid, self._file = pty.fork()
+        if self.pid == 0:
             os.environ.update(TERM="xterm-256color", COLORTERM="truecolor", COLUMNS="200", LINES="60")
             os.execv(command[0], command)
         fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", 60, 200, 0, 0))
@@ -74,8 +78,8 @@ class Terminal:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        subprocess.run(["kill", "-KILL", str(self._pid)], check=False)
-        os.waitpid(self._pid, 0)
+        subprocess.run(["kill", "-KILL", str(self.pid)], check=False)
+        os.waitpid(self.pid, 0)
         os.close(self._file)
 
     def press(self, key: bytes) -> None:
@@ -83,11 +87,14 @@ class Terminal:
         os.write(self._file, key)
 
     def drain(self, seconds: float) -> None:
-        """Read and discard the output for a time."""
+        """Read and discard the output for a time, or until the command ends."""
         deadline = time.perf_counter() + seconds
         while (remaining := deadline - time.perf_counter()) > 0:
             if select.select([self._file], [], [], remaining)[0]:
-                os.read(self._file, 1 << 16)
+                try:
+                    os.read(self._file, 1 << 16)
+                except OSError:  # the terminal is closed
+                    return
 
     def wait_for(self, text: bytes) -> float:
         """Wait until a text is drawn, and return the time of `time.perf_counter`.
