@@ -87,13 +87,14 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
         SimpleNamespace(name="NVIDIA Old", uuid=FIRST, total_memory=16 << 30, capability=(7, 5)),
     ]
 
-    def of(device: torch.device | int) -> SimpleNamespace:
-        index = device if isinstance(device, int) else device.index
-        return gpus[index]
+    def of(device: torch.device | str) -> SimpleNamespace:
+        return gpus[torch.device(device).index]
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
     monkeypatch.setattr(torch.cuda, "get_device_properties", of)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: of(device).capability)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "compute_80"])
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5 << 30, of(device).total_memory))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2 << 30)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 << 30)

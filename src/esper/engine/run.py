@@ -24,8 +24,8 @@ from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
 from esper.health.detector import AnomalyDetector
 from esper.health.thresholds import Thresholds
-from esper.lanes.device_names import assign_lanes_to_rank
-from esper.lanes.devices import resolve_devices, resolve_policy_device
+from esper.lanes.device_names import AUTO, assign_lanes_to_rank
+from esper.lanes.devices import resolve_devices, resolve_policy_device, unusable_gpus
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import EnvPool
 from esper.lanes.spawn import WorkerSpawner
@@ -118,6 +118,9 @@ class Run:
             self._emit_run_started(config)
             if lock.warning:
                 self.hub.emit(ev.Logged(severity="warning", text=lock.warning))
+            if tuple(config.devices) == AUTO:
+                for gpu, reason in unusable_gpus().items():
+                    self.hub.emit(ev.Logged(severity="warning", text=f"{gpu} is not used: {reason}"))
             self._opened = opened.pop_all()
             """Resources of the run, closed in reverse order at its end."""
 

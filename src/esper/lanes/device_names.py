@@ -30,7 +30,7 @@ FALLBACK_HINT = {
 }
 """Alternative that always works, keyed by option."""
 
-
+NONE: Mapping[str, str] = {}
 DeviceCounts = Mapping[str, int | None]
 """Number of devices by kind, `cuda` and `cpu`; None if unknown."""
 
@@ -52,29 +52,34 @@ def early_lanes(names: Sequence[str], rank_info: RankInfo) -> list[str] | None:
     return assign_lanes_to_rank(resolve_lanes(names, counts), rank_info)
 
 
-def resolve_lanes(names: Sequence[str], counts: DeviceCounts) -> list[str]:
+def resolve_lanes(names: Sequence[str], counts: DeviceCounts, unusable: Mapping[str, str] = NONE) -> list[str]:
     """Return the names of the lanes, each with its index, such as `cuda:0` or `cpu:1`.
 
-    `auto` selects every CUDA device or, without any, one CPU lane for each core that this process may use.
+    `auto` selects every usable CUDA device or, without any, one CPU lane for each core that this process may use.
+
+    Args:
+        names: Value of `--devices`.
+        counts: Number of devices by kind.
+        unusable: Why CUDA devices cannot be used, keyed by name.
 
     Raises:
-        ConfigError: A device name is invalid, not found, or given twice.
+        ConfigError: A device name is invalid, not found, not usable, or given twice.
     """
     if tuple(names) == AUTO:
-        kind = "cuda" if counts["cuda"] else "cpu"
-        return [f"{kind}:{index}" for index in range(counts[kind] or 0)]
-    lanes = [resolve_name("--devices", name, counts) for name in names]
+        gpus = [f"cuda:{index}" for index in range(counts["cuda"] or 0)]
+        return [gpu for gpu in gpus if gpu not in unusable] or [f"cpu:{index}" for index in range(counts["cpu"] or 0)]
+    lanes = [resolve_name("--devices", name, counts, unusable) for name in names]
     repeated = [name for name, count in Counter(lanes).items() if count > 1]
     if repeated:
         raise ConfigError(f"--devices names {repeated[0]} more than once; a device is one lane")
     return lanes
 
 
-def resolve_name(option: str, name: str, counts: DeviceCounts) -> str:
+def resolve_name(option: str, name: str, counts: DeviceCounts, unusable: Mapping[str, str] = NONE) -> str:
     """Return the name of a device with its index.
 
     Raises:
-        ConfigError: The name, the value of this option, is invalid or not found.
+        ConfigError: The name, the value of this option, is invalid or not found, or the device is not usable.
     """
     if name.startswith("mps"):  # never tested on Apple GPUs
         raise ConfigError(
@@ -89,7 +94,10 @@ def resolve_name(option: str, name: str, counts: DeviceCounts) -> str:
     if count is not None and index >= count:
         available = f"this machine has {', '.join(f'{kind}:{i}' for i in range(count)) or f'no {kind} device'}"
         raise ConfigError(f"{option} {name} not found; {available}; {FALLBACK_HINT[option]}")
-    return f"{kind}:{index}"
+    lane = f"{kind}:{index}"
+    if lane in unusable:
+        raise ConfigError(f"{option} {name} cannot be used: {unusable[lane]}; {FALLBACK_HINT[option]}")
+    return lane
 
 
 def assign_lanes_to_rank(lanes: Sequence[str], rank_info: RankInfo) -> list[str]:

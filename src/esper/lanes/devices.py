@@ -11,7 +11,7 @@ import msgspec
 import psutil
 import torch
 
-from esper.envs.precision import resolve_amp
+from esper.envs.precision import is_fast_in_bf16
 from esper.lanes.device_names import DeviceCounts, is_cpu_lane, resolve_lanes, resolve_name
 from esper.lanes.device_stats import driver_version, gpu_properties
 from esper.process import available_cores
@@ -21,18 +21,64 @@ def resolve_devices(names: Sequence[str]) -> list[str]:
     """Return the names of the lanes, as `resolve_lanes` does, from the devices that torch finds.
 
     Raises:
-        ConfigError: A device name is invalid, not found, or given twice.
+        ConfigError: A device name is invalid, not found, not usable, or given twice.
     """
-    return resolve_lanes(names, _device_counts())
+    return resolve_lanes(names, _device_counts(), unusable_gpus())
 
 
 def resolve_policy_device(name: str) -> torch.device:
     """Return the device that the policy runs on.
 
     Raises:
-        ConfigError: The device name is invalid or not found.
+        ConfigError: The device name is invalid or not found, or the device is not usable.
     """
-    return torch_device(resolve_name("--policy-device", name, _device_counts()))
+    return torch_device(resolve_name("--policy-device", name, _device_counts(), unusable_gpus()))
+
+
+def unusable_gpus() -> dict[str, str]:
+    """Return why this build of torch cannot use GPUs that the driver lists, keyed by lane.
+
+    torch counts GPUs without starting CUDA, which fails if the driver is too old for the build; and a build has kernels
+    for some compute capabilities only.
+    """
+    gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    if not gpus:
+        return {}
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return dict.fromkeys(gpus, str(error).strip().split("\n")[0].split(". ")[0].rstrip("."))
+    if torch.version.hip is not None:  # ROCm names its architectures otherwise
+        return {}
+    reasons = {gpu: _missing_kernels(torch.cuda.get_device_capability(gpu), torch.cuda.get_arch_list()) for gpu in gpus}
+    return {gpu: reason for gpu, reason in reasons.items() if reason}
+
+
+def _missing_kernels(capability: tuple[int, int], architectures: Sequence[str]) -> str | None:
+    """Return why a build of torch has no kernels for a compute capability; None if it has.
+
+    Args:
+        capability: Major and minor number.
+        architectures: For which the build has kernels: `sm_86` runs on capabilities 8.6 to 8.9, `compute_90` is
+            compiled at the start of a run for 9.0 and above, and `sm_90a` runs on 9.0 only.
+    """
+    for architecture in architectures:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", architecture)
+        if match is None:
+            continue
+        target = int(match[2]), int(match[3])
+        if match[4] == "a":
+            runs = capability == target
+        elif match[1] == "compute":
+            runs = capability >= target
+        else:
+            runs = capability[0] == target[0] and capability[1] >= target[1]
+        if runs:
+            return None
+    return (
+        f"its compute capability is {capability[0]}.{capability[1]}, for which torch {torch.__version__} has no "
+        f"kernels (it has {', '.join(architectures)}); install another build of torch"
+    )
 
 
 def torch_device(lane: str) -> torch.device:
@@ -51,12 +97,14 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     driver: str | None
     """Version of the NVIDIA driver; None for a CPU or if NVML does not report it."""
     fast_bf16: bool
-    """True if `--amp auto` trains in bfloat16 on it."""
+    """True if `--amp auto` trains in bfloat16 on it, for tasks whose defaults were not tuned in float32."""
 
 
 def list_devices() -> list[DeviceInfo]:
-    """Return all devices of this machine, GPUs first."""
-    return [*map(_gpu, range(torch.cuda.device_count())), _cpu()]
+    """Return all usable devices of this machine, GPUs first."""
+    unusable = unusable_gpus()
+    usable = [index for index in range(torch.cuda.device_count()) if f"cuda:{index}" not in unusable]
+    return [*map(_gpu, usable), _cpu()]
 
 
 def _gpu(index: int) -> DeviceInfo:
@@ -67,7 +115,7 @@ def _gpu(index: int) -> DeviceInfo:
         name=properties.name,
         memory=properties.total_memory,
         driver=driver_version(),
-        fast_bf16=_fast_bf16(device),
+        fast_bf16=is_fast_in_bf16(device),
     )
 
 
@@ -77,12 +125,8 @@ def _cpu() -> DeviceInfo:
         name=_cpu_name(),
         memory=psutil.virtual_memory().total,
         driver=None,
-        fast_bf16=_fast_bf16(torch.device("cpu")),
+        fast_bf16=False,
     )
-
-
-def _fast_bf16(device: torch.device) -> bool:
-    return resolve_amp("auto", device) is torch.bfloat16
 
 
 def _cpu_name() -> str:

@@ -24,6 +24,7 @@ MACHINE = [
 @pytest.fixture
 def _two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "list_devices", lambda: MACHINE)
+    monkeypatch.setattr(devices, "unusable_gpus", dict[str, str])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(device_names, "max_cuda_devices", lambda: 2)
 
@@ -38,9 +39,9 @@ def printed(capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
 @pytest.mark.usefixtures("_two_gpus")
 def test_devices_prints_a_line_per_device_and_env_split(capsys: pytest.CaptureFixture[str]) -> None:
     assert [" ".join(line.split()) for line in printed(capsys)] == [
-        "cuda:0 NVIDIA Big, 80.0 GiB, --amp auto is bf16, driver 575.57.08",
-        "cuda:1 NVIDIA Old, 16.0 GiB, --amp auto is float32",
-        "cpu:0 to cpu:2 Some CPU, 24.0 GiB, --amp auto is float32",
+        "cuda:0 NVIDIA Big, 80.0 GiB, fast in bf16, driver 575.57.08",
+        "cuda:1 NVIDIA Old, 16.0 GiB",
+        "cpu:0 to cpu:2 Some CPU, 24.0 GiB",
         "16 envs on cuda:0 ×8, cuda:1 ×8",
     ]
 

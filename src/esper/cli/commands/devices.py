@@ -28,15 +28,16 @@ def run(arguments: Sequence[str]) -> int:
 
     early_lanes(config.devices, RankInfo())
 
-    from esper.lanes.devices import list_devices, resolve_devices
+    from esper.lanes.devices import list_devices, resolve_devices, unusable_gpus
 
     lanes = resolve_devices(config.devices)
     lane_by_env = [lane_for_env(env, lanes) for env in range(config.envs)]
-    devices = list_devices()
+    devices, unusable = list_devices(), unusable_gpus()
     if options.json:
-        print(msgspec.json.encode({"devices": devices, "lanes": lane_by_env}).decode())
+        print(msgspec.json.encode({"devices": devices, "unusable": unusable, "lanes": lane_by_env}).decode())
     else:
-        print("\n".join([*map(_format_row, devices), format_lanes(lane_by_env)]))
+        rows = [f"{name:14} cannot be used: {reason}" for name, reason in unusable.items()]
+        print("\n".join([*map(_format_row, devices), *rows, format_lanes(lane_by_env)]))
     return EXIT_OK
 
 
@@ -52,8 +53,9 @@ def _parser() -> Parser:
 
 def _format_row(device: DeviceInfo) -> str:
     lanes = device.lanes[0] if len(device.lanes) == 1 else f"{device.lanes[0]} to {device.lanes[-1]}"
-    dtype = "bf16" if device.fast_bf16 else "float32"
-    facts = [device.name, f"{device.memory / 2**30:.1f} GiB", f"--amp auto is {dtype}"]
+    facts = [device.name, f"{device.memory / 2**30:.1f} GiB"]
+    if device.fast_bf16:
+        facts.append("fast in bf16")
     if device.driver is not None:
         facts.append(f"driver {device.driver}")
     return f"{lanes:14} {', '.join(facts)}"
