@@ -26,13 +26,14 @@ from esper.telemetry import events as ev
 
 OPTIONS = {
     "": "--help --version --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots "
-    "--reward --counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config "
+    "--reward --counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep "
+    "--sync-seconds --patience-minutes --data-dir --config "
     "--resume --accept-changed-task --theme --symbols --bell --notify --no-tui --narrate --on-alert --detach",
     "replay": "--help --telemetry-dir --follow --against --at --speed --theme --symbols --bell --notify --no-tui "
     "--narrate",
     "attach": "--help --telemetry-dir --read-only --theme --symbols --bell --notify --no-tui --narrate",
     "demo": "--help --at --speed --theme --symbols --bell --notify --no-tui --narrate",
-    "serve": "--help --telemetry-dir --host --port --theme",
+    "serve": "--help --telemetry-dir --host --allow-host --port --theme",
     "runs": "--help --telemetry-dir --json",
     "show": "--help --telemetry-dir --json",
     "compare": "--help --telemetry-dir --json",
@@ -40,20 +41,23 @@ OPTIONS = {
     "evaluate": "--help --checkpoint --telemetry-dir --task --accept-changed-task --policies --episodes --seed "
     "--devices --json",
     "grow": "--help --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
-    "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config --patience "
+    "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep "
+    "--sync-seconds --patience-minutes --data-dir --config --patience "
     "--compare --to --theme --symbols --bell --notify --no-tui --narrate",
     "harvest": "--help --telemetry-dir --env --best --to --task --accept-changed-task",
     "checkpoints": "--help --telemetry-dir --json",
     "devices": "--help --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
-    "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config --json",
+    "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep "
+    "--sync-seconds --patience-minutes --data-dir --config --json",
     "schema": "--help",
     "config": "--help --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
-    "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep --data-dir --config",
+    "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep "
+    "--sync-seconds --patience-minutes --data-dir --config",
 }
 
 CONFIG = {
     "": "envs devices policy-device task policy rounds steps slots reward counterfactual amp scaler seed telemetry-dir "
-    "checkpoint-every keep data-dir",
+    "checkpoint-every keep sync-seconds patience-minutes data-dir",
     "training": "host-clip seed-clip host-learning-rate seed-learning-rate batch-size samples-per-epoch momentum "
     "weight-decay",
     "ppo": "learning-rate gamma horizon gae-lambda clip epochs minibatches envs-per-host value-coef entropy-coef "
@@ -68,7 +72,7 @@ CHOICES = {
     "policy": "ppo heuristic periodic random static full",
     "reward": "shaped simplified sparse",
     "counterfactual": "ablation shapley off",
-    "amp": "auto off bf16 fp16",
+    "amp": "auto off tf32 bf16 fp16",
     "scaler": "env device",
 }
 

@@ -40,7 +40,7 @@ StepCount = Annotated[int, Meta(ge=1, le=50)]
 PolicyName = Literal["ppo", "heuristic", "periodic", "random", "static", "full"]
 """Names of the built-in policies."""
 RewardName = Literal["shaped", "simplified", "sparse"]
-AmpName = Literal["auto", "off", "bf16", "fp16"]
+AmpName = Literal["auto", "off", "tf32", "bf16", "fp16"]
 ScalerName = Literal["env", "device"]
 CounterfactualName = Literal["ablation", "shapley", "off"]
 HorizonName = Literal["episode", "continuing"]
@@ -342,8 +342,9 @@ class Config(_Section, frozen=True, kw_only=True):
             description="mixed precision of host training",
             extra={
                 "choices": {
-                    "auto": "bf16 on GPUs that are fast at it, else off",
+                    "auto": "bf16 on GPUs that are fast at it, else off; off for tasks tuned in float32",
                     "off": "float32",
+                    "tf32": "float32 with TF32 products on GPUs",
                     "bf16": "bfloat16 autocast",
                     "fp16": "float16 autocast with loss scaling",
                 }
@@ -373,6 +374,9 @@ class Config(_Section, frozen=True, kw_only=True):
             extra={"unit": "rounds"},
         ),
     ] = 10
+    keep: Annotated[
+        int, Meta(ge=1, le=MAX_COUNT, description="number of checkpoints to keep", extra={"unit": "checkpoints"})
+    ] = 3
     sync_seconds: Annotated[
         float,
         Meta(
@@ -391,9 +395,6 @@ class Config(_Section, frozen=True, kw_only=True):
             extra={"unit": "minutes"},
         ),
     ] = 30.0
-    keep: Annotated[
-        int, Meta(ge=1, le=MAX_COUNT, description="number of checkpoints to keep", extra={"unit": "checkpoints"})
-    ] = 3
     data_dir: Annotated[str, Meta(description="directory of the data sets; none: the user's cache directory")] = ""
     training: TrainingConfig = TrainingConfig()
     ppo: PPOConfig = PPOConfig()

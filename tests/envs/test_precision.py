@@ -1,12 +1,15 @@
 """Loss scaling compared with GradScaler, and the atomic skip, which GradScaler does not have."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from esper.envs.precision import LossScaler, autocast, resolve_amp
+from esper.tasks import TASK_NAMES, load_task
+from tests.engine.populations import population
 
 CPU = torch.device("cpu")
 
@@ -80,9 +83,37 @@ def test_scaler_continues_from_a_snapshot() -> None:
     assert other.state_dict()["_growth_tracker"] == 1
 
 
-def test_auto_precision_is_float32_on_cpu() -> None:
-    assert resolve_amp("auto", CPU) is None
-    assert resolve_amp("fp16", CPU) is torch.float16
+@pytest.mark.parametrize(
+    ("amp", "device", "float32_defaults", "dtype"),
+    [
+        ("auto", "cpu", False, None),
+        ("auto", "cuda:0", False, None),
+        ("auto", "cuda:1", False, torch.bfloat16),
+        ("auto", "cuda:1", True, None),
+        ("bf16", "cuda:1", True, torch.bfloat16),
+        ("fp16", "cpu", True, torch.float16),
+        ("tf32", "cuda:1", False, None),
+        ("off", "cuda:1", False, None),
+    ],
+)
+def test_precision_depends_on_device_and_task(
+    amp: str, device: str, float32_defaults: bool, dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: {0: (7, 5), 1: (9, 0)}[device.index])
+    assert resolve_amp(amp, torch.device(device), float32_defaults=float32_defaults) is dtype
+
+
+@pytest.mark.parametrize(("amp", "precision"), [("tf32", "tf32"), ("bf16", "ieee"), ("off", "ieee")])
+def test_a_population_sets_the_precision_of_float32(amp: str, precision: str) -> None:
+    backends: Any = torch.backends
+    with population(amp=amp):
+        assert (backends.cudnn.conv.fp32_precision, backends.cudnn.rnn.fp32_precision) == (precision, precision)
+        assert backends.cuda.matmul.fp32_precision == precision
+        assert backends.cudnn.allow_tf32 == (amp == "tf32")  # other libraries read the older flag
+
+
+def test_built_in_tasks_are_float32_except_cifar() -> None:
+    assert {name for name in TASK_NAMES if not load_task(name).float32_defaults} == {"cifar10", "cifar_impaired"}
 
 
 def test_autocast_is_off_without_a_dtype() -> None:

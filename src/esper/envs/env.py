@@ -69,7 +69,7 @@ class Env:
         self.scaler = scaler
         self._hosts = hosts
         self._device = hosts.device
-        self._dtype = resolve_amp(config.amp, self._device)
+        self._dtype = resolve_amp(config.amp, self._device, float32_defaults=self.task.float32_defaults)
         self._loss, self._score = loss_of(self.task), score_of(self.task)
         self.network = hosts.build_network(self._host, GateConfig(require_contribution=config.counterfactual != "off"))
         self.host_optimizer = make_optimizer(

@@ -1,4 +1,6 @@
-"""Mixed precision: autocast and loss scaling.
+"""Precision of training: float32, TF32, autocast and loss scaling.
+
+On a GPU, cuDNN computes float32 convolutions in TF32, with 10 bits of mantissa, unless it is told otherwise.
 
 bfloat16 has float32's range and needs no scaling. float16 does: gradients below 6e-8 vanish, so the loss is multiplied
 by a scale before the backward pass; if a gradient overflows, the step is skipped and the scale is halved (Micikevicius
@@ -21,18 +23,34 @@ import torch
 from torch import Tensor, nn
 
 
-def resolve_amp(amp: str, device: torch.device) -> torch.dtype | None:
-    """Return the dtype of autocast on a device; None for float32.
+def resolve_amp(amp: str, device: torch.device, *, float32_defaults: bool) -> torch.dtype | None:
+    """Return the dtype of autocast on a device; None without autocast.
 
     Args:
-        amp: `off`, `bf16`, `fp16`, or `auto`: bfloat16 on GPUs of compute capability 8.0 or higher,
-            whose bfloat16 is fast, else float32.
+        amp: `off`, `tf32`, `bf16`, `fp16`, or `auto`: bfloat16 on GPUs that are fast at it, else float32.
         device: Device of the envs.
+        float32_defaults: True for a task whose defaults were tuned in float32: `auto` is float32 on every device, so
+            that a run on a GPU learns as one on a CPU does.
     """
     if amp == "auto":
-        fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-        return torch.bfloat16 if fast else None
-    return {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}[amp]
+        return torch.bfloat16 if is_fast_in_bf16(device) and not float32_defaults else None
+    return {"off": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[amp]
+
+
+def is_fast_in_bf16(device: torch.device) -> bool:
+    """Return True for GPUs of compute capability 8.0 or higher."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def set_float32_precision(amp: str) -> None:
+    """Make this process compute float32 products on a GPU in float32, or in TF32 if `amp` is `tf32`."""
+    precision = "tf32" if amp == "tf32" else "ieee"
+    backends: Any = torch.backends  # whose types lack the newer attributes
+    # torch refuses to read the older flags if they differ from the newer ones, and other libraries read them.
+    backends.cudnn.allow_tf32 = backends.cuda.matmul.allow_tf32 = amp == "tf32"
+    backends.cudnn.conv.fp32_precision = precision
+    backends.cudnn.rnn.fp32_precision = precision
+    backends.cuda.matmul.fp32_precision = precision
 
 
 class LossScaler:
@@ -119,7 +137,7 @@ def make_scaler_factory(amp: str, scope: str, device: torch.device) -> Callable[
     Returns:
         A function to be called once for each env of the lane. It returns None unless autocast uses float16.
     """
-    if resolve_amp(amp, device) is not torch.float16:
+    if amp != "fp16":
         return lambda: None
     if scope == "env":
         return lambda: LossScaler(device)

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from esper.envs.env import Env
-from esper.envs.precision import resolve_amp
 from esper.envs.stopwatch import CudaPhaseTimer, PhaseTimer
 from esper.lanes.devices import torch_device
 from esper.lanes.errors import FaultError
@@ -230,7 +229,7 @@ def open_lanes(
     envs: int,
     width: int,
     *,
-    amp: str,
+    dtype_on: Callable[[torch.device], torch.dtype | None],
     channels_last: bool,
     single_stream: bool,
 ) -> list[Lane]:
@@ -244,13 +243,13 @@ def open_lanes(
         splits: Data of the task, on the CPU.
         envs: Number of envs.
         width: Maximum number of values that a task returns per env.
-        amp: Mixed precision of the run; it determines the dtype of the training images.
+        dtype_on: Returns the dtype of autocast on a device, in which the training pictures are stored.
         channels_last: Store pictures in the channels-last memory format.
         single_stream: Run all envs of a GPU on one stream, one after another.
     """
     torch.set_num_threads(1)
     splits_by_device = {
-        device: splits.to(device, resolve_amp(amp, device), channels_last=channels_last)
+        device: splits.to(device, dtype_on(device), channels_last=channels_last)
         for device in {torch_device(name) for name in names}
     }
     return [

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from esper.config import Config, ConfigError
 from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult, max_result_width
 from esper.envs.hosts import HostFactory
-from esper.envs.precision import make_scaler_factory
+from esper.envs.precision import make_scaler_factory, resolve_amp, set_float32_precision
 from esper.growth.lifecycle import StageTransition
 from esper.lanes.device_names import lane_for_env, lanes_with_worker
 from esper.lanes.errors import FaultError
@@ -67,12 +68,13 @@ class EnvPool:
         # Envs with a shared loss scale depend on each other in every batch, so on a GPU they run on one stream.
         single_stream = config.scaler == "device" and config.amp == "fp16"
         width = max_result_width(len(profile.sites), len(task.metrics))
+        set_float32_precision(config.amp)
         self.lanes = open_lanes(
             lanes[: len(env_range)],
             splits,
             len(env_range),
             width,
-            amp=config.amp,
+            dtype_on=partial(resolve_amp, config.amp, float32_defaults=task.float32_defaults),
             channels_last=profile.channels_last,
             single_stream=single_stream,
         )

@@ -73,6 +73,7 @@ def _task(name: str, widths: tuple[int, int, int], kernel_size: int) -> Task:
         host_learning_rate=0.1,
         seed_learning_rate=0.1,
         samples_per_epoch=12_800,
+        float32_defaults=False,
     )
 
 

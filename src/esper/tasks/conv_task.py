@@ -31,6 +31,7 @@ def conv_task(
     host_learning_rate: float,
     seed_learning_rate: float,
     samples_per_epoch: int,
+    float32_defaults: bool,
 ) -> Task:
     """Return a task of ten classes with a `ConvHost`.
 
@@ -41,6 +42,7 @@ def conv_task(
         host_learning_rate: Learning rate of the host.
         seed_learning_rate: Learning rate of each seed.
         samples_per_epoch: Training samples per step of a run.
+        float32_defaults: True if the learning rates were tuned in float32.
     """
     return Task(
         name=name,
@@ -52,6 +54,7 @@ def conv_task(
         seed_optimizer=SGD(seed_learning_rate),
         samples_per_epoch=samples_per_epoch,
         blueprints=BLUEPRINTS,
+        float32_defaults=float32_defaults,
     )
 
 

@@ -51,6 +51,7 @@ def _task(name: str, kernel_size: int) -> Task:
         host_learning_rate=0.05,
         seed_learning_rate=0.2,
         samples_per_epoch=1024,
+        float32_defaults=True,
     )
 
 

@@ -156,5 +156,6 @@ MNIST1D_TASK = Task(
     optimizer=SGD(0.05),
     seed_optimizer=SGD(0.1),
     samples_per_epoch=1024,
+    float32_defaults=True,
 )
 """Sequences with a host that cannot combine positions before its head; grown seeds can."""

@@ -99,5 +99,6 @@ RECALL_TASK = Task(
     seed_optimizer=AdamW(1e-2),
     batch_size=256,
     samples_per_epoch=512,
+    float32_defaults=True,
 )
 """Key-value pairs with a host that cannot mix positions; two grown seeds can answer every question."""

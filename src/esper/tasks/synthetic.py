@@ -58,4 +58,5 @@ SYNTHETIC_TASK = conv_task(
     host_learning_rate=0.1,
     seed_learning_rate=0.1,
     samples_per_epoch=512,
+    float32_defaults=True,
 )
