@@ -147,6 +147,42 @@ def test_leaving_a_failed_run_prints_how_to_resume(
     assert set(threading.enumerate()) <= before
 
 
+@pytest.mark.parametrize("interactive", [True, False])
+def test_lost_gpu_ends_the_run_and_is_not_used_again(
+    interactive: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose_gpu() -> NoReturn:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be …")
+
+    def used() -> NoReturn:
+        pytest.fail("the GPU was used")
+
+    fail_once(monkeypatch, lose_gpu)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", used)
+    live = LiveRun(tmp_path, interactive=interactive).start()
+    assert live.finish().status == "failed"
+    assert live.failure is not None
+    assert re.fullmatch(
+        r"env 01 on cpu:0 failed: RuntimeError: CUDA error: an illegal memory access was encountered \(traceback in "
+        rf".*\); --resume {live.run.directory} continues at round 2, step 1",
+        live.failure,
+    )
+    assert live.state.checkpoints[-1].round == 1
+
+
+def test_checkpoint_that_does_not_fit_into_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_once(monkeypatch, out_of_memory)
+    live = LiveRun(tmp_path, interactive=True).start()
+    wait_for_fault(live)
+    with monkeypatch.context() as patch:
+        patch.setattr(Tensor, "clone", lambda *_, **__: out_of_memory())
+        live.control.put(RequestKind.RESTORE, "test", live.state.checkpoints[-1].path)
+        assert live.wait_for(ev.Logged).text.endswith("cannot be restored: it needs more memory")
+    live.control.put(RequestKind.RESTORE, "test", live.state.checkpoints[-1].path)
+    assert live.finish().status == "done"
+
+
 def test_fault_in_the_update_holds_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learn = PPOLearner.update
 

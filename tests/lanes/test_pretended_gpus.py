@@ -14,7 +14,7 @@ from esper.envs.env import Env
 from esper.envs.governor import LastGoodState
 from esper.lanes.errors import FaultError
 from tests.engine.populations import digits_profile, population, script
-from tests.lanes.pretended_gpus import pretended_gpus
+from tests.lanes.pretended_gpus import Stream, pretended_gpus
 
 GPUS = ("cuda:0", "cuda:1")
 STEPS = 12
@@ -79,6 +79,26 @@ def test_restore_after_fault_waits_for_pending_kernels(monkeypatch: pytest.Monke
             pool.step([script(env.index, 0, env.network.slots) for env in pool.envs], 0, 0)
         for good in kept:
             good.rollback()
+
+
+def test_lost_gpu_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits_profile()
+
+    def lose_gpu(env: Env, round_index: int, step: int) -> Tensor:
+        def used(*_: object) -> None:
+            pytest.fail("the GPU was used")
+
+        monkeypatch.setattr(Stream, "wait_stream", used)
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    with pretended_gpus(monkeypatch), population(3, GPUS[:1], steps=2) as pool:
+        pool.reset(0)
+        monkeypatch.setattr(Env, "train_epoch", lose_gpu)
+        with pytest.raises(
+            FaultError, match="env 00 on cuda:0 failed: RuntimeError: CUDA error: device-side"
+        ) as caught:
+            pool.step([script(env.index, 0, env.network.slots) for env in pool.envs], 0, 0)
+        assert caught.value.is_device_lost
 
 
 def test_stream_races_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from esper.checkpoint.files import Checkpoint, read_checkpoint, write_checkpoint
 from esper.checkpoint.manifest import CheckpointError, check_compatible
 from esper.engine.training_state import TrainingState
 from esper.envs.env_state import env_state_tensors, load_env_tensors
+from esper.lanes.errors import is_out_of_memory
 from esper.policy.agent import strip_prefix
 from esper.ranks import RankGroup
 from esper.tasks import with_task_settings
@@ -126,26 +127,28 @@ class Checkpointer:
         """Restore the training state from a checkpoint.
 
         Raises:
-            CheckpointError: The checkpoint is damaged, belongs to another run, or does not fit this version of the
-                program; the training state is then unchanged.
+            CheckpointError: The checkpoint is damaged, belongs to another run, does not fit this version of the
+                program, or needs more memory than is free; the training state is then unchanged.
         """
         ranks = training.ranks
         saved = ranks.run_on_rank0(lambda: self._read_from_this_run(path))
         with _as_checkpoint_error(f"{path} cannot be read"):
             size, written = ranks.run_on_rank0(lambda: size_and_time(path))
         check_compatible(with_task_settings(saved.config), training.config, path)
-        before = _capture(training)
-        before = before._replace(tensors={name: value.clone() for name, value in before.tensors.items()})
+        before: _TrainerState | None = None
         keyframe: Keyframe | None = None
         misfit: str | None = None
         try:
+            now = _capture(training)
+            before = now._replace(tensors={name: value.clone() for name, value in now.tensors.items()})
             keyframe = _load(training, saved)
         except (LookupError, AttributeError, TypeError, ValueError, RuntimeError) as error:
-            misfit = repr(error)
+            misfit = "needs more memory" if is_out_of_memory(error) else f"does not fit this version: {error!r}"
         misfits = [found for found in ranks.all_gather_object(misfit) if found]
         if keyframe is None or misfits:
-            _install(training, before)
-            raise CheckpointError(f"{path} does not fit this version of the program: {misfits[0]}")
+            if before is not None:
+                _install(training, before)
+            raise CheckpointError(f"{path} cannot be restored: it {misfits[0]}")
         self._stash = None  # it may be from later than the restored checkpoint
         return RestoredCheckpoint(saved, keyframe, size, written)
 

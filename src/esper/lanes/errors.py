@@ -8,8 +8,15 @@ import torch
 
 INCONSISTENT_STATE = "a step failed partway; restore a checkpoint or end the run"
 """Reason why a run that is held by a fault ignores other requests."""
-_OOM_MESSAGE = "can't allocate memory"
-"""Part of the message of the plain RuntimeError that torch raises if CPU memory is exhausted."""
+_OUT_OF_MEMORY = (
+    "can't allocate memory",  # of a CPU
+    "CUDA error: out of memory",  # outside torch's allocator, for example of a stream or a kernel's stack
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+"""Parts of the messages of the plain RuntimeErrors that torch raises if memory is exhausted."""
+_DEVICE_LOST = ("CUDA error:", "CUDNN_STATUS_EXECUTION_FAILED")
+"""Parts of the messages of errors after which every use of the GPU in this process fails, or may give wrong results."""
 
 
 class RunFailedError(Exception):
@@ -22,11 +29,13 @@ class FaultError(Exception):
     Args:
         text: Message for users: where it failed, and why.
         traceback_text: Traceback of a bug; None if memory ran out.
+        is_device_lost: True if this process cannot use its GPU any more, so that no checkpoint can be restored.
     """
 
-    def __init__(self, text: str, traceback_text: str | None) -> None:
+    def __init__(self, text: str, traceback_text: str | None, *, is_device_lost: bool = False) -> None:
         super().__init__(text)
         self.traceback_text = traceback_text
+        self.is_device_lost = is_device_lost
 
     @classmethod
     def from_exception(cls, error: Exception, where: str) -> FaultError:
@@ -35,7 +44,14 @@ class FaultError(Exception):
         Raise the result after the exception handler, not in it: its context would keep the tensors of the failed step.
         """
         lines = str(error).strip().splitlines()
-        if isinstance(error, torch.OutOfMemoryError | MemoryError) or _OOM_MESSAGE in str(error):
+        if is_out_of_memory(error):
             return cls(f"{where} ran out of memory" + (f": {lines[0]}" if lines else ""), None)
         what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        return cls(f"{where} failed: {what}", "".join(traceback.format_exception(error)))
+        is_device_lost = any(part in str(error) for part in _DEVICE_LOST)
+        return cls(f"{where} failed: {what}", "".join(traceback.format_exception(error)), is_device_lost=is_device_lost)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return True for an error of a CPU or GPU whose memory is exhausted."""
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(part in text for part in _OUT_OF_MEMORY)

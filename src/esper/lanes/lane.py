@@ -183,14 +183,21 @@ class Lane:
             for env in envs:
                 with self._stream_of(env):
                     self._result_buffer.append(env.index, _with_context(self._describe_env(env), task, env))
-        finally:  # also if a task failed: kernels of other envs may still run, and their weights may be restored next
-            for stream in self._streams.values():
-                torch.cuda.default_stream(self.device).wait_stream(stream)
+        except Exception as error:
+            if not (isinstance(error, FaultError) and error.is_device_lost):
+                self._join_streams()  # kernels of other envs may still run, and their weights may be restored next
+            raise
+        self._join_streams()
         with self.stopwatch("fetch"):
             self._result_buffer.start_copy()
         results = self._result_buffer.wait()
         self.stopwatch.read_cuda_events()
         return results
+
+    def _join_streams(self) -> None:
+        """Make the default stream wait for the streams of all envs."""
+        for stream in self._streams.values():
+            torch.cuda.default_stream(self.device).wait_stream(stream)
 
     @contextmanager
     def _stream_of(self, env: Env) -> Generator[None]:
