@@ -1,6 +1,6 @@
 """Methods of training many small hosts on one device: `python benchmarks/gpu.py [--device cuda:0] [--envs 16 64]`.
 
-    streams   the product's method: every env in turn, eagerly; on a GPU each env on its own stream
+    streams   the product's method: every env in turn, eagerly; on a GPU on four streams
     graphs    one CUDA graph per env of one batch; would have to be captured again whenever its topology changes
     vmap      envs of one topology as one batched network: torch.func.stack_module_state and torch.func.vmap
 

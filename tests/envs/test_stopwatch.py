@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.envs.stopwatch import CudaPhaseTimer, PhaseTimer, Span, StepTimer, split_overlaps
+from esper.envs.stopwatch import LAUNCH, CudaPhaseTimer, PhaseTimer, Span, StepTimer, split_overlaps
 
 moments = st.integers(0, 20)
 spans = st.lists(
@@ -25,6 +25,11 @@ def test_stopwatch_gives_sole_phase_all_its_time() -> None:
 def test_stopwatch_splits_concurrent_time_equally() -> None:
     found = split_overlaps([Span("train", 0.0, 4.0), Span("train", 0.0, 4.0), Span("validate", 1.0, 4.0)])
     assert found == {"train": 1.0 + 3.0 * 2 / 3, "validate": pytest.approx(1.0)}
+
+
+def test_launching_counts_only_while_no_other_block_is_certain() -> None:
+    found = split_overlaps([Span(LAUNCH, 0.0, 2.0), Span("train", 1.0, 4.0), Span(LAUNCH, 3.0, 5.0)])
+    assert found == {LAUNCH: 2.0, "train": 3.0}
 
 
 @given(spans)
@@ -51,7 +56,25 @@ class Event:
         return other.at - self.at
 
 
-def test_stopwatch_times_gpu_with_reused_events(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("launch_ms", "expected"),
+    [
+        (0.0, {"train": 0.006, "validate": 0.003}),  # all is launched at once: the GPU is certainly busy
+        (4.0, {"launch": 0.009}),  # every block ends while it is launched
+    ],
+)
+def test_stopwatch_times_gpu_with_reused_events(
+    launch_ms: float, expected: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Event.made = 0
+    host = 0.0
+
+    def host_time() -> float:
+        nonlocal host
+        host += launch_ms / 1000
+        return host
+
+    monkeypatch.setattr("esper.envs.stopwatch.time.perf_counter", host_time)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     stopwatch = CudaPhaseTimer()
     for _ in range(3):
@@ -61,7 +84,8 @@ def test_stopwatch_times_gpu_with_reused_events(monkeypatch: pytest.MonkeyPatch)
                 pass
         stopwatch.read_cuda_events()
     assert Event.made == 1 + 2 * 3
-    assert stopwatch.pop_seconds() == pytest.approx({"train": 0.006, "validate": 0.003})
+    found = stopwatch.pop_seconds()
+    assert {phase: seconds for phase, seconds in found.items() if seconds} == pytest.approx(expected)
     assert stopwatch.pop_seconds() == {}
 
 
@@ -104,7 +128,7 @@ def test_stopwatch_step_excludes_earlier_phases(
     wall, phases, busy = times.end_step()
     assert wall == 10.0
     assert phases == {"act": 1.0, "train": 5.0, "validate": 1.0, "other": 3.0}
-    assert busy == [0.6, 0.6]
+    assert busy == [(0.6, 0.0), (0.6, 0.0)]
 
     clock = 15.0
-    assert times.end_step() == (2.0, {"other": 2.0}, [0.0, 0.0])
+    assert times.end_step() == (2.0, {"other": 2.0}, [(0.0, 0.0)] * 2)

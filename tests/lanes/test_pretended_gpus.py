@@ -13,6 +13,7 @@ from esper.domain import Stage
 from esper.envs.env import Env
 from esper.envs.governor import LastGoodState
 from esper.lanes.errors import FaultError
+from esper.lanes.lane import MAX_STREAMS
 from tests.engine.populations import digits_profile, population, script
 from tests.lanes.pretended_gpus import Stream, pretended_gpus
 
@@ -57,6 +58,16 @@ def test_episode_stays_on_device_with_one_wait_per_step(
         assert waits == Counter(event=2 * len(GPUS))
         for env in pool.envs:
             assert {parameter.device.index for parameter in env.network.parameters()} == {env.index % 2}
+
+
+def test_a_gpu_has_at_most_four_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits_profile()
+    with pretended_gpus(monkeypatch), population(11, GPUS, steps=2) as pool:
+        pool.reset(0)
+        for lane in pool.lanes:
+            assert len(lane._streams) == MAX_STREAMS == 4
+            by_stream = Counter(id(stream) for stream in lane._stream_by_env.values())
+            assert set(by_stream.values()) <= {1, 2}  # dealt evenly, whatever the indices of the envs of the lane
 
 
 def test_restore_after_fault_waits_for_pending_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

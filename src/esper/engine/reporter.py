@@ -18,6 +18,7 @@ from esper.domain import HEADS, VERSION, Op, Stage, StepNumber
 from esper.engine.episode import Episode, StepOutcome
 from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult
+from esper.envs.stopwatch import LaneLoad
 from esper.growth.lifecycle import GateResult, StageTransition
 from esper.growth.outputs import list_tensors
 from esper.growth.slot import Slot
@@ -221,7 +222,7 @@ def policy_updated(stats: UpdateStats, episode_return: float, round_number: int)
 def device_sampled(
     lane: Lane,
     reading: DeviceStats,
-    busy: float,
+    load: LaneLoad,
     measured: Sequence[EpochResult | None],
     owners: dict[str, int],
     *,
@@ -232,7 +233,7 @@ def device_sampled(
     Args:
         lane: The lane.
         reading: State of its device.
-        busy: Fraction of the step in which the lane worked.
+        load: How much of the step it worked.
         measured: Results of the envs of the lane; None for inactive ones.
         owners: Bytes of live tensors by owner.
         is_interchangeable: Other lanes may have trained envs of this lane, and the reverse.
@@ -243,7 +244,8 @@ def device_sampled(
         device=lane.name,
         envs=len(measured),
         active=None if is_interchangeable else len(results),
-        busy=busy,
+        busy=load.busy,
+        launching=None if lane.device.type == "cpu" else load.launching,
         scale_min=min(scales, default=None),
         scale_max=max(scales, default=None),
         owners=owners,

@@ -143,7 +143,7 @@ class Trainer:
 
     def _emit_timing(self, measured: Sequence[EpochResult | None]) -> None:
         state = self.state
-        wall, phases, busy = state.timer.end_step()
+        wall, phases, loads = state.timer.end_step()
         with state.timer("telemetry"):
             lanes = len(state.pool.lanes)
             owners = self._memory.bytes_by_lane(state.round)
@@ -154,7 +154,7 @@ class Trainer:
                     reporter.device_sampled(
                         lane,
                         readings[lane.device],
-                        busy[index],
+                        loads[index],
                         measured[index::lanes],
                         owners[index],
                         is_interchangeable=lane in state.pool.interchangeable_lanes,

@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 import torch
 
+LAUNCH = "launch"
+"""Phase of a GPU lane: it ran only work that the host was still launching, and may have waited for the launches."""
+
 
 class PhaseTimer:
     """Sums the duration of blocks per phase, measured with the host clock.
@@ -44,6 +47,14 @@ class PhaseTimer:
         return dict(seconds)
 
 
+class LaneLoad(NamedTuple):
+    """How much of a step a lane worked, in fractions of its duration."""
+
+    busy: float
+    launching: float
+    """Fraction in which a GPU ran only work that the host was still launching; 0 on a CPU."""
+
+
 class StepTimer(PhaseTimer):
     """Timer of whole steps: adds the phases of the lanes to its own, and the rest of the time as `other`.
 
@@ -60,25 +71,26 @@ class StepTimer(PhaseTimer):
         """Start a step, and discard the time since the last one, such as while the run was held."""
         self.end_step()
 
-    def end_step(self) -> tuple[float, dict[str, float], list[float]]:
+    def end_step(self) -> tuple[float, dict[str, float], list[LaneLoad]]:
         """End a step and start the next.
 
         Returns:
             Wall time of the step in seconds; seconds per phase, with `other` for the rest (a phase of lanes is its mean
-            over them); and the fraction of the step, 0 to 1, in which each lane was busy.
+            over them); and the load of each lane.
         """
         now = time.perf_counter()
         wall, self._since = now - self._since, now
         phases: defaultdict[str, float] = defaultdict(float, self.pop_seconds())
-        busy_fractions: list[float] = []
+        loads: list[LaneLoad] = []
         for lane in self._lanes:
             seconds = lane.pop_seconds()
+            launching = seconds.get(LAUNCH, 0.0)
             # The clock of a GPU may measure slightly more than the host's.
-            busy_fractions.append(min(sum(seconds.values()) / wall, 1.0))
+            loads.append(LaneLoad(min((sum(seconds.values()) - launching) / wall, 1.0), min(launching / wall, 1.0)))
             for phase, spent in seconds.items():
                 phases[phase] += spent / len(self._lanes)
         phases["other"] = max(wall - sum(phases.values()), 0.0)
-        return wall, dict(phases), busy_fractions
+        return wall, dict(phases), loads
 
 
 class Span(NamedTuple):
@@ -92,14 +104,21 @@ class Span(NamedTuple):
 class CudaPhaseTimer(PhaseTimer):
     """Sums the duration of the GPU work that blocks launch, measured with CUDA events on the streams it runs on.
 
-    The host only launches this work, so that its clock would measure the launches. Events are reused, so that a steady
-    state creates none.
+    The host only launches this work, so that its clock would measure the launches. While it still launches a block, a
+    fast GPU runs each kernel at once and then waits for the next: the events, at the start and the end of the block, do
+    not show these gaps. Only after the last launch is the GPU certainly busy with the block. The time before counts as
+    `launch`, unless the GPU is certainly busy with another block. It is an upper limit of the time that was wasted.
+
+    Events are reused, so that a steady state creates none.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._origin = torch.cuda.Event(enable_timing=True)
-        self._running: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._begun = 0.0
+        """Time of the host at the origin."""
+        self._running: list[tuple[str, torch.cuda.Event, torch.cuda.Event, float]] = []
+        """Phase, start and end of each block, and the time of the host after its last launch."""
         self._idle: list[torch.cuda.Event] = []
 
     @contextmanager
@@ -109,20 +128,25 @@ class CudaPhaseTimer(PhaseTimer):
         start.record()
         yield
         end.record()
-        self._running.append((phase, start, end))
+        self._running.append((phase, start, end, time.perf_counter()))
 
     def begin(self) -> None:
-        """Start a group of blocks, on a stream that all of them wait for; discard unread blocks of a failed step."""
+        """Start a group of blocks, on an idle stream that all of them wait for; discard unread blocks of a failure."""
         self._running.clear()
         self._origin.record()
+        self._begun = time.perf_counter()
 
     def read_cuda_events(self) -> None:
         """Add the durations of the blocks since `begin`. The caller has waited for all of them."""
         elapsed = self._origin.elapsed_time  # milliseconds
-        spans = [Span(phase, elapsed(start) / 1000, elapsed(end) / 1000) for phase, start, end in self._running]
+        spans: list[Span] = []
+        for phase, start_event, end_event, launched in self._running:
+            start, end = elapsed(start_event) / 1000, elapsed(end_event) / 1000
+            certain = min(max(start, launched - self._begun), end)
+            spans += [Span(LAUNCH, start, certain), Span(phase, certain, end)]
+            self._idle += [start_event, end_event]
         for phase, seconds in split_overlaps(spans).items():
             self.add(phase, seconds)
-        self._idle += [event for _, start, end in self._running for event in (start, end)]
         self._running.clear()
 
     def _event(self) -> torch.cuda.Event:
@@ -130,7 +154,7 @@ class CudaPhaseTimer(PhaseTimer):
 
 
 def split_overlaps(spans: Iterable[Span]) -> dict[str, float]:
-    """Return the seconds per phase; overlapping spans split their common time equally.
+    """Return the seconds per phase; overlapping spans split their common time equally, `launch` counts only alone.
 
     The sum is therefore the time in which anything ran, regardless of the number of streams.
     """
@@ -143,8 +167,9 @@ def split_overlaps(spans: Iterable[Span]) -> dict[str, float]:
     for now, after in pairwise(sorted(changes)):
         for phase, change in changes[now]:
             running[phase] += change
-        total = sum(running.values())
-        for phase, count in running.items():
-            if count:
-                seconds[phase] += (after - now) * count / total
+        counted = {phase: count for phase, count in running.items() if count}
+        if len(counted) > 1:
+            counted.pop(LAUNCH, None)
+        for phase, count in counted.items():
+            seconds[phase] += (after - now) * count / sum(counted.values())
     return dict(seconds)

@@ -3,12 +3,13 @@
 On CPUs, threads would contend for the GIL. Every CPU lane after the first therefore has a worker, a process that trains
 the envs of the lane's part of a step (`lanes/worker.py`).
 
-On a GPU the thread only launches kernels. Each env has its own stream, so that the small kernels of different envs
-overlap; the stream orders the steps of its env. Before each task, the stream of the env waits for the default stream of
-the device, on which all other code launches (for example when a checkpoint is saved or restored). After the task, also
-if it failed, the default stream waits for the streams of all envs. No tensor that is used on several streams can be
-freed meanwhile: the data and the result buffer live as long as the lane, and the tensors of an env are used on its
-stream only. So no tensor needs `record_stream`.
+On a GPU the thread only launches kernels. The envs are dealt to a few streams, so that the small kernels of different
+envs overlap; the stream of an env orders its steps. One thread launches, so more streams would hardly overlap more, and
+each costs an allocator cache and a workspace of cuBLAS. Before each task, the stream of the env waits for the default
+stream of the device, on which all other code launches (for example when a checkpoint is saved or restored). After the
+task, also if it failed, the default stream waits for the streams of all envs. No tensor that is used on several streams
+can be freed meanwhile: the data and the result buffer live as long as the lane, and the tensors of an env are used on
+its stream only. So no tensor needs `record_stream`.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ EnvTask = Callable[[Env], DeviceResults]
 """A task that is run for an env."""
 PendingResults = Callable[[], dict[int, HostResults]]
 """Waits for a submitted task and returns its results, keyed by env index."""
+
+
+MAX_STREAMS = 4
+"""Maximum number of streams of a GPU."""
 
 
 class ResultBuffer:
@@ -108,9 +113,11 @@ class Lane:
         self.splits = splits
         self.stopwatch = PhaseTimer()
         self._result_buffer = ResultBuffer(self.device, envs, width)
-        self._single_stream = single_stream
-        self._streams: dict[int, torch.cuda.Stream] = {}
-        """Streams keyed by env index; empty on a CPU."""
+        self._max_streams = 1 if single_stream else MAX_STREAMS
+        self._streams: list[torch.cuda.Stream] = []
+        """Streams of the GPU, created when the first envs use them; empty on a CPU."""
+        self._stream_by_env: dict[int, torch.cuda.Stream] = {}
+        """Stream of each env that has run, keyed by env index."""
         if self.device.type == "cuda":
             self.stopwatch = CudaPhaseTimer()
         self._worker: WorkerProcess | None = None
@@ -196,7 +203,7 @@ class Lane:
 
     def _join_streams(self) -> None:
         """Make the default stream wait for the streams of all envs."""
-        for stream in self._streams.values():
+        for stream in self._streams:
             torch.cuda.default_stream(self.device).wait_stream(stream)
 
     @contextmanager
@@ -204,10 +211,11 @@ class Lane:
         if self.device.type != "cuda":
             yield
             return
-        key = 0 if self._single_stream else env.index
-        if key not in self._streams:
-            self._streams[key] = torch.cuda.Stream(self.device)
-        stream = self._streams[key]
+        if env.index not in self._stream_by_env:
+            if len(self._streams) < self._max_streams:
+                self._streams.append(torch.cuda.Stream(self.device))
+            self._stream_by_env[env.index] = self._streams[len(self._stream_by_env) % self._max_streams]
+        stream = self._stream_by_env[env.index]
         stream.wait_stream(torch.cuda.default_stream(self.device))
         with torch.cuda.stream(stream):
             yield

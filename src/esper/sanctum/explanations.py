@@ -118,6 +118,12 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "equal on all lanes, near 100",
         "idle lanes wait for the slowest one: distribute the envs evenly",
     ),
+    "launching": MetricHelp(
+        "fraction of the step in which a GPU ran only work that the host was still launching",
+        "%",
+        "low; a dash on a CPU",
+        "the GPU waits for Python: run more --envs per GPU, or larger hosts",
+    ),
     "straggler": MetricHelp(
         "a lane that is slower per env than the others",
         "multiple of the median of the other lanes",

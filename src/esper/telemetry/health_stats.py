@@ -172,7 +172,7 @@ class LaneHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     busy: list[float | None] = []
     """Fraction of each step in which the lane was busy."""
     loads: list[float | None] = []
-    """Busy fraction per env that trained; None if none did."""
+    """Busy and launching fraction per env that trained; None if none did."""
     utilisation: list[float | None] = []
     temperature: list[float | None] = []
     power: list[float | None] = []
@@ -180,8 +180,8 @@ class LaneHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     def fold(self, event: ev.DeviceSampled) -> None:
         """Process a sample."""
         append_bounded(self.busy, event.busy, MAX_STEPS)
-        load = event.busy / event.active if event.busy is not None and event.active else None
-        append_bounded(self.loads, load, MAX_STEPS)
+        load = None if event.busy is None else event.busy + (event.launching or 0.0)
+        append_bounded(self.loads, load / event.active if load is not None and event.active else None, MAX_STEPS)
         append_bounded(self.utilisation, event.utilisation, MAX_STEPS)
         append_bounded(self.temperature, event.temperature, MAX_STEPS)
         append_bounded(self.power, event.power, MAX_STEPS)

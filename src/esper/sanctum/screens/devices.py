@@ -57,10 +57,10 @@ class DevicesScreen(RunScreen):
 
 
 class LaneUtilisation(Panel):
-    """One line per lane: busy fraction by step, utilisation, temperature and power. Stragglers are marked."""
+    """One line per lane: busy fraction by step, launches, utilisation, temperature, power. Stragglers are marked."""
 
     PANEL_TITLE = "lanes ─ busy by step"
-    METRICS = ("busy", "straggler", "utilisation", "temperature", "power")
+    METRICS = ("busy", "launching", "straggler", "utilisation", "temperature", "power")
 
     def cache_key(self) -> Hashable:
         """Return a key that changes with every device sample, and when the number of active anomalies changes."""
@@ -75,12 +75,14 @@ class LaneUtilisation(Panel):
         if not self.state.devices:
             return [self.line().append(" no device sample yet", "dim")] if self.state.started else []
         stragglers = {a.found.where for a in self.state.active_anomalies() if a.found.rule == Rule.STRAGGLING_LANE}
-        sparkline_width = min(max(size.width - 50, 8), MAX_STEPS)
+        has_gpu = any(sample.launching is not None for sample in self.state.devices.values())
+        sparkline_width = min(max(size.width - (59 if has_gpu else 50), 8), MAX_STEPS)
         lines = [
             self.line()
             .append(" lane     envs ", "head")
             .append_fitted("", sparkline_width)
-            .append("  busy %  util %   °C     W", "head")
+            .append("  busy %  launch %" if has_gpu else "  busy %", "head")
+            .append("  util %   °C     W", "head")
         ]
         for name, sample in self.state.devices.items():
             lane = self.state.vitals.lanes[name]
@@ -92,9 +94,10 @@ class LaneUtilisation(Panel):
                 sparkline(lane.busy[-sparkline_width:], 0.0, 1.0).rjust(sparkline_width),
                 "warning" if name in stragglers else "spark",
             )
-            line.append("   ").append_cell(percent_cell(sample.busy)).append("   ").append_cell(
-                percent_cell(sample.utilisation), "dim"
-            )
+            line.append("   ").append_cell(percent_cell(sample.busy))
+            if has_gpu:
+                line.append("     ").append_cell(percent_cell(sample.launching))
+            line.append("   ").append_cell(percent_cell(sample.utilisation), "dim")
             for value in (sample.temperature, sample.power):
                 cell = compact_cell(value)
                 line.append(cell.text.strip().rjust(6), cell.role if value is None else "dim")
