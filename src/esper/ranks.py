@@ -10,7 +10,7 @@ Shapes: E envs, of one rank or of all ranks.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
@@ -155,19 +155,19 @@ def _no_op(_: Tensor) -> None:
 SINGLE_RANK = RankGroup(0, 1, _no_op)
 
 
-def init_ranks(info: RankInfo, lanes: Sequence[str]) -> RankGroup:
+def init_ranks(info: RankInfo, policy_device: str) -> RankGroup:
     """Connect to the other ranks. CPU tensors are reduced by gloo, GPU tensors by NCCL.
 
     Args:
         info: Rank of this process.
-        lanes: Devices of the run.
+        policy_device: Device of the policy, the only one whose tensors are reduced on a GPU.
 
     Raises:
         RankLostError: Not all ranks have connected in time.
     """
     if info.world_size == 1:
         return SINGLE_RANK
-    backend = "cpu:gloo,cuda:nccl" if any("cuda" in lane for lane in lanes) else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if policy_device.startswith("cuda") else "gloo"
     try:
         dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
     except RuntimeError as error:

@@ -27,7 +27,7 @@ from esper.engine.start_checks import check_start
 from esper.history.history import open_history
 from esper.lanes.device_names import assign_lanes_to_rank
 from esper.process import RankInfo
-from esper.ranks import RankLostError
+from esper.ranks import RankLostError, init_ranks
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 from esper.telemetry.state import Keyframe
@@ -227,16 +227,64 @@ def test_rank_lost_at_the_end_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
 # Refused configurations
 
 
-def test_lanes_are_split_among_the_ranks_of_a_node() -> None:
-    lanes = ["cuda:0", "cuda:1", "cuda:2"]
-    assert assign_lanes_to_rank(lanes, RankInfo()) == lanes
-    assert [assign_lanes_to_rank(lanes, RankInfo(rank, 2, rank, 2)) for rank in range(2)] == [
-        ["cuda:0", "cuda:2"],
-        ["cuda:1"],
-    ]
-    assert assign_lanes_to_rank(lanes, RankInfo(3, 4, 1, 2, 1, 2)) == ["1/cuda:1"]
+def lanes_of(lanes: list[str], *place: int, is_auto: bool = False) -> list[str]:
+    return assign_lanes_to_rank(lanes, RankInfo(*place), is_auto=is_auto)
+
+
+def test_lanes_are_split_equally_among_the_ranks_of_a_node() -> None:
+    gpus = [f"cuda:{index}" for index in range(5)]
+    assert lanes_of(gpus) == gpus
+    assert [lanes_of(gpus[:4], rank, 2, rank, 2) for rank in range(2)] == [["cuda:0", "cuda:2"], ["cuda:1", "cuda:3"]]
+    assert [lanes_of(gpus, rank, 2, rank, 2, is_auto=True) for rank in range(2)] == [gpus[0:4:2], gpus[1:4:2]]
+    assert lanes_of(gpus[:2], 3, 4, 1, 2, 1, 2) == ["1/cuda:1"]
     with pytest.raises(ConfigError, match=r"2 ranks on a machine cannot share cpu:0: .*--nproc-per-node 1"):
-        assign_lanes_to_rank(["cpu:0"], RankInfo(0, 2, 0, 2))
+        lanes_of(["cpu:0"], 0, 2, 0, 2)
+    unequal = "2 ranks on a machine cannot share 3 devices equally; name 2 of cuda:0, cuda:1, cuda:2 with --devices"
+    with pytest.raises(ConfigError, match=f"^{unequal}, or start torchrun with --nproc-per-node 3$"):
+        lanes_of(gpus[:3], 0, 2, 0, 2)
+
+
+def test_rank_with_a_gpu_of_its_own_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a scheduler sets CUDA_VISIBLE_DEVICES for each rank: all of them call their GPU cuda:0."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setattr(start_checks, "max_device_counts", lambda: {"cuda": 1, "cpu": 2})
+    assert [lanes_of(["cuda:0"], rank, 2, rank, 2) for rank in range(2)] == [["0/cuda:0"], ["1/cuda:0"]]
+    monkeypatch.setattr(start_checks, "early_lanes", lambda *_: ["0/cuda:0"])
+    check_start(Config(devices=("cuda:0",), policy_device="cuda:0"), RankInfo(0, 2, 0, 2), is_new=False)
+    with pytest.raises(ConfigError, match="cannot share cpu:0"):
+        lanes_of(["cpu:0"], 0, 2, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("uuids", "refused"), [(["a", "b"], None), (["a", "a"], "ranks 0 and 1 would use the same GPU; set CUDA_VISIBLE")]
+)
+def test_two_ranks_on_one_gpu_are_refused(
+    uuids: list[str], refused: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meeting, here = ThreadRanks(2), threading.local()
+    monkeypatch.setattr(run_module, "cuda_uuid", lambda _: here.uuid)
+
+    def check(rank: int) -> str | None:
+        here.uuid = uuids[rank]
+        try:
+            run_module._check_gpus([f"{rank}/cuda:0", "cpu:0"], RankInfo(rank, 2, rank, 2), meeting.rank(rank))
+        except ConfigError as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(2) as threads:
+        for found in threads.map(check, range(2)):
+            assert found is None if refused is None else found and found.startswith(refused)
+
+
+@pytest.mark.parametrize(("policy_device", "backend"), [("cpu", "gloo"), ("cuda:0", "cpu:gloo,cuda:nccl")])
+def test_backend_follows_the_device_of_the_policy(
+    policy_device: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **_: used.append(backend))
+    init_ranks(RankInfo(0, 2, 0, 2), policy_device)
+    assert used == [backend]
 
 
 def test_rank_without_an_env_is_refused() -> None:
@@ -424,7 +472,7 @@ from esper import ranks
 from esper.process import RankInfo
 ranks.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=2)
 place = RankInfo.from_environment()
-joined = ranks.init_ranks(place, ["cpu:0"])
+joined = ranks.init_ranks(place, "cpu")
 assert joined.all_gather_object(place.rank) == [0, 1]
 if place.rank == 1:
     time.sleep(60)

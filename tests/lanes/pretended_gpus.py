@@ -212,6 +212,7 @@ def pretended_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         "stream": gpus.stream,
         "set_device": gpus.set_device,
         "get_device_capability": lambda device: (8, 0),
+        "get_device_name": lambda device: "pretended",
         "is_bf16_supported": lambda: True,
     }
     with monkeypatch.context() as patch, FakeTensorMode(allow_non_fake_inputs=True), Watch(gpus):

@@ -24,6 +24,7 @@ from esper.growth.outputs import list_tensors
 from esper.growth.slot import Slot
 from esper.lanes.device_stats import DeviceStats
 from esper.lanes.lane import Lane
+from esper.lanes.pool import EnvPool
 from esper.policy.actions import HEADS_BY_OP, Decision, describe_action
 from esper.policy.agent import Agent, UpdateStats
 from esper.telemetry import events as ev
@@ -259,14 +260,15 @@ class MemoryAccountant:
     Computed from tensor sizes, without querying the device.
 
     Args:
-        lanes: Lanes of the run.
-        envs: Envs of the run, assigned round-robin to the lanes.
+        pool: Lanes and envs of this process.
         agent: Owner of the tensors of the policy.
     """
 
-    def __init__(self, lanes: Sequence[Lane], envs: Sequence[Env], agent: Agent) -> None:
-        self._lanes = lanes
-        self._envs = envs
+    def __init__(self, pool: EnvPool, agent: Agent) -> None:
+        self._lanes = pool.lanes
+        self._envs_by_lane: list[list[Env]] = [[] for _ in pool.lanes]
+        for lane, env in zip(pool.lane_indices, pool.envs, strict=True):
+            self._envs_by_lane[lane].append(env)
         self._agent = agent
         self._topology: dict[int, object] = {}
         self._env_bytes: dict[int, dict[str, int]] = {}
@@ -283,7 +285,7 @@ class MemoryAccountant:
         return [self._lane_bytes(index) for index in range(len(self._lanes))]
 
     def _lane_bytes(self, index: int) -> dict[str, int]:
-        counted = [self._count(env) for env in self._envs[index :: len(self._lanes)]]
+        counted = [self._count(env) for env in self._envs_by_lane[index]]
         owners = {name: sum(env[name] for env in counted) for name in ("hosts", "seeds", "optimizers")}
         if index in self._policy_bytes:
             owners["policy"] = self._policy_bytes[index]
@@ -312,8 +314,10 @@ class MemoryAccountant:
 
     def _frozen_bytes(self, lane: int) -> int:
         """Return the bytes of the frozen weights, which all envs of a device share."""
-        host = self._envs[lane].network.host
-        counted = {id(tensor) for tensor in self._envs[lane].network.host_tensors()}
+        if not self._envs_by_lane[lane]:
+            return 0
+        network = self._envs_by_lane[lane][0].network
+        host, counted = network.host, {id(tensor) for tensor in network.host_tensors()}
         return _bytes(tensor for tensor in (*host.parameters(), *host.buffers()) if id(tensor) not in counted)
 
     def _count_policy(self) -> dict[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ import msgspec
 
 from esper.checkpoint.catalog import list_checkpoints, run_directory_of
 from esper.checkpoint.manifest import CheckpointError, read_manifest
-from esper.config import Config
+from esper.config import Config, ConfigError
 from esper.control import RequestQueue
 from esper.engine import reporter
 from esper.engine.agent_factory import build_agent
@@ -24,13 +25,14 @@ from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
 from esper.health.detector import AnomalyDetector
 from esper.health.thresholds import Thresholds
-from esper.lanes.device_names import AUTO, assign_lanes_to_rank
-from esper.lanes.devices import resolve_devices, resolve_policy_device, unusable_gpus
+from esper.lanes.device_names import AUTO, assign_lanes_to_rank, is_cpu_lane
+from esper.lanes.device_stats import cuda_uuid
+from esper.lanes.devices import resolve_devices, resolve_policy_device, torch_device, unusable_gpus
 from esper.lanes.errors import FaultError, RunFailedError
 from esper.lanes.pool import EnvPool
 from esper.lanes.spawn import WorkerSpawner
 from esper.process import RankInfo
-from esper.ranks import RankLostError, destroy_ranks, init_ranks
+from esper.ranks import RankGroup, RankLostError, destroy_ranks, init_ranks
 from esper.recording.recorder import Recorder, RecordingError, write_manifest
 from esper.recording.run_lock import RunLock
 from esper.recording.runs import make_run_directory
@@ -77,12 +79,14 @@ class Run:
         growth: Growth | None = None,
     ) -> None:
         rank_info = RankInfo.from_environment()
-        lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info)
+        is_auto = tuple(config.devices) == AUTO
+        lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info, is_auto=is_auto)
         resolve_policy_device(config.policy_device)
         saved = read_manifest(resume) if resume else None
         with ExitStack() as opened:
             opened.callback(destroy_ranks)
-            self.ranks = ranks = init_ranks(rank_info, lanes)
+            self.ranks = ranks = init_ranks(rank_info, config.policy_device)
+            _check_gpus(lanes, rank_info, ranks)
             task, splits, profile, config, origin = prepare_task(
                 config,
                 task,
@@ -118,7 +122,7 @@ class Run:
             self._emit_run_started(config)
             if lock.warning:
                 self.hub.emit(ev.Logged(severity="warning", text=lock.warning))
-            if tuple(config.devices) == AUTO:
+            if is_auto:
                 for gpu, reason in unusable_gpus().items():
                     self.hub.emit(ev.Logged(severity="warning", text=f"{gpu} is not used: {reason}"))
             self._opened = opened.pop_all()
@@ -221,6 +225,21 @@ class Run:
             return f"list checkpoints to resume from with `esper-sanctum checkpoints {self.directory}`: {error}"
         at = f"step {newest.step + 1}" if newest.step < self.trainer.state.config.steps else "its end"
         return f"--resume {self.directory} continues at round {newest.round + 1}, {at}"
+
+
+def _check_gpus(lanes: Sequence[str], rank_info: RankInfo, ranks: RankGroup) -> None:
+    """Check that no two ranks use the same GPU. Raises ConfigError on all ranks."""
+    own = [f"{rank_info.node_rank}/{cuda_uuid(torch_device(lane))}" for lane in lanes if not is_cpu_lane(lane)]
+    ranks_by_gpu: dict[str, list[int]] = {}
+    for rank, gpus in enumerate(ranks.all_gather_object(own)):
+        for gpu in gpus:
+            ranks_by_gpu.setdefault(gpu, []).append(rank)
+    for sharing in ranks_by_gpu.values():
+        if len(sharing) > 1:
+            raise ConfigError(
+                f"ranks {' and '.join(map(str, sharing))} would use the same GPU; set CUDA_VISIBLE_DEVICES to another "
+                "GPU for each rank, or to all GPUs for every rank"
+            )
 
 
 def _new_directory(config: Config) -> Path:

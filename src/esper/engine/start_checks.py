@@ -8,7 +8,13 @@ from pathlib import Path
 
 from esper.checkpoint.catalog import is_checkpoint
 from esper.config import Config, ConfigError
-from esper.lanes.device_names import early_lanes, lanes_with_worker, max_device_counts, resolve_name
+from esper.lanes.device_names import (
+    early_lanes,
+    lanes_with_worker,
+    max_device_counts,
+    resolve_name,
+    sees_own_gpus,
+)
 from esper.policy.loading import check_policy_reference
 from esper.process import RankInfo
 from esper.tasks import check_task_reference
@@ -44,7 +50,9 @@ def _check_ranks(config: Config, rank_info: RankInfo) -> None:
         raise ConfigError(
             f"--envs {config.envs} is too few for {rank_info.world_size} ranks; each rank needs at least one env"
         )
-    if rank_info.local_world_size > 1 and config.policy_device.startswith("cuda"):
+    gpus = [f"cuda:{index}" for index in range(max_device_counts()["cuda"] or 0)]
+    share_gpus = rank_info.local_world_size > 1 and not sees_own_gpus(gpus, rank_info)
+    if share_gpus and config.policy_device.startswith("cuda"):
         raise ConfigError(
             f"--policy-device {config.policy_device} cannot serve {rank_info.local_world_size} ranks on one machine; "
             "use --policy-device cpu, or start torchrun with --nproc-per-node 1"

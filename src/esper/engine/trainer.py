@@ -46,7 +46,7 @@ class Trainer:
         self.state = state
         self._after_validation = after_validation
         self.run_control = RunController(state, control, checkpointer, interactive=interactive)
-        self._memory = MemoryAccountant(state.pool.lanes, state.pool.envs, state.agent)
+        self._memory = MemoryAccountant(state.pool, state.agent)
 
     def run(self) -> str:
         """Train until the last round or a stop request.
@@ -145,7 +145,9 @@ class Trainer:
         state = self.state
         wall, phases, loads = state.timer.end_step()
         with state.timer("telemetry"):
-            lanes = len(state.pool.lanes)
+            by_lane: list[list[EpochResult | None]] = [[] for _ in state.pool.lanes]
+            for index, result in zip(state.pool.lane_indices, measured, strict=True):
+                by_lane[index].append(result)
             owners = self._memory.bytes_by_lane(state.round)
             processes = {lane.worker_pid for lane in state.pool.lanes}
             readings = {lane.device: read_device_stats(lane.device, processes) for lane in state.pool.lanes}
@@ -155,7 +157,7 @@ class Trainer:
                         lane,
                         readings[lane.device],
                         loads[index],
-                        measured[index::lanes],
+                        by_lane[index],
                         owners[index],
                         is_interchangeable=lane in state.pool.interchangeable_lanes,
                     )

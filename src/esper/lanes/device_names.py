@@ -14,13 +14,10 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
 
 from esper.config import ConfigError
 from esper.lanes.nvml import load_nvml, query_nvml
 from esper.process import RankInfo, available_cores
-
-T = TypeVar("T")
 
 AUTO = ("auto",)
 DEVICE_EXAMPLES = {"--devices": "auto, cuda:0, cuda:1 … or cpu:0, cpu:1 …", "--policy-device": "cpu, cuda:0, cuda:1 …"}
@@ -49,7 +46,7 @@ def early_lanes(names: Sequence[str], rank_info: RankInfo) -> list[str] | None:
     counts = max_device_counts()
     if tuple(names) == AUTO and counts["cuda"] != 0:
         return None
-    return assign_lanes_to_rank(resolve_lanes(names, counts), rank_info)
+    return assign_lanes_to_rank(resolve_lanes(names, counts), rank_info, is_auto=tuple(names) == AUTO)
 
 
 def resolve_lanes(names: Sequence[str], counts: DeviceCounts, unusable: Mapping[str, str] = NONE) -> list[str]:
@@ -100,27 +97,45 @@ def resolve_name(option: str, name: str, counts: DeviceCounts, unusable: Mapping
     return lane
 
 
-def assign_lanes_to_rank(lanes: Sequence[str], rank_info: RankInfo) -> list[str]:
+def assign_lanes_to_rank(lanes: Sequence[str], rank_info: RankInfo, *, is_auto: bool) -> list[str]:
     """Return the lanes of a rank: the lanes of each machine (node) are assigned round-robin to its ranks.
 
-    With several nodes, lane names start with the rank of the node: `1/cuda:0`.
+    A scheduler may let each rank see only GPUs of its own; then the rank uses all of them. With several nodes, lane
+    names start with the rank of the node, and with GPUs of its own with that of the process: `1/cuda:0`.
+
+    Args:
+        lanes: Lanes that this process can use.
+        rank_info: Rank of this process.
+        is_auto: True if `--devices` is `auto`: lanes that would make the ranks unequal are left out.
 
     Raises:
-        ConfigError: The node has more ranks than lanes.
+        ConfigError: The node has more ranks than lanes, or its ranks cannot have equally many.
     """
     ranks = rank_info.local_world_size
+    if sees_own_gpus(lanes, rank_info):
+        return [f"{rank_info.rank}/{lane}" for lane in lanes]
     if ranks > len(lanes):
         raise ConfigError(
             f"{ranks} ranks on a machine cannot share {', '.join(lanes)}: each needs its own device; start "
             f"torchrun with --nproc-per-node {len(lanes)}, or name more --devices"
         )
+    unequal = len(lanes) % ranks
+    if unequal and not is_auto:
+        raise ConfigError(
+            f"{ranks} ranks on a machine cannot share {len(lanes)} devices equally; name {len(lanes) - unequal} of "
+            f"{', '.join(lanes)} with --devices, or start torchrun with --nproc-per-node {len(lanes)}"
+        )
     node = f"{rank_info.node_rank}/" if rank_info.num_nodes > 1 else ""
-    return [f"{node}{lane}" for lane in lanes[rank_info.local_rank :: ranks]]
+    return [f"{node}{lane}" for lane in lanes[rank_info.local_rank : len(lanes) - unequal : ranks]]
 
 
-def lane_for_env(env: int, lanes: Sequence[T]) -> T:
-    """Return the lane of an env. Envs are assigned to lanes round-robin."""
-    return lanes[env % len(lanes)]
+def sees_own_gpus(lanes: Sequence[str], rank_info: RankInfo) -> bool:
+    """Return True if a scheduler lets this rank see GPUs that the other ranks of its machine do not see.
+
+    `Run` compares the GPUs of the ranks, so that no two ranks use the same.
+    """
+    is_limited = os.environ.get("CUDA_VISIBLE_DEVICES") is not None
+    return is_limited and len(lanes) < rank_info.local_world_size and not any(map(is_cpu_lane, lanes))
 
 
 def is_cpu_lane(lane: str) -> bool:

@@ -86,6 +86,11 @@ def torch_device(lane: str) -> torch.device:
     return torch.device("cpu" if is_cpu_lane(lane) else lane.rpartition("/")[2])
 
 
+def device_kind(device: torch.device) -> str:
+    """Return the name of a GPU's model, or `cpu`. Devices of one kind compute alike and are about equally fast."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
 class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A CPU or GPU of this machine. Field names are printed by `devices --json`."""
 

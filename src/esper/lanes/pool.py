@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +13,9 @@ from esper.envs.epoch_result import EpochResult, max_result_width
 from esper.envs.hosts import HostFactory
 from esper.envs.precision import make_scaler_factory, resolve_amp, set_float32_precision
 from esper.growth.lifecycle import StageTransition
-from esper.lanes.device_names import lane_for_env, lanes_with_worker
+from esper.lanes.dealing import deal_envs
+from esper.lanes.device_names import lanes_with_worker
+from esper.lanes.devices import device_kind
 from esper.lanes.errors import FaultError
 from esper.lanes.lane import DeviceResults, HostResults, Lane, PendingResults, open_lanes
 from esper.lanes.spawn import WorkerSpawner
@@ -33,7 +36,7 @@ class EnvEpoch:
 
 
 class EnvPool:
-    """Envs on lanes, assigned round-robin: the i-th env lives on lane i mod the number of lanes.
+    """Envs on lanes: dealt round-robin to lanes of one kind, and by measured speed to lanes of different kinds.
 
     CPU lanes are interchangeable: their envs are redistributed at every step to balance the load.
 
@@ -48,6 +51,7 @@ class EnvPool:
 
     Attributes:
         envs: Envs of this process, in the order of their indices.
+        lane_indices: Index of the lane of each env, in the same order.
 
     Raises:
         ConfigError: The worker processes of CPU lanes cannot be started.
@@ -87,11 +91,37 @@ class EnvPool:
         hosts_on = {
             device: HostFactory(task, profile, device, config.seed) for device in {lane.device for lane in self.lanes}
         }
-        self.envs: list[Env] = []
-        for index in env_range:
-            lane = self._lane_of(index)
-            self.envs.append(Env(index, hosts_on[lane.device], lane.splits, config, scaler_on[lane]()))
         self._steps = config.steps
+
+        def make_env(index: int, lane: Lane) -> Env:
+            return Env(index, hosts_on[lane.device], lane.splits, config, scaler_on[lane]())
+
+        kinds = [device_kind(lane.device) for lane in self.lanes]
+        speeds = self._measure_speeds(dict(zip(kinds, self.lanes, strict=True)), make_env)
+        self.lane_indices = deal_envs([index // config.envs_per_host for index in env_range], kinds, speeds)
+        self.envs = [
+            make_env(index, self.lanes[lane]) for index, lane in zip(env_range, self.lane_indices, strict=True)
+        ]
+
+    def _measure_speeds(
+        self, lane_by_kind: Mapping[str, Lane], make_env: Callable[[int, Lane], Env]
+    ) -> dict[str, float]:
+        """Return the epochs per second of a lane of each kind, for an env without seeds; empty if there is one kind."""
+        if len(lane_by_kind) == 1:
+            return {}
+        speeds: dict[str, float] = {}
+        for kind, lane in lane_by_kind.items():
+            env = make_env(self._first, lane)
+
+            def train(env: Env, lane: Lane = lane) -> DeviceResults:
+                return env.run_epoch(0, 0, lane.stopwatch, last=False)
+
+            lane.submit([env], train)()  # the first epoch loads kernels and fills caches
+            start = time.perf_counter()
+            lane.submit([env], train)()
+            speeds[kind] = 1 / (time.perf_counter() - start)
+            lane.stopwatch.pop_seconds()
+        return speeds
 
     def _start_workers(self, task: Task, profile: TaskProfile, config: Config) -> None:
         names = lanes_with_worker([lane.name for lane in self.lanes])
@@ -117,7 +147,7 @@ class EnvPool:
             ) from error
 
     def _lane_of(self, env: int) -> Lane:
-        return lane_for_env(env - self._first, self.lanes)
+        return self.lanes[self.lane_indices[env - self._first]]
 
     @property
     def lane_by_env(self) -> list[str]:

@@ -9,7 +9,7 @@ import msgspec
 
 from esper.cli.options import EXIT_OK, Parser, add_run_options, given_options
 from esper.config_files import resolve_config
-from esper.lanes.device_names import early_lanes, lane_for_env
+from esper.lanes.device_names import early_lanes
 from esper.policy.loading import check_policy_reference
 from esper.process import RankInfo
 from esper.tasks import check_task_reference
@@ -31,7 +31,7 @@ def run(arguments: Sequence[str]) -> int:
     from esper.lanes.devices import list_devices, resolve_devices, unusable_gpus
 
     lanes = resolve_devices(config.devices)
-    lane_by_env = [lane_for_env(env, lanes) for env in range(config.envs)]
+    lane_by_env = [lanes[env % len(lanes)] for env in range(config.envs)]
     devices, unusable = list_devices(), unusable_gpus()
     if options.json:
         print(msgspec.json.encode({"devices": devices, "unusable": unusable, "lanes": lane_by_env}).decode())
