@@ -82,11 +82,13 @@ def legal_styles(slot: Slot) -> tuple[bool, ...]:
 
 
 def write_masks(views: Sequence[EnvStatus], out: ActionMasks) -> None:
-    """Write the masks of every env into `out`, in place."""
-    slot_ESO = torch.tensor([[legal_ops(slot) for slot in view.slots] for view in views])
-    out.slot_EOS.copy_(slot_ESO.transpose(1, 2))
-    out.op_EO.copy_(out.slot_EOS.any(dim=-1))
-    out.style_ESY.copy_(torch.tensor([[legal_styles(slot) for slot in view.slots] for view in views]))
+    """Write the masks of every env into `out`, in place, which is on the CPU."""
+    slot_EOS, style_ESY = out.slot_EOS.numpy(), out.style_ESY.numpy()  # they share the memory of the tensors
+    for env, view in enumerate(views):
+        for index, slot in enumerate(view.slots):
+            slot_EOS[env, :, index] = legal_ops(slot)
+            style_ESY[env, index] = legal_styles(slot)
+    torch.any(out.slot_EOS, dim=-1, out=out.op_EO)
 
 
 MIN_P = 0.1

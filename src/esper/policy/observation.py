@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from esper.domain import Op, Stage
@@ -35,7 +34,7 @@ def observation_size(slots: int) -> int:
 def write_observation(
     views: Sequence[EnvStatus], obs_EF: Tensor, blueprint_ES: Tensor, blueprints: Sequence[str]
 ) -> None:
-    """Write the observations of every env into preallocated buffers.
+    """Write the observations of every env into preallocated buffers on the CPU.
 
     Args:
         views: State of each env.
@@ -43,15 +42,14 @@ def write_observation(
         blueprint_ES: Receives the input of the embedding, int64: 1 + index of the blueprint, 0 for an empty slot.
         blueprints: Blueprints that the policy can select, in the order of the head.
     """
-    rows = [
-        _base_features(view) + [feature for slot in view.slots for feature in _slot_features(slot, view)]
-        for view in views
-    ]
-    obs_EF.copy_(torch.tensor(rows))
     codes = {name: index for index, name in enumerate(blueprints, start=1)}
-    blueprint_ES.copy_(
-        torch.tensor([[codes[slot.blueprint] if slot.blueprint else 0 for slot in view.slots] for view in views])
-    )
+    rows, code_rows = obs_EF.numpy(), blueprint_ES.numpy()  # they share the memory of the tensors
+    for row, code_row, view in zip(rows, code_rows, views, strict=True):
+        row[:BASE_FEATURES] = _base_features(view)
+        for index, slot in enumerate(view.slots):
+            start = BASE_FEATURES + index * SLOT_FEATURES
+            row[start : start + SLOT_FEATURES] = _slot_features(slot, view)
+            code_row[index] = codes[slot.blueprint] if slot.blueprint else 0
 
 
 def _base_features(view: EnvStatus) -> list[float]:
