@@ -54,7 +54,7 @@ def test_memory_is_constant_from_the_second_round() -> None:
 
 
 def test_env_on_gpu_matches_env_on_cpu() -> None:
-    """One epoch from the same start, without TF32: only the order of additions differs."""
+    """One epoch from the same start, in float32: only the order of additions differs."""
     with population(envs=2, amp="off") as cpu, population(envs=2, lanes=GPU, amp="off") as gpu:
         (wanted, _), (found, _) = play(cpu, 0, 1), play(gpu, 0, 1)
         assert found[0].train_loss == pytest.approx(wanted[0].train_loss, rel=1e-3)
@@ -71,7 +71,7 @@ def test_gpu_phases_sum_to_at_most_the_elapsed_time() -> None:
     with population(envs=4, lanes=GPU) as pool:
         play(pool, 0, 3)
         seconds = pool.lanes[0].stopwatch.pop_seconds()
-        assert set(seconds) == {"reset", "train", "validate", "fetch"}
+        assert {"train", "fetch"} <= set(seconds) <= {"reset", "train", "validate", "fetch", "launch"}
         assert all(spent >= 0 for spent in seconds.values())
         assert seconds["train"] > 0
 

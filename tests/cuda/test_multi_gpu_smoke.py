@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,16 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from esper.checkpoint.catalog import find_checkpoint
+from esper.checkpoint.catalog import find_checkpoint, list_checkpoints
+from esper.checkpoint.files import read_checkpoint
 from esper.control import RequestKind
 from esper.envs.env import Env
 from esper.growth.outputs import list_tensors
 from esper.lanes.devices import torch_device
 from esper.telemetry import events as ev
-from tests.runs import LiveRun
+from tests.runs import LiveRun, recorded
 
 ENVS, STEPS, PAUSED = 4, 6, 3
 
+PRECISIONS = ("off", "bf16", "fp16")
 TWO_CPU_LANES = pytest.param(("cpu:0", "cpu:1"), id="cpu", marks=pytest.mark.slow)
 TWO_GPUS = pytest.param(
     ("cuda:0", "cuda:1"),
@@ -90,3 +93,53 @@ def test_two_devices_share_a_run(devices: tuple[str, str], amp: str, tmp_path: P
     assert second.finish().status == "done"
     assert_worked(second, swapped, STEPS - PAUSED)
     assert_at_home(second, swapped, amp)
+
+
+@pytest.mark.parametrize("amp", PRECISIONS)
+@pytest.mark.parametrize("devices", [TWO_CPU_LANES, TWO_GPUS])
+def test_ppo_learns_on_two_devices(devices: tuple[str, str], amp: str, tmp_path: Path) -> None:
+    """Two updates of the policy on the first device; what the dashboard shows of them comes from the recording."""
+    policy_device = devices[0].partition(":")[0]
+    live = LiveRun(
+        tmp_path, devices=devices, policy_device=policy_device, envs=ENVS, steps=STEPS, rounds=2, amp=amp
+    ).start()
+    assert live.finish().status == "done"
+    updates = [event for event in recorded(live.run.directory) if isinstance(event, ev.PolicyUpdated)]
+    assert [update.round for update in updates] == [1, 2]
+    for update in updates:
+        assert_finite(update)
+        assert update.minibatches > 0
+    before, after = (
+        read_checkpoint(path).tensors for path in (list_checkpoints(live.run.directory)[index] for index in (0, -1))
+    )
+    learned = [name for name in after if name.startswith("agent.") and not torch.equal(before[name], after[name])]
+    assert any("network" in name for name in learned)
+
+
+def assert_finite(update: ev.PolicyUpdated) -> None:
+    """Assert that every number of an update, and the gradient of every head that decided something, is finite."""
+    for name in ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm"):
+        assert math.isfinite(getattr(update, name)), name
+    norms = {name: head.grad_norm for name, head in update.heads.items() if head.grad_norm is not None}
+    assert {"op", "slot"} <= set(norms)
+    for name, norm in norms.items():
+        assert math.isfinite(norm), name
+        assert norm > 0, name
+
+
+ONE_CPU = pytest.param("cpu:0", id="cpu")
+ONE_GPU = pytest.param(
+    "cuda:0",
+    id="cuda",
+    marks=[pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")],
+)
+
+
+@pytest.mark.parametrize("amp", PRECISIONS)
+@pytest.mark.parametrize("device", [ONE_CPU, ONE_GPU])
+def test_recorded_heads_have_finite_gradients(device: str, amp: str, tmp_path: Path) -> None:
+    policy_device = device.partition(":")[0]
+    live = LiveRun(tmp_path, devices=(device,), policy_device=policy_device, envs=2, steps=3, rounds=1, amp=amp).start()
+    assert live.finish().status == "done"
+    (update,) = [event for event in recorded(live.run.directory) if isinstance(event, ev.PolicyUpdated)]
+    assert_finite(update)
