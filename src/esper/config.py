@@ -402,6 +402,11 @@ class Config(_Section, frozen=True, kw_only=True):
     anomalies: AnomalyConfig = AnomalyConfig()
 
     @property
+    def shares_loss_scale(self) -> bool:
+        """True if the envs of a lane share a loss scale, and so depend on each other in every batch."""
+        return self.scaler == "device" and self.amp == "fp16"
+
+    @property
     def envs_per_host(self) -> int:
         """Number of envs per round that share a host. Only PPO uses the differences between them; else 1."""
         return self.ppo.envs_per_host if self.policy == "ppo" else 1

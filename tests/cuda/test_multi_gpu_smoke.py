@@ -17,6 +17,7 @@ from esper.envs.env import Env
 from esper.growth.outputs import list_tensors
 from esper.lanes.devices import torch_device
 from esper.telemetry import events as ev
+from tests.engine.populations import play, population
 from tests.runs import LiveRun, recorded
 
 ENVS, STEPS, PAUSED = 4, 6, 3
@@ -143,3 +144,16 @@ def test_recorded_heads_have_finite_gradients(device: str, amp: str, tmp_path: P
     assert live.finish().status == "done"
     (update,) = [event for event in recorded(live.run.directory) if isinstance(event, ev.PolicyUpdated)]
     assert_finite(update)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="this machine has not two CUDA devices")
+@pytest.mark.parametrize("amp", PRECISIONS)
+def test_second_gpu_trains_in_a_process_of_its_own(amp: str) -> None:
+    """With the results of one GPU, up to the order of additions."""
+    lanes = ("cuda:0", "cuda:1")
+    with population(ENVS, lanes, amp=amp) as two, population(ENVS, lanes[:1], amp=amp) as one:
+        assert [lane.has_worker for lane in two.lanes] == [False, True]
+        for found, wanted in zip(play(two, 0, 4), play(one, 0, 4), strict=True):
+            assert [step.train_loss for step in found] == pytest.approx([step.train_loss for step in wanted], rel=1e-2)
+        assert two.lanes[1].worker_memory > 0

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from esper.lanes import lane
+from esper.lanes import lane, pool
 from esper.lanes.errors import FaultError
 from tests.lanes.stream_order import StreamOrder
 
@@ -220,6 +220,7 @@ def pretended_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
             patch.setattr(torch.cuda, name, value)
         patch.setattr("torch.cuda.amp.common.amp_definitely_not_available", lambda: False)
         patch.setattr(lane, "ThreadPoolExecutor", partial(_Now, gpus))
+        patch.setattr(pool, "lanes_with_worker", lambda _: [])  # fake tensors cannot be sent to another process
         patch.setattr(nn.Module, "to", _to)
         patch.setattr(torch.autograd, "backward", _backward)
         yield gpus.waits

@@ -65,6 +65,6 @@ def test_build_of_the_installed_torch_is_read_without_import() -> None:
     assert build == {"cuda": repr(torch.version.cuda), "hip": repr(torch.version.hip)}
 
 
-def test_every_cpu_lane_but_the_first_lane_has_a_worker() -> None:
+def test_every_lane_but_the_first_has_a_worker() -> None:
     assert lanes_with_worker(["cpu:0", "cpu:1", "cpu:2"]) == ["cpu:1", "cpu:2"]
-    assert lanes_with_worker(["1/cuda:0", "1/cpu:0"]) == ["1/cpu:0"]
+    assert lanes_with_worker(["1/cuda:0", "1/cuda:1", "1/cpu:0"]) == ["1/cuda:1", "1/cpu:0"]

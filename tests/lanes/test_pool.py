@@ -15,8 +15,9 @@ from esper.config import PPOConfig
 from esper.domain import Op, Stage
 from esper.envs.env import Env
 from esper.envs.epoch_result import max_result_width
-from esper.lanes.lane import Lane, PendingResults, ResultBuffer
+from esper.lanes.lane import Lane, PendingResults
 from esper.lanes.pool import EnvEpoch, EnvPool
+from esper.lanes.runner import ResultBuffer
 from esper.policy.actions import Action
 from esper.telemetry import events as ev
 from tests.engine.populations import play, population

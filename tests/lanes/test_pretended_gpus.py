@@ -13,7 +13,7 @@ from esper.domain import Stage
 from esper.envs.env import Env
 from esper.envs.governor import LastGoodState
 from esper.lanes.errors import FaultError
-from esper.lanes.lane import MAX_STREAMS
+from esper.lanes.runner import MAX_STREAMS
 from tests.engine.populations import digits_profile, population, script
 from tests.lanes.pretended_gpus import Stream, pretended_gpus
 
@@ -65,8 +65,8 @@ def test_a_gpu_has_at_most_four_streams(monkeypatch: pytest.MonkeyPatch) -> None
     with pretended_gpus(monkeypatch), population(11, GPUS, steps=2) as pool:
         pool.reset(0)
         for lane in pool.lanes:
-            assert len(lane._streams) == MAX_STREAMS == 4
-            by_stream = Counter(id(stream) for stream in lane._stream_by_env.values())
+            assert len(lane._runner._streams) == MAX_STREAMS == 4
+            by_stream = Counter(id(stream) for stream in lane._runner._stream_by_env.values())
             assert set(by_stream.values()) <= {1, 2}  # dealt evenly, whatever the indices of the envs of the lane
 
 

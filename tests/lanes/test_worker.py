@@ -16,13 +16,14 @@ from typing import NoReturn
 
 import psutil
 import pytest
+import torch
 from torch import Tensor
 
 from esper.config import Config, ConfigError
 from esper.control import RequestKind
 from esper.domain import Op, Stage
 from esper.envs.env import Env
-from esper.envs.env_state import WorkerEnvState, env_state_tensors
+from esper.envs.env_state import env_state_tensors, export_states
 from esper.lanes import worker
 from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvPool
@@ -63,10 +64,23 @@ def test_worker_error_is_reported_and_next_step_is_unaffected() -> None:
         slot.blueprint = "unheard of"
         with pytest.raises(FaultError, match=r"^env 01 on cpu:1 failed: ValueError: .*unheard of") as caught:
             pool.step([WAIT, WAIT], 0, 0)
-        assert "in _run_epochs\n" in (caught.value.traceback_text or "")
+        assert "in load_lifecycle\n" in (caught.value.traceback_text or "")
         after = env_state_tensors(pool.envs[1])
         assert all(value.equal(after[name]) for name, value in before.items())
         assert play(pool, 0, 3) == play(alone, 0, 3)
+
+
+def test_worker_that_lost_its_gpu_is_replaced() -> None:
+    with population(envs=2) as alone, population(envs=2, lanes=TWO_LANES) as pool:
+        pool.reset(0)
+        (first,) = workers()
+        pool.envs[1].network.slots[0].blueprint = "CUDA error: injected"  # an unknown blueprint, named in the error
+        with pytest.raises(FaultError, match=r"^env 01 on cpu:1 failed: .*CUDA error: injected") as caught:
+            pool.step([WAIT, WAIT], 0, 0)
+        assert not caught.value.is_device_lost  # this process can use its devices
+        assert gone(first)
+        assert play(pool, 0, 3) == play(alone, 0, 3)
+        assert len(workers()) == 1
 
 
 def test_step_aborted_before_sending_leaves_no_pending_reply() -> None:
@@ -168,13 +182,11 @@ def test_worker_stops_before_next_env_if_run_is_gone(monkeypatch: pytest.MonkeyP
         def epoch(env: Env, *_: object, **__: object) -> list[Tensor]:
             trained.append(env.index)
             run.close()
-            return []
+            return [torch.zeros(1)]
 
         monkeypatch.setattr(Env, "run_epoch", epoch)
         run.send_bytes(pickle.dumps(WorkerInit(pool.envs[0].task, digits_profile(), Config(envs=3), data.fileno())))
-        run.send_bytes(
-            pickle.dumps(EpochRequest([0, 1, 2], [WorkerEnvState.of(env) for env in pool.envs], 0, 0, last=False))
-        )
+        run.send_bytes(pickle.dumps(EpochRequest([0, 1, 2], export_states(pool.envs), 0, 0, last=False)))
         worker.serve(line, "cpu:1")
         assert trained == [0]
 

@@ -240,6 +240,8 @@ def device_sampled(
         is_interchangeable: Other lanes may have trained envs of this lane, and the reverse.
     """
     results = [result for result in measured if result]
+    if lane.worker_memory and reading.allocated is not None:  # of a GPU: torch counts this process only
+        reading = reading._replace(allocated=reading.allocated + lane.worker_memory)
     scales = [result.loss_scale for result in results if result.loss_scale is not None]
     return ev.DeviceSampled(
         device=lane.name,

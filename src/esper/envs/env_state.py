@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,29 +24,62 @@ class WorkerEnvState(NamedTuple):
     scaler: dict[str, Any] | None
     """State of the loss scaler; None without loss scaling."""
 
-    @classmethod
-    def of(cls, env: Env) -> WorkerEnvState:
-        """Return the state of an env on a CPU.
 
-        The arrays share the env's memory: send them before its next epoch.
-        """
-        arrays = {name: _to_array(value) for name, value in env_state_tensors(env).items()}
-        scaler = env.scaler.state_dict() if env.scaler else None
-        return cls([slot.lifecycle_state() for slot in env.network.slots], arrays, scaler)
+def export_states(envs: Sequence[Env]) -> list[WorkerEnvState]:
+    """Return the states of envs of one device, whose tensors are copied to the host together.
 
-    def load_into(self, env: Env) -> None:
-        """Load this state into an env of the same host."""
-        for slot, saved in zip(env.network.slots, self.slots, strict=True):
-            slot.load_lifecycle_state(saved)
-        env.sync_optimizers()
-        self.load_tensors_into(env)
+    On a CPU, the arrays share the memory of the envs: send them before the next epoch.
+    """
+    named = [env_state_tensors(env) for env in envs]
+    moved = iter(_move_together([value for tensors in named for value in tensors.values()], torch.device("cpu")))
+    return [
+        WorkerEnvState(
+            [slot.lifecycle_state() for slot in env.network.slots],
+            {name: _to_array(next(moved)) for name in tensors},
+            env.scaler.state_dict() if env.scaler else None,
+        )
+        for env, tensors in zip(envs, named, strict=True)
+    ]
 
-    def load_tensors_into(self, env: Env) -> None:
-        """Load everything but the slots' lifecycle state into an env, whose slots must be in that state already."""
-        targets = env_state_tensors(env)
-        copy_tensors_(targets, {name: _to_tensor(array, targets[name]) for name, array in self.arrays.items()})
-        if env.scaler and self.scaler:
-            env.scaler.load_state_dict(self.scaler)
+
+def load_lifecycle(env: Env, state: WorkerEnvState) -> None:
+    """Load the lifecycle state of the slots into an env of the same host."""
+    for slot, saved in zip(env.network.slots, state.slots, strict=True):
+        slot.load_lifecycle_state(saved)
+    env.sync_optimizers()
+
+
+def load_tensor_states(envs: Sequence[Env], states: Sequence[WorkerEnvState]) -> None:
+    """Load everything but the lifecycle state into envs of one device, whose slots must be in that state already."""
+    targets = [env_state_tensors(env) for env in envs]
+    values = [
+        _to_tensor(array, of_env[name])
+        for of_env, state in zip(targets, states, strict=True)
+        for name, array in state.arrays.items()
+    ]
+    device = next((target.device for of_env in targets for target in of_env.values()), torch.device("cpu"))
+    moved = iter(_move_together(values, device))
+    for env, of_env, state in zip(envs, targets, states, strict=True):
+        copy_tensors_(of_env, {name: next(moved) for name in state.arrays})
+        if env.scaler and state.scaler:
+            env.scaler.load_state_dict(state.scaler)
+
+
+def _move_together(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Return tensors of one device on another one, copied in one transfer per dtype.
+
+    Returns:
+        Tensors of the same shapes, in the same order; the tensors themselves if they are on the device already.
+    """
+    if all(tensor.device == device for tensor in tensors):
+        return list(tensors)
+    moved: dict[int, Tensor] = {}
+    for dtype in {tensor.dtype for tensor in tensors}:
+        chosen = {index: tensor for index, tensor in enumerate(tensors) if tensor.dtype is dtype}
+        flat = torch.cat([tensor.reshape(-1) for tensor in chosen.values()]).to(device)
+        parts = torch.split(flat, [tensor.numel() for tensor in chosen.values()])
+        moved |= {index: part.view(chosen[index].shape) for index, part in zip(chosen, parts, strict=True)}
+    return [moved[index] for index in range(len(tensors))]
 
 
 def _to_array(tensor: Tensor) -> np.ndarray[Any, Any]:

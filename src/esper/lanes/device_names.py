@@ -144,12 +144,12 @@ def is_cpu_lane(lane: str) -> bool:
 
 
 def lanes_with_worker(lanes: Sequence[str]) -> list[str]:
-    """Return those lanes of a process that have a worker: every CPU lane except the first lane.
+    """Return those lanes of a process that have a worker: every lane except the first.
 
     The first lane uses its thread, which then has the GIL to itself. On Windows no lane has one, because processes
     cannot inherit open files there.
     """
-    return [lane for lane in lanes[1:] if is_cpu_lane(lane) and os.name == "posix"]
+    return list(lanes[1:]) if os.name == "posix" else []
 
 
 @cache

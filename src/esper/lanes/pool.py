@@ -14,10 +14,11 @@ from esper.envs.hosts import HostFactory
 from esper.envs.precision import make_scaler_factory, resolve_amp, set_float32_precision
 from esper.growth.lifecycle import StageTransition
 from esper.lanes.dealing import deal_envs
-from esper.lanes.device_names import lanes_with_worker
+from esper.lanes.device_names import is_cpu_lane, lanes_with_worker
 from esper.lanes.devices import device_kind
 from esper.lanes.errors import FaultError
-from esper.lanes.lane import DeviceResults, HostResults, Lane, PendingResults, open_lanes
+from esper.lanes.lane import Lane, PendingResults, open_lanes
+from esper.lanes.runner import DeviceResults, HostResults
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, write_worker_splits
 from esper.policy.actions import Action
@@ -70,7 +71,7 @@ class EnvPool:
         env_range = range(config.envs) if env_range is None else env_range
         self._first = env_range.start
         # Envs with a shared loss scale depend on each other in every batch, so on a GPU they run on one stream.
-        single_stream = config.scaler == "device" and config.amp == "fp16"
+        single_stream = config.shares_loss_scale
         width = max_result_width(len(profile.sites), len(task.metrics))
         set_float32_precision(config.amp)
         self.lanes = open_lanes(
@@ -86,7 +87,7 @@ class EnvPool:
         self.interchangeable_lanes = cpu_lanes if len(cpu_lanes) > 1 and not single_stream else []
         """Lanes that may train the envs of each other."""
         self._spawner = spawner or WorkerSpawner()
-        self._start_workers(task, profile, config)
+        self._start_workers(task, profile, splits, config)
         scaler_on = {lane: make_scaler_factory(config.amp, config.scaler, lane.device) for lane in self.lanes}
         hosts_on = {
             device: HostFactory(task, profile, device, config.seed) for device in {lane.device for lane in self.lanes}
@@ -123,19 +124,23 @@ class EnvPool:
             lane.stopwatch.pop_seconds()
         return speeds
 
-    def _start_workers(self, task: Task, profile: TaskProfile, config: Config) -> None:
+    def _start_workers(self, task: Task, profile: TaskProfile, splits: Splits, config: Config) -> None:
         names = lanes_with_worker([lane.name for lane in self.lanes])
+        if task.source is None and task.name not in TASK_NAMES:  # a worker cannot import it: GPUs do without
+            names = [name for name in names if is_cpu_lane(name)]
+            if names:
+                self.close()
+                raise ConfigError(
+                    f"the task {task.name} is not in a file, so the worker processes of {', '.join(names)} cannot "
+                    f"import it; use --devices {self.lanes[0].name}"
+                )
         workers = [lane for lane in self.lanes if lane.name in names]
         if not workers:
             return
-        if task.source is None and task.name not in TASK_NAMES:
-            self.close()
-            raise ConfigError(
-                f"the task {task.name} is not in a file, so the worker processes of {', '.join(names)} cannot import "
-                f"it; use --devices {self.lanes[0].name}"
-            )
+        # As the CPU lanes use them: these workers need no copy of their own.
+        ready = next((lane.splits for lane in workers if is_cpu_lane(lane.name)), splits)
         try:
-            write_worker_splits(workers[0].splits, self._spawner.splits_file)
+            write_worker_splits(ready, self._spawner.splits_file)
             for lane in workers:
                 init = WorkerInit(task.source or task, profile, config, self._spawner.splits_file.fileno())
                 lane.start_worker(init, self._spawner)

@@ -1,4 +1,4 @@
-"""Worker process that trains the envs of a CPU lane. Threads would contend for the GIL at every operator.
+"""Worker process that trains the envs of a lane. Threads would contend for the GIL at every operator or launch.
 
 The envs live in the main process. For each epoch it sends the complete state: stages and alphas of the slots, weights,
 buffers, momenta and loss scale. The worker returns the results and the new tensors. It keeps only modules to load that
@@ -14,22 +14,25 @@ import contextlib
 import io
 import pickle
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, NamedTuple
 
 import torch
 
 from esper.config import Config
 from esper.envs.env import Env
-from esper.envs.env_state import WorkerEnvState
+from esper.envs.env_state import WorkerEnvState, export_states, load_lifecycle, load_tensor_states
+from esper.envs.epoch_result import max_result_width
 from esper.envs.hosts import HostFactory
-from esper.envs.precision import make_scaler_factory
-from esper.envs.stopwatch import PhaseTimer
+from esper.envs.precision import make_scaler_factory, resolve_amp, set_float32_precision
 from esper.growth.outputs import map_tensors
+from esper.lanes.devices import torch_device
 from esper.lanes.errors import FaultError
+from esper.lanes.runner import DeviceResults, EnvRunner, with_context
 from esper.lanes.spawn import WorkerSpawner
 from esper.process import freeze_loaded_objects
 from esper.tasks.loading import load_source
@@ -38,7 +41,6 @@ from esper.tasks.settings import override_settings
 from esper.tasks.splits import Splits, map_splits, write_splits
 from esper.tasks.task import Task, TaskSource
 
-CPU = torch.device("cpu")
 MAX_PRINTED_CHARACTERS = 10_000
 """Maximum length of the printed text of one step that a worker returns."""
 
@@ -66,7 +68,7 @@ class EpochRequest(NamedTuple):
 
 
 class EpochReply(NamedTuple):
-    """States and results of the envs after the epoch, in the request of the request."""
+    """States and results of the envs after the epoch, in the order of the request."""
 
     after: list[WorkerEnvState]
     results: list[list[list[float]]]
@@ -75,15 +77,18 @@ class EpochReply(NamedTuple):
     """Duration of the epoch of each env."""
     phases: dict[str, float]
     """Seconds by phase."""
+    memory: int
+    """Bytes of live tensors of the worker on its GPU; 0 on a CPU."""
     printed: str = ""
     """Text that the user's code printed."""
 
 
 class WorkerError(NamedTuple):
-    """Failure of an env: the arguments of a FaultError."""
+    """Failure of an env: the content of a FaultError."""
 
     text: str
     traceback_text: str | None
+    is_device_lost: bool
 
 
 def write_worker_splits(splits: Splits, file: IO[bytes]) -> None:
@@ -133,9 +138,7 @@ class WorkerProcess:
                 raise FaultError(
                     f"the worker process of lane {self._lane} cannot be restarted: {error.strerror}", None
                 ) from None
-        request = EpochRequest(
-            [env.index for env in envs], [WorkerEnvState.of(env) for env in envs], round_index, step, last
-        )
+        request = EpochRequest([env.index for env in envs], export_states(envs), round_index, step, last)
         try:
             _send(self._worker.pipe, request)
         except OSError:
@@ -152,9 +155,11 @@ class WorkerProcess:
         except (EOFError, OSError):
             raise self._worker_died() from None
         if isinstance(reply, WorkerError):
-            raise FaultError(*reply)
-        for env, after, seconds in zip(envs, reply.after, reply.seconds, strict=True):
-            after.load_tensors_into(env)
+            if reply.is_device_lost:  # only that process cannot use it any more: the next `send` starts another one
+                self.close()
+            raise FaultError(reply.text, reply.traceback_text)
+        load_tensor_states(envs, reply.after)
+        for env, seconds in zip(envs, reply.seconds, strict=True):
             env.epoch_seconds = seconds
         if reply.printed:
             sys.stdout.write(reply.printed)  # to the log of the run, as if the env had been trained in this process
@@ -184,27 +189,38 @@ def serve(pipe: Connection, lane: str) -> None:
         _serve(pipe, lane, printed)
 
 
+class _RunGoneError(BaseException):
+    """The main process has closed the pipe. Not an Exception, because it is no fault of an env."""
+
+
 def _serve(pipe: Connection, lane: str, printed: io.StringIO) -> None:
     init: WorkerInit = pickle.loads(pipe.recv_bytes())
+    config, device = init.config, torch_device(lane)
     torch.set_num_threads(1)
-    splits = map_splits(Path(f"/dev/fd/{init.splits_fd}"))
-    scaler = make_scaler_factory(init.config.amp, init.config.scaler, CPU)
+    set_float32_precision(config.amp)
     task = init.task
     if isinstance(task, TaskSource):
-        task = override_settings(load_source(task), init.config.training)
-    hosts = HostFactory(task, init.profile, CPU, init.config.seed)
+        task = override_settings(load_source(task), config.training)
+    dtype = resolve_amp(config.amp, device, float32_defaults=task.float32_defaults)
+    # On a CPU, the data already have this dtype and layout, and stay in the memory that all processes map.
+    splits = map_splits(Path(f"/dev/fd/{init.splits_fd}")).to(device, dtype, channels_last=init.profile.channels_last)
+    scaler = make_scaler_factory(config.amp, config.scaler, device)
+    hosts = HostFactory(task, init.profile, device, config.seed)
+    width = max_result_width(len(init.profile.sites), len(task.metrics))
+    runner = EnvRunner(lane, device, config.envs, width, single_stream=config.shares_loss_scale)
+    runner.enter_thread()
     envs: dict[int, Env] = {}
     freeze_loaded_objects()
     while True:
         content = pipe.recv_bytes()
-        stopwatch = PhaseTimer()
-        with stopwatch("transfer"):
-            request: EpochRequest = pickle.loads(content)
-            for index in request.envs:
-                if index not in envs:
-                    envs[index] = Env(index, hosts, splits, init.config, scaler())
-        reply = _run_epochs([envs[index] for index in request.envs], request, stopwatch, pipe, lane)
-        if reply is None:
+        start = time.perf_counter()
+        request: EpochRequest = pickle.loads(content)
+        for index in request.envs:
+            if index not in envs:
+                envs[index] = Env(index, hosts, splits, config, scaler())
+        try:
+            reply = _run_epochs([envs[index] for index in request.envs], request, runner, start, pipe)
+        except _RunGoneError:
             return
         if isinstance(reply, EpochReply):
             reply = reply._replace(printed=printed.getvalue()[:MAX_PRINTED_CHARACTERS])
@@ -214,28 +230,37 @@ def _serve(pipe: Connection, lane: str, printed: io.StringIO) -> None:
 
 
 def _run_epochs(
-    envs: Sequence[Env], request: EpochRequest, stopwatch: PhaseTimer, pipe: Connection, lane: str
-) -> EpochReply | WorkerError | None:
-    """Train and validate the envs of a request. Return None if the main process has closed the pipe.
+    envs: Sequence[Env], request: EpochRequest, runner: EnvRunner, start: float, pipe: Connection
+) -> EpochReply | WorkerError:
+    """Train and validate the envs of a request, which arrived at `start`.
 
     The main process sends nothing before it has received the result, so a readable pipe means EOF.
+
+    Raises:
+        _RunGoneError: The main process has closed the pipe.
     """
-    results: list[list[list[float]]] = []
-    env = envs[0]
+
+    def train_and_validate(env: Env) -> DeviceResults:
+        if pipe.poll():
+            raise _RunGoneError
+        return env.run_epoch(request.round, request.step, runner.stopwatch, last=request.last)
+
     try:
-        with stopwatch("transfer"):
-            for env, before in zip(envs, request.before, strict=True):
-                before.load_into(env)
-        for env in envs:
-            if pipe.poll():
-                return None
-            vectors = env.run_epoch(request.round, request.step, stopwatch, last=request.last)
-            results.append([cast("Any", vector).tolist() for vector in vectors])
-        with stopwatch("transfer"):
-            after = [WorkerEnvState.of(env) for env in envs]
-    except Exception as error:  # noqa: BLE001 (the main process raises it)
-        fault = FaultError.from_exception(error, f"env {env.index:02d} on {lane}")
-        return WorkerError(str(fault), fault.traceback_text)
-    phases = stopwatch.pop_seconds()
-    transfer_seconds = phases["transfer"] / len(envs)
-    return EpochReply(after, results, [env.epoch_seconds + transfer_seconds for env in envs], phases)
+        for env, before in zip(envs, request.before, strict=True):
+            with_context(runner.describe_env(env), load_lifecycle, env, before)
+        load_tensor_states(envs, request.before)
+        transfer_seconds = time.perf_counter() - start
+        results = runner.run(envs, train_and_validate)
+        start = time.perf_counter()
+        after = export_states(envs)
+        transfer_seconds += time.perf_counter() - start
+    except FaultError as fault:
+        return WorkerError(str(fault), fault.traceback_text, fault.is_device_lost)
+    runner.stopwatch.add("transfer", transfer_seconds)
+    return EpochReply(
+        after=after,
+        results=[results[env.index] for env in envs],
+        seconds=[env.epoch_seconds + transfer_seconds / len(envs) for env in envs],
+        phases=runner.stopwatch.pop_seconds(),
+        memory=torch.cuda.memory_allocated(runner.device) if runner.device.type == "cuda" else 0,
+    )

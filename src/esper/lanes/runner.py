@@ -1,0 +1,167 @@
+"""Runs tasks for envs on one device, one env after another, in the thread of a lane or in a worker process.
+
+On a GPU it only launches kernels. The envs are dealt to a few streams, so that the small kernels of different envs
+overlap; the stream of an env orders its steps. One thread launches, so more streams would hardly overlap more, and each
+costs an allocator cache and a workspace of cuBLAS. Before each task, the stream of the env waits for the default stream
+of the device, on which all other code launches (for example when a checkpoint is saved or restored). After the task,
+also if it failed, the default stream waits for the streams of all envs. No tensor that is used on several streams can
+be freed meanwhile: the data and the result buffer live as long as the runner, and the tensors of an env are used on its
+stream only. So no tensor needs `record_stream`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from esper.envs.env import Env
+from esper.envs.stopwatch import CudaPhaseTimer, PhaseTimer
+from esper.lanes.errors import FaultError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+DeviceResults = list[Tensor]
+"""Results of a task for one env: float32 vectors on the device."""
+HostResults = list[list[float]]
+"""The same vectors on the host."""
+EnvTask = Callable[[Env], DeviceResults]
+"""A task that is run for an env."""
+MAX_STREAMS = 4
+"""Maximum number of streams of a GPU."""
+
+
+class ResultBuffer:
+    """Result buffer of a lane: one row per env on the device, copied to the host in a single transfer.
+
+    Args:
+        device: Device of the lane.
+        rows: Maximum number of envs.
+        width: Maximum number of values per env.
+    """
+
+    def __init__(self, device: torch.device, rows: int, width: int) -> None:
+        self._device_RW = torch.zeros(rows, width, device=device)
+        pinned = torch.zeros(rows, width, pin_memory=True) if device.type == "cuda" else None
+        self._host_RW = self._device_RW if pinned is None else pinned
+        self._sizes: dict[int, list[int]] = {}
+        """Lengths of the vectors of each env, keyed by env index in the order of the rows."""
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self._sizes.clear()
+
+    def append(self, env: int, vectors: Sequence[Tensor]) -> None:
+        """Write the vectors of an env to the next row, on the current stream."""
+        row = self._device_RW[len(self._sizes)]
+        sizes = self._sizes[env] = [len(vector) for vector in vectors]
+        torch.cat(list(vectors), out=row[: sum(sizes)])
+
+    def start_copy(self) -> None:
+        """Start to copy the rows to the host, on the current stream."""
+        if self._host_RW is not self._device_RW:
+            rows = len(self._sizes)
+            self._host_RW[:rows].copy_(self._device_RW[:rows], non_blocking=True)
+
+    def wait(self) -> dict[int, HostResults]:
+        """Return the copied vectors, keyed by env index. This is the only place where the host waits for the GPU."""
+        if self._host_RW is not self._device_RW:
+            copied = torch.cuda.Event(blocking=True)
+            copied.record()
+            copied.synchronize()
+        # The types of PyTorch do not say what `tolist` returns.
+        rows: list[list[float]] = cast("Any", self._host_RW[: len(self._sizes)]).tolist()
+        return {env: _split(row, sizes) for (env, sizes), row in zip(self._sizes.items(), rows, strict=True)}
+
+
+def _split(row: list[float], sizes: Sequence[int]) -> HostResults:
+    values = iter(row)
+    return [[next(values) for _ in range(size)] for size in sizes]
+
+
+class EnvRunner:
+    """Streams, timer and result buffer of a device.
+
+    Args:
+        lane: Name of the lane, for messages.
+        device: Its device.
+        envs: Maximum number of envs of one task.
+        width: Maximum number of values that a task returns per env.
+        single_stream: Run all envs on one stream of a GPU, one after another.
+    """
+
+    def __init__(self, lane: str, device: torch.device, envs: int, width: int, *, single_stream: bool) -> None:
+        self.device = device
+        self.stopwatch = CudaPhaseTimer() if device.type == "cuda" else PhaseTimer()
+        self._lane = lane
+        self._result_buffer = ResultBuffer(device, envs, width)
+        self._max_streams = 1 if single_stream else MAX_STREAMS
+        self._streams: list[torch.cuda.Stream] = []
+        """Streams of the GPU, created when the first envs use them; empty on a CPU."""
+        self._stream_by_env: dict[int, torch.cuda.Stream] = {}
+        """Stream of each env that has run, keyed by env index."""
+
+    def enter_thread(self) -> None:
+        """Make the device current in the calling thread."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+
+    def run(self, envs: Sequence[Env], task: EnvTask) -> dict[int, HostResults]:
+        """Run a task for envs, and return the results by env index.
+
+        Raises:
+            FaultError: The task failed for an env.
+        """
+        self.stopwatch.begin()
+        self._result_buffer.clear()
+        try:
+            for env in envs:
+                with self._stream_of(env):
+                    self._result_buffer.append(env.index, with_context(self.describe_env(env), task, env))
+        except Exception as error:
+            if not (isinstance(error, FaultError) and error.is_device_lost):
+                self._join_streams()  # kernels of other envs may still run, and their weights may be restored next
+            raise
+        self._join_streams()
+        with self.stopwatch("fetch"):
+            self._result_buffer.start_copy()
+        results = self._result_buffer.wait()
+        self.stopwatch.read_cuda_events()
+        return results
+
+    def describe_env(self, env: Env) -> str:
+        """Return the env and the lane, for messages."""
+        return f"env {env.index:02d} on {self._lane}"
+
+    def _join_streams(self) -> None:
+        """Make the default stream wait for the streams of all envs."""
+        for stream in self._streams:
+            torch.cuda.default_stream(self.device).wait_stream(stream)
+
+    @contextmanager
+    def _stream_of(self, env: Env) -> Generator[None]:
+        if self.device.type != "cuda":
+            yield
+            return
+        if env.index not in self._stream_by_env:
+            if len(self._streams) < self._max_streams:
+                self._streams.append(torch.cuda.Stream(self.device))
+            self._stream_by_env[env.index] = self._streams[len(self._stream_by_env) % self._max_streams]
+        stream = self._stream_by_env[env.index]
+        stream.wait_stream(torch.cuda.default_stream(self.device))
+        with torch.cuda.stream(stream):
+            yield
+
+
+def with_context(where: str, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+    """Call a function; convert its exceptions to FaultError with the place in the message."""
+    try:
+        return function(*args, **options)
+    except FaultError:
+        raise
+    except Exception as error:  # noqa: BLE001 (raised below as a FaultError)
+        fault = FaultError.from_exception(error, where)
+    raise fault
