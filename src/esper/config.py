@@ -9,8 +9,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
+
+from esper.config_anomalies import AnomalyConfig
+from esper.config_base import (
+    MAX_COUNT,
+    Momentum,
+    NonNegativeWeight,
+    Positive,
+    PositiveInt,
+    Section,
+    SgdLearningRate,
+    UnitFraction,
+)
 
 
 class ConfigError(ValueError):
@@ -21,22 +32,6 @@ class TaskError(ValueError):
     """An unknown task name, or a missing or damaged data set. The message is one sentence for the user."""
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
-    """A table of the TOML file."""
-
-
-MAX_COUNT = 1_000_000_000
-"""Default upper bound of counts."""
-PositiveInt = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
-Positive = Annotated[float, Meta(gt=0)]
-NonNegativeWeight = Annotated[float, Meta(ge=0, le=1_000_000)]
-"""Finite, because an infinite weight would make the weighted sum NaN. Clipping limits may be infinite."""
-UnitFraction = Annotated[float, Meta(ge=0, le=1)]
-SgdLearningRate = Annotated[float, Meta(gt=0, le=100)]
-Momentum = Annotated[float, Meta(ge=0, lt=1)]
-StepCount = Annotated[int, Meta(ge=1, le=50)]
-"""Number of steps over which a rule looks back; `MAX_STEPS` of `telemetry/health_stats.py` are kept."""
-
 PolicyName = Literal["ppo", "heuristic", "periodic", "random", "static", "full"]
 """Names of the built-in policies."""
 RewardName = Literal["shaped", "simplified", "sparse"]
@@ -46,7 +41,7 @@ CounterfactualName = Literal["ablation", "shapley", "off"]
 HorizonName = Literal["episode", "continuing"]
 
 
-class PPOConfig(_Section, frozen=True, kw_only=True):
+class PPOConfig(Section, frozen=True, kw_only=True):
     """Recurrent PPO over whole episodes (Schulman et al., 2017; GAE: Schulman et al., 2016)."""
 
     learning_rate: Annotated[
@@ -100,7 +95,7 @@ class PPOConfig(_Section, frozen=True, kw_only=True):
     hidden: Annotated[int, Meta(ge=1, le=16_384, description="width of the LSTM", extra={"unit": "units"})] = 128
 
 
-class RewardConfig(_Section, frozen=True, kw_only=True):
+class RewardConfig(Section, frozen=True, kw_only=True):
     """Weights of the reward components. The unit of the reward is validation accuracy, a fraction."""
 
     rent: Annotated[
@@ -129,7 +124,7 @@ class RewardConfig(_Section, frozen=True, kw_only=True):
     ] = 1.0
 
 
-class TrainingConfig(_Section, frozen=True, kw_only=True):
+class TrainingConfig(Section, frozen=True, kw_only=True):
     """Training of hosts and seeds by SGD with Nesterov momentum. Keys that are not given have the task's own value."""
 
     host_clip: Annotated[Positive, Meta(description="limit of the L2 norm of the host's gradient")] = 1.0
@@ -159,103 +154,7 @@ class TrainingConfig(_Section, frozen=True, kw_only=True):
     ] = None
 
 
-class AnomalyConfig(_Section, frozen=True, kw_only=True):
-    """Thresholds of the anomalies. They apply from recording on: an old recording keeps the anomalies that it has."""
-
-    recovery: Annotated[
-        float,
-        Meta(
-            gt=0,
-            lt=1,
-            description="fraction of its threshold below which a value must fall before an anomaly ends; a minimum is "
-            "divided by it",
-        ),
-    ] = 0.8
-    explosion_factor: Annotated[
-        float,
-        Meta(gt=1, description="multiple of its median in the episode above which a gradient norm explodes"),
-    ] = 10.0
-    explosion_steps: Annotated[
-        StepCount,
-        Meta(
-            description="consecutive steps with such a norm, above the clipping norm, of a host or a seed that affects "
-            "the output",
-            extra={"unit": "steps"},
-        ),
-    ] = 3
-    chance_factor: Annotated[
-        float, Meta(ge=1, description="multiple of the loss of guessing above which a training loss is too high")
-    ] = 1.02
-    chance_steps: Annotated[
-        StepCount,
-        Meta(
-            description="consecutive steps in which the training loss of an env is too high",
-            extra={"unit": "steps"},
-        ),
-    ] = 5
-    skipped_steps: Annotated[
-        StepCount, Meta(description="consecutive steps of an env with skipped batches", extra={"unit": "steps"})
-    ] = 3
-    dead_gradient: Annotated[
-        NonNegativeWeight, Meta(description="gradient norm below which a policy head or a seed is dead")
-    ] = 1e-8
-    dead_seed_steps: Annotated[
-        StepCount, Meta(description="consecutive steps in which a seed is dead", extra={"unit": "steps"})
-    ] = 3
-    stalled_steps: Annotated[
-        StepCount,
-        Meta(
-            description="steps without a better accuracy, at the end of an episode, from which on an env is stalled",
-            extra={"unit": "steps"},
-        ),
-    ] = 10
-    stalled_gap: Annotated[
-        UnitFraction,
-        Meta(
-            description="distance of a stalled env's final accuracy to the median of all envs",
-            extra={"unit": "accuracy"},
-        ),
-    ] = 0.1
-    stalled_envs: Annotated[UnitFraction, Meta(description="fraction of the envs that stall, two envs or more")] = 0.25
-    stalled_rounds: Annotated[
-        int,
-        Meta(ge=1, le=10, description="consecutive rounds in which so many envs stall", extra={"unit": "rounds"}),
-    ] = 3
-    kl: Annotated[
-        Positive, Meta(description="KL divergence of a policy update that is a spike", extra={"unit": "nats"})
-    ] = 0.1
-    entropy: Annotated[
-        UnitFraction, Meta(description="normalised entropy below which a policy head has stopped exploring")
-    ] = 0.05
-    memory: Annotated[
-        UnitFraction, Meta(description="fraction of a device's memory in use above which it is nearly full")
-    ] = 0.9
-    memory_growth: Annotated[
-        float,
-        Meta(
-            gt=0,
-            le=1_000,
-            description="growth of the run's memory over five rounds, in each of which it grew, as a fraction",
-        ),
-    ] = 0.03
-    straggler_ratio: Annotated[
-        float,
-        Meta(
-            gt=1, description="multiple of the other lanes' time per env, over ten steps, above which a lane straggles"
-        ),
-    ] = 1.5
-    stale_steps: Annotated[
-        float,
-        Meta(
-            ge=1,
-            description="duration without an event, in usual steps, above which the dashboard calls the engine silent; "
-            "at least five seconds",
-            extra={"unit": "steps"},
-        ),
-    ] = 10.0
-
-
-class Config(_Section, frozen=True, kw_only=True):
+class Config(Section, frozen=True, kw_only=True):
     """A run. Each field is a key of the TOML file and an option; each section is a table of the file."""
 
     envs: Annotated[int, Meta(ge=1, le=65_536, description="environments in a round", extra={"unit": "envs"})] = 16

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from esper.config import AnomalyConfig
+from esper.config_anomalies import AnomalyConfig
 from esper.health import env_rules, rules
 from esper.health.detector import AnomalyDetector, AnomalyEvent
 from esper.health.thresholds import Thresholds

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from esper.config import AnomalyConfig, Config, TrainingConfig
+from esper.config import Config, TrainingConfig
+from esper.config_anomalies import AnomalyConfig
 from esper.domain import Rule
 from esper.health import rules
 from esper.health.detector import AnomalyDetector, AnomalyEvent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from esper.config import AnomalyConfig
+from esper.config_anomalies import AnomalyConfig
 from esper.domain import Rule
 from esper.sanctum.explanations import METRIC_HELP, RECOVERY_HELP, RULE_HELP, explain_metric
 from esper.sanctum.screens.help import MetricHelpScreen

@@ -79,8 +79,7 @@ class Run:
         growth: Growth | None = None,
     ) -> None:
         rank_info = RankInfo.from_environment()
-        is_auto = tuple(config.devices) == AUTO
-        lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info, is_auto=is_auto)
+        lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info, is_auto=_is_auto(config))
         resolve_policy_device(config.policy_device)
         saved = read_manifest(resume) if resume else None
         with ExitStack() as opened:
@@ -120,11 +119,7 @@ class Run:
             if resume:
                 self.trainer.run_control.restore(resume, "command line")
             self._emit_run_started(config)
-            if lock.warning:
-                self.hub.emit(ev.Logged(severity="warning", text=lock.warning))
-            if is_auto:
-                for gpu, reason in unusable_gpus().items():
-                    self.hub.emit(ev.Logged(severity="warning", text=f"{gpu} is not used: {reason}"))
+            self._emit_warnings(config, lock)
             self._opened = opened.pop_all()
             """Resources of the run, closed in reverse order at its end."""
 
@@ -154,6 +149,12 @@ class Run:
             config=builtins,
         )
         self.hub.emit_global(started)
+
+    def _emit_warnings(self, config: Config, lock: RunLock) -> None:
+        unused = unusable_gpus() if _is_auto(config) else {}
+        warnings = [f"{gpu} is not used: {reason}" for gpu, reason in unused.items()]
+        for text in filter(None, [lock.warning, *warnings]):
+            self.hub.emit(ev.Logged(severity="warning", text=text))
 
     def train(self) -> None:
         """Train until the end or a stop request, then close everything. Errors are recorded as events and raised.
@@ -225,6 +226,10 @@ class Run:
             return f"list checkpoints to resume from with `esper-sanctum checkpoints {self.directory}`: {error}"
         at = f"step {newest.step + 1}" if newest.step < self.trainer.state.config.steps else "its end"
         return f"--resume {self.directory} continues at round {newest.round + 1}, {at}"
+
+
+def _is_auto(config: Config) -> bool:
+    return tuple(config.devices) == AUTO
 
 
 def _check_gpus(lanes: Sequence[str], rank_info: RankInfo, ranks: RankGroup) -> None:

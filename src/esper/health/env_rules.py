@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from esper.config import AnomalyConfig
+from esper.config_anomalies import AnomalyConfig
 from esper.domain import Rule
 from esper.health.rule_context import RuleContext
 from esper.telemetry import events as ev

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from typing import Any, NamedTuple
 
-from esper.config import AnomalyConfig
+from esper.config_anomalies import AnomalyConfig
 from esper.domain import Rule
 from esper.health.env_rules import (
     NON_FINITE_RULES,
