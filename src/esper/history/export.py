@@ -1,67 +1,82 @@
-"""Exports a recording: CSV, Parquet or TensorBoard."""
+"""Exports recordings as the tables of `history/tables.py`, in CSV or Parquet."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias, cast
-
-import msgspec
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 from esper.history.history import History
+from esper.history.tables import TABLES, Column, ColumnType, Table, keys_without_column
 from esper.telemetry import events as ev
-from esper.telemetry.codec import NON_FINITE_STRINGS, encode_json
+from esper.telemetry.codec import encode_json
 
-Scalar: TypeAlias = str | int | float | bool
-"""Value of one cell of an exported table."""
-Columns: TypeAlias = dict[str, type[Scalar]]
-"""Types of columns, keyed by name."""
 Track: TypeAlias = Callable[[Iterator[ev.AnyEvent], str], Iterable[ev.AnyEvent]]
-"""Yields all events of a recording, and shows their number as progress; the text names the operation."""
+"""Yields all events of a recording, and shows their number as progress; the text names the run."""
+Notices: TypeAlias = set[str]
+"""Sentences for the user about values that could not be exported."""
 
-PARQUET_BATCH_ROWS = 10_000
-"""Number of rows of a table that are written at once."""
+BATCH_EVENTS = 20_000
+"""Number of events of a table that are written at once."""
+ZSTD_LEVEL = 9
+_RUN = "run"
+"""First column of every table: the name of the run."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ExportError(Exception):
     """A recording cannot be exported. The text is one sentence for the user."""
 
 
-def export_csv(history: History, out: Path, track: Track) -> None:
-    """Write `<Event>.csv` for each event type, with one row per event and one column per value.
+class NamedHistory(NamedTuple):
+    """A recording and the name of its run, which no other recording of the export has."""
 
-    Columns of nested values are named by their path: `slots.early.alpha`. Values that were not measured are empty;
-    non-finite ones are NaN, Infinity or -Infinity.
+    run: str
+    history: History
+
+
+def export_csv(recordings: Sequence[NamedHistory], out: Path, track: Track) -> Notices:
+    """Write a CSV file per table; of several recordings, a directory per table with a file per run.
+
+    Values that were not measured are empty. Numbers that are not finite are NaN, inf or -inf. Times are in ISO 8601,
+    UTC. Lists are JSON.
 
     Args:
-        history: Recording to export.
+        recordings: What to export.
         out: Empty directory.
         track: Passes the events on, and shows the progress.
 
     Raises:
         OSError: A file cannot be written.
     """
-    with ExitStack() as files:
-        writers: dict[type[ev.Event], csv.DictWriter[str]] = {}
-        for kind, columns in collect_columns(history, track).items():
-            file = files.enter_context((out / f"{kind.__name__}.csv").open("w", newline="", encoding="utf-8"))
-            writers[kind] = csv.DictWriter(file, columns)
-            writers[kind].writeheader()
-        for kind, row in _rows(history, track, "writing"):
-            writers[kind].writerow({name: _csv_value(value) for name, value in row.items()})
+    notices: Notices = set()
+    for recording in recordings:
+        with ExitStack() as files:
+            writers: dict[str, Any] = {}
+            for table in TABLES:
+                path = _path(out, table, recording, recordings, "csv")
+                writers[table.name] = csv.writer(files.enter_context(path.open("w", newline="", encoding="utf-8")))
+                writers[table.name].writerow(name for name, _ in _header(table))
+            for table, columns in _batches(recording, track, notices):
+                types = [kind for _, kind in _header(table)]
+                cells = [map(_CSV_VALUES[kind], values) for kind, values in zip(types, columns, strict=True)]
+                writers[table.name].writerows(zip(*cells, strict=True))
+    return notices
 
 
-def export_parquet(history: History, out: Path, track: Track) -> None:
-    """Write `<Event>.parquet` for each event type, with the columns of `export_csv`.
+def export_parquet(recordings: Sequence[NamedHistory], out: Path, track: Track) -> Notices:
+    """Write a Parquet file per table; of several recordings, a directory per table with a file per run.
 
-    Values that were not measured are null.
+    Values that were not measured are null. Columns of numbers have no statistics: the minimum and maximum leave NaN
+    out, and readers skip row groups by them, so that a query for NaN would find nothing.
 
     Args:
-        history: Recording to export.
+        recordings: What to export.
         out: Empty directory.
         track: Passes the events on, and shows the progress.
 
@@ -73,173 +88,120 @@ def export_parquet(history: History, out: Path, track: Track) -> None:
         # Imported by name, because pyarrow has no type annotations.
         pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
-        raise _missing_package("parquet", "pyarrow") from None
-    types: dict[type[Scalar], Any] = {
-        str: pyarrow.string(),
-        int: pyarrow.int64(),
-        float: pyarrow.float64(),
-        bool: pyarrow.bool_(),
+        raise missing_package("parquet", "pyarrow") from None
+    types: Mapping[ColumnType, Any] = {
+        ColumnType.TEXT: pyarrow.string(),
+        ColumnType.TEXTS: pyarrow.list_(pyarrow.string()),
+        ColumnType.INTEGER: pyarrow.int64(),
+        ColumnType.NUMBER: pyarrow.float64(),
+        ColumnType.FLAG: pyarrow.bool_(),
+        ColumnType.TIME: pyarrow.timestamp("us", tz="UTC"),
     }
-
-    def schema(columns_of_kind: Columns) -> Any:
-        return pyarrow.schema([(name, types[value_type]) for name, value_type in columns_of_kind.items()])
-
-    columns = collect_columns(history, track)
-    pending: dict[type[ev.Event], list[dict[str, Scalar]]] = {kind: [] for kind in columns}
-    with ExitStack() as files:
-        writers: dict[type[ev.Event], Any] = {
-            kind: files.enter_context(parquet.ParquetWriter(out / f"{kind.__name__}.parquet", schema(columns_of_kind)))
-            for kind, columns_of_kind in columns.items()
-        }
-
-        def write_batch(kind: type[ev.Event]) -> None:
-            writers[kind].write_table(pyarrow.Table.from_pylist(pending[kind], schema=writers[kind].schema))
-            pending[kind] = []
-
-        for kind, row in _rows(history, track, "writing"):
-            pending[kind].append({name: columns[kind][name](value) for name, value in row.items()})
-            if len(pending[kind]) == PARQUET_BATCH_ROWS:
-                write_batch(kind)
-        for kind in columns:
-            write_batch(kind)
-
-
-def export_tensorboard(history: History, out: Path, track: Track) -> None:
-    """Write scalars for TensorBoard, such as `PolicyUpdated/heads/op/entropy` and `EnvStepped/env 03/accuracy`.
-
-    The x axis counts the steps of the run over all rounds. Readings of slots are left out, because they would need
-    thousands of tags.
-
-    Args:
-        history: Recording to export.
-        out: Empty directory.
-        track: Passes the events on, and shows the progress.
-
-    Raises:
-        ExportError: tensorboard is not installed.
-        OSError: A file cannot be written.
-    """
-    try:
-        from tensorboard.summary import Writer  # pyright: ignore[reportMissingTypeStubs]
-    except ImportError:
-        raise _missing_package("tensorboard", "tensorboard") from None
-    writer: Any = Writer(str(out))
-    step, started = 0, history.state_at(history.length).started
-    steps = started.steps if started else 0
-    for event in track(history.events(), "writing"):
-        if isinstance(event, ev.EnvStepped | ev.PhaseTimed):
-            step = (event.round - 1) * steps + event.step
-        group = _tag_group(event)
-        for name, value in () if group is None else flatten_event(event, []).items():
-            top = name.partition(".")[0]
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and top not in _INDEX_FIELDS:
-                writer.add_scalar(f"{group}/{name.replace('.', '/')}", value, step, wall_time=event.time)
-    writer.close()
+    schemas = {table.name: pyarrow.schema([(name, types[kind]) for name, kind in _header(table)]) for table in TABLES}
+    notices: Notices = set()
+    for recording in recordings:
+        with ExitStack() as files:
+            writers: dict[str, Any] = {}
+            for table in TABLES:
+                header = _header(table)
+                writers[table.name] = files.enter_context(
+                    parquet.ParquetWriter(
+                        _path(out, table, recording, recordings, "parquet"),
+                        schemas[table.name],
+                        compression="zstd",
+                        compression_level=ZSTD_LEVEL,
+                        use_dictionary=[name for name, kind in header if kind is ColumnType.TEXT],
+                        write_statistics=[name for name, kind in header if kind is not ColumnType.NUMBER],
+                        sorting_columns=[parquet.SortingColumn(schemas[table.name].get_field_index("seq"))],
+                    )
+                )
+            for table, columns in _batches(recording, track, notices):
+                schema = schemas[table.name]
+                arrays = [pyarrow.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+                writers[table.name].write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+    return notices
 
 
-EXPORTERS: dict[str, Callable[[History, Path, Track], None]] = {
-    "csv": export_csv,
-    "parquet": export_parquet,
-    "tensorboard": export_tensorboard,
-}
-"""Functions that write a history to an empty directory, keyed by format."""
-
-_INDEX_FIELDS = frozenset({"seq", "time", "round", "step", "env"})
-"""Fields that identify the step or env of a value and are no values themselves."""
+def missing_package(extra: str, package: str) -> ExportError:
+    """Return the error of an export that needs a package which is not installed."""
+    return ExportError(f"{package} is not installed: pip install 'esper-sanctum[{extra}]'")
 
 
-def _tag_group(event: ev.AnyEvent) -> str | None:
-    """Return the prefix of an event's TensorBoard tags; None for events without scalars."""
-    name = type(event).__name__
-    match event:
-        case ev.EnvStepped() | ev.EpisodeEnded():
-            return f"{name}/env {event.env:02d}"
-        case ev.DeviceSampled():
-            return f"{name}/{event.device}"
-        case ev.PolicyUpdated() | ev.PhaseTimed():
-            return name
-        case _:
-            return None
+def _header(table: Table) -> list[tuple[str, ColumnType]]:
+    """Return the name and the type of each column of the exported table."""
+    return [(_RUN, ColumnType.TEXT), *((column.name, column.type) for column in _own_columns(table))]
 
 
-def collect_columns(history: History, track: Track) -> dict[type[ev.Event], Columns]:
-    """Return the columns of each event type, in the order of its fields."""
-    found: dict[type[ev.Event], Columns] = {}
-    for kind, row in _rows(history, track, "columns"):
-        columns = found.setdefault(kind, {})
-        for name, value in row.items():
-            value_type = type(value)
-            known = columns.setdefault(name, value_type)
-            if known is not value_type:
-                columns[name] = float if {known, value_type} == {int, float} else str
-    return {kind: _in_order(kind, columns) for kind, columns in found.items()}
+def _own_columns(table: Table) -> list[Column]:
+    return [column for column in table.columns if column.name != _RUN]
 
 
-def _in_order(kind: type[ev.Event], columns: Columns) -> Columns:
-    """Sort columns in the order of the type's fields, and group the values of each slot or head."""
-    groups: dict[str, int] = {}
-    for name in columns:
-        groups.setdefault(name.rpartition(".")[0], len(groups))
-
-    def sort_key(name: str) -> tuple[int, int]:
-        return kind.__struct_fields__.index(name.partition(".")[0]), groups[name.rpartition(".")[0]]
-
-    return {name: columns[name] for name in sorted(columns, key=sort_key)}
+def _path(out: Path, table: Table, recording: NamedHistory, recordings: Sequence[NamedHistory], suffix: str) -> Path:
+    if len(recordings) == 1:
+        return out / f"{table.name}.{suffix}"
+    (out / table.name).mkdir(exist_ok=True)
+    return out / table.name / f"{recording.run}.{suffix}"
 
 
-def _rows(history: History, track: Track, name: str) -> Iterator[tuple[type[ev.Event], dict[str, Scalar]]]:
+def _batches(recording: NamedHistory, track: Track, notices: Notices) -> Iterator[tuple[Table, list[list[Any]]]]:
+    """Yield the columns of the tables of a recording, some events at a time, in the order of the events."""
+    history = recording.history
     started = history.state_at(history.length).started
     slots = started.slots if started else []
-    for event in track(history.events(), name):
-        yield type(event), flatten_event(event, slots)
+    pending: dict[frozenset[type[ev.Event]], list[ev.AnyEvent]] = {table.events: [] for table in TABLES}
+    tables = {kinds: [table for table in TABLES if table.events == kinds] for kinds in pending}
+    of_kind = {
+        kind: [(kinds, events) for kinds, events in pending.items() if kind in kinds] for kind in get_args(ev.AnyEvent)
+    }
+
+    def tables_of(kinds: frozenset[type[ev.Event]], events: list[ev.AnyEvent]) -> Iterator[tuple[Table, list[Any]]]:
+        if len(kinds) == 1:
+            notices.update(f"{key} has no column, and is left out" for key in keys_without_column(events))
+        for table in tables[kinds]:
+            rows = table.rows(events, slots)
+            columns = [column.values(rows) for column in _own_columns(table)]
+            yield table, [[recording.run] * len(rows.events), *columns]
+        events.clear()
+
+    for event in track(history.events(), recording.run):
+        for kinds, events in of_kind[type(event)]:
+            events.append(event)
+            if len(events) == BATCH_EVENTS:
+                yield from tables_of(kinds, events)
+    for kinds, events in pending.items():
+        if events:
+            yield from tables_of(kinds, events)
 
 
-def flatten_event(event: ev.AnyEvent, slots: list[str]) -> dict[str, Scalar]:
-    """Return the values of an event, keyed by path such as `heads.op.entropy`; without those that were not measured.
-
-    Args:
-        event: Event to flatten.
-        slots: Names of the run's slots, in order.
-    """
-    row: dict[str, Scalar] = {}
-    for field in event.__struct_fields__:
-        value = getattr(event, field)
-        if field == "slots" and isinstance(event, ev.EnvStepped):
-            value = dict(zip(slots, value, strict=False))
-        _flatten(field, value, row)
-    return row
+def _csv_number(value: float | None) -> object:
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else str(value)  # inf or -inf
 
 
-def _flatten(path: str, value: Any, row: dict[str, Scalar]) -> None:
-    match value:
-        case None:
-            pass
-        case str() | int() | float():
-            row[path] = value
-        case msgspec.Struct():
-            for field in value.__struct_fields__:
-                _flatten(f"{path}.{field}", getattr(value, field), row)
-        case dict():
-            for key, item in cast("dict[str, Any]", value).items():
-                _flatten(f"{path}.{key}", item, row)
-        case [ev.GateCheck(), *_]:
-            for check in cast("list[ev.GateCheck]", value):
-                fields = {"passed": check.passed, "value": check.value, "threshold": check.threshold}
-                _flatten(f"{path}.{check.name}", fields, row)
-        case _:
-            row[path] = encode_json(value).decode()
+def _csv_flag(value: bool | None) -> str | None:
+    return None if value is None else "true" if value else "false"
 
 
-def _csv_value(value: Scalar) -> Scalar:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case float() if not math.isfinite(value):
-            nan, infinity, minus_infinity = NON_FINITE_STRINGS
-            return nan if math.isnan(value) else infinity if value > 0 else minus_infinity
-        case _:
-            return value
+def _csv_time(microseconds: int | None) -> str | None:
+    if microseconds is None:
+        return None
+    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _missing_package(extra: str, package: str) -> ExportError:
-    return ExportError(f"{package} is not installed: pip install 'esper-sanctum[{extra}]'")
+def _csv_texts(values: list[str]) -> str:
+    return encode_json(values).decode()
+
+
+def _unchanged(value: object) -> object:
+    return value
+
+
+_CSV_VALUES: Mapping[ColumnType, Callable[[Any], object]] = {
+    ColumnType.TEXT: _unchanged,
+    ColumnType.TEXTS: _csv_texts,
+    ColumnType.INTEGER: _unchanged,
+    ColumnType.NUMBER: _csv_number,
+    ColumnType.FLAG: _csv_flag,
+    ColumnType.TIME: _csv_time,
+}

@@ -3,14 +3,19 @@ from __future__ import annotations
 import csv
 import json
 import math
+import statistics
+import subprocess
 import sys
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from esper.cli.commands import export as command
 from esper.cli.main import main
 from esper.history import export as module
+from esper.history.tables import TABLES
 from esper.telemetry import events as ev
 from tests.factory import SLOTS, device_sampled, env_stepped, example_run, stamp
 from tests.recording.recordings import recording, write_segment
@@ -46,10 +51,13 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_csv_has_a_file_per_type_and_a_row_per_event(run: Path, tmp_path: Path) -> None:
+def test_csv_has_a_file_per_table_and_a_row_per_event(run: Path, tmp_path: Path) -> None:
     out = export(run, "csv", tmp_path / "out")
 
-    assert {path.name: len(rows(path)) for path in out.iterdir()} == {f"{kind}.csv": n for kind, n in KINDS.items()}
+    counts = {path.stem: len(rows(path)) for path in out.iterdir()}
+    assert counts.keys() == {table.name for table in TABLES}
+    assert {name: counts[name] for name in KINDS} == dict(KINDS)
+    assert counts["SlotReading"] == len(SLOTS) * KINDS["EnvStepped"]
 
 
 def test_csv_keeps_values_distinguishable(run: Path, tmp_path: Path) -> None:
@@ -58,83 +66,119 @@ def test_csv_keeps_values_distinguishable(run: Path, tmp_path: Path) -> None:
     steps = rows(out / "EnvStepped.csv")
     events = [event for event in EVENTS if isinstance(event, ev.EnvStepped)]
     assert [float(row["accuracy"]) for row in steps] == [event.accuracy for event in events]
-    assert [float(row["reward_parts.rent"]) for row in steps] == [event.reward_parts["rent"] for event in events]
-    assert {row[f"slots.{SLOTS[1]}.blueprint"] for row in steps} == {"conv_small"}
-    assert {row[f"slots.{SLOTS[0]}.stage"] for row in steps} == {"dormant"}
+    assert [float(row["reward_parts_rent"]) for row in steps] == [event.reward_parts["rent"] for event in events]
     last = steps[-1]
-    assert (last["loss"], last["grad_norm"], last["value"]) == ("NaN", "-Infinity", "")
-    assert list(last)[:5] == ["seq", "time", "round", "step", "env"]
+    assert (last["loss"], last["grad_norm"], last["value"]) == ("NaN", "-inf", "")
+    assert list(last)[:6] == ["run", "seq", "time", "round", "step", "env"]
+    assert {datetime.fromisoformat(row["time"]).timestamp() for row in steps} == {event.time for event in events}
+    readings = rows(out / "SlotReading.csv")
+    assert {row["blueprint"] for row in readings if row["slot"] == SLOTS[1]} == {"conv_small"}
+    assert {row["stage"] for row in readings if row["slot"] == SLOTS[0]} == {"dormant"}
     [text] = rows(out / "Logged.csv")
     assert text["text"] == 'one,\n"two" é'
-    gate = rows(out / "GateRefused.csv")[0]
-    assert (gate["checks.age.passed"], gate["checks.age.threshold"]) == ("false", "2.0")
+    check = next(row for row in rows(out / "GateCheck.csv") if row["name"] == "age")
+    assert (check["opened"], check["passed"], check["threshold"]) == ("false", "false", "2.0")
     update = rows(out / "PolicyUpdated.csv")[0]
-    assert (update["heads.tempo.entropy"], update["heads.op.grad_norm"]) == ("0.8", "0.1")
-    assert "heads.tempo.grad_norm" not in update  # no update measured it
-    assert json.loads(rows(out / "RunStarted.csv")[0]["lanes"]) == ["cpu:0", "cpu:1", "cpu:0", "cpu:1"]
+    assert (update["heads_tempo_entropy"], update["heads_op_grad_norm"]) == ("0.8", "0.1")
+    assert update["heads_tempo_grad_norm"] == ""  # not measured
+    started = rows(out / "RunStarted.csv")[0]
+    assert json.loads(started["lanes"]) == ["cpu:0", "cpu:1", "cpu:0", "cpu:1"]
+    assert started["run"] == last["run"]
 
 
 def test_parquet_has_the_same_rows_with_types(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(module, "PARQUET_BATCH_ROWS", 7)  # so that tables are written in pieces
+    monkeypatch.setattr(module, "BATCH_EVENTS", 7)  # so that tables are written in pieces
 
     out = export(run, "parquet", tmp_path / "out")
 
-    assert {path.name: parquet.read_metadata(path).num_rows for path in out.iterdir()} == {
-        f"{kind}.parquet": n for kind, n in KINDS.items()
-    }
+    counts = {path.stem: parquet.read_metadata(path).num_rows for path in out.iterdir()}
+    assert {name: counts[name] for name in KINDS} == dict(KINDS)
     steps = parquet.read_table(out / "EnvStepped.parquet")
     events = [event for event in EVENTS if isinstance(event, ev.EnvStepped)]
     assert steps["accuracy"].to_pylist() == [event.accuracy for event in events]
-    assert str(steps.schema.field("env").type) == "int64"
+    assert steps["seq"].to_pylist() == sorted(event.seq for event in events)
+    assert [str(steps.schema.field(name).type) for name in ("env", "time", "decision_tempo_choice")] == [
+        "int64",
+        "timestamp[us, tz=UTC]",
+        "int64",
+    ]
     assert math.isnan(steps["loss"].to_pylist()[-1])
     assert steps["value"].to_pylist()[-1] is None
-    gates = parquet.read_table(out / "GateRefused.parquet")
-    assert gates["checks.age.passed"].to_pylist() == [False, False]
 
 
-def test_parquet_mixed_column_has_the_common_type(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    begun = EVENTS[0]
-    assert isinstance(begun, ev.RunStarted)
-    configs = [{"a": 1, "b": 1, "c": True}, {"a": 0.5, "b": "x", "c": None}]
-    started = [
-        ev.RunStarted(**{**{f: getattr(begun, f) for f in begun.__struct_fields__}, "config": c}) for c in configs
-    ]
-    write_segment(tmp_path / "run", 1, recording(stamp(started)))
-
-    table = parquet.read_table(export(tmp_path / "run", "parquet", tmp_path / "out") / "RunStarted.parquet")
-
-    assert table["config.a"].to_pylist() == [1.0, 0.5]
-    assert table["config.b"].to_pylist() == ["1", "x"]
-    assert table["config.c"].to_pylist() == [True, None]
+def test_names_need_no_quotes(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    for table in TABLES:
+        columns = ", ".join(f"{column.name} int" for column in table.columns)
+        duckdb.connect().execute(f"create table {table.name} ({columns})")
 
 
-def test_tensorboard_reads_the_curves(run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+def test_unknown_key_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stepped = env_stepped(0, reward_parts={"rent": -0.1, "luck": 2.0})
+    write_segment(tmp_path / "run", 1, recording(stamp([RUN[0], stepped])))
+    export(tmp_path / "run", "csv", tmp_path / "out")
+    assert "EnvStepped.reward_parts.luck has no column, and is left out" in capsys.readouterr().err
 
+
+def test_tensorboard_shows_all_envs_first(run: Path, tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     out = export(run, "tensorboard", tmp_path / "out")
 
-    [file] = out.iterdir()
-    scalars = {
-        (value.tag, event.step): (value.tensor.float_val[0], event.wall_time)
-        for event in EventFileLoader(str(file)).Load()
-        for value in event.summary.value
-    }
-    for event in EVENTS:
-        if isinstance(event, ev.EnvStepped) and event is not STRANGE[0]:
-            step = (event.round - 1) * 5 + event.step
-            value, time = scalars[f"EnvStepped/env {event.env:02d}/accuracy", step]
-            assert (value, time) == (pytest.approx(event.accuracy), event.time)
-    assert scalars["PolicyUpdated/heads/op/entropy", 5][0] == pytest.approx(0.9)
-    assert scalars["PhaseTimed/phases/train", 10][0] == pytest.approx(0.12)
-    assert ("DeviceSampled/cpu:1/busy", 10) in scalars
-    assert any(math.isnan(value) for (tag, _), (value, _) in scalars.items() if tag == "EnvStepped/env 03/loss")
-    assert not {tag for tag, _ in scalars if "round" in tag or "slots" in tag or "stopped_early" in tag}
+    found = accumulator.EventAccumulator(str(out))
+    found.Reload()
+    tags = found.Tags()["scalars"]
+    assert sorted(tags)[0].startswith("all envs/")
+    assert not any(tag.startswith("env ") for tag in tags)
+    rounds = [event.round for event in EVENTS if isinstance(event, ev.PolicyUpdated)]
+    for name, value in (("min", min), ("median", statistics.median), ("max", max)):
+        wanted = [
+            value([event.accuracy for event in EVENTS if isinstance(event, ev.EpisodeEnded) and event.round == number])
+            for number in rounds
+        ]
+        points = found.Scalars(f"all envs/accuracy {name}")
+        assert [point.value for point in points] == pytest.approx(wanted)
+        assert [point.step for point in points] == [5 * number for number in rounds]
+    updates = [event for event in EVENTS if isinstance(event, ev.PolicyUpdated)]
+    assert [point.value for point in found.Scalars("policy/kl")] == pytest.approx([event.kl for event in updates])
+    texts = [value.tensor_proto.string_val[0].decode() for value in found.Tensors("anomalies/text_summary")]
+    assert texts == [
+        f"{event.rule}, {event.where}: {event.text}" for event in EVENTS if isinstance(event, ev.AnomalyFound)
+    ]
+    assert "_hparams_/session_start_info" in found.PluginTagToContent("hparams")
 
 
-@pytest.mark.parametrize(("to", "package"), [("parquet", "pyarrow"), ("tensorboard", "tensorboard")])
+def test_tensorboard_shows_single_envs_on_request(run: Path, tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    assert main(["export", str(run), "--to", "tensorboard", "--per-env", "--out", str(tmp_path / "out")]) == 0
+
+    found = accumulator.EventAccumulator(str(tmp_path / "out"))
+    found.Reload()
+    events = [event for event in EVENTS if isinstance(event, ev.EnvStepped) and event.env == 1]
+    points = found.Scalars("env 01/accuracy")
+    assert [point.value for point in points] == pytest.approx([event.accuracy for event in events])
+    assert [point.step for point in points] == [(event.round - 1) * 5 + event.step for event in events]
+    assert [point.wall_time for point in points] == [event.time for event in events]
+    assert math.isnan(found.Scalars("env 03/loss")[-1].value)
+
+
+@pytest.mark.slow
+def test_wandb_finds_an_offline_run(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    out = export(run, "wandb", tmp_path / "out")
+    [offline] = (out / "wandb").glob("offline-run-*")
+    program = [sys.executable, "-m", "wandb", "sync", "--dry-run", str(offline)]
+    shown = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "Would sync 1 run" in shown.stdout + shown.stderr
+    [file] = offline.glob("*.wandb")
+    content = file.read_bytes()
+    for text in (b"all envs/accuracy median", b"policy/kl"):
+        assert text in content
+
+
+@pytest.mark.parametrize(
+    ("to", "package"), [("parquet", "pyarrow"), ("tensorboard", "tensorboard"), ("wandb", "wandb")]
+)
 def test_export_without_extra_gives_the_install_command(
     to: str,
     package: str,
@@ -166,16 +210,21 @@ def test_export_neither_overwrites_nor_guesses_the_format(
     assert "cannot create directory run-csv: File exists; choose another with --out" in capsys.readouterr().err
     assert main(["export", str(run), "--to", "tensorbord"]) == 2
     assert "did you mean tensorboard?" in capsys.readouterr().err
+    assert main(["export", str(run), "--to", "parquet", "--per-env", "--out", "x"]) == 2
+    assert "--per-env is for tensorboard and wandb" in capsys.readouterr().err
+    assert main(["export", str(run), str(run), "--to", "csv", "--out", "x"]) == 2
+    assert "2 of the recordings are of the run" in capsys.readouterr().err
+    assert not Path("x").exists()
 
 
 def test_full_disk_leaves_no_partial_export(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fill(_history: object, out: Path, _track: object) -> None:
+    def fill(_recordings: object, out: Path, _track: object) -> None:
         (out / "half.csv").touch()
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setitem(module.EXPORTERS, "csv", fill)
+    monkeypatch.setitem(command._TABLES, "csv", fill)
 
     assert main(["export", str(run), "--to", "csv", "--out", str(tmp_path / "out")]) == 2
 

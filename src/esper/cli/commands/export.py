@@ -1,10 +1,12 @@
-"""`export RUN --to FORMAT`: writes a recording in the format of another tool."""
+"""`export RUN… --to FORMAT`: writes recordings in the format of another tool."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -13,60 +15,101 @@ from rich.progress import Progress
 from esper.cli.options import EXIT_OK, Parser, add_run_argument, print_warnings
 from esper.config import ConfigError
 from esper.formatting import suggest
-from esper.history.export import EXPORTERS, ExportError
+from esper.history.export import ExportError, NamedHistory, Notices, Track, export_csv, export_parquet
 from esper.history.history import History, open_history
+from esper.history.tensorboard import export_tensorboard
+from esper.history.wandb_run import export_wandb
+from esper.process import freeze_loaded_objects
 from esper.recording.runs import resolve_run
 from esper.telemetry.events import AnyEvent
 
 UPDATE_INTERVAL_S = 0.1
 """Seconds of reading between two updates of the progress bar."""
+_TABLES: Mapping[str, Callable[[Sequence[NamedHistory], Path, Track], Notices]] = {
+    "csv": export_csv,
+    "parquet": export_parquet,
+}
+_CURVES = {"tensorboard": export_tensorboard, "wandb": export_wandb}
+_FORMATS = (*_TABLES, *_CURVES)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write a recording to a new directory."""
+    """Write recordings to a new directory."""
     parser = Parser(
         prog="esper-sanctum export",
-        description="Write a recording as CSV or Parquet (one file per event type), or as TensorBoard curves",
+        description="Write recordings as tables (CSV or Parquet), or as curves (TensorBoard, or an offline run of W&B)",
     )
-    add_run_argument(parser, "RUN")
-    parser.add_argument("--to", required=True, metavar="FORMAT", help=f"file format: {', '.join(EXPORTERS)}")
+    add_run_argument(parser, "RUN", several=True)
+    parser.add_argument("--to", required=True, metavar="FORMAT", help=f"file format: {', '.join(_FORMATS)}")
     parser.add_argument("--out", type=Path, metavar="DIR", help="new directory to write to (default: NAME-FORMAT)")
+    parser.add_argument("--per-env", action="store_true", help="also write the curves of single envs")
     options = parser.parse_args(arguments)
-    if options.to not in EXPORTERS:
-        raise ConfigError(f"--to {options.to!r} is not a format: {suggest(options.to, EXPORTERS)}")
-    path = resolve_run(options.run, options.telemetry_dir)
-    out = options.out or Path(f"{path.resolve().name.partition('.')[0]}-{options.to}")
+    if options.to not in _FORMATS:
+        raise ConfigError(f"--to {options.to!r} is not a format: {suggest(options.to, _FORMATS)}")
+    if options.per_env and options.to not in _CURVES:
+        raise ConfigError(f"--per-env is for {' and '.join(_CURVES)}; the tables of {options.to} have all envs")
+    paths = [resolve_run(name, options.telemetry_dir) for name in options.runs]
+    out = options.out or Path(f"{_name_of(paths[0])}-{options.to}")
+    freeze_loaded_objects()
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        history = _read(path, progress)
-        _export(history, options.to, out, progress)
-    print_warnings(history.notices)
-    print(f"wrote {history.length:,} events of {path} to {out}")
+        recordings = [NamedHistory(_run_name(path, history), history) for path, history in _read_all(paths, progress)]
+        _check_names(recordings)
+        export = _TABLES.get(options.to) or partial(_CURVES[options.to], per_env=options.per_env)
+        notices = _export(recordings, export, options.to, out, progress)
+    print_warnings([*(text for _, history in recordings for text in history.notices), *sorted(notices)])
+    events = sum(history.length for _, history in recordings)
+    print(f"wrote {events:,} events of {', '.join(map(str, paths))} to {out}")
     return EXIT_OK
 
 
-def _read(path: Path, progress: Progress) -> History:
-    """Read a recording, and show the progress."""
-    task = progress.add_task("reading", total=1.0)
-    history = open_history(path, UPDATE_INTERVAL_S)
-    while not history.is_fully_read:
-        progress.update(task, completed=history.fraction_read)
-        history.poll(UPDATE_INTERVAL_S)
-    progress.update(task, completed=1.0)
-    return history
+def _name_of(path: Path) -> str:
+    return path.resolve().name.partition(".")[0]
 
 
-def _export(history: History, file_format: str, out: Path, progress: Progress) -> None:
-    """Write a recording to a new directory, and show the progress. Raises ConfigError."""
+def _run_name(path: Path, history: History) -> str:
+    """Return the recorded name of a run, or that of its file."""
+    started = history.state_at(history.length).started
+    return started.run if started else _name_of(path)
 
-    def track(events: Iterator[AnyEvent], name: str) -> Iterable[AnyEvent]:
-        return progress.track(events, total=history.length, description=name)
+
+def _check_names(recordings: Sequence[NamedHistory]) -> None:
+    """Raise ConfigError if two recordings are of one run."""
+    [(name, count)] = Counter(run for run, _ in recordings).most_common(1)
+    if count > 1:
+        raise ConfigError(f"{count} of the recordings are of the run {name}; give each run once")
+
+
+def _read_all(paths: Sequence[Path], progress: Progress) -> Iterator[tuple[Path, History]]:
+    """Read recordings, and show the progress."""
+    for path in paths:
+        task = progress.add_task("reading", total=1.0)
+        history = open_history(path, UPDATE_INTERVAL_S)
+        while not history.is_fully_read:
+            progress.update(task, completed=history.fraction_read)
+            history.poll(UPDATE_INTERVAL_S)
+        progress.update(task, completed=1.0)
+        yield path, history
+
+
+def _export(
+    recordings: Sequence[NamedHistory],
+    export: Callable[[Sequence[NamedHistory], Path, Track], Notices],
+    file_format: str,
+    out: Path,
+    progress: Progress,
+) -> Notices:
+    """Write recordings to a new directory, and show the progress. Raises ConfigError."""
+    lengths = {run: history.length for run, history in recordings}
+
+    def track(events: Iterator[AnyEvent], run: str) -> Iterable[AnyEvent]:
+        return progress.track(events, total=lengths[run], description=f"writing {run}")
 
     try:
         out.mkdir(parents=True)
     except OSError as error:
         raise ConfigError(f"cannot create directory {out}: {error.strerror}; choose another with --out") from None
     try:
-        EXPORTERS[file_format](history, out, track)
+        return export(recordings, out, track)
     except BaseException as error:
         shutil.rmtree(out)  # an incomplete export could be mistaken for a complete one
         if isinstance(error, ExportError):
