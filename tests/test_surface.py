@@ -28,7 +28,8 @@ OPTIONS = {
     "": "--help --version --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots "
     "--reward --counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep "
     "--sync-seconds --patience-minutes --data-dir --config "
-    "--resume --accept-changed-task --theme --symbols --bell --notify --no-tui --narrate --on-alert --detach",
+    "--resume --accept-changed-task --theme --symbols --bell --notify --no-tui --narrate --on-alert "
+    "--tensorboard --detach",
     "replay": "--help --telemetry-dir --follow --against --at --speed --theme --symbols --bell --notify --no-tui "
     "--narrate",
     "attach": "--help --telemetry-dir --read-only --theme --symbols --bell --notify --no-tui --narrate",
@@ -37,7 +38,7 @@ OPTIONS = {
     "runs": "--help --telemetry-dir --json",
     "show": "--help --telemetry-dir --json",
     "compare": "--help --telemetry-dir --json",
-    "export": "--help --telemetry-dir --to --out",
+    "export": "--help --telemetry-dir --to --out --per-env",
     "evaluate": "--help --checkpoint --telemetry-dir --task --accept-changed-task --policies --episodes --seed "
     "--devices --json",
     "grow": "--help --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "

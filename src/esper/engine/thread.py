@@ -80,7 +80,10 @@ class EngineThread:
         self._thread.start()
 
     def subscribe(self) -> SimpleQueue[Record]:
-        """Return a queue of the records from the first step on, to be drained by the caller. Call it before `start`."""
+        """Return a queue of the records from the first step on, after the state before it. Call it before `start`.
+
+        The caller must drain it.
+        """
         records: SimpleQueue[Record] = SimpleQueue()
         self._subscribers.append(records)
         return records
@@ -151,6 +154,7 @@ class EngineThread:
         run.hub.warnings = self.warnings
         run.hub.take_printed = self._printed.take
         for queue in self._subscribers:
+            queue.put(run.hub.snapshot())
             run.hub.subscribe(queue)
         freeze_loaded_objects()
         try:

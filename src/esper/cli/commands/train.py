@@ -71,13 +71,15 @@ def run_training(arguments: Sequence[str]) -> int:
     display = DisplayOptions.from_options(options)
     narrate: NarrationDetail | None = options.pop("narrate")
     headless = options.pop("no_tui") or narrate is not None
-    on_alert = options.pop("on_alert")
+    on_alert, tensorboard = options.pop("on_alert"), options.pop("tensorboard")
     config, checkpoint = _resolve_config_and_checkpoint(file, resume, given_options(options))
     if checkpoint is not None and (rounds := read_manifest(checkpoint).round) >= config.rounds:
         return _end_complete_run(resume, run_directory_of(checkpoint), rounds)
     rank_info = RankInfo.from_environment()
     workers = check_start(config, rank_info, is_new=checkpoint is None)
     alert_words = _split_alert_command(on_alert) if on_alert is not None else None
+    if tensorboard:
+        _check_tensorboard()
     if detach:
         telemetry_dir = run_directory_of(checkpoint).parent if checkpoint else Path(config.telemetry_dir)
         return start_detached(arguments, telemetry_dir, display=display, headless=headless)
@@ -94,7 +96,7 @@ def run_training(arguments: Sequence[str]) -> int:
         with open(os.devnull, "w") as devnull:
             state = run_headless(engine, devnull, narrate=narrate)
     else:
-        with _alert_commands(alert_words, engine):
+        with _alert_commands(alert_words, engine), _live_curves(engine) if tensorboard else nullcontext():
             state = run_headless(engine, sys.stdout, narrate=narrate) if headless else run_in_dashboard(engine, display)
     if code := print_engine_error(engine):
         return code
@@ -118,6 +120,19 @@ def _alert_commands(words: list[str] | None, engine: EngineThread) -> AbstractCo
     from esper.cli.alerts import AlertCommands
 
     return AlertCommands(words, engine)
+
+
+def _check_tensorboard() -> None:
+    from esper.cli.live_curves import check_tensorboard  # few runs write curves
+
+    check_tensorboard()
+
+
+def _live_curves(engine: EngineThread) -> AbstractContextManager[object]:
+    """Return a context in which the curves of the run are written."""
+    from esper.cli.live_curves import LiveCurves
+
+    return LiveCurves(engine)
 
 
 def _resolve_config_and_checkpoint(
@@ -189,6 +204,9 @@ def _train_parser() -> Parser:
         "--on-alert",
         metavar="COMMAND",
         help="run this command for each new anomaly, with one JSON object on its standard input",
+    )
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="also write curves for TensorBoard, to RUN/tensorboard"
     )
     parser.add_argument(
         "--detach", action="store_true", help="train in a background process that outlives the dashboard"

@@ -1,0 +1,85 @@
+"""`--tensorboard`: writes the curves of a run for TensorBoard while it trains."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from esper.cli.console import drain
+from esper.config import ConfigError
+from esper.history.export import ExportError
+from esper.history.tensorboard import TensorboardWriter, check_installed
+from esper.process import NamedThread
+from esper.telemetry.state import Keyframe, Record
+
+if TYPE_CHECKING:
+    from esper.engine.thread import EngineThread
+
+DIRECTORY = "tensorboard"
+"""Directory of the curves in the directory of the run."""
+FLUSH_S = 5.0
+"""Seconds after which what was written is visible to TensorBoard."""
+
+
+def check_tensorboard() -> None:
+    """Raise ConfigError if tensorboard is not installed."""
+    try:
+        check_installed()
+    except ExportError as error:
+        raise ConfigError(f"--tensorboard: {error}") from None
+
+
+class LiveCurves:
+    """Context in which the curves of a run are written, in a thread. Neither engine nor dashboard wait for it.
+
+    A resumed run appends a file. If the curves cannot be written, a warning of the run says so, and the run continues.
+
+    Args:
+        engine: Engine of the run, not started yet.
+    """
+
+    def __init__(self, engine: EngineThread) -> None:
+        self._engine = engine
+        self._records: SimpleQueue[Record] = engine.subscribe()
+        self._engine_ended = threading.Event()
+        self._thread = NamedThread(target=self._main, name="tensorboard", daemon=True)
+
+    def __enter__(self) -> LiveCurves:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Write the rest. The engine must have ended."""
+        self._engine_ended.set()
+        self._thread.join()
+
+    def _main(self) -> None:
+        try:
+            self._write_all()
+        except OSError as error:
+            self._engine.warnings.append(f"--tensorboard: the curves cannot be written: {error.strerror or error}")
+            for _ in drain(self._records, self._is_alive):
+                """Discard the records, which would fill the memory."""
+
+    def _write_all(self) -> None:
+        writer: TensorboardWriter | None = None
+        flushed = time.monotonic()
+        for record in drain(self._records, self._is_alive):
+            if isinstance(record, Keyframe):
+                started = record.decode_state().started
+                if writer is None and started is not None:
+                    writer = TensorboardWriter((self._engine.directory or Path()) / DIRECTORY, per_env=False)
+                    writer.write(started)
+            elif writer is not None:
+                writer.write(record)
+                if time.monotonic() > flushed + FLUSH_S:
+                    flushed = time.monotonic()
+                    writer.flush()
+        if writer is not None:
+            writer.close()
+
+    def _is_alive(self) -> bool:
+        return not self._engine_ended.is_set()
