@@ -51,7 +51,7 @@ def run_started(envs: int = 4, rounds: int = 2, steps: int = 5) -> ev.RunStarted
         policy="ppo",
         rounds=rounds,
         steps=steps,
-        slots=SLOTS,
+        slot_names=SLOTS,
         lanes=[f"cpu:{env % 2}" for env in range(envs)],
         seed=0,
         host_parameters=370,

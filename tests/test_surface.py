@@ -78,7 +78,7 @@ CHOICES = {
 }
 
 EVENTS = {
-    "RunStarted": "run task policy rounds steps slots lanes seed host_parameters classes score chance_loss "
+    "RunStarted": "run task policy rounds steps slot_names slots lanes seed host_parameters classes score chance_loss "
     "chance_score batches growth_interval versions config",
     "RoundStarted": "round",
     "EnvStepped": "round step env op target train_loss train_accuracy loss accuracy reward reward_parts value "
@@ -179,7 +179,7 @@ def test_surface_configuration_choices_are_unchanged() -> None:
 
 def test_surface_events_and_fields_are_unchanged() -> None:
     """The fields `seq` and `time`, common to all events, are left out."""
-    assert (ev.SCHEMA_VERSION, CHECKPOINT_FORMAT) == (1, 5)
+    assert (ev.SCHEMA_VERSION, CHECKPOINT_FORMAT) == (2, 5)
     assert {kind.__name__: fields(kind) for kind in get_args(ev.AnyEvent)} == EVENTS
     assert {
         kind.__name__: fields(kind) for kind in (ev.SlotReading, ev.GateCheck, ev.HeadReading, ev.HeadChoice)

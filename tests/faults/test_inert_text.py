@@ -24,7 +24,7 @@ def poisoned(event: ev.AnyEvent) -> ev.AnyEvent:
             return replace(
                 event,
                 **dict.fromkeys(("task", "policy", "run", "score"), HOSTILE),
-                slots=[HOSTILE + str(number) for number in range(len(event.slots))],
+                slot_names=[HOSTILE + str(number) for number in range(len(event.slot_names))],
                 lanes=[HOSTILE + lane for lane in event.lanes],
                 config={HOSTILE: HOSTILE, "task": HOSTILE},
                 versions={HOSTILE: HOSTILE},

@@ -160,7 +160,7 @@ async def test_anomaly_panel_of_healthy_run_is_empty() -> None:
 
 @pytest.mark.parametrize("slots", [["only"], ["a", "b", "c", "d", "e", "f"]])
 async def test_env_row_fits_any_number_of_slots(slots: list[str]) -> None:
-    started = msgspec.structs.replace(run_started(2, 5, 5), slots=slots)
+    started = msgspec.structs.replace(run_started(2, 5, 5), slot_names=slots)
     readings = [ev.SlotReading(stage="blending", blueprint="norm", alpha=0.5) for _ in slots]
     app, _ = live(stamp([started, ev.RoundStarted(round=1), env_stepped(0, slots=readings)]))
     async with app.run_test(size=(80, 24)) as pilot:

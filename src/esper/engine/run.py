@@ -136,7 +136,7 @@ class Run:
             policy=Path(config.policy).name,
             rounds=config.rounds,
             steps=config.steps,
-            slots=[slot.name for slot in network.slots],
+            slot_names=[slot.name for slot in network.slots],
             lanes=lanes,
             seed=config.seed,
             host_parameters=network.host_parameter_count,

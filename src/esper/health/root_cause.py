@@ -53,7 +53,7 @@ def find_root_cause(state: RunState, env: int) -> RootCause:
     If the env has no symptom, an active anomaly is the symptom.
     """
     health = state.vitals.envs.get(env)
-    slots = state.started.slots if state.started else []
+    slots = state.started.slot_names if state.started else []
     past = [anomaly for anomaly in reversed(state.anomalies.values()) if env in anomaly.envs]
     of_episode = [anomaly for anomaly in past if anomaly.last_round == state.round]
     earlier = [anomaly for anomaly in past if anomaly.last_round < state.round]

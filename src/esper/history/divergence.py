@@ -169,7 +169,7 @@ def _run_settings(history: History) -> dict[str, Any]:
         "task": started.task,
         "number of envs": len(started.lanes),
         "number of steps in an episode": started.steps,
-        "slots": " ".join(started.slots),
+        "slots": " ".join(started.slot_names),
     }
 
 

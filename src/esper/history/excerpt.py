@@ -50,7 +50,7 @@ def write_excerpt(history: History, position: int, directory: Path) -> Path:
 
 def _texts(history: History, start: int, stop: int) -> Iterator[bytes]:
     for first, last in history.contiguous_ranges(start, stop):
-        yield encode_json(Keyframe.from_state(history.state_at(first))) + b"\n"
+        yield encode_json(Keyframe.from_state(history.state_at(first), history.start_time)) + b"\n"
         events = history.events(first, last)
         while batch := list(islice(events, _BATCH_EVENTS)):
             yield encode_lines(batch)

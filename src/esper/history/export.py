@@ -147,7 +147,7 @@ def _batches(recording: NamedHistory, track: Track, notices: Notices) -> Iterato
     """Yield the columns of the tables of a recording, some events at a time, in the order of the events."""
     history = recording.history
     started = history.state_at(history.length).started
-    slots = started.slots if started else []
+    slots = started.slot_names if started else []
     pending: dict[frozenset[type[ev.Event]], list[ev.AnyEvent]] = {table.events: [] for table in TABLES}
     tables = {kinds: [table for table in TABLES if table.events == kinds] for kinds in pending}
     of_kind = {

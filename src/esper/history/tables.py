@@ -75,7 +75,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """Keys of the fields that have a column per key."""
 _PARTS = frozenset({"slots", "checks", "metrics", "phases", "skipped"})
-"""Fields whose entries are rows of a table of their own. `RunStarted.slots` holds names and is a column."""
+"""Fields whose entries are rows of a table of their own."""
 _CHOICE_TYPES = {
     "tempo": (ColumnType.INTEGER, int),
     "alpha_speed": (ColumnType.INTEGER, int),
@@ -143,8 +143,6 @@ def _columns_of(kind: type[msgspec.Struct], *, of_entries: bool = False) -> Iter
     for field in info.fields:
         name, read = _RENAMED.get(field.name, field.name), attrgetter(field.name)
         match _without_none(field.type):
-            case inspect.ListType(item_type=inspect.StrType()):
-                yield column(name, ColumnType.TEXTS, read)
             case inspect.FloatType():
                 yield column(name, ColumnType.TIME if name in _TIMES else ColumnType.NUMBER, read)
             case inspect.IntType():
@@ -157,6 +155,8 @@ def _columns_of(kind: type[msgspec.Struct], *, of_entries: bool = False) -> Iter
                 yield Column("skipped_host", ColumnType.INTEGER, _skipped_of_host)
             case _ if name in _PARTS:
                 pass
+            case inspect.ListType(item_type=inspect.StrType()):
+                yield column(name, ColumnType.TEXTS, read)
             case inspect.DictType(value_type=inspect.StructType(cls=entry)):
                 yield from _entry_columns(name, entry)
             case inspect.DictType(value_type=value_type) if name in KEYS:

@@ -227,7 +227,7 @@ class Recorder:
         else:
             local = [record for record in self._batch if type(record) is not _RemoteEvent]
             if local:
-                segment = self._segment or self._begin_segment(Keyframe.from_state(self._state))
+                segment = self._segment or self._begin_segment(Keyframe.from_state(self._state, local[0].time))
                 segment.append(encode_lines(local))
         self._state = _fold(self._state, self._batch)
         self._batch = []

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from msgspec.structs import force_setattr
+
 from esper.telemetry.anomalies import AnomalyEnded as AnomalyEnded
 from esper.telemetry.anomalies import AnomalyFound as AnomalyFound
 from esper.telemetry.anomalies import AnomalyJoined as AnomalyJoined
@@ -22,8 +24,11 @@ from esper.telemetry.event_parts import HeadChoice as HeadChoice
 from esper.telemetry.event_parts import HeadReading as HeadReading
 from esper.telemetry.event_parts import SlotReading as SlotReading
 
-SCHEMA_VERSION = 1
-"""Version of the events. It increases when an event or field is removed or changes its meaning, not for new ones."""
+SCHEMA_VERSION = 2
+"""Version of the events. It increases when an event or field is removed or changes its meaning, not for new ones.
+
+2: `RunStarted.slot_names` was `slots`. Recordings of both versions are read.
+"""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag=True):
@@ -39,8 +44,10 @@ class RunStarted(Event, frozen=True, kw_only=True, tag=True):
     """Number of rounds in the run."""
     steps: int
     """Number of steps in an episode."""
-    slots: list[str]
+    slot_names: list[str] = []
     """Names of the slots, in the order of the forward pass."""
+    slots: list[str] | None = None
+    """The same in recordings of schema 1, where `slots` had another type than in EnvStepped; then absent here."""
     lanes: list[str]
     """Name of each env's lane, by env index: `lanes[3] == "cuda:1"`."""
     seed: int
@@ -63,6 +70,11 @@ class RunStarted(Event, frozen=True, kw_only=True, tag=True):
     """Versions of esper-sanctum, Python and torch."""
     config: dict[str, Any] = {}
     """Resolved configuration, as in `run.json`."""
+
+    def __post_init__(self) -> None:
+        if self.slots is not None:
+            force_setattr(self, "slot_names", self.slots)
+            force_setattr(self, "slots", None)
 
 
 class RoundStarted(Event, frozen=True, kw_only=True, tag=True):
@@ -116,7 +128,7 @@ class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
     metrics: dict[str, float] = {}
     """Further metrics of the task on the validation split, keyed by name."""
     slots: list[SlotReading]
-    """State of each slot, in the order of `RunStarted.slots`."""
+    """State of each slot, in the order of `RunStarted.slot_names`."""
 
 
 class SeedMoved(Event, frozen=True, kw_only=True, tag=True):

@@ -264,7 +264,7 @@ class RunHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def fold_start(self, event: ev.RunStarted) -> None:
         """Process the start of a run."""
-        self.slots, self.score, self.chance_loss = event.slots, event.score, event.chance_loss
+        self.slots, self.score, self.chance_loss = event.slot_names, event.score, event.chance_loss
         if self.chance_loss is None and event.classes:
             self.chance_loss = math.log(event.classes)
 

@@ -229,7 +229,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         env.revision = event.seq
         env.refusals.pop(event.slot, None)
         append_bounded(env.moves, event, SERIES_POINTS)
-        slots = self.started.slots if self.started else []
+        slots = self.started.slot_names if self.started else []
         if event.blueprint is not None and event.slot in slots:  # a damaged line may name an unknown slot
             self._note_blueprint(env, event.after, event.blueprint, slots.index(event.slot))
 
@@ -380,9 +380,15 @@ class Keyframe(ev.Event, frozen=True, kw_only=True, tag=True):
     """JSON of the RunState. Decoding is slow, so call `decode_state` only if needed."""
 
     @classmethod
-    def from_state(cls, state: RunState) -> Keyframe:
-        """Make a keyframe of a state."""
-        return cls(seq=state.seq, time=state.time, state=msgspec.Raw(encode_json(state)))
+    def from_state(cls, state: RunState, start: float | None = None) -> Keyframe:
+        """Make a keyframe of a state.
+
+        Args:
+            state: The state. Its time is that of its last event.
+            start: Time of the first event, for the state before it.
+        """
+        time = state.time if state.seq or start is None else start
+        return cls(seq=state.seq, time=time, state=msgspec.Raw(encode_json(state)))
 
     def decode_state(self) -> RunState:
         """Return a new RunState."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from esper.cli.main import main
 from tests.factory import env_stepped, run_started, stamp
@@ -64,6 +65,21 @@ def test_csv_tells_absent_from_nan(strange: Path) -> None:
     assert frame["grad_norm"].is_null().sum() == 1
     texts = pandas.read_csv(csv, keep_default_na=False, na_values=[""], dtype={"grad_norm": "string"})["grad_norm"]
     assert (texts.isna().sum(), (texts == "NaN").sum()) == (1, 2)
+
+
+def test_raw_events_have_one_type_per_field_and_real_times(tmp_path: Path) -> None:
+    """The first line of a recording, a Keyframe, has the time of the first event."""
+    live = LiveRun(tmp_path, envs=2, steps=2, rounds=1)
+    live.start().finish()
+    [packed] = live.run.directory.glob("events-*.zst")
+    [[first]] = duckdb.sql(f"select min(time) from '{packed}'").fetchall()
+    assert first > 1_700_000_000
+    plain = tmp_path / "events.jsonl"
+    with zstandard.open(packed, "rb", dctx=None) as file:
+        plain.write_bytes(file.read())
+    json = pytest.importorskip("pyarrow.json")
+    table = json.read_json(plain)
+    assert {"slots", "slot_names"} <= set(table.column_names)
 
 
 @pytest.fixture(scope="module")

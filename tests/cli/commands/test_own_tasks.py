@@ -102,7 +102,7 @@ def test_own_task_trains_and_is_recorded_under_its_name(directory: Path) -> None
     assert run(*SHORT, "--task", "own_peaks.py", "--rounds", "1", "--devices", "cpu:0") == EXIT_OK
     events = recorded(only_run(directory))
     started = next(event for event in events if isinstance(event, ev.RunStarted))
-    assert (started.task, started.slots, started.score) == ("peaks", ["body"], "recall")
+    assert (started.task, started.slot_names, started.score) == ("peaks", ["body"], "recall")
     assert started.chance_loss == pytest.approx(1.0986, abs=0.05)
     steps = [event for event in events if isinstance(event, ev.EnvStepped)]
     assert all(set(step.metrics) == {"margin"} for step in steps)
@@ -127,12 +127,13 @@ def test_metrics_of_a_task_are_shown_and_exported(directory: Path, capsys: pytes
     assert run("show", "last") == EXIT_OK
     assert f"median {middle:.4g} in the last finished round, {low:.4g} to {high:.4g}" in capsys.readouterr().out
     assert run("export", "last", "--to", "csv", "--out", "tables") == EXIT_OK
-    with (directory / "tables" / "EnvStepped.csv").open() as file:
+    with (directory / "tables" / "Metric.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [float(row["metrics.margin"]) for row in rows] == [step.metrics["margin"] for step in steps]
+    assert {row["metric"] for row in rows} == {"margin"}
+    assert [float(row["value"]) for row in rows] == [step.metrics["margin"] for step in steps]
     assert run("export", "last", "--to", "parquet", "--out", "parquet") == EXIT_OK
-    table = import_module("pyarrow.parquet").read_table(directory / "parquet" / "EnvStepped.parquet")
-    assert table["metrics.margin"].to_pylist() == [step.metrics["margin"] for step in steps]
+    table = import_module("pyarrow.parquet").read_table(directory / "parquet" / "Metric.parquet")
+    assert table["value"].to_pylist() == [step.metrics["margin"] for step in steps]
 
 
 def test_resumed_run_equals_an_uninterrupted_one(directory: Path) -> None:

@@ -169,7 +169,7 @@ class EnvSlots(EnvPanel):
 
     def preferred_height(self) -> int:
         """Return one line for the heading, and one per slot."""
-        return 1 + (len(self.state.started.slots) if self.state.started else 0)
+        return 1 + (len(self.state.started.slot_names) if self.state.started else 0)
 
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """Draw the heading and the slots."""
@@ -182,7 +182,7 @@ class EnvSlots(EnvPanel):
             "alpha  contribution ± norm   params  age", "head"
         )
         lines = [head]
-        for index, label in enumerate(slot_labels(self.state.started.slots, _SLOT_NAME_COLS)):
+        for index, label in enumerate(slot_labels(self.state.started.slot_names, _SLOT_NAME_COLS)):
             line = self.line().append(" ").append_fitted(label, _SLOT_NAME_COLS, "dim").append(" ")
             if env.stepped is None:
                 lines.append(line.append("–", "absent"))

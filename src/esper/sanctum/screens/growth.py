@@ -80,7 +80,7 @@ class GrowthChart(EnvRowsPanel):
             return []
         width = size.width
         steps = min(started.steps, SERIES_POINTS)
-        slot_width = (width - _ENV_COLS - _ACCURACY_COLS) // len(started.slots) - 1
+        slot_width = (width - _ENV_COLS - _ACCURACY_COLS) // len(started.slot_names) - 1
         spare = slot_width - min(steps, _MAX_SLOT_STEP_COLS)
         name_width = min(spare, _MAX_NAME_COLS) if spare >= _MIN_NAME_COLS else 0
         strip_width = min(slot_width - name_width, steps)
@@ -98,7 +98,7 @@ class GrowthChart(EnvRowsPanel):
 
     def _heading(self, started: RunStarted, slot_width: int) -> Line:
         line = self.line().append("env   ", "head")
-        for label in slot_labels(started.slots, slot_width):
+        for label in slot_labels(started.slot_names, slot_width):
             line.append_fitted(f"{label} 1–{started.steps}", slot_width, "head").append(" ")
         return line.append(f"{strip_control(short_score_name(started.score))} %", "head")
 
@@ -115,7 +115,7 @@ class GrowthChart(EnvRowsPanel):
         line = Line(self.view.palette, selected=selected).append("▸" if selected else " ", "key")
         line.append(f"{env.env:02d}".rjust(3 if len(self.state.envs) > 100 else 2), "bright" if selected else "dim")
         line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(_ENV_COLS)
-        for slot in range(len(started.slots)):
+        for slot in range(len(started.slot_names)):
             letters = [step.stages[slot] for step in env.trace]
             end = line.width + strip_width
             for letter, run in groupby(sample_to_width(letters, min(started.steps, SERIES_POINTS), strip_width)):

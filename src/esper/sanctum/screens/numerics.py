@@ -87,7 +87,7 @@ class LossScaleTable(EnvRowsPanel):
         started, width = self.state.started, size.width
         if started is None:
             return []
-        num_owners = 1 + len(started.slots)
+        num_owners = 1 + len(started.slot_names)
         health_by_env = self.state.vitals.envs
         spare = max(width - _FIXED_COLUMNS, 0)
         has_scaling = any(health.scales for health in health_by_env.values())
@@ -102,7 +102,7 @@ class LossScaleTable(EnvRowsPanel):
         )
         layout = _Layout(num_owners, scale_width, heat_map_width, *_exponent_range(list(health_by_env.values())))
         worst = worst_severity_by_env(self.state, self.view.muted_rules)
-        rows = [self._heading(started.slots, layout).row(width)]
+        rows = [self._heading(started.slot_names, layout).row(width)]
         for index in shown:
             env, selected, severity = self.state.envs[index], index == self.view.selected_env, worst.get(index)
             draw = partial(self._row, env, started, layout, severity, selected=selected)

@@ -110,7 +110,7 @@ def choose_layout(width: int, started: RunStarted) -> Layout:
         replace(narrowest, stages_only=True),
         replace(narrowest, stages_only=True, loss_scale=0, grad_norm=0),
     ]
-    num_slots = len(started.slots)
+    num_slots = len(started.slot_names)
     layout = next(
         (layout for layout in layouts if width - _fixed_width(layout, num_slots) >= _MIN_SPARKLINE_COLS), layouts[-1]
     )
@@ -190,7 +190,7 @@ def sort_value(column: str, started: RunStarted) -> Callable[[EnvState], float |
     }
     if column in known:
         return known[column]
-    slot = started.slots.index(column)
+    slot = started.slot_names.index(column)
     return lambda env: _slot_sort_value(env.latest.slots[slot]) if env.latest else None
 
 
@@ -238,7 +238,7 @@ def _draw_values(layout: Layout, started: RunStarted, env: EnvState, accuracy_ro
         line.append(INACTIVE_LABEL.rjust(len(reward.text)), "error")
     else:
         line.append_cell(reward)
-    for index in range(len(started.slots)):
+    for index in range(len(started.slot_names)):
         line.append(gap[: layout.slot_gap] if index else gap)
         if step is None:
             line.append("–".ljust(layout.slot), "absent")
@@ -292,7 +292,7 @@ def aggregate_rows(
         _finite([step.grad_norm for step in steps]),
         _finite([step.loss_scale for step in steps]),
     )
-    stages = [Counter([step.slots[index].stage for step in steps]) for index in range(len(started.slots))]
+    stages = [Counter([step.slots[index].stage for step in steps]) for index in range(len(started.slot_names))]
     return [_draw_aggregate(palette, layout, name, columns, stages) for name in names]
 
 

@@ -175,7 +175,7 @@ class EnvMap(Panel, can_focus=True):
     def _cell_parts(self) -> tuple[int, int]:
         """Return the number of digits and of stage glyphs of a cell."""
         assert self.state.started is not None
-        num_slots = len(self.state.started.slots)
+        num_slots = len(self.state.started.slot_names)
         return max(len(str(len(self.state.envs) - 1)), 2), num_slots if num_slots <= _MAX_STAGE_GLYPHS else 1
 
     def _choose_grid(self, width: int, room: int) -> bool:

@@ -89,7 +89,7 @@ class EnvTable(EnvRowsPanel):
         self._write_titles(len(envs))
         arrow = "↓" if self._descending else "↑"
         heading, self._column_ranges = env_columns.header_row(
-            palette, layout, started.score, started.slots, self._sort_column, arrow
+            palette, layout, started.score, started.slot_names, self._sort_column, arrow
         )
         rows = [heading.row(width)]
         for index in visible:
@@ -171,7 +171,7 @@ class EnvTable(EnvRowsPanel):
     def action_order(self) -> None:
         """Sort by the next column."""
         if self.state.started is not None:
-            names = env_columns.sortable_columns(self.state.started.slots)
+            names = env_columns.sortable_columns(self.state.started.slot_names)
             self.sort_by(names[(names.index(self._sort_column) + 1) % len(names)])
 
     def action_reverse(self) -> None:
