@@ -37,7 +37,7 @@ class Sample(NamedTuple):
 
     minutes: float
     memory: float
-    """Proportional memory (PSS) in MiB."""
+    """Memory that no other process shares (USS), in MiB: it does not depend on what other programs map."""
     files: float
     threads: float
 
@@ -46,7 +46,7 @@ def sample(pid: int, minutes: float) -> Sample:
     """Sample a process and its children."""
     process = psutil.Process(pid)
     family = [process, *process.children(recursive=True)]
-    memory = sum(member.memory_full_info().pss for member in family) / 2**20
+    memory = sum(member.memory_full_info().uss for member in family) / 2**20
     return Sample(
         minutes, memory, sum(member.num_fds() for member in family), sum(member.num_threads() for member in family)
     )
