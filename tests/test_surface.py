@@ -50,7 +50,7 @@ OPTIONS = {
     "devices": "--help --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
     "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep "
     "--sync-seconds --patience-minutes --data-dir --config --json",
-    "schema": "--help",
+    "schema": "--help --of",
     "config": "--help --help-all --envs --devices --policy-device --task --policy --rounds --steps --slots --reward "
     "--counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every --keep "
     "--sync-seconds --patience-minutes --data-dir --config",

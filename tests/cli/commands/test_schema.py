@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import typing
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from esper.cli.commands.schema import json_schema
+from esper.cli.main import main
 from esper.telemetry import events as ev
 from esper.telemetry.codec import encode_json
 from tests.factory import env_stepped, example_run
-from tests.recording.recordings import recording
+from tests.recording.recordings import recording, write_segment
 from tests.telemetry.test_codec import KINDS, values
 
 SCHEMA: Any = json_schema()
@@ -56,3 +58,34 @@ def test_schema_descriptions_come_from_docstrings() -> None:
 
     assert fields["temperature"]["description"] == "Temperature in degrees Celsius."
     assert fields["seq"]["description"] == "Sequence number in the run, from 1, without gaps."
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of two runs."""
+    directory = tmp_path_factory.mktemp("runs")
+    for name in ("one", "two"):
+        write_segment(directory / name, 1, recording(example_run()))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"), [("show", ["one"]), ("compare", ["one", "two"]), ("runs", list[str]())]
+)
+def test_output_conforms_to_its_schema(
+    command: str, arguments: list[str], two_runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, *arguments, "--json", "--telemetry-dir", str(two_runs)]) == 0
+    output = capsys.readouterr().out
+    assert main(["schema", "--of", command]) == 0
+    schema = msgspec.json.decode(capsys.readouterr().out)
+    Draft202012Validator(schema).validate(msgspec.json.decode(output))
+    names = schema["$defs"]["RunInfo" if command == "runs" else "RunSummary"]["properties"]
+    first = msgspec.json.decode(output)[0] if command != "show" else msgspec.json.decode(output)
+    assert first.keys() <= names.keys()
+    assert all(field["description"] for field in names.values())
+
+
+def test_unknown_schema_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "--of", "shwo"]) == 2
+    assert capsys.readouterr().err == "esper-sanctum: --of 'shwo' has no schema: did you mean show?\n"

@@ -6,13 +6,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from esper.cli.options import EXIT_OK, Parser, print_warnings
 from esper.config import Config, ConfigError
 from esper.formatting import NOT_MEASURED, align_columns, format_age, format_bytes, format_number
 from esper.history.run_info import RunInfo, read_run_info
 from esper.recording.runs import last_write_time, list_runs
+from esper.telemetry.codec import encode_json
 
 _HEADINGS = ("run", "state", "task", "policy", "round", "best", "size", "written")
 _RIGHT_ALIGNED = (4, 5, 6, 7)
@@ -30,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
     now = time.time()
     infos = [read_run_info(path, last_write_time(path) or 0.0, now) for path in list_runs(directory)]
     if options.json:
-        print(msgspec.json.encode(infos).decode())
+        print(encode_json(infos).decode())
     elif infos:
         print("\n".join(align_columns([_HEADINGS, *(_row(info, now) for info in infos)], _RIGHT_ALIGNED)))
         print_warnings(f"{info.run} is unreadable: {info.problem}" for info in infos if info.problem)

@@ -1,28 +1,56 @@
-"""`schema`: prints the JSON Schema of a line of a recording."""
+"""`schema`: prints the JSON Schema of a line of a recording, or of the output of a command."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any, cast, get_args
 
 import msgspec
 
 from esper.cli.options import EXIT_OK, Parser
+from esper.config import ConfigError
+from esper.formatting import suggest
+from esper.history import run_info, summary
+from esper.history.run_info import RunInfo
+from esper.history.summary import RunSummary
 from esper.telemetry import anomalies, event_parts
 from esper.telemetry import events as ev
 from esper.telemetry.codec import NON_FINITE_STRINGS
 from esper.telemetry.state import Keyframe, Record
 
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_OUTPUTS: dict[str, tuple[Any, ModuleType, str]] = {
+    "show": (RunSummary, summary, "Output of `esper-sanctum show --json`"),
+    "compare": (list[RunSummary], summary, "Output of `esper-sanctum compare --json`"),
+    "runs": (list[RunInfo], run_info, "Output of `esper-sanctum runs --json`"),
+}
+"""Type of the output of each command, the module that describes it, and its title."""
+EVENTS = "events"
 _COMMON_FIELDS = {
     "type": "Type of the record.",
     "round": "Number of the round, from 1.",
     "step": "Number of the step in its round, from 1.",
     "env": "Index of the env, from 0.",
     "slot": "Name of the slot.",
+    "run": "Name of the run.",
+    "path": "Path of the run.",
+    "task": "Task that the hosts learn.",
+    "policy": "Policy that decides what grows.",
+    "seed": "Random seed.",
+    "host_parameters": "Parameters of the bare host.",
+    "versions": "Versions of esper-sanctum, Python and torch.",
+    "config": "Resolved configuration.",
+    "accuracy": "Validation accuracy, a fraction.",
+    "best": "Maximum validation accuracy.",
+    "pauses": "Number of pauses.",
+    "planted": "Number of planted seeds.",
+    "fossilized": "Number of fossilized seeds.",
+    "culled": "Number of culled seeds.",
 }
-"""Descriptions of fields that mean the same in every record."""
+"""Descriptions of fields that mean the same wherever they occur."""
 _NOT_FINITE = {
     "enum": list(NON_FINITE_STRINGS),
     "description": "A number that was measured and is not finite. A number that was not measured is absent.",
@@ -33,41 +61,64 @@ def run(arguments: Sequence[str]) -> int:
     """Print the schema."""
     parser = Parser(
         prog="esper-sanctum schema",
-        description="Print the JSON Schema to which every line of a recording conforms",
+        description="Print the JSON Schema to which every line of a recording conforms, or the output of a command",
         epilog='Numbers that are not finite are the strings "NaN", "Infinity" and "-Infinity"; values that were not '
         "measured are absent.",
     )
-    parser.parse_args(arguments)
-    print(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode())
+    choices = (EVENTS, *_OUTPUTS)
+    parser.add_argument(
+        "--of",
+        default=EVENTS,
+        metavar="WHAT",
+        help=f"{EVENTS}, or a command with --json: {', '.join(_OUTPUTS)} (default: {EVENTS})",
+    )
+    options = parser.parse_args(arguments)
+    if options.of not in choices:
+        raise ConfigError(f"--of {options.of!r} has no schema: {suggest(options.of, choices)}")
+    schema = json_schema() if options.of == EVENTS else output_schema(options.of)
+    print(msgspec.json.format(msgspec.json.encode(schema), indent=2).decode())
     return EXIT_OK
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of one line of a recording: an event, or the keyframe that starts a segment."""
-    schema = msgspec.json.schema(Record)
-    described = _descriptions()
-    for name, definition in schema["$defs"].items():
-        for field, value in definition["properties"].items():
-            value["description"] = described[name].get(field) or _COMMON_FIELDS[field]
-    _allow_not_finite(schema)
-    schema["$defs"]["NotFinite"] = _NOT_FINITE
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"Line of an esper-sanctum recording, schema {ev.SCHEMA_VERSION}",
-        "description": inspect.cleandoc(ev.__doc__ or ""),
-        **schema,
-    }
-
-
-def _descriptions() -> dict[str, dict[str, str]]:
-    """Return the docstring of each field, keyed by struct and field. Read from the source: Python discards them."""
-    sources = (ev, anomalies, event_parts, Keyframe)
-    classes = [node for source in sources for node in ast.parse(inspect.getsource(source)).body]
-    documented = {node.name: dict(_field_texts(node)) for node in classes if isinstance(node, ast.ClassDef)}
+    documented = _documented(ev, anomalies, event_parts, Keyframe)
     for kind in (*get_args(ev.AnyEvent), Keyframe):
         bases = (documented.get(base.__name__, {}) for base in reversed(kind.__mro__))
         documented[kind.__name__] = {field: text for base in bases for field, text in base.items()}
-    return documented
+    return {
+        "$schema": _DIALECT,
+        "title": f"Line of an esper-sanctum recording, schema {ev.SCHEMA_VERSION}",
+        "description": inspect.cleandoc(ev.__doc__ or ""),
+        **_schema_of(Record, documented),
+    }
+
+
+def output_schema(command: str) -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of the output of a command with `--json`."""
+    kind, module, title = _OUTPUTS[command]
+    return {"$schema": _DIALECT, "title": title, **_schema_of(kind, _documented(module))}
+
+
+def _schema_of(kind: Any, documented: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """Return the schema of a type, with the descriptions of the fields of its structs."""
+    schema = msgspec.json.schema(kind)
+    for name, definition in schema["$defs"].items():
+        for field, value in definition["properties"].items():
+            value["description"] = documented[name].get(field) or _COMMON_FIELDS[field]
+    _allow_not_finite(schema)
+    schema["$defs"]["NotFinite"] = _NOT_FINITE
+    return schema
+
+
+def _documented(*sources: Any) -> dict[str, dict[str, str]]:
+    """Return the docstring of each field, keyed by struct and field. Read from the source: Python discards them.
+
+    Args:
+        sources: Modules and classes.
+    """
+    classes = [node for source in sources for node in ast.parse(inspect.getsource(source)).body]
+    return {node.name: dict(_field_texts(node)) for node in classes if isinstance(node, ast.ClassDef)}
 
 
 def _field_texts(body: ast.ClassDef) -> Iterator[tuple[str, str]]:
