@@ -32,7 +32,7 @@ class TaskError(ValueError):
     """An unknown task name, or a missing or damaged data set. The message is one sentence for the user."""
 
 
-PolicyName = Literal["ppo", "heuristic", "periodic", "random", "static", "full"]
+PolicyName = Literal["ppo", "heuristic", "periodic", "random", "static", "full", "plan"]
 """Names of the built-in policies."""
 RewardName = Literal["shaped", "simplified", "sparse"]
 AmpName = Literal["auto", "off", "tf32", "bf16", "fp16"]
@@ -186,10 +186,18 @@ class Config(Section, frozen=True, kw_only=True):
                     "random": "takes random legal actions",
                     "static": "never grows anything",
                     "full": "plants a seed at every step",
+                    "plan": "does the same in every episode: --plan",
                 }
             },
         ),
     ] = "ppo"
+    plan: Annotated[
+        str,
+        Meta(
+            description="plan of --policy plan: BLUEPRINT@SLOT:STEP or cull@SLOT:STEP, with steps from 0 and spaces "
+            "between, e.g. 'conv_light@early:0 depthwise@mid:1,tempo=5,alpha=0.7,style=linear_gate'"
+        ),
+    ] = ""
     rounds: Annotated[
         int,
         Meta(

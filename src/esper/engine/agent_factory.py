@@ -17,6 +17,8 @@ from esper.policy.agent import Agent, strip_prefix
 from esper.policy.baselines import PLANT_INTERVAL_STEPS, PeriodicAgent, RandomAgent, StaticAgent
 from esper.policy.heuristic import HeuristicAgent
 from esper.policy.loading import load_policy
+from esper.policy.plan import parse_plan
+from esper.policy.plan_agent import PlanAgent
 from esper.ppo.agent import PPOAgent
 from esper.ranks import SINGLE_RANK, RankGroup
 from esper.seeding import make_generator
@@ -44,6 +46,8 @@ def build_agent(
             return StaticAgent()
         case "full":
             return PeriodicAgent(blueprints, period=1)
+        case "plan":
+            return PlanAgent(parse_plan(config.plan, config.steps), sites, blueprints)
         case reference if is_checkpoint(path := Path(reference)):
             return load_ppo(read_checkpoint(path), path, config, sites, blueprints, ranks)
         case _:

@@ -32,7 +32,7 @@ def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[st
     """
     check_task_reference(config.task)
     if not is_checkpoint(Path(config.policy)):
-        check_policy_reference(config.policy)
+        check_policy_reference(config.policy, config.plan, config.steps)
     lanes = early_lanes(config.devices, rank_info)
     resolve_name("--policy-device", config.policy_device, max_device_counts())
     _check_ranks(config, rank_info)

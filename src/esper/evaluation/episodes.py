@@ -24,6 +24,7 @@ from esper.envs.stopwatch import PhaseTimer
 from esper.lanes.devices import resolve_devices
 from esper.lanes.pool import EnvPool
 from esper.policy.agent import Agent
+from esper.policy.plan import split_plan
 from esper.seeding import decision_uniforms, evaluation_seed
 from esper.tasks.probe import TaskProfile
 
@@ -47,7 +48,7 @@ class HeldOutEvaluation:
 
     Args:
         checkpoint: Checkpoint directory.
-        policies: Names of the policies to evaluate; `ppo` is the policy of the checkpoint.
+        policies: Names of the policies to evaluate; `ppo` is the policy of the checkpoint, and `plan:…` a plan.
         episodes: Number of episodes per policy.
         seed: Random seed of the episodes. A seed gives the same episodes for every policy and every checkpoint.
         devices: Names of the lanes, or `auto`.
@@ -115,7 +116,9 @@ class HeldOutEvaluation:
 
     def _agent(self, policy: str, profile: TaskProfile) -> Agent:
         if policy != "ppo":
-            return build_agent(msgspec.structs.replace(self.config, policy=policy), profile.sites, profile.blueprints)
+            name, plan = split_plan(policy)
+            acting = msgspec.structs.replace(self.config, policy=name, plan=plan or self.config.plan)
+            return build_agent(acting, profile.sites, profile.blueprints)
         trained = self._checkpoint.config.policy
         if trained != "ppo":
             raise CheckpointError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from esper.domain import HEADS, Op
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, Blend, Curve
+from esper.growth.slot import Slot
 from esper.policy.actions import HEADS_BY_OP, WAIT_DECISION, Action, Decision, head_sizes
 from esper.policy.agent import EnvStatus
 from esper.policy.masks import legal_ops, legal_styles
@@ -132,20 +133,29 @@ class PeriodicAgent(NonLearningAgent):
         return [Decision(self._decide(step, view)) for view in views]
 
     def _decide(self, step: int, view: EnvStatus) -> Action:
-        slots = list(enumerate(view.slots))
         if step % self._period == 0:
-            for index, slot in slots:
+            for index, slot in enumerate(view.slots):
                 if slot.can_germinate:
                     offered = [name for name in self._blueprints if name in slot.site.blueprints]
                     name = DEFAULT_BLUEPRINT if DEFAULT_BLUEPRINT in offered else offered[0]
                     return germinate_action(index, self._blueprints.index(name))
-        for index, slot in slots:
-            if slot.can_fossilize:
-                return Action(Op.FOSSILIZE, index)
-        for index, slot in slots:
-            if slot.can_advance:
-                return Action(Op.ADVANCE, index)
-        return WAIT_DECISION.action
+        return advance_action(view.slots) or WAIT_DECISION.action
+
+
+def advance_action(slots: Sequence[Slot], trial: Container[int] = ()) -> Action | None:
+    """Return the action that fossilizes the first seed that can be; else, that advances the first; None without one.
+
+    Args:
+        slots: Slots of the env.
+        trial: Indices of the slots whose seed is not fossilized.
+    """
+    for index, slot in enumerate(slots):
+        if slot.can_fossilize and index not in trial:
+            return Action(Op.FOSSILIZE, index)
+    for index, slot in enumerate(slots):
+        if slot.can_advance:
+            return Action(Op.ADVANCE, index)
+    return None
 
 
 def germinate_action(slot: int, blueprint: int) -> Action:

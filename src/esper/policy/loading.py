@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast, get_args
 
 from esper.config import ConfigError, PolicyName
+from esper.policy.plan import parse_plan
 from esper.user_code import Reference, import_object, parse_reference
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
 """Names of the built-in policies; the first is the default."""
+PLAN = "plan"
+"""Policy that follows a plan."""
 
 
 class PolicyFactory(Protocol):
@@ -42,12 +45,21 @@ class PolicyFactory(Protocol):
         ...
 
 
-def check_policy_reference(reference: str) -> None:
+def check_policy_reference(reference: str, plan: str, steps: int) -> None:
     """Check that a policy can exist, without importing it.
 
+    Args:
+        reference: Value of `--policy`.
+        plan: Value of `--plan`; empty without one.
+        steps: Number of steps of an episode.
+
     Raises:
-        ConfigError: The file does not exist, or no policy has this name.
+        ConfigError: The file does not exist, no policy has this name, or the plan is missing, wrong, or not used.
     """
+    if reference == PLAN:
+        parse_plan(plan, steps)
+    elif plan:
+        raise ConfigError(f"--plan is for --policy {PLAN}, not --policy {reference}")
     if reference not in POLICY_NAMES:
         _parse(reference)
 

@@ -20,6 +20,6 @@ def run(arguments: Sequence[str]) -> int:
     options = vars(parser.parse_args(arguments))
     config = resolve_config(options["config"], given_options(options))
     check_task_reference(config.task)
-    check_policy_reference(config.policy)
+    check_policy_reference(config.policy, config.plan, config.steps)
     print(to_toml(with_task_settings(config)), end="")
     return EXIT_OK

@@ -24,7 +24,7 @@ def run(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     config = resolve_config(options.config, given_options(vars(options)))
     check_task_reference(config.task)
-    check_policy_reference(config.policy)
+    check_policy_reference(config.policy, config.plan, config.steps)
 
     early_lanes(config.devices, RankInfo())
 

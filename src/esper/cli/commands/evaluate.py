@@ -17,11 +17,14 @@ from esper.cli.options import (
     print_warnings,
 )
 from esper.config import ConfigError
+from esper.config_base import MAX_COUNT
 from esper.evaluation.comparison import EvaluationReport, IntervalEstimate, PairedDifference, PolicyResult
 from esper.lanes.device_names import early_lanes
-from esper.policy.loading import POLICY_NAMES, check_policy_reference
+from esper.policy.loading import PLAN, POLICY_NAMES, check_policy_reference
+from esper.policy.plan import EXAMPLE, PREFIX, split_plan
 from esper.process import RankInfo
 
+DEFAULT_POLICIES = tuple(name for name in POLICY_NAMES if name != PLAN)
 _HEADINGS = ("test accuracy", "parameters", "net return")
 
 
@@ -29,7 +32,8 @@ def run(arguments: Sequence[str]) -> int:
     """Evaluate the policies and print their results."""
     options = _parser().parse_args(arguments)
     for policy in options.policies:
-        check_policy_reference(policy)
+        if policy != PLAN:  # that of the checkpoint
+            check_policy_reference(*split_plan(policy), MAX_COUNT)
     for name, value, minimum in (("episodes", options.episodes, 2), ("seed", options.seed, 0)):
         if value < minimum:
             raise ConfigError(f"--{name} {value} is not valid: it must be {minimum} or more")
@@ -90,9 +94,10 @@ def _parser() -> Parser:
     parser.add_argument(
         "--policies",
         nargs="+",
-        default=POLICY_NAMES,
+        default=DEFAULT_POLICIES,
         metavar="NAME",
-        help=f"policies to evaluate, also FILE.py or MODULE:NAME (default: {' '.join(POLICY_NAMES)})",
+        help=f"policies to evaluate, also FILE.py, MODULE:NAME, or '{PREFIX}{EXAMPLE}' "
+        f"(default: {' '.join(DEFAULT_POLICIES)})",
     )
     parser.add_argument("--episodes", type=int, default=64, metavar="N", help="episodes per policy (default: 64)")
     parser.add_argument("--seed", type=int, default=0, metavar="SEED", help="random seed of the episodes (default: 0)")

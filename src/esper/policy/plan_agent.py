@@ -1,0 +1,93 @@
+"""The policy `plan`: takes the ops of a plan in every env, and advances its seeds as soon as their gates allow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from esper.domain import Op
+from esper.formatting import suggest
+from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
+from esper.growth.site import SlotSite
+from esper.policy.actions import WAIT_DECISION, Action, Decision
+from esper.policy.agent import EnvStatus
+from esper.policy.baselines import NonLearningAgent, advance_action, germinate_action
+from esper.policy.plan import CULL, PlannedOp, check_names
+
+_CHOICES = {
+    "tempo": {str(epochs): index for index, epochs in enumerate(INITIAL_RAMP_EPOCHS)},
+    "alpha": {str(target): index for index, target in enumerate(ALPHA_TARGETS)},
+    "style": {style.name: index for index, style in enumerate(BLEND_STYLES)},
+}
+"""Choices of each option of a new seed, with their indices in the head."""
+
+
+class PlanAgent(NonLearningAgent):
+    """Takes each op of a plan at its step, or at the first later step at which it is legal.
+
+    A due op goes before everything else. In a step without one, the first seed that can is fossilized, unless the plan
+    culls it later; else the first that can is advanced.
+
+    Args:
+        plan: Ops of the plan, in the order of their steps.
+        sites: Places of the slots of an env.
+        blueprints: Blueprints that the policy can select, in the order of the head.
+
+    Raises:
+        ConfigError: A slot does not exist, does not offer the blueprint, or an option has no such choice.
+    """
+
+    def __init__(self, plan: Sequence[PlannedOp], sites: Sequence[SlotSite], blueprints: Sequence[str]) -> None:
+        check_names(plan, {site.name: site.blueprints for site in sites})
+        self._planned = [(op.step, _action(op, sites, blueprints)) for op in plan]
+        self._done: dict[int, int] = {}
+        """Number of planned ops that each env has taken in this episode, keyed by its index."""
+
+    def begin_round(self, uniforms_ETH: Tensor) -> None:
+        """Start the plan again."""
+        self._done = {}
+
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+        """Return the due op of every env, or the one that advances a seed."""
+        return [Decision(self._decide(step, view)) for view in views]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of planned ops that each env has taken, keyed by its index."""
+        return {str(env): done for env, done in self._done.items()}
+
+    def load_state_dict(self, state: dict[str, Any], tensors: Mapping[str, Tensor], uniforms_ETH: Tensor) -> None:
+        """Restore the result of `state_dict`."""
+        self._done = {int(env): done for env, done in state.items()}
+
+    def _decide(self, step: int, view: EnvStatus) -> Action:
+        done = self._done.get(view.env, 0)
+        if done < len(self._planned):
+            due, action = self._planned[done]
+            slot = view.slots[action.slot]
+            if due <= step and (slot.can_cull if action.op == Op.CULL else slot.can_germinate):
+                self._done[view.env] = done + 1
+                return action
+        culled_later = {action.slot for _, action in self._planned[done:] if action.op == Op.CULL}
+        return advance_action(view.slots, culled_later) or WAIT_DECISION.action
+
+
+def _action(op: PlannedOp, sites: Sequence[SlotSite], blueprints: Sequence[str]) -> Action:
+    """Return the action of a planned op. Options that are not given are those of the other rule-based agents."""
+    slot = next(index for index, site in enumerate(sites) if site.name == op.slot)
+    if op.name == CULL:
+        return Action(Op.CULL, slot, alpha_speed=RAMP_EPOCHS.index(0))
+    chosen: dict[str, int] = {}
+    for name, choice in op.options.items():
+        if choice not in _CHOICES[name]:
+            raise op.error(f"{choice!r} is not a choice of {name}: {suggest(choice, _CHOICES[name])}")
+        chosen[name] = _CHOICES[name][choice]
+        if name == "style" and not sites[slot].styles[chosen[name]]:
+            raise op.error(f"{choice} would mix later positions into earlier ones, which this host does not")
+    default = germinate_action(slot, blueprints.index(op.name))
+    return default._replace(
+        tempo=chosen.get("tempo", default.tempo),
+        alpha_target=chosen.get("alpha", default.alpha_target),
+        style=chosen.get("style", default.style),
+    )

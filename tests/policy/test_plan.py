@@ -1,0 +1,120 @@
+"""Plans: parsed with the position of each fault, taken at their steps in every env, and resumed to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from esper.checkpoint.catalog import find_checkpoint
+from esper.cli.main import main
+from esper.config import ConfigError
+from esper.control import RequestKind
+from esper.policy.plan import check_names, parse_plan, split_plan
+from esper.telemetry import events as ev
+from tests.runs import LiveRun, computed, recorded
+
+PLAN = "conv_light@early:0,tempo=5,alpha=0.7,style=linear_gate depthwise@mid:1 norm@late:3 cull@late:14"
+OFFERED = {"early": ("conv_light", "norm"), "mid": ("depthwise",), "late": ("norm",)}
+
+
+def test_plan_is_parsed_in_the_order_of_its_steps() -> None:
+    plan = parse_plan("depthwise@mid:7 conv_light@early:0,tempo=5,alpha=0.7", 10)
+    assert [(op.name, op.slot, op.step, op.options, op.position) for op in plan] == [
+        ("conv_light", "early", 0, {"tempo": "5", "alpha": "0.7"}, 17),
+        ("depthwise", "mid", 7, {}, 1),
+    ]
+    check_names(plan, OFFERED)
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"),
+    [
+        ("", "--policy plan needs a plan, for example --plan"),
+        ("x", "--plan: 'x' at character 1: expected BLUEPRINT@SLOT:STEP"),
+        ("norm@late:1 norm@late:x", "'norm@late:x' at character 13: expected BLUEPRINT@SLOT:STEP"),
+        ("norm@late:10", "'norm@late:10' at character 1: the episode has 10 steps, 0 to 9"),
+        ("norm@late:1 norm@mid:1", "at character 13: 'norm@late:1' is planned for the same step"),
+        ("cull@late:1", "at character 1: no seed is planned there before"),
+        ("norm@late:1 norm@late:4", "at character 13: the seed before it is never culled"),
+        ("norm@late:1,tmpo=3", "'tmpo' is not an option: did you mean tempo?"),
+        ("norm@late:1 cull@late:4,tempo=3", "cull has no options"),
+        ("norm@lte:1", "'lte' is not a slot: did you mean late?"),
+        ("depthwse@mid:1", "'depthwse' is not a blueprint of the slot mid: did you mean depthwise?"),
+    ],
+)
+def test_wrong_plan_is_refused_with_the_position_and_the_nearest_name(plan: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_names(parse_plan(plan, 10), OFFERED)
+    assert sentence in str(caught.value)
+
+
+@given(st.text("@:,= abc019", max_size=30))
+def test_any_text_is_a_plan_or_refused(text: str) -> None:
+    try:
+        plan = parse_plan(text, 5)
+    except ConfigError:
+        return
+    assert [op.step for op in plan] == sorted({op.step for op in plan})
+
+
+def test_reference_may_contain_the_plan() -> None:
+    assert split_plan("plan:norm@late:1 cull@late:4") == ("plan", "norm@late:1 cull@late:4")
+    assert split_plan("heuristic") == ("heuristic", "")
+
+
+def test_every_env_follows_the_plan(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, policy="plan", plan=PLAN, envs=2, rounds=1, steps=18)
+    assert live.start().finish().status == "done"
+    moves = [event for event in live.events if isinstance(event, ev.SeedMoved)]
+    for env in range(2):
+        planted = [(m.step, m.slot, m.blueprint) for m in moves if m.env == env and m.after == "germinated"]
+        assert planted == [(1, "early", "conv_light"), (2, "mid", "depthwise"), (4, "late", "norm")]
+        (culled,) = [m for m in moves if m.env == env and m.after == "culled"]
+        assert (culled.step, culled.slot) == (15, "late")
+        fossilized = {m.slot for m in moves if m.env == env and m.after == "fossilized"}
+        assert fossilized == {"early", "mid"}  # not the one that is culled later
+    first = next(event for event in live.events if isinstance(event, ev.EnvStepped))
+    assert {head: choice.choice for head, choice in first.decision.items()} == {
+        "slot": "early",
+        "blueprint": "conv_light",
+        "style": "linear_gate",
+        "tempo": "5",
+        "alpha_target": "0.7",
+    }
+
+
+def test_plan_resumes_in_the_middle_of_an_episode(tmp_path: Path) -> None:
+    options = {"policy": "plan", "plan": PLAN, "envs": 2, "rounds": 1, "steps": 18}
+    whole = LiveRun(tmp_path / "whole", **options)
+    whole.start().finish()
+    first = LiveRun(tmp_path / "halves", **options).start_paused(2)
+    first.control.put(RequestKind.STOP, "test")
+    assert first.finish().status == "stopped"
+    second = LiveRun(tmp_path / "halves", resume=find_checkpoint(first.run.directory), **options)
+    assert second.start().finish().status == "done"
+    assert computed(recorded(second.run.directory)) == computed(recorded(whole.run.directory))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--policy", "plan"), "--policy plan needs a plan"),
+        (("--plan", "norm@late:1"), "--plan is for --policy plan, not --policy ppo"),
+        (("--policy", "plan", "--plan", "nrm@late:1"), "did you mean norm?"),
+        (("--policy", "plan", "--plan", "norm@late:1,tempo=4"), "'4' is not a choice of tempo: valid: 3, 5, 8"),
+    ],
+)
+def test_command_refuses_a_wrong_plan(
+    options: tuple[str, ...],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["--no-tui", *options]) == 2
+    assert sentence in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
