@@ -128,3 +128,10 @@ def test_damaged_line_keeps_later_numbers(tmp_path: Path) -> None:
             parse_moment(lost, history)
     with pytest.raises(MomentError, match="it has round:1 to round:1"):
         parse_moment("round:2", history)
+
+
+@pytest.mark.parametrize("digits", [16, 5000])
+@pytest.mark.parametrize("form", ["event:{}", "round:{}", "{}h", "{}s", "{}%", "1.{}s"])
+def test_number_with_too_many_digits_is_refused(history: History, form: str, digits: int) -> None:
+    with pytest.raises(MomentError, match="is not a moment"):
+        parse_moment(form.format("1" * digits), history)

@@ -70,7 +70,7 @@ def parse_address(text: str) -> ViewAddress:
         name, value = match.groups()
         if name not in ADDRESS_KEYS:
             raise AddressError(f"unknown key in {part!r} of {text!r}; {suggest(name, ADDRESS_KEYS)}")
-        if name != "view" and not (value.isascii() and value.isdecimal()):
+        if name != "view" and not re.fullmatch(r"[0-9]{1,15}", value):
             raise AddressError(f"invalid value in {part!r} of {text!r}; {name} must be a whole number")
         if name in found:
             raise AddressError(f"{text!r} contains {name} twice; remove one")
@@ -85,10 +85,10 @@ def parse_address(text: str) -> ViewAddress:
 MOMENT_FORMATS = "round:14, step:812, event:1234, anomaly:1, 1h20m, 12:30 or 40%"
 """Accepted forms of a moment, for messages."""
 
-_COUNTED = re.compile(r"(round|step|event|anomaly):(\d+)")
-_DURATION = re.compile(r"(?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
+_COUNTED = re.compile(r"(round|step|event|anomaly):(\d{1,15})")
+_DURATION = re.compile(r"(?=\d)(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s)?")
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
-_PERCENTAGE = re.compile(r"(\d+(?:\.\d+)?)%")
+_PERCENTAGE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)%")
 
 
 class MomentError(ValueError):
@@ -175,9 +175,12 @@ def _position_of_number(key: str, number: int, history: History) -> int:
     first = number_at(history, positions[0])  # above 1 in an excerpt
     # Every damaged line leaves out a number, so the wanted one is at this index or before it.
     latest = min(max(number - first, 0), len(positions) - 1)
-    is_exact = number_at(history, positions[latest]) == number
-    index = latest if is_exact else bisect_left(positions, number, hi=latest, key=partial(number_at, history))
-    if is_exact or number_at(history, positions[index]) == number:
+    found = number_at(history, positions[latest])
+    index = latest
+    if found > number:
+        index = bisect_left(positions, number, hi=latest, key=partial(number_at, history))
+        found = number_at(history, positions[index])
+    if found == number:
         if key == "round":  # until the end of its first step, a round shows nothing
             start = positions[index] + 1
             return next_step_end(history, start) or start

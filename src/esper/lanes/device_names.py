@@ -83,7 +83,7 @@ def resolve_name(option: str, name: str, counts: DeviceCounts, unusable: Mapping
             f"{option} {name} is not supported: hosts train on CUDA devices and CPUs only; "
             f"use {'cpu' if option == '--policy-device' else 'auto'}"
         )
-    match = re.fullmatch(r"(cuda|cpu)(?::(\d+))?", name)
+    match = re.fullmatch(r"(cuda|cpu)(?::(\d{1,9}))?", name)
     if match is None:
         raise ConfigError(f"{option} {name!r} is not a device; use {DEVICE_EXAMPLES[option]}")
     kind, index = match[1], int(match[2] or 0)
@@ -198,7 +198,7 @@ def _count_visible(visible: str, gpus: int) -> int:
     """
     count = 0
     for entry in map(str.strip, visible.split(",")):
-        number = re.match(r"[+-]?\d+", entry)
+        number = re.match(r"[+-]?\d{1,9}", entry)
         if not (0 <= int(number[0]) < gpus if number else entry.startswith(("GPU-", "MIG-"))):
             break
         count += 1

@@ -20,7 +20,7 @@ EXAMPLE = "conv_light@early:0 depthwise@mid:1"
 CULL = "cull"
 OPTIONS = ("tempo", "alpha", "style")
 """Options of a new seed: length of its first ramp in epochs, target of alpha, and curve and blend of the ramp."""
-_WORD = re.compile(r"(?P<name>[^@:,\s]+)@(?P<slot>[^@:,\s]+):(?P<step>\d+)(?P<options>(?:,[^=,\s]+=[^=,\s]+)*)")
+_WORD = re.compile(r"(?P<name>[^@:,\s]+)@(?P<slot>[^@:,\s]+):(?P<step>\d{1,9})(?P<options>(?:,[^=,\s]+=[^=,\s]+)*)")
 
 
 class PlannedOp(NamedTuple):
