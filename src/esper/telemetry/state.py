@@ -381,12 +381,7 @@ class Keyframe(ev.Event, frozen=True, kw_only=True, tag=True):
 
     @classmethod
     def from_state(cls, state: RunState, start: float | None = None) -> Keyframe:
-        """Make a keyframe of a state.
-
-        Args:
-            state: The state. Its time is that of its last event.
-            start: Time of the first event, for the state before it.
-        """
+        """Make a keyframe of a state. `start` is the time of the first event, for the state before it."""
         time = state.time if state.seq or start is None else start
         return cls(seq=state.seq, time=time, state=msgspec.Raw(encode_json(state)))
 
