@@ -1,11 +1,12 @@
 """Evaluation reports: compared pairs, and equal numbers in JSON, text and tables."""
 
 import json
+import math
 
 import pytest
 
 from esper.cli.commands.evaluate import print_table, to_text
-from esper.evaluation.comparison import EvaluationReport, bootstrap_mean, build_report, to_json
+from esper.evaluation.comparison import EvaluationReport, build_report, t_interval, to_json
 from esper.evaluation.episodes import EpisodeResult
 
 RETURNS = {
@@ -16,14 +17,44 @@ RETURNS = {
 
 
 def comparison(*policies: str) -> EvaluationReport:
-    results = {
-        policy: [
-            EpisodeResult(test_accuracy=0.9, validation_accuracy=0.95, parameter_ratio=2.0, net_return=value)
-            for value in RETURNS[policy]
-        ]
-        for policy in policies
-    }
-    return build_report(results, checkpoint="runs/a", task="digits", steps=25, seed=7)
+    results = {policy: [[episode(value) for value in RETURNS[policy]]] for policy in policies}
+    return build_report(results, dict.fromkeys(policies, 12.3), checkpoints=["runs/a"], task="digits", steps=25, seed=7)
+
+
+def episode(value: float, *, broke_down: bool = False) -> EpisodeResult:
+    return EpisodeResult(
+        test_accuracy=0.9,
+        validation_accuracy=0.95,
+        parameter_ratio=2.0,
+        net_return=value,
+        test_return=value - 0.05,
+        broke_down=broke_down,
+    )
+
+
+def test_main_interval_is_over_training_seeds() -> None:
+    """Three training seeds with the means 0.5, 0.6 and 0.7: the spread of the episodes does not count."""
+    trained = [[episode(mean - 0.4), episode(mean + 0.4)] for mean in (0.5, 0.6, 0.7)]
+    fixed = [[episode(0.2), episode(0.4, broke_down=True)]]
+    found = build_report(
+        {"ppo": trained, "static": fixed},
+        {"ppo": 1.0, "static": 1.0},
+        checkpoints=["a", "b", "c"],
+        task="digits",
+        steps=25,
+        seed=7,
+    )
+    ppo, static = found.policies
+    assert (ppo.over, static.over) == ("training seeds", "episodes")
+    half = 4.302653 * 0.1 / math.sqrt(3)  # t quantile of two degrees of freedom
+    assert (ppo.net_return.mean, ppo.net_return.low) == (pytest.approx(0.6), pytest.approx(0.6 - half))
+    (difference,) = found.differences
+    assert difference.over == "training seeds"
+    assert difference.net_return.mean == pytest.approx(0.3)
+    assert difference.net_return.high == pytest.approx(0.3 + half)
+    assert (ppo.breakdowns, static.breakdowns) == (0.0, 0.5)
+    assert ppo.worst_return == pytest.approx(0.1)
+    assert [len(episodes) for episodes in ppo.episodes] == [2, 2, 2]
 
 
 def pairs(found: EvaluationReport) -> list[tuple[str, str]]:
@@ -49,18 +80,17 @@ def test_differences_are_paired_by_episode() -> None:
 
 def test_report_json_has_every_episode_and_estimate() -> None:
     found = json.loads(to_json(comparison("ppo", "static")))
-    assert {key: found[key] for key in ("checkpoint", "task", "steps", "episodes", "seed", "level", "resamples")} == {
-        "checkpoint": "runs/a",
+    assert {key: found[key] for key in ("checkpoints", "task", "steps", "episodes", "seed", "level")} == {
+        "checkpoints": ["runs/a"],
         "task": "digits",
         "steps": 25,
         "episodes": 3,
         "seed": 7,
         "level": 0.95,
-        "resamples": 10_000,
     }
     ppo, static = found["policies"]
-    assert [episode["net_return"] for episode in static["episodes"]] == RETURNS["static"]
-    expected = bootstrap_mean(RETURNS["ppo"], seed=7)
+    assert [[episode["net_return"] for episode in run] for run in static["episodes"]] == [RETURNS["static"]]
+    expected = t_interval(RETURNS["ppo"])
     assert ppo["net_return"] == {"mean": expected.mean, "low": expected.low, "high": expected.high}
     assert ppo["test_accuracy"]["mean"] == pytest.approx(0.9)
 
@@ -71,7 +101,7 @@ def test_report_distinguishes_better_from_undecided(capsys: pytest.CaptureFixtur
     for text in (to_text(found), capsys.readouterr().out):
         assert "90.0% [90.0%, 90.0%]" in text
         assert "×2.00 [2.00, 2.00]" in text
-        by_pair = {line.split("  ")[0].strip(): line for line in text.splitlines() if " − " in line}
+        by_pair = {line.split("  ")[0].strip(): line for line in reversed(text.splitlines()) if " − " in line}
         assert "+0.100 [+0.100, +0.100]" in by_pair["ppo − heuristic"]
         assert by_pair["ppo − heuristic"].rstrip().endswith("better")
         assert by_pair["ppo − static"].rstrip().endswith("undecided")

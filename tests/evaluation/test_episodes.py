@@ -123,8 +123,8 @@ def test_learned_policy_samples_only_the_op(checkpoint: Path, monkeypatch: pytes
         noise_ETH[..., 1:] = 0.99
         return noise_ETH
 
-    def outcomes() -> dict[str, list[EpisodeResult]]:
-        held_out = HeldOutEvaluation(checkpoint, policies=["ppo", "random"], episodes=2, seed=0, devices=["cpu:0"])
+    def outcomes() -> dict[str, list[list[EpisodeResult]]]:
+        held_out = HeldOutEvaluation([checkpoint], policies=["ppo", "random"], episodes=2, seed=0, devices=["cpu:0"])
         try:
             return held_out.run(nothing)
         finally:
@@ -151,9 +151,9 @@ def test_evaluation_episodes_are_used_by_no_run(seed: int) -> None:
 
 
 def test_ppo_acts_from_its_checkpoint_without_learning(checkpoint: Path) -> None:
-    held_out = HeldOutEvaluation(checkpoint, policies=["ppo", "static"], episodes=4, seed=0, devices=["cpu:0"])
+    held_out = HeldOutEvaluation([checkpoint], policies=["ppo", "static"], episodes=4, seed=0, devices=["cpu:0"])
     try:
-        agent = held_out._agents["ppo"]
+        (agent,) = held_out._agents["ppo"]
         before = {
             name: value.clone() for name, value in agent.state_tensors().items() if not name.startswith("rollout")
         }
@@ -176,7 +176,7 @@ def test_evaluation_resets_loss_scales_between_policies(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, rounds=1, steps=2, amp="fp16")
     live.start().finish()
     path = list_checkpoints(live.run.directory)[-1]
-    held_out = HeldOutEvaluation(path, policies=["static"], episodes=2, seed=0, devices=["cpu:0"])
+    held_out = HeldOutEvaluation([path], policies=["static"], episodes=2, seed=0, devices=["cpu:0"])
     try:
         once = held_out.run(nothing)
         for env in held_out._pool.envs:
@@ -191,7 +191,7 @@ def test_evaluation_resets_loss_scales_between_policies(tmp_path: Path) -> None:
 
 def test_evaluation_uses_the_checkpoint_task_on_new_episodes(checkpoint: Path) -> None:
     saved = read_checkpoint(checkpoint).config
-    held_out = HeldOutEvaluation(checkpoint, policies=["static"], episodes=2, seed=saved.seed, devices=["cpu:0"])
+    held_out = HeldOutEvaluation([checkpoint], policies=["static"], episodes=2, seed=saved.seed, devices=["cpu:0"])
     held_out.close()
     config = held_out.config
     assert (config.task, config.steps, config.reward_weights) == (saved.task, saved.steps, saved.reward_weights)
@@ -202,9 +202,10 @@ def test_evaluation_uses_the_checkpoint_task_on_new_episodes(checkpoint: Path) -
 
 
 def held_out_results(checkpoint: Path, seed: int) -> list[EpisodeResult]:
-    held_out = HeldOutEvaluation(checkpoint, policies=["static"], episodes=2, seed=seed, devices=["cpu:0"])
+    held_out = HeldOutEvaluation([checkpoint], policies=["static"], episodes=2, seed=seed, devices=["cpu:0"])
     try:
-        return held_out.run(nothing)["static"]
+        (episodes,) = held_out.run(nothing)["static"]
+        return episodes
     finally:
         held_out.close()
 
@@ -214,14 +215,14 @@ def test_checkpoint_without_ppo_policy_is_refused_at_once(tmp_path: Path) -> Non
     live.start().finish()
     path = list_checkpoints(live.run.directory)[-1]
     with pytest.raises(CheckpointError, match="remove ppo from --policies"):
-        HeldOutEvaluation(path, policies=["static", "ppo"], episodes=2, seed=0, devices=["cpu:0"])
+        HeldOutEvaluation([path], policies=["static", "ppo"], episodes=2, seed=0, devices=["cpu:0"])
 
 
 @pytest.mark.slow
 def test_results_do_not_depend_on_the_device_count(checkpoint: Path) -> None:
     found = []
     for devices in (["cpu:0"], ["cpu:0", "cpu:1"]):
-        held_out = HeldOutEvaluation(checkpoint, policies=["ppo", "full"], episodes=3, seed=0, devices=devices)
+        held_out = HeldOutEvaluation([checkpoint], policies=["ppo", "full"], episodes=3, seed=0, devices=devices)
         found.append(held_out.run(nothing))
         held_out.close()
     assert found[0] == found[1]
@@ -229,9 +230,9 @@ def test_results_do_not_depend_on_the_device_count(checkpoint: Path) -> None:
 
 def test_evaluation_resets_envs_between_policies(checkpoint: Path) -> None:
     """The previous policy does not influence the results of the next one."""
-    held_out = HeldOutEvaluation(checkpoint, policies=["full", "static"], episodes=2, seed=0, devices=["cpu:0"])
+    held_out = HeldOutEvaluation([checkpoint], policies=["full", "static"], episodes=2, seed=0, devices=["cpu:0"])
     alone = held_out_results(checkpoint, seed=0)
     try:
-        assert held_out.run(nothing)["static"] == alone
+        assert held_out.run(nothing)["static"] == [alone]
     finally:
         held_out.close()

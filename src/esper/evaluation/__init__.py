@@ -1,1 +1,1 @@
-"""Evaluation of policies on held-out episodes, with bootstrap intervals and paired differences."""
+"""Evaluation of policies on held-out episodes, with intervals over training seeds or episodes."""

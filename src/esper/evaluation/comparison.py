@@ -1,12 +1,18 @@
-"""Results of an evaluation: means, bootstrap intervals and paired differences of policies."""
+"""Results of an evaluation: means, intervals and paired differences of policies.
+
+The main interval of a trained policy is over its training seeds: how good is a policy that is trained like this? With a
+single training seed, and for policies that are not trained, the interval is over the episodes, and is named as such.
+Both are Student's t intervals of the mean. Simulated coverage: `tests/evaluation/test_coverage.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 if TYPE_CHECKING:
     from esper.evaluation.episodes import EpisodeResult
@@ -16,12 +22,14 @@ REFERENCE_POLICY = "heuristic"
 """Policy with which every other one is compared. PPO is also compared with each of the others."""
 CONFIDENCE_LEVEL = 0.95
 """Level of every interval."""
-BOOTSTRAP_RESAMPLES = 10_000
-"""Resamples per interval."""
+WORST_FRACTION = 0.05
+"""Fraction of the episodes, those of the lowest net return, whose mean is reported."""
+TRAINING_SEEDS, EPISODES = "training seeds", "episodes"
+"""What an interval is over."""
 
 
 class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean over episodes with its percentile bootstrap interval of level `CONFIDENCE_LEVEL` (Efron, 1979)."""
+    """Mean of independent values with its t interval of level `CONFIDENCE_LEVEL` (Student, 1908)."""
 
     mean: float
     low: float
@@ -37,75 +45,137 @@ class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
     """Results of one policy over all episodes."""
 
     policy: str
+    over: str
+    """What the intervals are over: `training seeds` or `episodes`."""
     test_accuracy: IntervalEstimate
     validation_accuracy: IntervalEstimate
     parameter_ratio: IntervalEstimate
     net_return: IntervalEstimate
-    episodes: list[dict[str, float]]
-    """The same four values of each episode. The order of the episodes is the same for every policy."""
+    test_return: IntervalEstimate
+    """Net return with the accuracy gained on the test split."""
+    breakdowns: float
+    """Fraction of the episodes in which the env broke down."""
+    worst_return: float
+    """Mean net return of the worst 5 % of the episodes."""
+    cpu_seconds: float
+    """CPU time of all processes for all of its episodes."""
+    episodes: list[list[dict[str, float]]]
+    """Values of each episode, by training seed. The order of the episodes is the same for every policy."""
 
 
 class PairedDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Net return of `policy` minus that of `against`, paired by episode."""
+    """Values of `policy` minus those of `against`, paired by episode."""
 
     policy: str
     against: str
+    over: str
+    """What the intervals are over: `training seeds` or `episodes`."""
     net_return: IntervalEstimate
+    test_return: IntervalEstimate
+    test_accuracy: IntervalEstimate
 
 
 class EvaluationReport(msgspec.Struct, frozen=True, kw_only=True):
     """Output of `evaluate`; its JSON output is this struct."""
 
-    checkpoint: str
+    checkpoints: list[str]
+    """One for each training seed."""
     task: str
     steps: int
     """Steps per episode."""
     episodes: int
-    """Episodes per policy."""
+    """Episodes per policy and training seed."""
     seed: int
     level: float
     """Confidence level of every interval."""
-    resamples: int
-    """Bootstrap resamples per interval."""
     policies: list[PolicyResult]
     differences: list[PairedDifference]
 
 
 def build_report(
-    results: Mapping[str, Sequence[EpisodeResult]], *, checkpoint: str, task: str, steps: int, seed: int
+    results: Mapping[str, Sequence[Sequence[EpisodeResult]]],
+    cpu_seconds: Mapping[str, float],
+    *,
+    checkpoints: Sequence[str],
+    task: str,
+    steps: int,
+    seed: int,
 ) -> EvaluationReport:
     """Compute intervals and paired differences from the results of all policies.
 
     Args:
-        results: Results of each episode, keyed by policy; the episodes are the same for every policy.
-        checkpoint: Path of the evaluated checkpoint.
-        task: Name of its task.
+        results: Results of each episode by training seed, keyed by policy; policies that are not trained have one
+            entry. The episodes are the same for every policy and training seed.
+        cpu_seconds: CPU time of each policy.
+        checkpoints: Paths of the evaluated checkpoints, one per training seed.
+        task: Name of their task.
         steps: Steps per episode.
-        seed: Random seed of the episodes, also used for resampling.
+        seed: Random seed of the episodes.
     """
-    returns = {policy: [episode.net_return for episode in episodes] for policy, episodes in results.items()}
     return EvaluationReport(
-        checkpoint=checkpoint,
+        checkpoints=list(checkpoints),
         task=task,
         steps=steps,
-        episodes=len(next(iter(returns.values()))),
+        episodes=len(next(iter(results.values()))[0]),
         seed=seed,
         level=CONFIDENCE_LEVEL,
-        resamples=BOOTSTRAP_RESAMPLES,
-        policies=[_policy_result(policy, episodes, seed) for policy, episodes in results.items()],
+        policies=[_policy_result(policy, runs, cpu_seconds[policy]) for policy, runs in results.items()],
         differences=[
-            PairedDifference(
-                policy=policy, against=against, net_return=paired_difference(returns[policy], returns[against], seed)
-            )
-            for policy, against in _pairs(list(results))
+            _difference(policy, results[policy], against, results[against]) for policy, against in _pairs(list(results))
         ],
     )
 
 
-def _policy_result(policy: str, episodes: Sequence[EpisodeResult], seed: int) -> PolicyResult:
-    rows = [vars(episode) for episode in episodes]
-    means = {name: bootstrap_mean([row[name] for row in rows], seed) for name in rows[0]}
-    return PolicyResult(policy=policy, episodes=rows, **means)
+def _policy_result(policy: str, runs: Sequence[Sequence[EpisodeResult]], cpu_seconds: float) -> PolicyResult:
+    def estimate(name: str) -> IntervalEstimate:
+        return _estimate([[getattr(episode, name) for episode in episodes] for episodes in runs])
+
+    every = [episode for episodes in runs for episode in episodes]
+    returns = sorted(episode.net_return for episode in every)
+    return PolicyResult(
+        policy=policy,
+        over=_over(runs),
+        test_accuracy=estimate("test_accuracy"),
+        validation_accuracy=estimate("validation_accuracy"),
+        parameter_ratio=estimate("parameter_ratio"),
+        net_return=estimate("net_return"),
+        test_return=estimate("test_return"),
+        breakdowns=sum(episode.broke_down for episode in every) / len(every),
+        worst_return=statistics.fmean(returns[: max(round(len(returns) * WORST_FRACTION), 1)]),
+        cpu_seconds=cpu_seconds,
+        episodes=[[vars(episode) for episode in episodes] for episodes in runs],
+    )
+
+
+def _difference(
+    policy: str,
+    first: Sequence[Sequence[EpisodeResult]],
+    against: str,
+    second: Sequence[Sequence[EpisodeResult]],
+) -> PairedDifference:
+    """Compare two policies, each training seed of one with the only one of the other."""
+    pairs = [(one, other) for one in first for other in second]
+
+    def estimate(value: Callable[[EpisodeResult], float]) -> IntervalEstimate:
+        return _estimate([[value(a) - value(b) for a, b in zip(one, other, strict=True)] for one, other in pairs])
+
+    return PairedDifference(
+        policy=policy,
+        against=against,
+        over=_over(pairs),
+        net_return=estimate(lambda episode: episode.net_return),
+        test_return=estimate(lambda episode: episode.test_return),
+        test_accuracy=estimate(lambda episode: episode.test_accuracy),
+    )
+
+
+def _over(runs: Sequence[object]) -> str:
+    return TRAINING_SEEDS if len(runs) > 1 else EPISODES
+
+
+def _estimate(values: Sequence[Sequence[float]]) -> IntervalEstimate:
+    """Return the interval over the means of the training seeds, or over the episodes of the only one."""
+    return t_interval(values[0] if len(values) == 1 else list(map(statistics.fmean, values)))
 
 
 def _pairs(policies: Sequence[str]) -> list[tuple[str, str]]:
@@ -122,29 +192,20 @@ def to_json(report: EvaluationReport) -> str:
     return msgspec.json.encode(report).decode()
 
 
-def bootstrap_mean(values: Sequence[float], seed: int) -> IntervalEstimate:
-    """Return the mean of independent values with its bootstrap interval.
+def t_interval(values: Sequence[float]) -> IntervalEstimate:
+    """Return the mean of independent values with its t interval.
 
     Args:
         values: Two or more values, because one value has no measurable spread.
-        seed: Random seed of the resampling.
 
     Raises:
         ValueError: There are fewer than two values.
     """
     if len(values) < 2:
         raise ValueError(f"an interval needs at least two values, got {len(values)}")
-    sample = np.asarray(values, dtype=np.float64)
-    indices = np.random.default_rng(seed).integers(len(sample), size=(BOOTSTRAP_RESAMPLES, len(sample)))
-    tail = (1 - CONFIDENCE_LEVEL) / 2
-    low, high = np.quantile(sample[indices].mean(axis=1), [tail, 1 - tail])
-    return IntervalEstimate(mean=float(sample.mean()), low=float(low), high=float(high))
+    from scipy.stats import t  # pyright: ignore[reportMissingTypeStubs] (slow to import)
 
-
-def paired_difference(first: Sequence[float], second: Sequence[float], seed: int) -> IntervalEstimate:
-    """Return the mean of the pairwise differences `first` − `second`; variation that the pairs share cancels.
-
-    Raises:
-        ValueError: The lengths differ, or there are fewer than two pairs.
-    """
-    return bootstrap_mean([a - b for a, b in zip(first, second, strict=True)], seed)
+    mean = statistics.fmean(values)
+    quantile = float(t.ppf((1 + CONFIDENCE_LEVEL) / 2, len(values) - 1))  # pyright: ignore[reportUnknownMemberType]
+    half = quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return IntervalEstimate(mean=mean, low=mean - half, high=mean + half)

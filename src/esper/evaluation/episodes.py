@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from esper.checkpoint.files import read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
@@ -28,6 +29,9 @@ from esper.policy.plan import split_plan
 from esper.seeding import decision_uniforms, evaluation_seed
 from esper.tasks.probe import TaskProfile
 
+_SHARED_OPTIONS = ("task", "steps", "slots", "reward_weights", "training", "amp", "scaler", "counterfactual")
+"""Options that all evaluated checkpoints must share, because their policies play the same episodes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeResult:
@@ -41,14 +45,19 @@ class EpisodeResult:
     """Final minus initial validation accuracy, minus the rent of all steps and the costs of all ops: the undiscounted
     return of the `simplified` reward. If the env broke down, the final accuracy is that of the step of the breakdown,
     not that after the rollback, and the penalty is subtracted."""
+    test_return: float
+    """The same with the gain on the test split, which nothing was chosen on, in place of that on the validation
+    split."""
+    broke_down: bool
+    """True if the env broke down."""
 
 
 class HeldOutEvaluation:
-    """Runs held-out episodes with the task, episode length and rent of a checkpoint.
+    """Runs held-out episodes with the task, episode length and rent of some checkpoints.
 
     Args:
-        checkpoint: Checkpoint directory.
-        policies: Names of the policies to evaluate; `ppo` is the policy of the checkpoint, and `plan:…` a plan.
+        checkpoints: Checkpoint directories: training seeds of one configuration.
+        policies: Names of the policies to evaluate; `ppo` is the policy of each checkpoint, and `plan:…` a plan.
         episodes: Number of episodes per policy.
         seed: Random seed of the episodes. A seed gives the same episodes for every policy and every checkpoint.
         devices: Names of the lanes, or `auto`.
@@ -56,15 +65,15 @@ class HeldOutEvaluation:
         accept_changed_task: Evaluate although the code of the user's task has changed since the checkpoint.
 
     Raises:
-        CheckpointError: The checkpoint is damaged or of another version, or `ppo` is to be evaluated and the checkpoint
-            has no PPO policy.
+        CheckpointError: A checkpoint is damaged or of another version, the checkpoints are of different tasks, or
+            `ppo` is to be evaluated and a checkpoint has no PPO policy.
         ConfigError: A device does not exist.
         TaskError: The task cannot be loaded, is not that of the checkpoint, or its data set is missing or damaged.
     """
 
     def __init__(
         self,
-        checkpoint: Path,
+        checkpoints: Sequence[Path],
         *,
         policies: Sequence[str],
         episodes: int,
@@ -73,9 +82,14 @@ class HeldOutEvaluation:
         task_reference: str | None = None,
         accept_changed_task: bool = False,
     ) -> None:
-        self._path = checkpoint
-        self._checkpoint = read_checkpoint(checkpoint)
-        trained = self._checkpoint.config
+        self._trained = [(path, read_checkpoint(path)) for path in checkpoints]
+        path, checkpoint = self._trained[0]
+        trained = checkpoint.config
+        for other_path, other in self._trained[1:]:
+            for name in _SHARED_OPTIONS:
+                if getattr(other.config, name) != getattr(trained, name):
+                    what = name.replace("_", "-")
+                    raise CheckpointError(f"{other_path} was made with other {what} than {path}; evaluate them apart")
         self.config = msgspec.structs.replace(
             trained,
             envs=episodes,
@@ -88,43 +102,58 @@ class HeldOutEvaluation:
         task, splits, profile, self.config, _ = prepare_task(
             msgspec.structs.replace(self.config, task=task_reference or trained.task),
             None,
-            SavedTask(trained.task, self._checkpoint.origin),
+            SavedTask(trained.task, checkpoint.origin),
             accept_changed=accept_changed_task,
         )
         if self.config.task != trained.task:
-            raise CheckpointError(f"{checkpoint} was made with --task {trained.task}, not {self.config.task}")
-        self._agents = {policy: self._agent(policy, profile) for policy in policies}
+            raise CheckpointError(f"{path} was made with --task {trained.task}, not {self.config.task}")
+        self._agents = {policy: self._agents_of(policy, profile) for policy in policies}
+        self.cpu_seconds: dict[str, float] = {}
+        """CPU time of all processes for the episodes of each policy that was run."""
         self._pool = EnvPool(task, profile, splits, lanes, self.config)
 
-    def run(self, on_step: Callable[[str], None]) -> dict[str, list[EpisodeResult]]:
+    @property
+    def num_agents(self) -> int:
+        """Number of agents that are run one after another: the policies, PPO once per checkpoint."""
+        return sum(map(len, self._agents.values()))
+
+    def run(self, on_step: Callable[[str], None]) -> dict[str, list[list[EpisodeResult]]]:
         """Run every policy on every episode.
 
         Args:
             on_step: Called with the policy's name after each step. All episodes of a policy run in parallel.
 
         Returns:
-            Results of each episode, keyed by policy, in the same order for every policy.
+            Results of each episode by training seed, keyed by policy. The order of the episodes is always the same.
         """
-        return {
-            policy: run_episodes(self._pool, agent, self.config, lambda policy=policy: on_step(policy))
-            for policy, agent in self._agents.items()
-        }
+        results: dict[str, list[list[EpisodeResult]]] = {}
+        for policy, agents in self._agents.items():
+            start = _cpu_seconds()
+            results[policy] = [
+                run_episodes(self._pool, agent, self.config, lambda policy=policy: on_step(policy)) for agent in agents
+            ]
+            self.cpu_seconds[policy] = _cpu_seconds() - start
+        return results
 
     def close(self) -> None:
         """Stop the threads of the lanes."""
         self._pool.close()
 
-    def _agent(self, policy: str, profile: TaskProfile) -> Agent:
+    def _agents_of(self, policy: str, profile: TaskProfile) -> list[Agent]:
         if policy != "ppo":
             name, plan = split_plan(policy)
             acting = msgspec.structs.replace(self.config, policy=name, plan=plan or self.config.plan)
-            return build_agent(acting, profile.sites, profile.blueprints)
-        trained = self._checkpoint.config.policy
-        if trained != "ppo":
-            raise CheckpointError(
-                f"{self._path} was made with --policy {trained} and has no PPO policy; remove ppo from --policies"
-            )
-        return load_ppo(self._checkpoint, self._path, self.config, profile.sites, profile.blueprints)
+            return [build_agent(acting, profile.sites, profile.blueprints)]
+        for path, checkpoint in self._trained:
+            if checkpoint.config.policy != "ppo":
+                raise CheckpointError(
+                    f"{path} was made with --policy {checkpoint.config.policy} and has no PPO policy; remove ppo from "
+                    "--policies"
+                )
+        return [
+            load_ppo(checkpoint, path, self.config, profile.sites, profile.blueprints)
+            for path, checkpoint in self._trained
+        ]
 
 
 def run_episodes(pool: EnvPool, agent: Agent, config: Config, on_step: Callable[[], None]) -> list[EpisodeResult]:
@@ -145,20 +174,38 @@ def run_episodes(pool: EnvPool, agent: Agent, config: Config, on_step: Callable[
     episodes = [Episode(env, config) for env in pool.envs]
     for episode, (loss, accuracy) in zip(episodes, pool.reset(0), strict=True):
         episode.begin(loss, accuracy)
+    test_before = pool.test_scores()
+    broke_down = [False] * len(episodes)
     agent.begin_round(decision_uniforms(config.seed, range(len(episodes)), config.steps, 0))
     timer = PhaseTimer()  # required by `play_step`; the times are not reported
     for step in range(config.steps):
         if step > 0:
             tick_slots(pool, episodes)
-        play_step(pool, episodes, agent, 0, step, timer)
+        result = play_step(pool, episodes, agent, 0, step, timer)
+        broke_down = [before or now for before, now in zip(broke_down, result.broke_down, strict=True)]
         on_step()
     # No tick after the last step, so that the test uses the alphas of the last validation.
     return [
-        EpisodeResult(
-            test_accuracy=accuracy,
-            validation_accuracy=episode.view.accuracies[-1],
-            parameter_ratio=episode.view.parameter_ratio,
-            net_return=episode.episode_return,
-        )
-        for episode, accuracy in zip(episodes, pool.test_scores(), strict=True)
+        _result(episode, before, after, broken)
+        for episode, before, after, broken in zip(episodes, test_before, pool.test_scores(), broke_down, strict=True)
     ]
+
+
+def _result(episode: Episode, test_before: float, test_after: float, broke_down: bool) -> EpisodeResult:
+    accuracies = episode.view.accuracies
+    costs = accuracies[-1] - accuracies[0] - episode.episode_return
+    return EpisodeResult(
+        test_accuracy=test_after,
+        validation_accuracy=accuracies[-1],
+        parameter_ratio=episode.view.parameter_ratio,
+        net_return=episode.episode_return,
+        test_return=test_after - test_before - costs,
+        broke_down=broke_down,
+    )
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU time of this process and its workers so far."""
+    process = psutil.Process()
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return sum(time.user + time.system for time in times)

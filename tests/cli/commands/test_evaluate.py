@@ -34,7 +34,8 @@ def test_evaluate_json_is_the_only_output_on_stdout(trained: Path, capsys: pytes
         "ppo", "heuristic", "periodic", "random", "static", "full",
     ]  # fmt: skip
     assert len(found["differences"]) == 9
-    assert all(len(policy["episodes"]) == 2 for policy in found["policies"])
+    assert all([len(run) for run in policy["episodes"]] == [2] for policy in found["policies"])
+    assert all(policy["cpu_seconds"] > 0 for policy in found["policies"])
 
 
 def test_evaluate_without_terminal_prints_plain_lines(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +64,7 @@ def test_evaluate_same_seed_gives_the_same_episodes(trained: Path, capsys: pytes
     said = []
     for seed in ("3", "3", "4"):
         assert evaluate(trained, "--policies", "random", "--json", "--seed", seed) == EXIT_OK
-        said.append(json.loads(capsys.readouterr().out)["policies"])
+        said.append(json.loads(capsys.readouterr().out)["policies"][0]["episodes"])
     assert said[0] == said[1] != said[2]
 
 

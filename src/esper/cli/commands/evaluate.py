@@ -26,6 +26,8 @@ from esper.process import RankInfo
 
 DEFAULT_POLICIES = tuple(name for name in POLICY_NAMES if name != PLAN)
 _HEADINGS = ("test accuracy", "parameters", "net return")
+_MORE_HEADINGS = ("net return on test", "worst", "broken", "over", "CPU s")
+_DIFFERENCES = ("net return", "on test", "test accuracy")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -37,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
     for name, value, minimum in (("episodes", options.episodes, 2), ("seed", options.seed, 0)):
         if value < minimum:
             raise ConfigError(f"--{name} {value} is not valid: it must be {minimum} or more")
-    checkpoint = open_checkpoint(options.checkpoint, options.telemetry_dir, options.task)
+    checkpoints = [open_checkpoint(name, options.telemetry_dir, options.task) for name in options.checkpoint]
     early_lanes(options.devices, RankInfo())
 
     from esper.evaluation.comparison import build_report, to_json
@@ -48,16 +50,23 @@ def run(arguments: Sequence[str]) -> int:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # which the user's code may print to
             held_out = HeldOutEvaluation(
-                checkpoint, **settings, task_reference=options.task, accept_changed_task=options.accept_changed_task
+                checkpoints, **settings, task_reference=options.task, accept_changed_task=options.accept_changed_task
             )
             steps = held_out.config.steps
-            with contextlib.closing(held_out), _progress_bar(len(set(options.policies)) * steps) as advance:
+            with contextlib.closing(held_out), _progress_bar(held_out.num_agents * steps) as advance:
                 results = held_out.run(advance)
     except FaultError as fault:
         print_warnings([f"{fault.traceback_text or ''}{fault}"])
         return EXIT_FAILED
     task = held_out.config.task
-    report = build_report(results, checkpoint=str(checkpoint), task=task, steps=steps, seed=options.seed)
+    report = build_report(
+        results,
+        held_out.cpu_seconds,
+        checkpoints=list(map(str, checkpoints)),
+        task=task,
+        steps=steps,
+        seed=options.seed,
+    )
     if options.json:
         print(to_json(report))
     elif sys.stdout.isatty():
@@ -82,9 +91,11 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--checkpoint",
+        nargs="+",
         required=True,
         metavar="RUN",
-        help=f"checkpoint to evaluate, or a run, whose newest one is used (checkpoint path, {RUN_HELP})",
+        help=f"checkpoint to evaluate, or a run, whose newest one is used (checkpoint path, {RUN_HELP}); several "
+        "training seeds of one configuration give intervals over training seeds",
     )
     add_telemetry_dir_option(parser)
     parser.add_argument(
@@ -124,11 +135,14 @@ def _progress_bar(steps: int) -> Generator[Callable[[str], None]]:
 
 def caption(report: EvaluationReport) -> str:
     """Return a sentence that explains the numbers of a report."""
+    seeds = len(report.checkpoints)
+    trained = f"PPO of {seeds} training seeds. " if seeds > 1 else ""
     return (
         f"{report.episodes} held-out episodes of {report.steps} steps on {report.task}, "
-        f"seed {report.seed}, the same for every policy; mean and {report.level:.0%} bootstrap interval. "
-        "Parameters: relative to the bare host. "
-        "Net return: final validation accuracy − initial − rent of all steps − costs of all ops."
+        f"seed {report.seed}, the same for every policy. {trained}Mean and {report.level:.0%} t interval over what the "
+        "table says. Parameters: relative to the bare host. Net return: final validation accuracy − initial − rent of "
+        "all steps − costs of all ops; on the test split, with the accuracy there. Worst: mean net return of the worst "
+        "5 % of the episodes. Broken: episodes that broke down. CPU s: CPU time for all episodes, in seconds."
     )
 
 
@@ -136,12 +150,12 @@ def to_text(report: EvaluationReport) -> str:
     """Format a report as plain text, one line per policy and per difference."""
     text = [caption(report)]
     for result in report.policies:
-        cells = zip(_HEADINGS, _cells(result), strict=True)
+        cells = zip((*_HEADINGS, *_MORE_HEADINGS), (*_cells(result), *_more_cells(result)), strict=True)
         text.append(f"{result.policy:10} " + ", ".join(f"{heading} {cell}" for heading, cell in cells))
-    text += [
-        f"{_pair(difference):21} {_signed(difference.net_return)}, {_verdict(difference.net_return)}"
-        for difference in report.differences
-    ]
+    for difference in report.differences:
+        cells = zip(_DIFFERENCES, _difference_cells(difference), strict=True)
+        words = ", ".join(f"{heading} {cell}" for heading, cell in cells)
+        text.append(f"{_pair(difference):21} {words}, {_verdict(difference.net_return)}")
     return "\n".join(text)
 
 
@@ -151,25 +165,51 @@ def print_table(report: EvaluationReport) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    policies = Table("policy", *_HEADINGS, box=SIMPLE_HEAD, pad_edge=False)
-    for result in report.policies:
-        policies.add_row(result.policy, *_cells(result))
-    differences = Table("difference of net return", "paired", "", box=SIMPLE_HEAD, pad_edge=False)
-    for difference in report.differences:
-        differences.add_row(_pair(difference), _signed(difference.net_return), _verdict(difference.net_return))
     console = Console(highlight=False, markup=False)
-    console.print(policies)
+    for headings, cells_of in ((_HEADINGS, _cells), (_MORE_HEADINGS, _more_cells)):
+        table = Table("policy", box=SIMPLE_HEAD, pad_edge=False)
+        for heading in headings:
+            table.add_column(heading, no_wrap=True)
+        for result in report.policies:
+            table.add_row(result.policy, *cells_of(result))
+        console.print(table)
     if report.differences:
-        console.print(differences)
+        returns = Table("difference of net return", "paired", "", box=SIMPLE_HEAD, pad_edge=False)
+        on_test = Table("difference", "net return on test", "test accuracy", box=SIMPLE_HEAD, pad_edge=False)
+        for difference in report.differences:
+            net_return, *test = _difference_cells(difference)
+            returns.add_row(_pair(difference), net_return, _verdict(difference.net_return))
+            on_test.add_row(_pair(difference), *test)
+        console.print(returns)
+        console.print(on_test)
     console.print(caption(report))
 
 
-def _cells(result: PolicyResult) -> tuple[str, str, str]:
+def _cells(result: PolicyResult) -> tuple[str, ...]:
     accuracy, parameters = result.test_accuracy, result.parameter_ratio
     return (
         f"{accuracy.mean:.1%} [{accuracy.low:.1%}, {accuracy.high:.1%}]",
         f"×{parameters.mean:.2f} [{parameters.low:.2f}, {parameters.high:.2f}]",
         _signed(result.net_return),
+    )
+
+
+def _more_cells(result: PolicyResult) -> tuple[str, ...]:
+    return (
+        _signed(result.test_return),
+        f"{result.worst_return:+.3f}",
+        f"{result.breakdowns:.1%}",
+        result.over,
+        f"{result.cpu_seconds:.0f}",
+    )
+
+
+def _difference_cells(difference: PairedDifference) -> tuple[str, ...]:
+    accuracy = difference.test_accuracy
+    return (
+        _signed(difference.net_return),
+        _signed(difference.test_return),
+        f"{accuracy.mean:+.1%} [{accuracy.low:+.1%}, {accuracy.high:+.1%}]",
     )
 
 
