@@ -17,7 +17,8 @@ BLUEPRINTS = ("conv_light", "conv_heavy")
 
 @pytest.mark.parametrize("policy", get_args(PolicyName))
 def test_build_agent_returns_ppo_for_ppo_only(policy: PolicyName) -> None:
-    agent = build_agent(Config(policy=policy, envs=2), digits_profile().sites, BLUEPRINTS)
+    plan = "conv_light@early:0" if policy == "plan" else ""
+    agent = build_agent(Config(policy=policy, plan=plan, envs=2), digits_profile().sites, BLUEPRINTS)
     assert isinstance(agent, PPOAgent) == (policy == "ppo")
 
 
