@@ -47,7 +47,6 @@ def test_missing_package_is_refused_before_the_start(
 
 
 FULL = """
-import subprocess
 import sys
 from esper.history import tensorboard
 def full(*_, **__):

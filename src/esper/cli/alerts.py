@@ -8,7 +8,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -105,8 +104,8 @@ class AlertCommands:
         if self._runner.is_alive():
             self._failed += 1 + max(self._pending.qsize() - 1, 0)  # without the end mark
             self._kill()
-        for text in (*self._engine.warnings, *([self._count()] if self._failed > 1 else [])):
-            print(f"esper-sanctum: {text}", file=sys.stderr)
+        if self._failed > 1:
+            self._engine.warnings.append(self._count())
 
     def _count(self) -> str:
         return f"--on-alert: the command failed for {self._failed} of {self._found} anomalies"

@@ -40,6 +40,7 @@ from esper.cli.options import (
     add_run_options,
     check_own_code_is_named,
     given_options,
+    print_warnings,
 )
 from esper.cli.run_display import print_engine_error, run_headless, run_in_dashboard
 from esper.config import Config, ConfigError
@@ -98,6 +99,7 @@ def run_training(arguments: Sequence[str]) -> int:
     else:
         with _alert_commands(alert_words, engine), _live_curves(engine) if tensorboard else nullcontext():
             state = run_headless(engine, sys.stdout, narrate=narrate) if headless else run_in_dashboard(engine, display)
+        print_warnings(engine.warnings)  # of the last moments, which the run could not log any more
     if code := print_engine_error(engine):
         return code
     from esper.cli.console import format_summary
