@@ -227,15 +227,15 @@ def test_rank_lost_at_the_end_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
 # Refused configurations
 
 
-def lanes_of(lanes: list[str], *place: int, is_auto: bool = False) -> list[str]:
-    return assign_lanes_to_rank(lanes, RankInfo(*place), is_auto=is_auto)
+def lanes_of(lanes: list[str], *place: int, leave_out: bool = False) -> list[str]:
+    return assign_lanes_to_rank(lanes, RankInfo(*place), leave_out=leave_out)
 
 
 def test_lanes_are_split_equally_among_the_ranks_of_a_node() -> None:
     gpus = [f"cuda:{index}" for index in range(5)]
     assert lanes_of(gpus) == gpus
     assert [lanes_of(gpus[:4], rank, 2, rank, 2) for rank in range(2)] == [["cuda:0", "cuda:2"], ["cuda:1", "cuda:3"]]
-    assert [lanes_of(gpus, rank, 2, rank, 2, is_auto=True) for rank in range(2)] == [gpus[0:4:2], gpus[1:4:2]]
+    assert [lanes_of(gpus, rank, 2, rank, 2, leave_out=True) for rank in range(2)] == [gpus[0:4:2], gpus[1:4:2]]
     assert lanes_of(gpus[:2], 3, 4, 1, 2, 1, 2) == ["1/cuda:1"]
     with pytest.raises(ConfigError, match=r"2 ranks on a machine cannot share cpu:0: .*--nproc-per-node 1"):
         lanes_of(["cpu:0"], 0, 2, 0, 2)

@@ -268,9 +268,7 @@ class MemoryAccountant:
 
     def __init__(self, pool: EnvPool, agent: Agent) -> None:
         self._lanes = pool.lanes
-        self._envs_by_lane: list[list[Env]] = [[] for _ in pool.lanes]
-        for lane, env in zip(pool.lane_indices, pool.envs, strict=True):
-            self._envs_by_lane[lane].append(env)
+        self._envs_by_lane = pool.group_by_lane(pool.envs)
         self._agent = agent
         self._topology: dict[int, object] = {}
         self._env_bytes: dict[int, dict[str, int]] = {}

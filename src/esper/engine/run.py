@@ -25,7 +25,7 @@ from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
 from esper.health.detector import AnomalyDetector
 from esper.health.thresholds import Thresholds
-from esper.lanes.device_names import AUTO, assign_lanes_to_rank, is_cpu_lane
+from esper.lanes.device_names import assign_lanes_to_rank, is_auto, is_cpu_lane
 from esper.lanes.device_stats import cuda_uuid
 from esper.lanes.devices import resolve_devices, resolve_policy_device, torch_device, unusable_gpus
 from esper.lanes.errors import FaultError, RunFailedError
@@ -79,7 +79,7 @@ class Run:
         growth: Growth | None = None,
     ) -> None:
         rank_info = RankInfo.from_environment()
-        lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info, is_auto=_is_auto(config))
+        lanes = assign_lanes_to_rank(resolve_devices(config.devices), rank_info, leave_out=is_auto(config.devices))
         resolve_policy_device(config.policy_device)
         saved = read_manifest(resume) if resume else None
         with ExitStack() as opened:
@@ -151,7 +151,7 @@ class Run:
         self.hub.emit_global(started)
 
     def _emit_warnings(self, config: Config, lock: RunLock) -> None:
-        unused = unusable_gpus() if _is_auto(config) else {}
+        unused = unusable_gpus() if is_auto(config.devices) else {}
         warnings = [f"{gpu} is not used: {reason}" for gpu, reason in unused.items()]
         for text in filter(None, [lock.warning, *warnings]):
             self.hub.emit(ev.Logged(severity="warning", text=text))
@@ -226,10 +226,6 @@ class Run:
             return f"list checkpoints to resume from with `esper-sanctum checkpoints {self.directory}`: {error}"
         at = f"step {newest.step + 1}" if newest.step < self.trainer.state.config.steps else "its end"
         return f"--resume {self.directory} continues at round {newest.round + 1}, {at}"
-
-
-def _is_auto(config: Config) -> bool:
-    return tuple(config.devices) == AUTO
 
 
 def _check_gpus(lanes: Sequence[str], rank_info: RankInfo, ranks: RankGroup) -> None:

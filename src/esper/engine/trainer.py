@@ -145,9 +145,7 @@ class Trainer:
         state = self.state
         wall, phases, loads = state.timer.end_step()
         with state.timer("telemetry"):
-            by_lane: list[list[EpochResult | None]] = [[] for _ in state.pool.lanes]
-            for index, result in zip(state.pool.lane_indices, measured, strict=True):
-                by_lane[index].append(result)
+            by_lane = state.pool.group_by_lane(measured)
             owners = self._memory.bytes_by_lane(state.round)
             processes = {lane.worker_pid for lane in state.pool.lanes}
             readings = {lane.device: read_device_stats(lane.device, processes) for lane in state.pool.lanes}

@@ -1,4 +1,4 @@
-"""Which lane trains which env."""
+"""Assigns envs to lanes."""
 
 from __future__ import annotations
 

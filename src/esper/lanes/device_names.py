@@ -19,7 +19,7 @@ from esper.config import ConfigError
 from esper.lanes.nvml import load_nvml, query_nvml
 from esper.process import RankInfo, available_cores
 
-AUTO = ("auto",)
+AUTO = "auto"
 DEVICE_EXAMPLES = {"--devices": "auto, cuda:0, cuda:1 … or cpu:0, cpu:1 …", "--policy-device": "cpu, cuda:0, cuda:1 …"}
 FALLBACK_HINT = {
     "--devices": "use --devices auto",
@@ -27,7 +27,7 @@ FALLBACK_HINT = {
 }
 """Alternative that always works, keyed by option."""
 
-NONE: Mapping[str, str] = {}
+ALL_USABLE: Mapping[str, str] = {}
 DeviceCounts = Mapping[str, int | None]
 """Number of devices by kind, `cuda` and `cpu`; None if unknown."""
 
@@ -44,12 +44,17 @@ def early_lanes(names: Sequence[str], rank_info: RankInfo) -> list[str] | None:
         ConfigError: A device name is invalid, cannot be found, or is given twice, or the node has too few lanes.
     """
     counts = max_device_counts()
-    if tuple(names) == AUTO and counts["cuda"] != 0:
+    if is_auto(names) and counts["cuda"] != 0:
         return None
-    return assign_lanes_to_rank(resolve_lanes(names, counts), rank_info, is_auto=tuple(names) == AUTO)
+    return assign_lanes_to_rank(resolve_lanes(names, counts), rank_info, leave_out=is_auto(names))
 
 
-def resolve_lanes(names: Sequence[str], counts: DeviceCounts, unusable: Mapping[str, str] = NONE) -> list[str]:
+def is_auto(names: Sequence[str]) -> bool:
+    """Return True if `--devices` leaves the choice to the program."""
+    return tuple(names) == (AUTO,)
+
+
+def resolve_lanes(names: Sequence[str], counts: DeviceCounts, unusable: Mapping[str, str] = ALL_USABLE) -> list[str]:
     """Return the names of the lanes, each with its index, such as `cuda:0` or `cpu:1`.
 
     `auto` selects every usable CUDA device or, without any, one CPU lane for each core that this process may use.
@@ -62,7 +67,7 @@ def resolve_lanes(names: Sequence[str], counts: DeviceCounts, unusable: Mapping[
     Raises:
         ConfigError: A device name is invalid, not found, not usable, or given twice.
     """
-    if tuple(names) == AUTO:
+    if is_auto(names):
         gpus = [f"cuda:{index}" for index in range(counts["cuda"] or 0)]
         return [gpu for gpu in gpus if gpu not in unusable] or [f"cpu:{index}" for index in range(counts["cpu"] or 0)]
     lanes = [resolve_name("--devices", name, counts, unusable) for name in names]
@@ -72,7 +77,7 @@ def resolve_lanes(names: Sequence[str], counts: DeviceCounts, unusable: Mapping[
     return lanes
 
 
-def resolve_name(option: str, name: str, counts: DeviceCounts, unusable: Mapping[str, str] = NONE) -> str:
+def resolve_name(option: str, name: str, counts: DeviceCounts, unusable: Mapping[str, str] = ALL_USABLE) -> str:
     """Return the name of a device with its index.
 
     Raises:
@@ -97,7 +102,7 @@ def resolve_name(option: str, name: str, counts: DeviceCounts, unusable: Mapping
     return lane
 
 
-def assign_lanes_to_rank(lanes: Sequence[str], rank_info: RankInfo, *, is_auto: bool) -> list[str]:
+def assign_lanes_to_rank(lanes: Sequence[str], rank_info: RankInfo, *, leave_out: bool) -> list[str]:
     """Return the lanes of a rank: the lanes of each machine (node) are assigned round-robin to its ranks.
 
     A scheduler may let each rank see only GPUs of its own; then the rank uses all of them. With several nodes, lane
@@ -106,7 +111,7 @@ def assign_lanes_to_rank(lanes: Sequence[str], rank_info: RankInfo, *, is_auto: 
     Args:
         lanes: Lanes that this process can use.
         rank_info: Rank of this process.
-        is_auto: True if `--devices` is `auto`: lanes that would make the ranks unequal are left out.
+        leave_out: Leave out lanes that would make the ranks unequal, rather than refuse them.
 
     Raises:
         ConfigError: The node has more ranks than lanes, or its ranks cannot have equally many.
@@ -120,7 +125,7 @@ def assign_lanes_to_rank(lanes: Sequence[str], rank_info: RankInfo, *, is_auto: 
             f"torchrun with --nproc-per-node {len(lanes)}, or name more --devices"
         )
     unequal = len(lanes) % ranks
-    if unequal and not is_auto:
+    if unequal and not leave_out:
         raise ConfigError(
             f"{ranks} ranks on a machine cannot share {len(lanes)} devices equally; name {len(lanes) - unequal} of "
             f"{', '.join(lanes)} with --devices, or start torchrun with --nproc-per-node {len(lanes)}"

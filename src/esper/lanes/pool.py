@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from esper.config import Config, ConfigError
 from esper.envs.env import Env
@@ -26,6 +27,8 @@ from esper.tasks import TASK_NAMES
 from esper.tasks.probe import TaskProfile
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,13 @@ class EnvPool:
     def lane_by_env(self) -> list[str]:
         """Name of the lane of each env, in the order of `envs`."""
         return [self._lane_of(env.index).name for env in self.envs]
+
+    def group_by_lane(self, values: Iterable[T]) -> list[list[T]]:
+        """Return the values of the envs, given in the order of `envs`, as a list per lane."""
+        found: list[list[T]] = [[] for _ in self.lanes]
+        for lane, value in zip(self.lane_indices, values, strict=True):
+            found[lane].append(value)
+        return found
 
     def reset(self, round_index: int) -> list[tuple[float, float]]:
         """Give every env a fresh host. Return validation loss and score of each before any training."""
