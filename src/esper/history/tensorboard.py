@@ -32,39 +32,33 @@ class TensorboardWriter:
     """
 
     def __init__(self, directory: Path, *, per_env: bool) -> None:
-        try:
-            # Imported by name, because tensorboard has no type annotations.
-            writer_module = import_module("tensorboard.summary.writer.event_file_writer")
-            self._event: Any = import_module("tensorboard.compat.proto.event_pb2")
-            self._summary: Any = import_module("tensorboard.compat.proto.summary_pb2")
-            self._tensor: Any = import_module("tensorboard.compat.proto.tensor_pb2")
-            self._types: Any = import_module("tensorboard.compat.proto.types_pb2")
-            self._text: Any = import_module("tensorboard.plugins.text.metadata")
-            self._hparams: Any = import_module("tensorboard.plugins.hparams.summary_v2")
-        except ImportError:
-            raise missing_package("tensorboard", "tensorboard") from None
+        check_installed()
+        # Imported by name, because tensorboard has no type annotations.
+        writer_module = import_module("tensorboard.summary.writer.event_file_writer")
+        self._event: Any = import_module("tensorboard.compat.proto.event_pb2")
+        self._summary: Any = import_module("tensorboard.compat.proto.summary_pb2")
+        self._tensor: Any = import_module("tensorboard.compat.proto.tensor_pb2")
+        self._types: Any = import_module("tensorboard.compat.proto.types_pb2")
+        self._text: Any = import_module("tensorboard.plugins.text.metadata")
+        self._hparams: Any = import_module("tensorboard.plugins.hparams.summary_v2")
         self._curves = RunCurves(per_env=per_env)
         self._writer: Any = writer_module.EventFileWriter(str(directory))
 
     def write(self, event: ev.AnyEvent) -> None:
         """Write what an event adds to the curves."""
         if isinstance(event, ev.RunStarted):
-            self._begin(event)
+            self._add(self._hparams.hparams_pb(hyperparameters(event.config)), 0, event.time)
         for found in self._curves.points(event):
             value = self._scalar(found) if isinstance(found, Point) else self._note(found)
             self._add(self._summary.Summary(value=[value]), found.step, found.time)
 
     def flush(self) -> None:
-        """Write what is buffered to the file."""
+        """Write the buffered events to the file."""
         self._writer.flush()
 
     def close(self) -> None:
         """Write everything and close the file."""
         self._writer.close()
-
-    def _begin(self, started: ev.RunStarted) -> None:
-        """Write the hyperparameters. A resumed run writes to a new file, whose start replaces undone steps."""
-        self._add(self._hparams.hparams_pb(hyperparameters(started.config)), 0, started.time)
 
     def _scalar(self, point: Point) -> Any:
         return self._summary.Summary.Value(tag=point.curve, simple_value=point.value)
@@ -88,7 +82,7 @@ def export_tensorboard(recordings: Sequence[NamedHistory], out: Path, track: Tra
     """Write the curves of recordings for TensorBoard, of several recordings each to a directory of its own.
 
     Args:
-        recordings: What to export.
+        recordings: Recordings to export.
         out: Empty directory.
         track: Passes the events on, and shows the progress.
         per_env: Also write the curves of single envs.

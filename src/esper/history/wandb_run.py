@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ def export_wandb(recordings: Sequence[NamedHistory], out: Path, track: Track, *,
     """Write an offline run per recording: the curves, the configuration, and the last values as the summary.
 
     Args:
-        recordings: What to export.
+        recordings: Recordings to export.
         out: Empty directory.
         track: Passes the events on, and shows the progress.
         per_env: Also write the curves of single envs.
@@ -50,17 +50,17 @@ def export_wandb(recordings: Sequence[NamedHistory], out: Path, track: Track, *,
         )
         run.define_metric(STEP, hidden=True)
         run.define_metric("*", step_metric=STEP)
-        _log(run, history.events(), name, track, RunCurves(per_env=per_env))
+        _log(run, track(history.events(), name), RunCurves(per_env=per_env), wandb.Table)
         run.finish()
     return set()
 
 
-def _log(run: Any, events: Iterator[ev.AnyEvent], name: str, track: Track, curves: RunCurves) -> None:
-    """Log the points of each event together, because W&B counts each call as a row."""
+def _log(run: Any, events: Iterable[ev.AnyEvent], curves: RunCurves, make_table: Callable[..., Any]) -> None:
+    """Log the points of each step together, because W&B counts each call as a row, and all notes as a table."""
     notes: list[list[object]] = []
     pending: dict[str, float] = {}
     step = 0
-    for event in track(events, name):
+    for event in events:
         for found in curves.points(event):
             if isinstance(found, Note):
                 notes.append([found.step, found.title, found.text])
@@ -73,5 +73,4 @@ def _log(run: Any, events: Iterator[ev.AnyEvent], name: str, track: Track, curve
     if pending:
         run.log({**pending, STEP: step})
     if notes:
-        table = import_module("wandb").Table(columns=["step", "kind", "text"], data=notes)
-        run.log({"notes": table, STEP: step})
+        run.log({"notes": make_table(columns=["step", "kind", "text"], data=notes), STEP: step})

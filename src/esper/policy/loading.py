@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast, get_args
 
 from esper.config import ConfigError, PolicyName
-from esper.policy.plan import parse_plan
+from esper.policy.plan import PLAN, parse_plan
 from esper.user_code import Reference, import_object, parse_reference
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
 """Names of the built-in policies; the first is the default."""
-PLAN = "plan"
-"""Policy that follows a plan."""
 
 
 class PolicyFactory(Protocol):

@@ -14,7 +14,9 @@ from typing import NamedTuple
 from esper.config import ConfigError
 from esper.formatting import suggest
 
-PREFIX = "plan:"
+PLAN = "plan"
+"""Policy that follows a plan."""
+PREFIX = f"{PLAN}:"
 """Start of a policy reference that contains a plan, such as `plan:conv_light@early:0`."""
 EXAMPLE = "conv_light@early:0 depthwise@mid:1"
 CULL = "cull"
@@ -86,7 +88,7 @@ def _parse_word(word: str, position: int) -> PlannedOp:
 
 def split_plan(reference: str) -> tuple[str, str]:
     """Return the name and the plan of a policy reference: `plan:conv_light@early:0` is the policy `plan` with it."""
-    return ("plan", reference.removeprefix(PREFIX)) if reference.startswith(PREFIX) else (reference, "")
+    return (PLAN, reference.removeprefix(PREFIX)) if reference.startswith(PREFIX) else (reference, "")
 
 
 def check_names(plan: Sequence[PlannedOp], blueprints_by_slot: dict[str, Sequence[str]]) -> None:

@@ -20,8 +20,8 @@ from esper.config import ConfigError
 from esper.config_base import MAX_COUNT
 from esper.evaluation.comparison import EvaluationReport, IntervalEstimate, PairedDifference, PolicyResult
 from esper.lanes.device_names import early_lanes
-from esper.policy.loading import PLAN, POLICY_NAMES, check_policy_reference
-from esper.policy.plan import EXAMPLE, PREFIX, split_plan
+from esper.policy.loading import POLICY_NAMES, check_policy_reference
+from esper.policy.plan import EXAMPLE, PLAN, PREFIX, split_plan
 from esper.process import RankInfo
 
 DEFAULT_POLICIES = tuple(name for name in POLICY_NAMES if name != PLAN)
