@@ -62,8 +62,8 @@ class Terminal:
         command: Program and arguments.
 
     Attributes:
-        start: Time at which it was started, of `time.perf_counter`.
-        pid: Its process id.
+        start: Start time, from `time.perf_counter`.
+        pid: Process id.
     """
 
     def __init__(self, command: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the tables of the configuration share: their base class, and the limits of their values."""
+"""Base class of the tables of the configuration, and limits of values that several of them use."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_interval_of_fewer_than_two_values_is_refused(values: Sequence[float]) -
 
 
 def identical(rng: Rng) -> list[float]:
-    """Differences of two identical policies on 64 episodes. What the episodes share has cancelled."""
+    """Differences of two identical policies on 64 episodes. Shared effects of the episodes have cancelled."""
     return rng.normal(0.0, 0.02, 64).tolist()
 
 

@@ -1,4 +1,4 @@
-"""Which errors are told as exhausted memory, and which end the use of a GPU."""
+"""Errors that are reported as exhausted memory, and errors after which a GPU cannot be used."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DIRECTORY = "tensorboard"
 """Directory of the curves in the directory of the run."""
 FLUSH_S = 5.0
-"""Seconds after which what was written is visible to TensorBoard."""
+"""Seconds between two flushes. TensorBoard sees the points of a run after the next flush."""
 
 
 def check_tensorboard() -> None:

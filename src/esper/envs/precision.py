@@ -1,6 +1,6 @@
 """Precision of training: float32, TF32, autocast and loss scaling.
 
-On a GPU, cuDNN computes float32 convolutions in TF32, with 10 bits of mantissa, unless it is told otherwise.
+By default, cuDNN computes float32 convolutions on a GPU in TF32, which has 10 bits of mantissa.
 
 bfloat16 has float32's range and needs no scaling. float16 does: gradients below 6e-8 vanish, so the loss is multiplied
 by a scale before the backward pass; if a gradient overflows, the step is skipped and the scale is halved (Micikevicius

@@ -1,7 +1,7 @@
 """Results of an evaluation: means, intervals and paired differences of policies.
 
 The main interval of a trained policy is over its training seeds: how good is a policy that is trained like this? With a
-single training seed, and for policies that are not trained, the interval is over the episodes, and is named as such.
+single training seed, and for policies that are not trained, the interval is over the episodes; the field `over` tells.
 Both are Student's t intervals of the mean. Simulated coverage: `tests/evaluation/test_coverage.py`.
 """
 
@@ -25,7 +25,7 @@ CONFIDENCE_LEVEL = 0.95
 WORST_FRACTION = 0.05
 """Fraction of the episodes, those of the lowest net return, whose mean is reported."""
 TRAINING_SEEDS, EPISODES = "training seeds", "episodes"
-"""What an interval is over."""
+"""Samples of an interval: the mean of each training seed, or the value of each episode."""
 
 
 class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: str
     over: str
-    """What the intervals are over: `training seeds` or `episodes`."""
+    """Samples of the intervals: `training seeds` or `episodes`."""
     test_accuracy: IntervalEstimate
     validation_accuracy: IntervalEstimate
     parameter_ratio: IntervalEstimate
@@ -69,7 +69,7 @@ class PairedDifference(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     against: str
     over: str
-    """What the intervals are over: `training seeds` or `episodes`."""
+    """Samples of the intervals: `training seeds` or `episodes`."""
     net_return: IntervalEstimate
     test_return: IntervalEstimate
     test_accuracy: IntervalEstimate

@@ -47,7 +47,7 @@ def export_csv(recordings: Sequence[NamedHistory], out: Path, track: Track) -> N
     UTC. Lists are JSON.
 
     Args:
-        recordings: What to export.
+        recordings: Recordings to export.
         out: Empty directory.
         track: Passes the events on, and shows the progress.
 
@@ -76,7 +76,7 @@ def export_parquet(recordings: Sequence[NamedHistory], out: Path, track: Track) 
     out, and readers skip row groups by them, so that a query for NaN would find nothing.
 
     Args:
-        recordings: What to export.
+        recordings: Recordings to export.
         out: Empty directory.
         track: Passes the events on, and shows the progress.
 

@@ -1,7 +1,7 @@
 """Events as tables. The columns of a table depend on the type of its events alone, so that tables of all runs combine.
 
 Each event type is a table with a row per event, and a column per value. A field with a fixed set of keys has a column
-per key: `decision_tempo_choice`. What has any number of entries is a table of its own, with a row per entry:
+per key: `decision_tempo_choice`. A field with any number of entries is a table of its own, with a row per entry:
 `SlotReading`, `GateCheck`, `Metric` and `Phase`. Every row has the `seq` and the `time` of its event.
 """
 
@@ -74,7 +74,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "versions": ("esper-sanctum", "python", "torch"),
 }
 """Keys of the fields that have a column per key."""
-_PARTS = frozenset({"slots", "checks", "metrics", "phases", "skipped"})
+_PARTS = frozenset({"slots", "checks", "metrics", "phases"})
 """Fields whose entries are rows of a table of their own."""
 _CHOICE_TYPES = {
     "tempo": (ColumnType.INTEGER, int),

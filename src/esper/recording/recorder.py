@@ -2,7 +2,7 @@
 
 The files on disk are valid at any moment, except for their last line. While the disk rejects writes, records are kept
 in memory; if there are too many, the engine waits. A kill loses nothing that was written; a loss of power loses at most
-what was written since the last sync.
+the events since the last sync.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ READ_CHUNK_BYTES = 1 << 18
 PACKED_READ_BYTES = 1 << 14
 """Bytes of a packed file read at a time, in a frame that states a size up to MAX_FRAME_BYTES."""
 SMALL_READ_BYTES = 1 << 9
-"""The same in other frames, of which a byte may unpack to 32 KiB."""
+"""The same in other frames. One byte of them may unpack to 32 KiB."""
 MAX_FRAME_BYTES = 1 << 25
 """Unpacked bytes of a frame that are held back until its checksum is verified; a recorder's frames are far smaller."""
 MAX_LINE_BYTES = 1 << 25

@@ -29,8 +29,8 @@ class DashboardServer(Server):
         title: Title of the page.
         host: Address to listen on.
         port: Port to listen on.
-        names: Names by which viewers may reach a server that does not listen on a loopback address, besides the host
-            and the names of this machine.
+        names: Further host names that the server answers to, if it does not listen on a loopback address. It always
+            answers to the host and to the names of this machine.
     """
 
     def __init__(self, command: Sequence[str], *, title: str, host: str, port: int, names: Sequence[str] = ()) -> None:

@@ -17,7 +17,7 @@ NON_FINITE_STRINGS = ("NaN", "Infinity", "-Infinity")
 """Encoding of NaN, positive and negative infinity."""
 
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Exceptions that a decoder raises for bytes that are not what it expects; the last one for deep nesting."""
+"""Exceptions of a decoder for malformed bytes; the last one is for deep nesting."""
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Exported tables in the programs that people use: DuckDB, polars, pyarrow and pandas, without options."""
+"""DuckDB, polars, pyarrow and pandas read exported tables without options."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
         nargs="+",
         default=[],
         metavar="NAME",
-        help="names by which visitors reach another --host, besides its address and the names of this machine",
+        help="further host names that the server answers to, if --host is not the default",
     )
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help=f"port to listen on (default: {DEFAULT_PORT})")
     parser.add_argument(
