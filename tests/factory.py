@@ -102,6 +102,7 @@ def policy_updated(round: int = 1, **changes: object) -> ev.PolicyUpdated:
         kl=0.012,
         clip_fraction=0.08,
         explained_variance=0.1,
+        within_step_explained_variance=0.05,
         grad_norm=0.6,
         learning_rate=3e-4,
         minibatches=16,

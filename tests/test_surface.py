@@ -87,8 +87,8 @@ EVENTS = {
     "SeedMoved": "round step env slot before after blueprint reason",
     "GateRefused": "round step env slot gate checks",
     "GateOpened": "round step env slot gate checks",
-    "PolicyUpdated": "round policy_loss value_loss entropy kl clip_fraction explained_variance grad_norm "
-    "learning_rate minibatches stopped_early episode_return heads",
+    "PolicyUpdated": "round policy_loss value_loss entropy kl clip_fraction explained_variance "
+    "within_step_explained_variance grad_norm learning_rate minibatches stopped_early episode_return heads",
     "DeviceSampled": "device envs active busy launching allocated reserved used total utilisation temperature power "
     "scale_min scale_max owners",
     "PhaseTimed": "round step wall phases",
@@ -179,7 +179,7 @@ def test_surface_configuration_choices_are_unchanged() -> None:
 
 def test_surface_events_and_fields_are_unchanged() -> None:
     """The fields `seq` and `time`, common to all events, are left out."""
-    assert (ev.SCHEMA_VERSION, CHECKPOINT_FORMAT) == (2, 5)
+    assert (ev.SCHEMA_VERSION, CHECKPOINT_FORMAT) == (2, 6)
     assert {kind.__name__: fields(kind) for kind in get_args(ev.AnyEvent)} == EVENTS
     assert {
         kind.__name__: fields(kind) for kind in (ev.SlotReading, ev.GateCheck, ev.HeadReading, ev.HeadChoice)

@@ -190,7 +190,7 @@ def test_another_format_is_refused_with_the_version_to_install(
     if run_json is not None:
         (tmp_path / "run.json").write_bytes(run_json)
     sign(written, format=CHECKPOINT_FORMAT - 1)
-    sentence = f"{written} has checkpoint format 4; this is esper-sanctum {VERSION}, which reads format 5{advice}"
+    sentence = f"{written} has checkpoint format 5; this is esper-sanctum {VERSION}, which reads format 6{advice}"
     with pytest.raises(CheckpointError) as caught:
         read_manifest(written)
     assert str(caught.value) == sentence
@@ -226,7 +226,7 @@ def test_invalid_manifest_is_refused(written: Path, content: bytes) -> None:
 
 def test_other_format_version_is_refused(written: Path) -> None:
     (written / MANIFEST_FILE).write_bytes(b'{"format": 99, "all_else": "may be different"}')
-    with pytest.raises(CheckpointError, match=r"format 99; this is .*, which reads format 5"):
+    with pytest.raises(CheckpointError, match=r"format 99; this is .*, which reads format 6"):
         read_checkpoint(written)
 
 

@@ -1,8 +1,9 @@
-"""A recording and checkpoints written before the code was reorganised and renamed (November 2026) can still be used.
+"""Recordings and checkpoints written by earlier code can still be used, or are refused.
 
-`tests/fixtures/before-redesign` holds a run of three rounds with its first and last checkpoint, as the old code wrote
-them. `before-redesign-show.json` is the output of `show --json` at that time. `before-redesign-machine.json` names the
-machine that trained the run.
+`tests/fixtures/before-redesign` holds the recording of a run of three rounds, as the code before November 2026 wrote
+it, and the manifests of its first and last checkpoint, which have an older format. `before-redesign-show.json` is the
+output of `show --json` at that time. `tests/fixtures/format-6` holds the same run with checkpoints of format 6;
+`format-6-machine.json` names the machine that trained it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 
 from esper.checkpoint.catalog import list_checkpoints
 from esper.checkpoint.files import Checkpoint, read_checkpoint
+from esper.checkpoint.manifest import TELEMETRY_FILE
 from esper.cli.main import main
 from esper.config import PPOConfig
 from esper.control import RequestKind
@@ -29,7 +31,8 @@ from tests.runs import LiveRun
 from tests.terminals import printed, run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-OLD_RUN = FIXTURES / "before-redesign"
+OLD_RECORDING = FIXTURES / "before-redesign"
+OLD_RUN = FIXTURES / "format-6"
 OPTIONS: dict[str, Any] = {"task": "digits", "seed": 7, "envs": 2, "steps": 4, "rounds": 3, "ppo": PPOConfig(hidden=8)}
 CHANGED_KEYS = {"path"}
 """Keys of `show --json` that may differ: `path` is the argument of the command."""
@@ -37,7 +40,7 @@ CHANGED_KEYS = {"path"}
 
 @pytest.fixture
 def old_run(tmp_path: Path) -> Path:
-    """A copy of the old run that a test may change."""
+    """A copy of the run with checkpoints that a test may change."""
     return Path(shutil.copytree(OLD_RUN, tmp_path / OLD_RUN.name))
 
 
@@ -63,7 +66,7 @@ def assert_equal_bit_for_bit(found: Checkpoint, expected: Checkpoint) -> None:
 
 
 def test_old_recording_replays_to_the_same_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "--json", str(OLD_RUN)]) == 0
+    assert main(["show", "--json", str(OLD_RECORDING)]) == 0
     output, errors = printed(capsys)
     assert errors == ""  # no warning about damage or unknown fields
     expected = json.loads((FIXTURES / "before-redesign-show.json").read_text())
@@ -76,10 +79,10 @@ def test_old_recording_replays_to_the_same_summary(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("index", [0, 1])
 def test_old_keyframe_equals_the_fold_of_the_events(index: int) -> None:
     """A keyframe stores the fields of the state by name: a renamed field would lose its value without an error."""
-    checkpoint = read_checkpoint(list_checkpoints(OLD_RUN)[index])
-    keyframe = make_decoder(Keyframe).decode(checkpoint.telemetry).decode_state()
-    folded = open_history(OLD_RUN).state_at(keyframe.seq)  # the numbers of the events have no gap
-    assert (folded.seq, folded.round, folded.step) == (keyframe.seq, *checkpoint.step_number)
+    checkpoint = list_checkpoints(OLD_RECORDING)[index]
+    keyframe = make_decoder(Keyframe).decode((checkpoint / TELEMETRY_FILE).read_bytes()).decode_state()
+    folded = open_history(OLD_RECORDING).state_at(keyframe.seq)  # the numbers of the events have no gap
+    assert (folded.seq, folded.round, folded.step) == (keyframe.seq, index * 2 + 1, 4)
     assert comparable(folded) == comparable(keyframe)
 
 
@@ -89,10 +92,17 @@ def comparable(state: RunState) -> dict[str, Any]:
     for line in values["log"]:
         assert line.pop("text")
         del line["group"], line["step"]
+    values["learning"].pop("within_step_explained_variance", None)
     for env in values["vitals"]["envs"].values():
         env.pop("ends", None)
         env["recent"] = [step[: EnvStepStats.__struct_fields__.index("train_loss")] for step in env["recent"]]
     return values
+
+
+def test_checkpoint_of_an_older_format_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = list_checkpoints(OLD_RECORDING)[-1]
+    assert main(["--resume", str(checkpoint), "--no-tui"]) == 2
+    assert f"{checkpoint} has checkpoint format 5; this is esper-sanctum" in printed(capsys)[1]
 
 
 def test_old_checkpoint_restores_and_saves_the_same_state(old_run: Path) -> None:
@@ -116,7 +126,7 @@ def test_old_checkpoint_resumes_to_the_same_result(old_run: Path) -> None:
     found = read_checkpoint(last)
     assert (found.round, found.step) == (expected.round, expected.step) == (3, 0)
     assert found.tensors.keys() == expected.tensors.keys()
-    fixture_machine = json.loads((FIXTURES / "before-redesign-machine.json").read_text())
+    fixture_machine = json.loads((FIXTURES / "format-6-machine.json").read_text())
     if machine() != fixture_machine:
         pytest.skip(f"resumed; values not compared: trained on {fixture_machine}, this is {machine()}")
     assert_equal_bit_for_bit(found, expected)

@@ -1,5 +1,6 @@
 """The PPO agent: the value that it bootstraps at the end of an episode."""
 
+import pytest
 import torch
 
 from esper.config import HorizonName, PPOConfig
@@ -37,6 +38,20 @@ def play(agent: PPOAgent) -> tuple[torch.Tensor, torch.Tensor]:
         agent.record_rewards(step, [0.1, 0.2], [False, False])
     state = agent.hidden[0].clone()
     return state, agent._bootstrap([view(env, net, 3) for env, net in enumerate(nets)])
+
+
+def test_value_is_the_output_of_the_critic_plus_the_known_return() -> None:
+    values: list[float] = []
+    bootstraps: list[torch.Tensor] = []
+    for known in (0.0, -0.75):
+        agent, status = agent_with("continuing"), view(0, network(), 0)
+        status.known_return = known
+        agent.begin_round(torch.rand(2, 3, len(HEADS), generator=torch.Generator().manual_seed(1)))
+        values.append(agent.act(0, [status, view(1, network(), 0)])[0].value or 0.0)
+        assert agent.rollout.known_ET[:, 0].tolist() == [known, 0.0]
+        bootstraps.append(agent._bootstrap([status, view(1, network(), 3)]))
+    assert values[1] == pytest.approx(values[0] - 0.75)
+    torch.testing.assert_close(bootstraps[1], bootstraps[0] - torch.tensor([0.75, 0.0]))
 
 
 def test_ended_episode_has_no_bootstrap_value() -> None:

@@ -90,11 +90,13 @@ def test_default_device_is_the_cpu_without_copies() -> None:
 def test_situation_is_moved_in_one_copy() -> None:
     here, there = (PolicyInputs(ENVS, 5, SLOTS, CPU) for _ in range(2))
     here.obs_EF.normal_()
+    here.known_E.normal_()
     here.blueprint_ES.random_(0, 9)
     for mask in here.masks:
         mask.random_(0, 2)
     there.copy_(here)
     assert torch.equal(there.obs_EF, here.obs_EF)
+    assert torch.equal(there.known_E, here.known_E)
     assert torch.equal(there.blueprint_ES, here.blueprint_ES)
     for mask, wanted in zip(there.masks, here.masks, strict=True):
         assert mask.any()

@@ -14,7 +14,7 @@ from esper.policy.network import ActionEvaluation, PolicyNetwork
 from esper.policy.observation import observation_size
 from esper.ppo import learner as learner_module
 from esper.ppo.advantages import MAX_ABS_ADVANTAGE
-from esper.ppo.learner import PPOLearner, explained_variance
+from esper.ppo.learner import PPOLearner, explained_variance, subtract_step_means
 from esper.ppo.loss import PPOLoss, ppo_loss
 from esper.ppo.rollout import RolloutBuffer, RunningMeanStd, SequenceBatch
 from tests.device_syncs import device_syncs
@@ -251,6 +251,38 @@ def test_explained_variance_has_its_closed_form() -> None:
     assert explained_variance(returns, returns, counts) == 1.0
     assert explained_variance(torch.zeros(1, 4), returns, counts) == 0.0
     assert math.isinf(explained_variance(returns, torch.ones(1, 4), counts))
+
+
+def test_variance_within_steps_ignores_what_depends_on_the_step_only() -> None:
+    own = torch.tensor([[1.0, -1.0, 7.0], [-1.0, 1.0, 0.0]])
+    valid = torch.tensor([[True, True, True], [True, True, False]])
+    of_step = torch.tensor([10.0, 20.0, 30.0])
+    returns = subtract_step_means(own + of_step, valid)
+    assert torch.equal(returns[valid], torch.tensor([1.0, -1.0, 0.0, -1.0, 1.0]))
+    right_step = subtract_step_means(of_step.expand(2, 3), valid)
+    assert explained_variance(of_step.expand(2, 3), own + of_step, valid) > 0.9
+    assert explained_variance(right_step, returns, valid) == 0.0
+    assert explained_variance(subtract_step_means(own / 2 + of_step, valid), returns, valid) == 0.75
+
+
+def test_known_returns_change_nothing_that_is_learned() -> None:
+    """A potential that is added to returns and critic leaves advantages and targets as they are."""
+    steps, learned = 6, list[dict[str, Tensor]]()
+    potential = torch.randn(8, steps + 1, generator=torch.Generator().manual_seed(4))
+    potential[:, -1] = 0.0
+    for weight in (0.0, 1.0):
+        network, rollout, learner = build(8, steps, PPOConfig(hidden=16, gamma=1.0))
+        obs = torch.randn(8, steps, observation_size(SLOTS), generator=torch.Generator().manual_seed(3))
+        generator = torch.Generator().manual_seed(2)
+        play(network, rollout, legal(8, *Op), obs, generator)
+        rollout.reward_ET.normal_(generator=generator)
+        rollout.reward_ET += weight * potential.diff()
+        rollout.known_ET[:] = -weight * potential[:, :-1]
+        rollout.value_ET += rollout.known_ET
+        learner.update(rollout, obs, torch.zeros(8), 0, generator)
+        learned.append(network.state_dict() | learner.returns.state_dict())
+    for name, value in learned[0].items():
+        torch.testing.assert_close(learned[1][name], value, rtol=1e-4, atol=1e-5)
 
 
 def learn_to(reward_of, steps: int, cue_steps: int, rounds: int = 25, learning_rate: float = 3e-3) -> float:

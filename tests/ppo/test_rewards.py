@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from esper.config import HorizonName, PPOConfig, RewardConfig
+from esper.config import HorizonName, PPOConfig, RewardConfig, RewardName
 from esper.domain import Stage
 from esper.ppo.rewards import RewardFunction, contribution_potential, rent_cost
 from tests.growth.hosts import grow, network
@@ -64,6 +64,21 @@ def test_sparse_pays_the_simplified_return_at_the_end(
     sparse = [sum(part.values()) for part in play("sparse", steps, gamma=0.9)]
     assert all(value == 0.0 for value in sparse[:-1])
     assert math.isclose(sparse[-1], sum(sum(p.values()) for p in play("simplified", steps, gamma=0.9)), abs_tol=1e-9)
+
+
+@given(episode, st.sampled_from(["shaped", "simplified", "sparse"]), st.data())
+def test_rest_of_the_return_is_the_known_part_plus_what_is_still_to_come(
+    steps: list[tuple[float, float, float]], mode: RewardName, data: st.DataObject
+) -> None:
+    """Without discount, the unknown part is the final accuracy minus the charges to come, whatever came before."""
+    at = data.draw(st.integers(0, len(steps) - 1))
+    reward = RewardFunction(mode, RewardConfig(contribution=0.5), PPOConfig(gamma=1.0, horizon="episode"), len(steps))
+    reward.begin(0.1)
+    for step in steps[:at]:
+        reward.step(*step, is_op=True)
+    known = reward.known_return
+    rest = sum(sum(reward.step(*step, is_op=False).values()) for step in steps[at:])
+    assert math.isclose(rest - known, steps[-1][0] - sum(step[2] for step in steps[at:]), abs_tol=1e-9)
 
 
 def test_potential_is_the_sum_over_seeds() -> None:

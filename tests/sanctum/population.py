@@ -184,6 +184,6 @@ def _update(round_: int) -> ev.PolicyUpdated:
     heads["alpha_curve"] = ev.HeadReading()
     return ev.PolicyUpdated(
         round=round_, policy_loss=-0.01, value_loss=0.4, entropy=0.7, kl=0.0083, clip_fraction=0.112,
-        explained_variance=0.46, grad_norm=0.61, learning_rate=3e-4, minibatches=16, stopped_early=False,
-        episode_return=0.6 + round_ / 40, heads=heads,
+        explained_variance=0.46, within_step_explained_variance=0.12, grad_norm=0.61, learning_rate=3e-4,
+        minibatches=16, stopped_early=False, episode_return=0.6 + round_ / 40, heads=heads,
     )  # fmt: skip

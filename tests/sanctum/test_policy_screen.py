@@ -67,7 +67,7 @@ async def test_subtitle_moves_to_heading_without_bottom_border() -> None:
         await settle(pilot)
         await pilot.press("2")
         await settle(pilot)
-        assert "updates ─ by round ─ 1 of 8 ─ o next" in screen_text(app)
+        assert "updates ─ by round ─ 1 of 9 ─ o next" in screen_text(app)
 
 
 async def test_policy_screen_without_policy_has_no_curves() -> None:

@@ -76,6 +76,7 @@ class Episode:
             accuracies=[accuracy],
         )
         self.reward.begin(accuracy)
+        self.view.known_return = self.reward.known_return
         self.episode_return = 0.0
         self.culled = 0
         self.gate_refusals: dict[int, tuple[str, ...]] = {}
@@ -107,6 +108,7 @@ class Episode:
         is_op = action.op != Op.WAIT
         parts = self.reward.step(measured.accuracy, phi, view.rent, is_op=is_op, is_breakdown=breakdown is not None)
         self.episode_return += sum(parts.values())
+        view.known_return = self.reward.known_return
         if not self.unhealthy_steps:
             self.last_good.save()
         if breakdown is None:
@@ -159,6 +161,7 @@ class Episode:
         for name in _VIEW_FIELDS:
             setattr(self.view, name, saved["view"][name])
         self.reward.load_state_dict(saved["reward"])
+        self.view.known_return = self.reward.known_return
         self.episode_return = saved["episode_return"]
         self.culled = saved["culled"]
         self.inactive, self.unhealthy_steps = saved["out"], saved["ill"]

@@ -211,6 +211,7 @@ def policy_updated(stats: UpdateStats, episode_return: float, round_number: int)
         kl=stats.kl,
         clip_fraction=stats.clip_fraction,
         explained_variance=stats.explained_variance,
+        within_step_explained_variance=stats.within_step_explained_variance,
         grad_norm=stats.grad_norm,
         learning_rate=stats.learning_rate,
         minibatches=stats.minibatches,

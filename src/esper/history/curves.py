@@ -21,6 +21,7 @@ _UPDATE_VALUES = (
     "kl",
     "entropy",
     "explained_variance",
+    "within_step_explained_variance",
     "clip_fraction",
     "policy_loss",
     "value_loss",

@@ -94,6 +94,7 @@ class EnvStatus:
         rent: Rent of the last step, in units of accuracy.
         last_op: Op of the last step.
         last_moved: True if the last op changed the stage of a seed; False if it changed only its alpha, or nothing.
+        known_return: Part of the return from here on that does not depend on what happens.
     """
 
     env: int
@@ -111,6 +112,7 @@ class EnvStatus:
     rent: float = 0.0
     last_op: int = 0
     last_moved: bool = False
+    known_return: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +122,7 @@ class UpdateStats:
     Attributes:
         kl: Mean KL divergence of the last epoch.
         explained_variance: None if the returns do not vary.
+        within_step_explained_variance: The same across envs, within each step; None if no step has returns that vary.
         stopped_early: True if the KL limit ended the update before its last epoch.
         head_grad_norms: Keyed by head; None for a head without a gradient.
         head_entropies: Keyed by head, in nats; None for a head that never had a choice.
@@ -131,6 +134,7 @@ class UpdateStats:
     kl: float
     clip_fraction: float
     explained_variance: float | None
+    within_step_explained_variance: float | None
     grad_norm: float
     learning_rate: float
     minibatches: int

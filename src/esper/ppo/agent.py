@@ -114,18 +114,24 @@ class PPOAgent:
         actions_EH, probs_EO, evaluation = self.network.act(
             features_ED, inputs.masks, self._uniform_ETH[:, step], stochastic_heads=self._stochastic_heads
         )
-        values_E = self.returns.denormalise(evaluation.value)
+        values_E = self._values(evaluation.value, inputs)
         rollout.actions_ETH[:, step] = actions_EH
         rollout.log_prob_ETH[:, step] = evaluation.log_prob_H
         rollout.value_ET[:, step] = values_E
+        rollout.known_ET[:, step] = inputs.known_E
         chosen_EH = evaluation.log_prob_H.exp()
         return torch.cat((actions_EH.float(), chosen_EH, values_E.unsqueeze(1), probs_EO), dim=1)
 
     def _observe(self, views: Sequence[EnvStatus]) -> PolicyInputs:
         inputs = self._staging.host
         write_observation(views, inputs.obs_EF, inputs.blueprint_ES, self._blueprints)
+        inputs.known_E.numpy()[:] = [view.known_return for view in views]
         write_masks(views, inputs.masks)
         return self._staging.to_device()
+
+    def _values(self, output_E: Tensor, inputs: PolicyInputs) -> Tensor:
+        """Return the values [E] in units of return: the critic's output, which is the unknown part, plus the known."""
+        return self.returns.denormalise(output_E) + inputs.known_E
 
     def record_rewards(self, step: int, rewards: Sequence[float | None], terminated: Sequence[bool]) -> None:
         """Store the results of a step; see `Agent.record_rewards`."""
@@ -142,7 +148,8 @@ class PPOAgent:
         """
         if self._terminal_at_limit:
             return torch.zeros(len(views), device=self._device)
-        return self.returns.denormalise(self.network.value(self._features(self._observe(views))))
+        inputs = self._observe(views)
+        return self._values(self.network.value(self._features(inputs)), inputs)
 
     def learn(self, views: Sequence[EnvStatus], round_index: int, generator: torch.Generator) -> UpdateStats | None:
         """Train the policy on the round, then update the normaliser of the observations; not if heads are greedy."""

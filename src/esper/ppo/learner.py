@@ -29,7 +29,7 @@ class PPOLearner:
 
     Args:
         network: Policy network.
-        returns: Normaliser of the returns, which sets the scale of the values.
+        returns: Normaliser of the unknown part of the returns, which the critic learns.
         config: Hyperparameters.
         rounds: Number of rounds of the run, for the linear schedules.
         ranks: Ranks that train the policy together, each on the experience of its own envs.
@@ -77,9 +77,10 @@ class PPOLearner:
         return_ET = advantage_ET + rollout.value_ET
         gather = self.ranks.all_gather_rows
         valid_ET, returns_ET = gather(rollout.valid_ET.to(device)), gather(return_ET)
-        explained = explained_variance(gather(rollout.value_ET), returns_ET, valid_ET)
-        self.returns.update(returns_ET[valid_ET].unsqueeze(-1))
-        target_ET = (return_ET - self.returns.mean) / self.returns.std
+        explained = _explained_variances(gather(rollout.value_ET), returns_ET, valid_ET)
+        unknown_ET = return_ET - rollout.known_ET
+        self.returns.update(gather(unknown_ET)[valid_ET].unsqueeze(-1))
+        target_ET = (unknown_ET - self.returns.mean) / self.returns.std
         healthy_ET = healthy_mask(valid_ET, gather(terminal_ET))
         advantage_ET = subtract_host_effect(gather(advantage_ET), healthy_ET, config.envs_per_host)
         advantage_ET = self.ranks.local_rows(normalise_advantages(advantage_ET, healthy_ET))
@@ -128,7 +129,14 @@ class PPOLearner:
     def _summarise(
         self, updates: list[_MinibatchStats], kl: float, explained: Tensor, *, stopped_early: bool
     ) -> UpdateStats:
-        """Average the statistics over the minibatches, with one copy to the host."""
+        """Average the statistics over the minibatches, with one copy to the host.
+
+        Args:
+            updates: Statistics of each minibatch.
+            kl: Mean KL divergence of the last epoch.
+            explained: [2] explained variance, pooled and within each step.
+            stopped_early: Whether the KL limit ended the update.
+        """
         losses = [update.loss for update in updates]
         scalars = torch.stack([torch.stack((x.policy, x.value, x.entropy, x.clip_fraction)) for x in losses]).mean(0)
         choices_MH = torch.stack([loss.num_choices_H for loss in losses])
@@ -136,10 +144,10 @@ class PPOLearner:
         # Minibatches in which a head had no choice do not count for it; a head that never had a choice gives 0/0.
         norms = torch.stack([update.norms for update in updates])
         norm_H = torch.where(choices_MH > 0, norms[:, :-1], 0.0).sum(0) / (choices_MH > 0).sum(0)
-        parts = (scalars, norm_H, entropy_H, choices_MH.sum(0), norms[:, -1].mean(0, keepdim=True), explained[None])
+        parts = (scalars, norm_H, entropy_H, choices_MH.sum(0), norms[:, -1].mean(0, keepdim=True), explained)
         sizes = [part.numel() for part in parts]
         flat = torch.cat([part.double() for part in parts]).cpu()
-        means, norms_H, entropies_H, choices_H, grad_norm, variance = (
+        means, norms_H, entropies_H, choices_H, grad_norm, variances = (
             cast("list[float]", cast("Any", part).tolist()) for part in torch.split(flat, sizes)
         )
         has_norm = [count > 0 and all(update.has_grad[i] for update in updates) for i, count in enumerate(choices_H)]
@@ -149,7 +157,8 @@ class PPOLearner:
             entropy=means[2],
             clip_fraction=means[3],
             kl=kl,
-            explained_variance=None if math.isinf(variance[0]) else variance[0],
+            explained_variance=None if math.isinf(variances[0]) else variances[0],
+            within_step_explained_variance=None if math.isinf(variances[1]) else variances[1],
             grad_norm=grad_norm[0],
             learning_rate=self.optimizer.param_groups[0]["lr"],
             minibatches=len(updates),
@@ -175,6 +184,28 @@ def explained_variance(value_ET: Tensor, return_ET: Tensor, valid_ET: Tensor) ->
     variance = returns.var(unbiased=False)
     residual = (returns - value_ET[valid_ET]).var(unbiased=False)
     return torch.where(variance > 1e-12, 1 - residual / variance, -torch.inf)
+
+
+def subtract_step_means(values_ET: Tensor, valid_ET: Tensor) -> Tensor:
+    """Return the values [E, T] minus the mean of the valid values of their step.
+
+    The explained variance of the results is that within a step, across envs. Pooled over an episode, it is close to 1
+    as soon as the critic knows the time, although decisions need the differences between envs.
+    """
+    mean_T = torch.where(valid_ET, values_ET, 0.0).sum(0) / valid_ET.sum(0).clamp(min=1)
+    return values_ET - mean_T
+
+
+def _explained_variances(value_ET: Tensor, return_ET: Tensor, valid_ET: Tensor) -> Tensor:
+    """Return the explained variance [2], pooled and within each step."""
+    centred_value_ET = subtract_step_means(value_ET, valid_ET)
+    centred_return_ET = subtract_step_means(return_ET, valid_ET)
+    return torch.stack(
+        (
+            explained_variance(value_ET, return_ET, valid_ET),
+            explained_variance(centred_value_ET, centred_return_ET, valid_ET),
+        )
+    )
 
 
 def _grads(module: nn.Module) -> list[Tensor]:

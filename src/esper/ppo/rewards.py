@@ -70,6 +70,16 @@ class RewardFunction:
         self._potential = 0.0
         self._deferred_parts = {"accuracy": 0.0, "rent": 0.0, "op": 0.0}
 
+    @property
+    def known_return(self) -> float:
+        """Part of the return from here on that does not depend on what happens: a baseline for the critic.
+
+        Whatever follows, accuracy and Φ are compared with their values now, so that the return contains −accuracy −
+        w·Φ. It is exact for a discount factor of 1. In the mode `sparse`, the return also contains the components of
+        all steps so far.
+        """
+        return sum(self._deferred_parts.values()) - self._accuracy - self._weights.contribution * self._potential
+
     def step(
         self, accuracy: float, potential_now: float | None, rent_now: float, *, is_op: bool, is_breakdown: bool = False
     ) -> dict[str, float]:

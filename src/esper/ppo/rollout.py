@@ -53,6 +53,8 @@ class RolloutBuffer:
         self.log_prob_ETH = torch.zeros(envs, steps, len(HEADS), device=device)
         self.value_ET = torch.zeros(envs, steps, device=device)
         """Values in units of return."""
+        self.known_ET = torch.zeros(envs, steps, device=device)
+        """Known part of the return at each step; see `RewardFunction.known_return`."""
         # Results of envs are written on the CPU, and copied once in a round, when the policy is trained.
         self.reward_ET = torch.zeros(envs, steps)
         self.terminal_ET = torch.zeros(envs, steps, dtype=torch.bool)
@@ -111,7 +113,7 @@ class RolloutBuffer:
 
 
 class PolicyInputs:
-    """Observations and masks of one step: views of a single byte buffer, so that one copy transfers all of them.
+    """Observations, known returns and masks of one step: views of one byte buffer, so that one copy transfers all.
 
     Args:
         envs: Number of envs.
@@ -125,17 +127,21 @@ class PolicyInputs:
         shapes = [
             (envs, slots),
             (envs, features),
+            (envs,),
             *(tuple(mask.shape) for mask in ActionMasks.empty(envs, slots=slots)),
         ]
         dtypes = [
             torch.int64,
             torch.float32,
-            *[torch.bool] * (len(shapes) - 2),
+            torch.float32,
+            *[torch.bool] * (len(shapes) - 3),
         ]  # widest first: aligned views
         sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)]
         self._bytes = torch.zeros(sum(sizes), dtype=torch.uint8, device=device, pin_memory=pinned)
         parts = zip(torch.split(self._bytes, sizes), dtypes, shapes, strict=True)
-        self.blueprint_ES, self.obs_EF, *masks = (part.view(dtype).view(shape) for part, dtype, shape in parts)
+        self.blueprint_ES, self.obs_EF, self.known_E, *masks = (
+            part.view(dtype).view(shape) for part, dtype, shape in parts
+        )
         self.masks = ActionMasks(*masks)
 
     def copy_(self, other: PolicyInputs) -> None:

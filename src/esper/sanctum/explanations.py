@@ -159,9 +159,10 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "none: this policy does not learn",
     ),
     "update": MetricHelp(
-        "change of the policy (KL), clipped fraction, explained variance of the critic (EV)",
+        "change of the policy (KL), clipped fraction, explained variance of the critic: of all returns, and of the "
+        "differences between envs within each step",
         "nats; fractions 0 to 1",
-        "KL below {limits.kl:g}, EV rising towards 1",
+        "KL below {limits.kl:g}, explained variance within steps above 0",
         "after a spike, lower the learning rate or target-kl",
     ),
     "decisions": MetricHelp(

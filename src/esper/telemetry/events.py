@@ -174,7 +174,7 @@ class PolicyUpdated(Event, frozen=True, kw_only=True, tag=True):
     policy_loss: float
     """Clipped surrogate loss, mean over the minibatches."""
     value_loss: float
-    """Half the squared error of the critic divided by the variance of the returns, mean over the minibatches."""
+    """Half the squared error of the critic divided by the variance of what it predicts, mean over the minibatches."""
     entropy: float
     """Normalised entropy, 0 to 1, mean over the heads that the chosen ops use."""
     kl: float
@@ -183,6 +183,9 @@ class PolicyUpdated(Event, frozen=True, kw_only=True, tag=True):
     """Fraction of the probability ratios that were clipped."""
     explained_variance: float | None = None
     """1 − var(returns − values) / var(returns); absent if the returns do not vary."""
+    within_step_explained_variance: float | None = None
+    """The same with the mean of each step subtracted from returns and values, so that only differences between envs
+    count; absent if no step has returns that vary."""
     grad_norm: float
     """L2 norm of the policy's gradient before clipping, mean over the minibatches."""
     learning_rate: float

@@ -41,6 +41,7 @@ UPDATE_SERIES = (
     "kl",
     "clip_fraction",
     "explained_variance",
+    "within_step_explained_variance",
     "policy_loss",
     "value_loss",
     "grad_norm",

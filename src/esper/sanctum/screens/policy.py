@@ -34,6 +34,7 @@ UPDATE_METRICS: dict[str, tuple[str, float | None]] = {
     "kl": ("KL, nats", 0.0),
     "clip_fraction": ("clipped fraction", 0.0),
     "explained_variance": ("explained variance", None),
+    "within_step_explained_variance": ("explained within steps", None),
     "value_loss": ("value loss", 0.0),
     "policy_loss": ("policy loss", None),
     "grad_norm": ("gradient norm", 0.0),
