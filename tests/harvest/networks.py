@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from esper.growth.blend import Blend
+from esper.domain import Stage
+from esper.growth.blend import Blend, Curve
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.harvest.grown import Grown
-from esper.harvest.model import copy_tensors, grown_seeds, plant_grown
-from esper.harvest.structure import GrownSeed, Provenance
+from esper.harvest.model import copy_tensors, grown_seeds
+from esper.harvest.structure import Provenance
 from esper.tasks.data_loading import load_data
 from esper.tasks.hosts import build_host
 from esper.tasks.probe import probe_task
@@ -27,19 +28,8 @@ def grow_everywhere(task: Task, alpha: float = 0.75) -> tuple[Grown, GrowingNetw
     generator = torch.Generator().manual_seed(0)
     for index, slot in enumerate(network.slots):
         kind = Blend.ADD if slot.site.is_causal else BLENDS[index % len(BLENDS)]
-        site = slot.site
-        seed = GrownSeed(
-            slot=slot.name,
-            module=site.module,
-            layout=site.layout.value,
-            channels=site.channels,
-            is_causal=site.is_causal,
-            blueprint=site.blueprints[-1 - index],
-            blend=kind.value,
-            alpha=alpha,
-            parameters=0,
-        )
-        plant_grown(slot, seed, generator)
+        slot.germinate(slot.site.blueprints[-1 - index], kind, Curve.LINEAR, 0, alpha, generator)
+        slot.stage = Stage.FOSSILIZED
         with torch.no_grad():
             for parameter in slot.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))

@@ -20,7 +20,6 @@ from esper.harvest.grown import Grown
 from esper.harvest.model import copy_tensors, grown_seeds, plant_grown
 from esper.harvest.structure import GrownSeed, GrownStructure, HarvestError, Provenance
 from esper.policy.actions import WAIT_DECISION
-from esper.seeding import make_generator
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
@@ -173,11 +172,7 @@ class GrowthObserver:
         best: BestNetwork | None = None
         pool.reset(0)
         for env in pool.envs:
-            slots = {slot.name: (index, slot) for index, slot in enumerate(env.network.slots)}
-            for seed in seeds:
-                index, slot = slots[seed.slot]
-                plant_grown(slot, seed, make_generator(config.seed, "fixed", env.index, index))
-            env.sync_optimizers()
+            plant_grown(env, seeds, config.seed)
         actions = [WAIT_DECISION.action] * len(pool.envs)
         for step in range(self._steps):
             request = self._control.get()

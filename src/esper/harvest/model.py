@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from esper.domain import Stage
+from esper.envs.env import Env
 from esper.envs.env_state import check_tensors, load_tensors
 from esper.growth.blend import Blend, BlendGate, Curve, blend_seed
 from esper.growth.blueprints import build_seed
@@ -19,6 +20,7 @@ from esper.growth.network import GrowingNetwork, call_model
 from esper.growth.outputs import Nested, first_tensor, replace_first_tensor
 from esper.growth.slot import Slot
 from esper.harvest.structure import GrownSeed, HarvestError
+from esper.seeding import make_generator
 from esper.tasks.hosts import build_host, named_tensors
 from esper.tasks.losses import score_of
 from esper.tasks.splits import Split, batches
@@ -104,20 +106,25 @@ def grown_seeds(slots: Sequence[Slot]) -> list[GrownSeed]:
     ]
 
 
-def plant_grown(slot: Slot, seed: GrownSeed, generator: torch.Generator) -> None:
-    """Plant a seed of a grown network in an empty slot, with fresh weights, and blended in from the start.
+def plant_grown(env: Env, seeds: Sequence[GrownSeed], random_seed: int) -> None:
+    """Plant the seeds of a grown network in an env with empty slots: with fresh weights, blended in from the start.
 
     Args:
-        slot: Slot of this seed.
-        seed: Structure of the seed.
-        generator: CPU generator of its initial values.
+        env: Env at the start of an episode.
+        seeds: Structure of the seeds.
+        random_seed: Random seed of their initial values.
 
     Raises:
-        IllegalTransitionError: The slot is not empty.
-        ValueError: The blueprint is unknown.
+        IllegalTransitionError: A slot is not empty.
+        ValueError: A blueprint is unknown.
     """
-    slot.germinate(seed.blueprint, Blend(seed.blend), Curve.LINEAR, 0, seed.alpha, generator)
-    slot.stage = Stage.FOSSILIZED
+    slots = {slot.name: (index, slot) for index, slot in enumerate(env.network.slots)}
+    for seed in seeds:
+        index, slot = slots[seed.slot]
+        generator = make_generator(random_seed, "fixed", env.index, index)
+        slot.germinate(seed.blueprint, Blend(seed.blend), Curve.LINEAR, 0, seed.alpha, generator)
+        slot.stage = Stage.FOSSILIZED
+    env.sync_optimizers()
 
 
 def copy_tensors(network: GrowingNetwork) -> dict[str, Tensor]:

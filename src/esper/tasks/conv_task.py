@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +47,7 @@ def conv_task(
     return Task(
         name=name,
         model=partial(_build_host, **host),
+        wide_model=partial(_build_wide_host, **host),
         slots=SLOTS,
         data=data,
         chance=Chance(loss=math.log(CLASSES), score=1 / CLASSES),
@@ -56,6 +57,10 @@ def conv_task(
         blueprints=BLUEPRINTS,
         float32_defaults=float32_defaults,
     )
+
+
+def _build_wide_host(width_factor: float, *, widths: Sequence[int], **arguments: Any) -> ConvHost:
+    return _build_host(widths=[round(width_factor * width) for width in widths], **arguments)
 
 
 def _build_host(**arguments: Any) -> ConvHost:

@@ -130,10 +130,13 @@ WIDTHS = (8, 16, 16)
 """Channels after each block of the host."""
 
 
-def build_host() -> nn.Module:
+def build_host(width_factor: float = 1.0) -> nn.Module:
     """Return the host: three blocks that treat each position by itself, with pools between them, and a linear head.
 
     Only the head sees more than one position, so that the host alone is at the level of an MLP at most.
+
+    Args:
+        width_factor: Factor by which the number of channels is multiplied.
     """
     from torch import nn
 
@@ -142,14 +145,16 @@ def build_host() -> nn.Module:
             nn.Conv1d(inputs, outputs, 1, bias=False), nn.BatchNorm1d(outputs, momentum=0.5), nn.ReLU()
         )
 
-    early, mid, late = (block(*sizes) for sizes in zip((1, *WIDTHS[:-1]), WIDTHS, strict=True))
-    head = nn.Linear(WIDTHS[-1] * (LENGTH // 4), CLASSES)
+    widths = [round(width_factor * width) for width in WIDTHS]
+    early, mid, late = (block(*sizes) for sizes in zip((1, *widths[:-1]), widths, strict=True))
+    head = nn.Linear(widths[-1] * (LENGTH // 4), CLASSES)
     return nn.Sequential(early, nn.MaxPool1d(2), mid, nn.MaxPool1d(2), late, nn.Flatten(), head)
 
 
 MNIST1D_TASK = Task(
     name="mnist1d",
     model=build_host,
+    wide_model=build_host,
     slots={name: SlotPath(path, layout="BCL") for name, path in (("early", "0"), ("mid", "2"), ("late", "4"))},
     data=load,
     chance=Chance(loss=math.log(CLASSES), score=1 / CLASSES),

@@ -61,25 +61,30 @@ def _draw_split(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return tokens_NT, targets_NT
 
 
-def build_host() -> nn.Module:
+def build_host(width_factor: float = 1.0) -> nn.Module:
     """Return the host: embeddings of tokens and positions, two MLPs on each position, and a linear head.
 
     No part of it mixes positions, so that the host alone cannot do better than chance.
+
+    Args:
+        width_factor: Factor by which the number of channels is multiplied.
     """
     import torch
     from torch import nn
 
+    width = round(width_factor * WIDTH)
+
     class PositionwiseHost(nn.Module):  # defined here, because importing the module must not import torch
         def __init__(self) -> None:
             super().__init__()
-            self.tokens = nn.Embedding(KEYS + VALUES, WIDTH)
-            self.positions = nn.Parameter(0.1 * torch.randn(3 * PAIRS, WIDTH))
+            self.tokens = nn.Embedding(KEYS + VALUES, width)
+            self.positions = nn.Parameter(0.1 * torch.randn(3 * PAIRS, width))
             self.first, self.second = (
-                nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
+                nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, width))
                 for _ in range(2)
             )
             self.mixed = nn.ModuleList((nn.Identity(), nn.Identity()))
-            self.head = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VALUES))
+            self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, VALUES))
 
         def forward(self, tokens_NT: Tensor) -> Tensor:
             h_NTC = self.mixed[0](self.tokens(tokens_NT) + self.positions)
@@ -92,6 +97,7 @@ def build_host() -> nn.Module:
 RECALL_TASK = Task(
     name="recall",
     model=build_host,
+    wide_model=build_host,
     slots={"first": SlotPath("mixed.0", layout="BTC"), "second": SlotPath("mixed.1", layout="BTC")},
     data=load,
     chance=Chance(loss=math.log(VALUES), score=1 / VALUES),

@@ -88,6 +88,8 @@ class Task:
         validation_batch: Samples per forward pass of the validation.
         samples_per_epoch: Training samples per step of a run; None: the whole split.
         blueprints: Blueprints that the policy can select; None: all that fit one of the slots.
+        wide_model: Function that builds the host with its widths multiplied by a factor, for `evaluate --policies
+            wide`; None if it has no such form.
         float32_defaults: True if the learning rates were tuned in float32: `--amp auto` is float32 on every device.
         source: The file that defines the task; None for built-in tasks and for tasks made in a Python session.
     """
@@ -109,6 +111,7 @@ class Task:
     validation_batch: int = 1024
     samples_per_epoch: int | None = None
     blueprints: Sequence[str] | None = None
+    wide_model: Callable[[float], nn.Module] | None = None
     float32_defaults: bool = False
     source: TaskSource | None = None
 
