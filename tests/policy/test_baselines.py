@@ -1,13 +1,24 @@
 """Baselines and heuristic: the seeds that they plant, advance, fossilize and cull."""
 
+from dataclasses import replace
+
 import pytest
 
 from esper.domain import Op, Stage
 from esper.policy.actions import Action
 from esper.policy.agent import Agent
 from esper.policy.baselines import DEFAULT_BLUEPRINT, PLANT_INTERVAL_STEPS, PeriodicAgent, StaticAgent
-from esper.policy.heuristic import BLUEPRINT_ROTATION, MIN_REMAINING_STEPS, TRIAL_STEPS, HeuristicAgent
+from esper.policy.heuristic import HeuristicAgent, HeuristicRules
 from tests.policy.scripted import BLUEPRINTS, NOISE, ScriptedEnv
+
+RULES = HeuristicRules(
+    rotation=("conv_light", "conv_heavy"),
+    plateau_drop=0.1,
+    min_remaining=10,
+    min_contribution=0.005,
+    trial_steps=2,
+    max_seeds=3,
+)
 
 
 def run(agent: Agent, env: ScriptedEnv, steps: int = 25, **epoch: object) -> list[Action]:
@@ -27,7 +38,7 @@ def steps_of(actions: list[Action], op: Op) -> list[tuple[int, int]]:
 
 
 def heuristic() -> HeuristicAgent:
-    agent = HeuristicAgent(BLUEPRINTS)
+    agent = HeuristicAgent(BLUEPRINTS, RULES)
     agent.begin_round(NOISE)
     return agent
 
@@ -78,7 +89,7 @@ def test_heuristic_fills_slots_and_keeps_contributing_seeds() -> None:
     assert planted[0][0] == 2  # the first step with enough losses for a plateau
     assert env.stages() == [Stage.FOSSILIZED] * 3
     blueprints = [BLUEPRINTS[action.blueprint] for action in actions if action.op == Op.GERMINATE]
-    assert blueprints == [BLUEPRINT_ROTATION[turn % len(BLUEPRINT_ROTATION)] for turn in range(3)]
+    assert blueprints == [RULES.rotation[turn % len(RULES.rotation)] for turn in range(3)]
 
 
 def test_heuristic_plants_one_isolated_seed_at_a_time() -> None:
@@ -96,24 +107,32 @@ def test_heuristic_plants_nothing_late_in_an_episode() -> None:
     actions = run(agent, env, steps=10, fall=0.2) + run(agent, env, steps=15)
     planted = steps_of(actions, Op.GERMINATE)
     assert planted == [(12, 0)]  # too few steps remain after the next plateau
-    assert all(step + MIN_REMAINING_STEPS <= 25 for step, _ in planted)
+    assert all(step + RULES.min_remaining <= 25 for step, _ in planted)
 
 
 def test_heuristic_culls_tried_seeds_without_contribution() -> None:
     env, agent = ScriptedEnv(steps=100), heuristic()
     actions: list[Action] = []
     while not steps_of(actions, Op.CULL):
-        tried = env.slots[0].stage is Stage.PROBATIONARY and env.slots[0].epochs_in_stage >= TRIAL_STEPS
+        tried = env.slots[0].stage is Stage.PROBATIONARY and env.slots[0].epochs_in_stage >= RULES.trial_steps
         actions += run(agent, env, steps=1, contributions={0: -0.1})
         assert (actions[-1].op == Op.CULL) == tried
     assert env.stages()[0] is Stage.EMBARGOED
     assert steps_of(actions, Op.CULL)[0][1] == 0
 
 
+def test_heuristic_keeps_to_its_number_of_seeds() -> None:
+    env = ScriptedEnv(steps=100)
+    run(HeuristicAgent(BLUEPRINTS, replace(RULES, max_seeds=1)), env, steps=40, contributions={0: 0.1})
+    assert sum(slot.seed is not None for slot in env.slots) == 1
+    run(HeuristicAgent(BLUEPRINTS, replace(RULES, max_seeds=2)), env, steps=40, contributions={0: 0.1, 1: 0.1})
+    assert sum(slot.seed is not None for slot in env.slots) == 2
+
+
 def test_heuristic_avoids_a_culled_blueprint_for_a_while() -> None:
-    agent = HeuristicAgent(BLUEPRINTS, rotation=("conv_light",))
+    agent = HeuristicAgent(BLUEPRINTS, replace(RULES, rotation=("conv_light",)))
     assert agent_plants(agent, after_removal_of=None) == "conv_light"
-    two = HeuristicAgent(BLUEPRINTS, rotation=("conv_light", "conv_heavy"))
+    two = HeuristicAgent(BLUEPRINTS, RULES)
     assert agent_plants(two, after_removal_of="conv_light") == "conv_heavy"
     assert agent_plants(two, after_removal_of="conv_light", steps=10) == "conv_light"
 

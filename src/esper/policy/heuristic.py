@@ -22,20 +22,31 @@ from esper.policy.actions import WAIT_DECISION, Action, Decision
 from esper.policy.agent import EnvStatus
 from esper.policy.baselines import NonLearningAgent, germinate_action
 
-BLUEPRINT_ROTATION = ("conv_light", "conv_heavy")
-"""Blueprints to plant, in turn."""
-PLATEAU_REL_DROP = 0.1
-"""Relative drop of the validation loss over two steps, below which it has plateaued."""
-MIN_REMAINING_STEPS = 10
-"""Minimum number of remaining steps of the episode in which a new seed can earn its rent."""
-MIN_CONTRIBUTION = 0.005
-"""Minimum contribution to the accuracy, as a fraction, of a seed to fossilize."""
-TRIAL_STEPS = 2
-"""Number of steps at the target alpha after which a seed is fossilized or culled."""
 CULL_PENALTY = 64.0
 """Penalty added to a blueprint when a seed of it is culled; it halves every step."""
 MAX_PENALTY = 1.0
 """Maximum penalty of a blueprint to plant. A cull exceeds it for five steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeuristicRules:
+    """Numbers of the rules. The defaults were chosen by `benchmarks/tune_heuristic.py`.
+
+    Attributes:
+        rotation: Blueprints to plant, in turn. A slot that offers none of them gets those that it offers.
+        plateau_drop: Relative drop of the validation loss over two steps, below which it has plateaued.
+        min_remaining: Minimum number of remaining steps of the episode in which a new seed can earn its rent.
+        min_contribution: Minimum contribution to the accuracy, as a fraction, of a seed to fossilize.
+        trial_steps: Number of steps at the target alpha after which a seed is fossilized or culled.
+        max_seeds: Maximum number of seeds that an env has at a time.
+    """
+
+    rotation: tuple[str, ...] = ("conv_light", "conv_heavy")
+    plateau_drop: float = 0.1
+    min_remaining: int = 10
+    min_contribution: float = 0.005
+    trial_steps: int = 2
+    max_seeds: int = 16
 
 
 @dataclass
@@ -46,17 +57,20 @@ class _Memory:
     penalties: dict[str, float] = field(default_factory=dict[str, float])
 
 
+DEFAULT_RULES = HeuristicRules()
+
+
 class HeuristicAgent(NonLearningAgent):
     """Plants, advances, culls and fossilizes seeds by fixed rules.
 
     Args:
         blueprints: Blueprints that the policy can select, in the order of the head.
-        rotation: Blueprints to plant, in turn. A slot that offers none of them gets those that it offers.
+        rules: Numbers of the rules.
     """
 
-    def __init__(self, blueprints: Sequence[str], rotation: Sequence[str] = BLUEPRINT_ROTATION) -> None:
+    def __init__(self, blueprints: Sequence[str], rules: HeuristicRules = DEFAULT_RULES) -> None:
         self._blueprints = blueprints
-        self._rotation = rotation
+        self._rules = rules
         self._memory: dict[int, _Memory] = {}
 
     def begin_round(self, uniforms_ETH: Tensor) -> None:
@@ -76,13 +90,13 @@ class HeuristicAgent(NonLearningAgent):
         self._memory = {int(env): _Memory(**memory) for env, memory in state.items()}
 
     def _decide(self, view: EnvStatus) -> Action:
-        memory = self._memory.setdefault(view.env, _Memory())
+        rules, memory = self._rules, self._memory.setdefault(view.env, _Memory())
         memory.penalties = {name: value / 2 for name, value in memory.penalties.items()}
         for index, slot in enumerate(view.slots):
-            if slot.can_fossilize and _is_trial_over(slot) and _contributes(slot):
+            if slot.can_fossilize and self._is_trial_over(slot) and _contributes(slot, rules):
                 return Action(Op.FOSSILIZE, index)
         for index, slot in enumerate(view.slots):
-            if slot.can_cull and _is_trial_over(slot) and slot.blueprint:
+            if slot.can_cull and self._is_trial_over(slot) and slot.blueprint:
                 memory.penalties[slot.blueprint] = memory.penalties.get(slot.blueprint, 0.0) + CULL_PENALTY
                 return Action(Op.CULL, index, alpha_speed=RAMP_EPOCHS.index(0))
         for index, slot in enumerate(view.slots):
@@ -91,27 +105,29 @@ class HeuristicAgent(NonLearningAgent):
         return self._plant(view, memory) or WAIT_DECISION.action
 
     def _plant(self, view: EnvStatus, memory: _Memory) -> Action | None:
+        rules = self._rules
         empty = next((index for index, slot in enumerate(view.slots) if slot.can_germinate), None)
         isolated = any(slot.stage in (Stage.GERMINATED, Stage.TRAINING) for slot in view.slots)
-        if empty is None or isolated or view.steps - view.step < MIN_REMAINING_STEPS or not _plateaued(view.losses):
+        if empty is None or isolated or sum(slot.seed is not None for slot in view.slots) >= rules.max_seeds:
+            return None
+        if view.steps - view.step < rules.min_remaining or not _plateaued(view.losses, rules):
             return None
         offered = [name for name in self._blueprints if name in view.slots[empty].site.blueprints]
-        rotation = [name for name in self._rotation if name in offered] or offered
+        rotation = [name for name in rules.rotation if name in offered] or offered
         turn = memory.planted % len(rotation)
         order = rotation[turn:] + rotation[:turn]
         blueprint = next((name for name in order if memory.penalties.get(name, 0.0) <= MAX_PENALTY), order[0])
         memory.planted += 1
         return germinate_action(empty, self._blueprints.index(blueprint))
 
+    def _is_trial_over(self, slot: Slot) -> bool:
+        return slot.stage is Stage.PROBATIONARY and slot.epochs_in_stage >= self._rules.trial_steps
 
-def _is_trial_over(slot: Slot) -> bool:
-    return slot.stage is Stage.PROBATIONARY and slot.epochs_in_stage >= TRIAL_STEPS
 
-
-def _contributes(slot: Slot) -> bool:
+def _contributes(slot: Slot, rules: HeuristicRules) -> bool:
     # Without counterfactuals, contributions are not measured, and every seed counts as contributing.
-    return slot.contribution is None or slot.contribution >= MIN_CONTRIBUTION
+    return slot.contribution is None or slot.contribution >= rules.min_contribution
 
 
-def _plateaued(losses: Sequence[float]) -> bool:
-    return len(losses) > 2 and losses[-3] - losses[-1] < PLATEAU_REL_DROP * losses[-3]
+def _plateaued(losses: Sequence[float], rules: HeuristicRules) -> bool:
+    return len(losses) > 2 and losses[-3] - losses[-1] < rules.plateau_drop * losses[-3]
