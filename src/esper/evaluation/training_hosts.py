@@ -1,0 +1,84 @@
+"""Candidates of a search, played on hosts of a training run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from torch import Tensor
+
+from esper.config import Config
+from esper.engine.task_setup import PreparedTask
+from esper.evaluation.episodes import play_episodes, start_episodes
+from esper.lanes.pool import EnvPool
+from esper.policy.actions import WAIT_DECISION, Decision
+from esper.policy.agent import Agent, EnvStatus
+from esper.policy.baselines import NonLearningAgent
+
+PARALLEL_CANDIDATES = 27
+"""Maximum number of candidates that play at the same time: a power of three, as the rungs of successive halving."""
+
+
+class TrainingHosts:
+    """Plays candidates on the hosts that a run with the same random seed trains on: host k is that of round k in env 0.
+
+    All candidates meet the same hosts with the same data order (common random numbers). The test split is not used.
+
+    Args:
+        prepared: Task of the run.
+        config: Configuration of the run, with its random seed.
+        lanes: Names of the lanes.
+        on_step: Called after each step with the number of envs that took it.
+    """
+
+    def __init__(
+        self, prepared: PreparedTask, config: Config, lanes: Sequence[str], on_step: Callable[[int], None]
+    ) -> None:
+        ppo = msgspec.structs.replace(config.ppo, envs_per_host=PARALLEL_CANDIDATES)
+        self._config = msgspec.structs.replace(
+            config, envs=PARALLEL_CANDIDATES, reward="simplified", policy="static", plan="", ppo=ppo
+        )
+        self._pool = EnvPool(prepared.task, prepared.profile, prepared.splits, lanes, self._config)
+        self._on_step = on_step
+
+    def play(self, agents: Sequence[Agent], host: int) -> list[float]:
+        """Play one episode of every agent on a host, and return their net returns.
+
+        Args:
+            agents: Policies, each for a single env. They may not use random numbers.
+            host: Index of the host.
+        """
+        returns: list[float] = []
+        for first in range(0, len(agents), PARALLEL_CANDIDATES):
+            returns += self._play_part(agents[first : first + PARALLEL_CANDIDATES], host)
+        return returns
+
+    def close(self) -> None:
+        """Stop the threads and workers of the lanes."""
+        self._pool.close()
+
+    def _play_part(self, agents: Sequence[Agent], host: int) -> list[float]:
+        episodes = start_episodes(self._pool, self._config, host)
+        for episode in episodes[len(agents) :]:
+            episode.inactive = True
+        play_episodes(
+            self._pool, episodes, _OneAgentPerEnv(agents), self._config, host, lambda: self._on_step(len(agents))
+        )
+        return [episode.episode_return for episode in episodes[: len(agents)]]
+
+
+class _OneAgentPerEnv(NonLearningAgent):
+    """Lets each agent decide for the env of its own index. Envs without an agent wait."""
+
+    def __init__(self, agents: Sequence[Agent]) -> None:
+        self._agents = agents
+
+    def begin_round(self, uniforms_ETH: Tensor) -> None:
+        """Begin the round of every agent."""
+        for agent in self._agents:
+            agent.begin_round(uniforms_ETH[:1])
+
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+        """Return the decision of each env's agent."""
+        decisions = [agent.act(step, [view])[0] for agent, view in zip(self._agents, views, strict=False)]
+        return decisions + [WAIT_DECISION] * (len(views) - len(decisions))
