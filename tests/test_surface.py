@@ -40,7 +40,7 @@ OPTIONS = {
     "compare": "--help --telemetry-dir --json",
     "export": "--help --telemetry-dir --to --out --per-env",
     "evaluate": "--help --checkpoint --telemetry-dir --task --accept-changed-task --policies --episodes --seed "
-    "--devices --json",
+    "--search-episodes --devices --figure --json",
     "grow": "--help --help-all --envs --devices --policy-device --task --policy --plan "
     "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every "
     "--keep --sync-seconds --patience-minutes --data-dir --config --patience "

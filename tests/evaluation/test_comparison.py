@@ -7,7 +7,7 @@ import pytest
 
 from esper.cli.commands.evaluate import print_table, to_text
 from esper.evaluation.comparison import EvaluationReport, build_report, t_interval, to_json
-from esper.evaluation.episodes import EpisodeResult
+from esper.evaluation.results import EpisodeResult, PolicyRun
 
 RETURNS = {
     "ppo": [0.5, 0.6, 0.7],
@@ -17,8 +17,12 @@ RETURNS = {
 
 
 def comparison(*policies: str) -> EvaluationReport:
-    results = {policy: [[episode(value) for value in RETURNS[policy]]] for policy in policies}
-    return build_report(results, dict.fromkeys(policies, 12.3), checkpoints=["runs/a"], task="digits", steps=25, seed=7)
+    runs = {policy: [run(*map(episode, RETURNS[policy]))] for policy in policies}
+    return build_report(runs, checkpoints=["runs/a"], task="digits", steps=25, seed=7)
+
+
+def run(*episodes: EpisodeResult, plan: str | None = None) -> PolicyRun:
+    return PolicyRun(episodes=list(episodes), cpu_seconds=12.3, plan=plan)
 
 
 def episode(value: float, *, broke_down: bool = False) -> EpisodeResult:
@@ -29,16 +33,16 @@ def episode(value: float, *, broke_down: bool = False) -> EpisodeResult:
         net_return=value,
         test_return=value - 0.05,
         broke_down=broke_down,
+        seeds=[],
     )
 
 
 def test_main_interval_is_over_training_seeds() -> None:
     """Three training seeds with the means 0.5, 0.6 and 0.7: the spread of the episodes does not count."""
-    trained = [[episode(mean - 0.4), episode(mean + 0.4)] for mean in (0.5, 0.6, 0.7)]
-    fixed = [[episode(0.2), episode(0.4, broke_down=True)]]
+    trained = [run(episode(mean - 0.4), episode(mean + 0.4)) for mean in (0.5, 0.6, 0.7)]
+    fixed = [run(episode(0.2), episode(0.4, broke_down=True))]
     found = build_report(
         {"ppo": trained, "static": fixed},
-        {"ppo": 1.0, "static": 1.0},
         checkpoints=["a", "b", "c"],
         task="digits",
         steps=25,
@@ -55,6 +59,18 @@ def test_main_interval_is_over_training_seeds() -> None:
     assert (ppo.breakdowns, static.breakdowns) == (0.0, 0.5)
     assert ppo.worst_return == pytest.approx(0.1)
     assert [len(episodes) for episodes in ppo.episodes] == [2, 2, 2]
+
+
+def test_policies_of_training_seeds_are_compared_seed_by_seed() -> None:
+    trained = [run(episode(mean), episode(mean)) for mean in (0.5, 0.6, 0.7)]
+    searched = [run(episode(mean - 0.1), episode(mean - 0.1), plan=f"plan {mean}") for mean in (0.5, 0.6, 0.7)]
+    found = build_report({"ppo": trained, "search": searched}, checkpoints=["a", "b", "c"], task="t", steps=2, seed=0)
+    (difference,) = found.differences
+    assert difference.over == "training seeds"
+    assert (difference.net_return.low, difference.net_return.high) == (pytest.approx(0.1), pytest.approx(0.1))
+    assert found.policies[1].plans == ["plan 0.5", "plan 0.6", "plan 0.7"]
+    assert found.policies[1].cpu_seconds == pytest.approx(3 * 12.3)
+    assert "search for b: plan 0.6" in to_text(found)
 
 
 def pairs(found: EvaluationReport) -> list[tuple[str, str]]:
@@ -99,8 +115,8 @@ def test_report_distinguishes_better_from_undecided(capsys: pytest.CaptureFixtur
     found = comparison("ppo", "heuristic", "static")
     print_table(found)
     for text in (to_text(found), capsys.readouterr().out):
-        assert "90.0% [90.0%, 90.0%]" in text
-        assert "×2.00 [2.00, 2.00]" in text
+        assert "90.0% [90.0, 90.0]" in text
+        assert "×2 [2, 2]" in text
         by_pair = {line.split("  ")[0].strip(): line for line in reversed(text.splitlines()) if " − " in line}
         assert "+0.100 [+0.100, +0.100]" in by_pair["ppo − heuristic"]
         assert by_pair["ppo − heuristic"].rstrip().endswith("better")

@@ -245,13 +245,13 @@ def add_run_argument(parser: argparse.ArgumentParser, metavar: str, *, several: 
     add_telemetry_dir_option(parser)
 
 
-def add_telemetry_dir_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--telemetry-dir`, for commands that find runs by name."""
+def add_telemetry_dir_option(parser: argparse.ArgumentParser, also: str = "") -> None:
+    """Add `--telemetry-dir`, for commands that find runs by name. `also` says what else the directory is for."""
     default = Config().telemetry_dir
     parser.add_argument(
         "--telemetry-dir",
         type=Path,
         default=Path(default),
         metavar="DIR",
-        help=f"directory in which run names are looked up (default: {default})",
+        help=f"directory in which run names are looked up{also} (default: {default})",
     )

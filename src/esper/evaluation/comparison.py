@@ -2,7 +2,7 @@
 
 The main interval of a trained policy is over its training seeds: how good is a policy that is trained like this? With a
 single training seed, and for policies that are not trained, the interval is over the episodes; the field `over` tells.
-Both are Student's t intervals of the mean. Simulated coverage: `tests/evaluation/test_coverage.py`.
+Both are Student's t intervals of the mean. Simulated coverage: `tests/evaluation/test_intervals.py`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
-if TYPE_CHECKING:
-    from esper.evaluation.episodes import EpisodeResult
-
+from esper.evaluation.results import PPO, EpisodeResult, PolicyRun
 
 REFERENCE_POLICY = "heuristic"
 """Policy with which every other one is compared. PPO is also compared with each of the others."""
@@ -58,9 +55,11 @@ class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
     worst_return: float
     """Mean net return of the worst 5 % of the episodes."""
     cpu_seconds: float
-    """CPU time of all processes for all of its episodes."""
-    episodes: list[list[dict[str, float]]]
-    """Values of each episode, by training seed. The order of the episodes is the same for every policy."""
+    """CPU time of all processes for all of its episodes, those of searches included."""
+    plans: list[str]
+    """Plan that the search of each training seed found; empty for other policies."""
+    episodes: list[list[EpisodeResult]]
+    """Results of each episode, by training seed. The order of the episodes is the same for every policy."""
 
 
 class PairedDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,8 +92,7 @@ class EvaluationReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_report(
-    results: Mapping[str, Sequence[Sequence[EpisodeResult]]],
-    cpu_seconds: Mapping[str, float],
+    runs: Mapping[str, Sequence[PolicyRun]],
     *,
     checkpoints: Sequence[str],
     task: str,
@@ -104,9 +102,8 @@ def build_report(
     """Compute intervals and paired differences from the results of all policies.
 
     Args:
-        results: Results of each episode by training seed, keyed by policy; policies that are not trained have one
-            entry. The episodes are the same for every policy and training seed.
-        cpu_seconds: CPU time of each policy.
+        runs: Run of each training seed, keyed by policy; policies that are the same for all of them have one run. The
+            episodes are the same for every policy and training seed.
         checkpoints: Paths of the evaluated checkpoints, one per training seed.
         task: Name of their task.
         steps: Steps per episode.
@@ -116,21 +113,21 @@ def build_report(
         checkpoints=list(checkpoints),
         task=task,
         steps=steps,
-        episodes=len(next(iter(results.values()))[0]),
+        episodes=len(next(iter(runs.values()))[0].episodes),
         seed=seed,
         level=CONFIDENCE_LEVEL,
-        policies=[_policy_result(policy, runs, cpu_seconds[policy]) for policy, runs in results.items()],
+        policies=[_policy_result(policy, of_policy) for policy, of_policy in runs.items()],
         differences=[
-            _difference(policy, results[policy], against, results[against]) for policy, against in _pairs(list(results))
+            _difference(policy, runs[policy], against, runs[against]) for policy, against in _pairs(list(runs))
         ],
     )
 
 
-def _policy_result(policy: str, runs: Sequence[Sequence[EpisodeResult]], cpu_seconds: float) -> PolicyResult:
+def _policy_result(policy: str, runs: Sequence[PolicyRun]) -> PolicyResult:
     def estimate(name: str) -> IntervalEstimate:
-        return _estimate([[getattr(episode, name) for episode in episodes] for episodes in runs])
+        return _estimate([[getattr(episode, name) for episode in run.episodes] for run in runs])
 
-    every = [episode for episodes in runs for episode in episodes]
+    every = [episode for run in runs for episode in run.episodes]
     returns = sorted(episode.net_return for episode in every)
     return PolicyResult(
         policy=policy,
@@ -142,19 +139,21 @@ def _policy_result(policy: str, runs: Sequence[Sequence[EpisodeResult]], cpu_sec
         test_return=estimate("test_return"),
         breakdowns=sum(episode.broke_down for episode in every) / len(every),
         worst_return=statistics.fmean(returns[: max(round(len(returns) * WORST_FRACTION), 1)]),
-        cpu_seconds=cpu_seconds,
-        episodes=[[vars(episode) for episode in episodes] for episodes in runs],
+        cpu_seconds=sum(run.cpu_seconds for run in runs),
+        plans=[run.plan for run in runs if run.plan is not None],
+        episodes=[run.episodes for run in runs],
     )
 
 
 def _difference(
     policy: str,
-    first: Sequence[Sequence[EpisodeResult]],
+    first: Sequence[PolicyRun],
     against: str,
-    second: Sequence[Sequence[EpisodeResult]],
+    second: Sequence[PolicyRun],
 ) -> PairedDifference:
-    """Compare two policies, each training seed of one with the only one of the other."""
-    pairs = [(one, other) for one in first for other in second]
+    """Compare two policies by training seed. A policy that is the same for all of them is compared with each run."""
+    count = max(len(first), len(second))
+    pairs = [(first[index % len(first)].episodes, second[index % len(second)].episodes) for index in range(count)]
 
     def estimate(value: Callable[[EpisodeResult], float]) -> IntervalEstimate:
         return _estimate([[value(a) - value(b) for a, b in zip(one, other, strict=True)] for one, other in pairs])
@@ -180,8 +179,8 @@ def _estimate(values: Sequence[Sequence[float]]) -> IntervalEstimate:
 
 def _pairs(policies: Sequence[str]) -> list[tuple[str, str]]:
     """Return the pairs to compare: PPO with each other policy, then each other policy with the reference."""
-    others = [policy for policy in policies if policy != "ppo"]
-    pairs = [("ppo", other) for other in others] if "ppo" in policies else []
+    others = [policy for policy in policies if policy != PPO]
+    pairs = [(PPO, other) for other in others] if PPO in policies else []
     if REFERENCE_POLICY in policies:
         pairs += [(other, REFERENCE_POLICY) for other in others if other != REFERENCE_POLICY]
     return pairs

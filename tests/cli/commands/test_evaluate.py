@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from esper.cli.main import main
-from esper.cli.options import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from esper.cli.options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from esper.envs.env import Env
 from tests.runs import LiveRun
 
@@ -22,13 +23,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluate(trained: Path, *options: str) -> int:
-    return main(["evaluate", "--checkpoint", str(trained), "--devices", "cpu:0", "--episodes", "2", *options])
+    """Run the command. Its journals are beside the run, so that parts of earlier calls are not run again."""
+    place = ["--checkpoint", str(trained), "--telemetry-dir", str(trained.parent)]
+    return main(["evaluate", *place, "--devices", "cpu:0", "--episodes", "2", *options])
 
 
 def test_evaluate_json_is_the_only_output_on_stdout(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(trained, "--json") == EXIT_OK
     said = capsys.readouterr()
-    assert said.err == ""
+    assert said.err.startswith("esper-sanctum: episodes of random seed 1")
+    assert len(said.err.splitlines()) == 1
     found = json.loads(said.out)
     assert [policy["policy"] for policy in found["policies"]] == [
         "ppo", "heuristic", "periodic", "random", "static", "full",
@@ -41,7 +45,6 @@ def test_evaluate_json_is_the_only_output_on_stdout(trained: Path, capsys: pytes
 def test_evaluate_without_terminal_prints_plain_lines(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate(trained, "--policies", "static", "ppo") == EXIT_OK
     said = capsys.readouterr()
-    assert said.err == ""
     caption, *lines = said.out.splitlines()
     assert "2 held-out episodes of 3 steps on digits_impaired" in caption
     assert [line.split("  ")[0] for line in lines] == ["static", "ppo", "ppo − static"]
@@ -55,9 +58,10 @@ def test_evaluate_reports_a_failed_step_in_one_sentence(
         raise MemoryError
 
     monkeypatch.setattr(Env, "train_epoch", fails)
-    assert evaluate(trained, "--policies", "static") == EXIT_FAILED
+    assert evaluate(trained, "--policies", "static", "--seed", "20") == EXIT_FAILED
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "esper-sanctum: env 00 on cpu:0 ran out of memory\n")
+    assert said.out == ""
+    assert said.err.endswith("esper-sanctum: env 00 on cpu:0 ran out of memory\n")
 
 
 def test_evaluate_same_seed_gives_the_same_episodes(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,10 +76,15 @@ def test_evaluate_same_seed_gives_the_same_episodes(trained: Path, capsys: pytes
     ("options", "sentence"),
     [
         (("--policies", "heuristc"), "unknown policy 'heuristc': did you mean heuristic?"),
+        (("--policies", "static", "searh"), "unknown policy 'searh'"),
+        (("--policies", "wide"), "--policies wide is made from the networks of PPO: add ppo"),
+        (("--search-episodes", "8"), "--search-episodes 8 is not valid: it must be 9 or more"),
+        (("--figure", "out.jpg"), "--figure out.jpg: '.jpg' is not a format"),
+        (("--figure", "nowhere/out.svg"), "--figure nowhere/out.svg: the directory nowhere does not exist"),
         (("--episodes", "1"), "--episodes 1 is not valid: it must be 2 or more"),
         (("--seed", "-1"), "--seed -1 is not valid: it must be 0 or more"),
         (("--devices", "tpu:0"), "--devices 'tpu:0' is not a device"),
-        (("--checkpoint", "nowhere"), "'nowhere' is neither a file nor a run in telemetry"),
+        (("--checkpoint", "nowhere"), "'nowhere' is neither a file nor a run in "),
     ],
 )
 def test_evaluate_refuses_invalid_options(
@@ -93,3 +102,62 @@ def test_evaluate_requires_a_checkpoint_for_ppo(capsys: pytest.CaptureFixture[st
         main(["evaluate"])
     assert ended.value.code == EXIT_USAGE
     assert "--checkpoint" in capsys.readouterr().err
+
+
+def test_evaluate_takes_a_random_seed_that_no_evaluation_has_used(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def used(*options: str) -> int:
+        assert evaluate(trained, "--policies", "static", "--json", *options) == EXIT_OK
+        return json.loads(capsys.readouterr().out)["seed"]
+
+    first = used()
+    assert used() == first + 1
+    assert used("--seed", "5000") == 5000
+    assert used() == 5001
+
+
+def test_interrupted_evaluation_continues_without_repeating_parts(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("--policies", "static", "full", "search", "--search-episodes", "9", "--json")
+    assert evaluate(trained, *command, "--seed", "30") == EXIT_OK
+    whole = json.loads(capsys.readouterr().out)
+    for path in (trained.parent / "evaluations").glob("s*30*"):
+        path.unlink()
+    for path in (trained.parent / "evaluations").glob("search-*"):
+        path.unlink()
+    train, left = Env.train_epoch, 17  # of static and full, 3 steps of 2 envs; of a host of the search, 5 of 3 plans
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        return train(*arguments, **options)
+
+    monkeypatch.setattr(Env, "train_epoch", interrupted)
+    for run in (12 + 5, 9 + 2, 99):  # the first host of the search is lost, then the second
+        left = run
+        ended = evaluate(trained, *command, "--seed", "30")
+        said = capsys.readouterr()
+        assert ended == (EXIT_OK if run == 99 else EXIT_INTERRUPTED)
+        assert run == 99 or "interrupted; the same command continues" in said.err
+    assert left == 99 - 2 * 9 - 6  # two hosts of the search, and the held-out episodes of the plan
+    continued = json.loads(said.out)
+    for report in (whole, continued):
+        for policy in report["policies"]:
+            del policy["cpu_seconds"]
+    assert continued == whole
+
+
+def test_evaluate_draws_a_figure_and_names_the_found_plan(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figure = tmp_path / "out.svg"
+    policies = ("--policies", "ppo", "static", "random-search", "--search-episodes", "9")
+    assert evaluate(trained, *policies, "--figure", str(figure)) == EXIT_OK
+    assert f"random-search for {trained}" in capsys.readouterr().out
+    text = figure.read_text()
+    assert "random-search" in text
+    assert "test accuracy" in text

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 
 from esper.cli.options import (
     EXIT_FAILED,
@@ -19,11 +21,19 @@ from esper.cli.options import (
 from esper.config import ConfigError
 from esper.config_base import MAX_COUNT
 from esper.evaluation.comparison import EvaluationReport, IntervalEstimate, PairedDifference, PolicyResult
+from esper.evaluation.figure import check_figure, draw_text, write_figure
+from esper.evaluation.journal import EvaluationJournal
+from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PPO
+from esper.evaluation.search import MIN_SEARCH_EPISODES
 from esper.lanes.device_names import early_lanes
 from esper.policy.loading import POLICY_NAMES, check_policy_reference
 from esper.policy.plan import EXAMPLE, PLAN, PREFIX, split_plan
 from esper.process import RankInfo
 
+JOURNALS = "evaluations"
+"""Directory of the journals of evaluations, in the telemetry directory."""
+MAX_PLOT_COLUMNS, PLOT_ROWS = 100, 16
+"""Maximum width and height of the plot of a terminal."""
 DEFAULT_POLICIES = tuple(name for name in POLICY_NAMES if name != PLAN)
 _HEADINGS = ("test accuracy", "parameters", "net return")
 _MORE_HEADINGS = ("net return on test", "worst", "broken", "over", "CPU s")
@@ -33,40 +43,42 @@ _DIFFERENCES = ("net return", "on test", "test accuracy")
 def run(arguments: Sequence[str]) -> int:
     """Evaluate the policies and print their results."""
     options = _parser().parse_args(arguments)
-    for policy in options.policies:
-        if policy != PLAN:  # that of the checkpoint
-            check_policy_reference(*split_plan(policy), MAX_COUNT)
-    for name, value, minimum in (("episodes", options.episodes, 2), ("seed", options.seed, 0)):
-        if value < minimum:
-            raise ConfigError(f"--{name} {value} is not valid: it must be {minimum} or more")
+    _check(options)
     checkpoints = [open_checkpoint(name, options.telemetry_dir, options.task) for name in options.checkpoint]
     early_lanes(options.devices, RankInfo())
 
     from esper.evaluation.comparison import build_report, to_json
-    from esper.evaluation.episodes import HeldOutEvaluation
+    from esper.evaluation.held_out import HeldOutEvaluation
     from esper.lanes.errors import FaultError
 
-    settings = {name: getattr(options, name) for name in ("policies", "episodes", "seed", "devices")}
+    settings = {
+        name: getattr(options, name)
+        for name in ("policies", "episodes", "seed", "devices", "accept_changed_task", "search_episodes")
+    }
     try:
         with contextlib.redirect_stdout(sys.stderr):  # which the user's code may print to
             held_out = HeldOutEvaluation(
-                checkpoints, **settings, task_reference=options.task, accept_changed_task=options.accept_changed_task
+                checkpoints, **settings, journals=options.telemetry_dir / JOURNALS, task_reference=options.task
             )
-            steps = held_out.config.steps
-            with contextlib.closing(held_out), _progress_bar(held_out.num_agents * steps) as advance:
-                results = held_out.run(advance)
+            journal = held_out.journal
+            print_warnings([_describe(journal, given=options.seed is not None)])
+            with contextlib.closing(held_out), _progress_bar(held_out.num_env_steps) as advance:
+                runs = held_out.run(advance)
     except FaultError as fault:
         print_warnings([f"{fault.traceback_text or ''}{fault}"])
         return EXIT_FAILED
-    task = held_out.config.task
+    except KeyboardInterrupt:
+        print_warnings(["interrupted; the same command continues"])
+        raise
     report = build_report(
-        results,
-        held_out.cpu_seconds,
+        runs,
         checkpoints=list(map(str, checkpoints)),
-        task=task,
-        steps=steps,
-        seed=options.seed,
+        task=held_out.config.task,
+        steps=held_out.config.steps,
+        seed=journal.seed,
     )
+    if options.figure:
+        write_figure(report, options.figure)
     if options.json:
         print(to_json(report))
     elif sys.stdout.isatty():
@@ -74,6 +86,30 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print(to_text(report))
     return EXIT_OK
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Check the options before torch is imported. Raises ConfigError."""
+    for policy in options.policies:
+        if policy != PLAN and policy not in EVALUATION_POLICIES:  # the plan is that of the checkpoint
+            check_policy_reference(*split_plan(policy), MAX_COUNT)
+        if policy in NEED_PPO and PPO not in options.policies:
+            raise ConfigError(f"--policies {policy} is made from the networks of PPO: add {PPO}")
+    if options.figure:
+        check_figure(options.figure)
+    minima = {"episodes": 2, "seed": 0, "search_episodes": MIN_SEARCH_EPISODES}
+    for name, minimum in minima.items():
+        value = getattr(options, name)
+        if value is not None and value < minimum:
+            raise ConfigError(f"--{name.replace('_', '-')} {value} is not valid: it must be {minimum} or more")
+
+
+def _describe(journal: EvaluationJournal, *, given: bool) -> str:
+    """Return a sentence about the random seed of the episodes."""
+    if journal.is_new:
+        why = "" if given else ", the next one that no evaluation has used"
+        return f"episodes of random seed {journal.seed}{why}; results go to {journal.path}"
+    return f"episodes of random seed {journal.seed}; finished parts are read from {journal.path}"
 
 
 def _parser() -> Parser:
@@ -97,7 +133,7 @@ def _parser() -> Parser:
         help=f"checkpoint to evaluate, or a run, whose newest one is used (checkpoint path, {RUN_HELP}); several "
         "training seeds of one configuration give intervals over training seeds",
     )
-    add_telemetry_dir_option(parser)
+    add_telemetry_dir_option(parser, f"; results are kept in its directory {JOURNALS}")
     parser.add_argument(
         "--task", metavar="TASK", help="task of the checkpoint, needed if it is your own code (FILE.py or MODULE:NAME)"
     )
@@ -107,30 +143,52 @@ def _parser() -> Parser:
         nargs="+",
         default=DEFAULT_POLICIES,
         metavar="NAME",
-        help=f"policies to evaluate, also FILE.py, MODULE:NAME, or '{PREFIX}{EXAMPLE}' "
-        f"(default: {' '.join(DEFAULT_POLICIES)})",
+        help=f"policies to evaluate, also {', '.join(EVALUATION_POLICIES)}, FILE.py, MODULE:NAME, or "
+        f"'{PREFIX}{EXAMPLE}' (default: {' '.join(DEFAULT_POLICIES)})",
     )
     parser.add_argument("--episodes", type=int, default=64, metavar="N", help="episodes per policy (default: 64)")
-    parser.add_argument("--seed", type=int, default=0, metavar="SEED", help="random seed of the episodes (default: 0)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        metavar="SEED",
+        help="random seed of the episodes (default: the next one that no evaluation in the telemetry directory has "
+        "used; an interrupted evaluation continues with its own)",
+    )
+    parser.add_argument(
+        "--search-episodes",
+        type=int,
+        metavar="N",
+        help="episodes of each search on training hosts (default: as many as the training of the policy had)",
+    )
     parser.add_argument(
         "--devices", nargs="+", default=["auto"], metavar="DEVICES", help="devices of the lanes (default: auto)"
+    )
+    parser.add_argument(
+        "--figure", type=Path, metavar="FILE", help="draw accuracy against parameters as .svg, .pdf or .png"
     )
     parser.add_argument("--json", action="store_true", help="print JSON that includes the results of each episode")
     return parser
 
 
 @contextlib.contextmanager
-def _progress_bar(steps: int) -> Generator[Callable[[str], None]]:
-    """Show a progress bar if standard error is a terminal. Yields a function to call with the policy at each step."""
+def _progress_bar(env_steps: int) -> Generator[Callable[[str, int], None]]:
+    """Show a progress bar if standard error is a terminal.
+
+    Args:
+        env_steps: Number of env-steps of the evaluation.
+
+    Yields:
+        A function to call with the policy and the number of env-steps after each step.
+    """
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield lambda _, __: None
         return
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("loading", total=steps)
-        yield lambda policy: progress.update(task, advance=1, description=policy)
+        task = progress.add_task("loading", total=env_steps)
+        yield lambda policy, count: progress.update(task, advance=count, description=policy)
 
 
 def caption(report: EvaluationReport) -> str:
@@ -156,7 +214,7 @@ def to_text(report: EvaluationReport) -> str:
         cells = zip(_DIFFERENCES, _difference_cells(difference), strict=True)
         words = ", ".join(f"{heading} {cell}" for heading, cell in cells)
         text.append(f"{_pair(difference):21} {words}, {_verdict(difference.net_return)}")
-    return "\n".join(text)
+    return "\n".join([*text, *_found_plans(report)])
 
 
 def print_table(report: EvaluationReport) -> None:
@@ -167,7 +225,8 @@ def print_table(report: EvaluationReport) -> None:
 
     console = Console(highlight=False, markup=False)
     for headings, cells_of in ((_HEADINGS, _cells), (_MORE_HEADINGS, _more_cells)):
-        table = Table("policy", box=SIMPLE_HEAD, pad_edge=False)
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column("policy", overflow="fold")
         for heading in headings:
             table.add_column(heading, no_wrap=True)
         for result in report.policies:
@@ -182,14 +241,25 @@ def print_table(report: EvaluationReport) -> None:
             on_test.add_row(_pair(difference), *test)
         console.print(returns)
         console.print(on_test)
+    for line in [*draw_text(report, min(console.width, MAX_PLOT_COLUMNS), PLOT_ROWS), "", *_found_plans(report)]:
+        console.print(line)
     console.print(caption(report))
+
+
+def _found_plans(report: EvaluationReport) -> list[str]:
+    """Return a line for each plan that a search found."""
+    return [
+        f"{result.policy} for {checkpoint}: {plan}"
+        for result in report.policies
+        for checkpoint, plan in zip(report.checkpoints, result.plans, strict=False)
+    ]
 
 
 def _cells(result: PolicyResult) -> tuple[str, ...]:
     accuracy, parameters = result.test_accuracy, result.parameter_ratio
     return (
-        f"{accuracy.mean:.1%} [{accuracy.low:.1%}, {accuracy.high:.1%}]",
-        f"×{parameters.mean:.2f} [{parameters.low:.2f}, {parameters.high:.2f}]",
+        f"{accuracy.mean:.1%} [{100 * accuracy.low:.1f}, {100 * accuracy.high:.1f}]",
+        f"×{parameters.mean:.3g} [{parameters.low:.3g}, {parameters.high:.3g}]",
         _signed(result.net_return),
     )
 

@@ -1,0 +1,150 @@
+"""Figures of an evaluation: test accuracy against parameters, with the Pareto front, as a file and as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from esper.config import ConfigError
+from esper.evaluation.comparison import EvaluationReport, IntervalEstimate, PolicyResult
+from esper.formatting import suggest
+from esper.text_plot import linear_axis
+
+FIGURE_FORMATS = (".svg", ".pdf", ".png")
+"""Endings of the files that can be written."""
+_MARGIN_COLUMNS = 7
+"""Columns of the labels of the text plot's y axis."""
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def pareto_front(results: Sequence[PolicyResult]) -> set[str]:
+    """Return the policies that no other one dominates: none is as accurate with fewer parameters, or more accurate
+    with as few. Means are compared."""
+
+    def dominates(other: PolicyResult, result: PolicyResult) -> bool:
+        accuracy = other.test_accuracy.mean - result.test_accuracy.mean
+        parameters = other.parameter_ratio.mean - result.parameter_ratio.mean
+        return accuracy >= 0 and parameters <= 0 and (accuracy, parameters) != (0, 0)
+
+    return {result.policy for result in results if not any(dominates(other, result) for other in results)}
+
+
+def check_figure(path: Path) -> None:
+    """Check, before anything is evaluated, that a figure can be written.
+
+    Raises:
+        ConfigError: The file has another ending, its directory does not exist, or matplotlib is not installed.
+    """
+    if path.suffix not in FIGURE_FORMATS:
+        raise ConfigError(f"--figure {path}: {path.suffix!r} is not a format: {suggest(path.suffix, FIGURE_FORMATS)}")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"--figure {path}: the directory {path.parent} does not exist")
+    if find_spec("matplotlib") is None:
+        raise ConfigError("--figure needs matplotlib: pip install 'esper-sanctum[figures]'")
+
+
+def write_figure(report: EvaluationReport, path: Path) -> None:
+    """Write the figure to a file whose format follows from its ending.
+
+    Args:
+        report: Results of the policies.
+        path: File to write.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    # Imported by name, because the types of matplotlib are incomplete; slow to import.
+    mpl: Any = import_module("matplotlib")
+    figures: Any = import_module("matplotlib.figure")
+    ticker: Any = import_module("matplotlib.ticker")
+    front = pareto_front(report.policies)
+    with mpl.rc_context({"svg.hashsalt": "esper-sanctum", "font.size": 9}):
+        figure = figures.Figure(figsize=(7.2, 4.5), layout="constrained")
+        axes = figure.add_subplot()
+        for result in report.policies:
+            x, y = result.parameter_ratio, result.test_accuracy
+            is_best = result.policy in front
+            axes.errorbar(
+                x.mean,
+                100 * y.mean,
+                xerr=[[x.mean - x.low], [x.high - x.mean]],
+                yerr=[[100 * (y.mean - y.low)], [100 * (y.high - y.mean)]],
+                fmt="o",
+                color="#0b6e4f" if is_best else "#888888",
+                mfc="#0b6e4f" if is_best else "white",
+                lw=1,
+            )
+            axes.annotate(_label(result.policy), (x.mean, 100 * y.mean), xytext=(5, 4), textcoords="offset points")
+        best = sorted((r for r in report.policies if r.policy in front), key=lambda r: r.parameter_ratio.mean)
+        points = [(result.parameter_ratio.mean, 100 * result.test_accuracy.mean) for result in best]
+        axes.step(*zip(*points, strict=True), where="post", color="#0b6e4f", lw=0.8, ls=":")
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        axes.xaxis.set_major_formatter("×{x:g}")
+        axes.xaxis.set_minor_locator(ticker.NullLocator())
+        axes.set_xlabel("parameters, relative to the bare host")
+        axes.set_ylabel("test accuracy, %")
+        axes.set_title(
+            f"{report.task}: {report.episodes} held-out episodes, seed {report.seed}; {report.level:.0%} intervals; "
+            "filled: Pareto front",
+            fontsize=9,
+        )
+        axes.grid(visible=True, alpha=0.25)
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def draw_text(report: EvaluationReport, width: int, height: int) -> list[str]:
+    """Draw the figure as text. Policies on the Pareto front are ●, others ○; a letter before the mark names them.
+
+    Args:
+        report: Results of the policies.
+        width: Number of columns, at least 40.
+        height: Number of lines of the plot, without axis and legend.
+
+    Returns:
+        Lines of the plot and of its legend.
+    """
+    front = pareto_front(report.policies)
+    columns = width - _MARGIN_COLUMNS
+    axis = linear_axis([100 * end for result in report.policies for end in _ends(result.test_accuracy)], height)
+    logs = [math.log(end) for result in report.policies for end in _ends(result.parameter_ratio) if end > 0]
+    left, right = min(logs), max(logs)
+    grid = [[" "] * columns for _ in range(height)]
+
+    def column(ratio: float) -> int:
+        position = (math.log(max(ratio, math.exp(left))) - left) / (right - left or 1.0)
+        return 2 + round(position * (columns - 4))
+
+    def row(percent: float) -> int:
+        return height - 1 - round((percent - axis.low) / (axis.high - axis.low) * (height - 1))
+
+    for result in report.policies:
+        x, y = result.parameter_ratio, result.test_accuracy
+        for at in range(column(x.low), column(x.high) + 1):
+            grid[row(100 * y.mean)][at] = "─"
+        for at in range(row(100 * y.high), row(100 * y.low) + 1):
+            grid[at][column(x.mean)] = "│"
+    for letter, result in zip(_LETTERS, report.policies, strict=False):
+        line, at = grid[row(100 * result.test_accuracy.mean)], column(result.parameter_ratio.mean)
+        line[at - 1 : at + 1] = [letter, "●" if result.policy in front else "○"]
+    labels = {row(value): label for value, label in axis.ticks}
+    lines = [f"{labels.get(index, ''):>{_MARGIN_COLUMNS - 2}} │{''.join(line)}" for index, line in enumerate(grid)]
+    ends = f"×{math.exp(left):.2f}", f"×{math.exp(right):.2f} parameters"
+    lines.append(" " * (_MARGIN_COLUMNS + 1) + ends[0] + ends[1].rjust(columns - len(ends[0]) - 1))
+    legend = [
+        f"  {letter} {'●' if result.policy in front else '○'} {_label(result.policy)}"
+        for letter, result in zip(_LETTERS, report.policies, strict=False)
+    ]
+    return ["test accuracy, %, against parameters; ● no other policy is as accurate with fewer", *lines, *legend]
+
+
+def _ends(value: IntervalEstimate) -> tuple[float, float]:
+    return value.low, value.high
+
+
+def _label(policy: str) -> str:
+    return policy.removeprefix("plan:")

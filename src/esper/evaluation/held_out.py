@@ -1,0 +1,242 @@
+"""Policies on held-out episodes, the same for every policy, with hosts and data orders that no run has trained on.
+
+No policy learns. A PPO policy uses the network and the frozen normalisers of its checkpoint. It samples only the op of
+each step and takes the most probable choice of every other head: in training it samples these too, in order to learn
+from them, which lowers its return.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from esper.checkpoint.files import Checkpoint, read_checkpoint
+from esper.checkpoint.manifest import CheckpointError, read_manifest
+from esper.config import ConfigError
+from esper.engine.agent_factory import build_agent, load_ppo
+from esper.engine.task_setup import SavedTask, prepare_task
+from esper.evaluation.cpu_time import cpu_seconds
+from esper.evaluation.episodes import run_episodes
+from esper.evaluation.journal import EvaluationKey, open_journal, open_search_journal, package_digest
+from esper.evaluation.plan_search import SCHEDULES, FoundPlan, search_plan
+from esper.evaluation.results import EVALUATION_POLICIES, NEED_PPO, PER_TRAINING_SEED, PPO, RETRAINED, WIDE, PolicyRun
+from esper.evaluation.search import MIN_SEARCH_EPISODES
+from esper.evaluation.wide import run_wide_host
+from esper.lanes.devices import resolve_devices
+from esper.lanes.pool import EnvPool
+from esper.policy.agent import Agent
+from esper.policy.baselines import StaticAgent
+from esper.policy.loading import POLICY_NAMES
+from esper.policy.plan import PLAN, split_plan
+from esper.seeding import evaluation_seed
+
+_SHARED_OPTIONS = ("task", "steps", "slots", "reward_weights", "training", "amp", "scaler", "counterfactual")
+"""Options that all evaluated checkpoints must share, because their policies play the same episodes."""
+
+
+class HeldOutEvaluation:
+    """Runs held-out episodes with the task, episode length and rent of some checkpoints.
+
+    Args:
+        checkpoints: Checkpoint directories: training seeds of one configuration.
+        policies: Names of the policies: those of `--policy`, `plan:…`, and `EVALUATION_POLICIES`.
+        episodes: Number of episodes per policy.
+        seed: Random seed of the episodes, the same for every policy and every checkpoint. None: see `open_journal`.
+        devices: Names of the lanes, or `auto`.
+        journals: Directory of the journals.
+        task_reference: Reference of the task, needed if it is the user's own code.
+        accept_changed_task: Evaluate although the code of the user's task has changed since the checkpoint.
+        search_episodes: Episodes of each search; None: as many as the training of the checkpoint had.
+
+    Attributes:
+        config: Configuration of the episodes.
+        journal: Journal of the evaluation.
+
+    Raises:
+        CheckpointError: A checkpoint is damaged or of another version, the checkpoints are of different tasks, or
+            `ppo` is to be evaluated and a checkpoint has no PPO policy.
+        ConfigError: A device does not exist, a policy cannot be evaluated with this task, or a journal is damaged.
+        TaskError: The task cannot be loaded, is not that of the checkpoint, or its data set is missing or damaged.
+        OSError: The journal cannot be read or written.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Sequence[Path],
+        *,
+        policies: Sequence[str],
+        episodes: int,
+        seed: int | None,
+        devices: Sequence[str],
+        journals: Path,
+        task_reference: str | None = None,
+        accept_changed_task: bool = False,
+        search_episodes: int | None = None,
+    ) -> None:
+        self._policies = policies
+        self._checkpoints = checkpoints
+        self._trained = [read_checkpoint(path) for path in checkpoints]
+        trained = self._trained[0].config
+        self._check_shared_options()
+        self._lanes = resolve_devices(devices)
+        self._prepared = prepare_task(
+            msgspec.structs.replace(trained, task=task_reference or trained.task),
+            None,
+            SavedTask(trained.task, self._trained[0].origin),
+            accept_changed=accept_changed_task,
+        )
+        task = self._prepared.task
+        if task.name != trained.task:
+            raise CheckpointError(f"{checkpoints[0]} was made with --task {trained.task}, not {task.name}")
+        if WIDE in policies and task.wide_model is None:
+            raise ConfigError(f"the task {task.name} has no wide_model; remove {WIDE} from --policies")
+        self._search_episodes = [
+            max(search_episodes or saved.round * saved.config.envs, MIN_SEARCH_EPISODES) for saved in self._trained
+        ]
+        self._journals = journals
+        self.journal = open_journal(journals, self._key(episodes, checkpoints), seed)
+        self.config = msgspec.structs.replace(
+            self._prepared.config,
+            envs=episodes,
+            seed=evaluation_seed(self.journal.seed),
+            reward="simplified",
+            policy_device="cpu",
+            ppo=msgspec.structs.replace(trained.ppo, envs_per_host=1),  # shared hosts help only learning
+        )
+        named = [policy for policy in policies if policy == PPO or policy not in PER_TRAINING_SEED]
+        self._agents = {policy: self._agents_of(policy) for policy in named}
+        self._pool = EnvPool(task, self._prepared.profile, self._prepared.splits, self._lanes, self.config)
+
+    @property
+    def num_env_steps(self) -> int:
+        """Number of steps of all episodes, those of searches included."""
+        episodes = sum(
+            self._num_episodes(policy, index) for policy in self._policies for index in range(self._num_runs(policy))
+        )
+        return episodes * self.config.steps
+
+    def run(self, on_step: Callable[[str, int], None]) -> dict[str, list[PolicyRun]]:
+        """Run every policy on every episode. Parts that the journal has are not run again.
+
+        Args:
+            on_step: Called after each step with the policy's name and the number of envs that took it.
+
+        Returns:
+            The run of each training seed, keyed by policy; one run of a policy that is the same for all of them. The
+            order of the episodes is always the same.
+
+        Raises:
+            FaultError: A lane failed.
+            OSError: The journal cannot be written.
+        """
+        runs: dict[str, list[PolicyRun]] = {}
+        for policy in sorted(self._policies, key=lambda policy: policy in NEED_PPO):
+            runs[policy] = []
+            for index in range(self._num_runs(policy)):
+                advance = partial(on_step, policy)
+                part = f"{policy} {index}"
+                if policy in SCHEDULES:
+                    part += f" {self._search_episodes[index]}"
+                compute = partial(self._run, policy, index, runs.get(PPO, []), advance)
+                if not _is_stored(policy):
+                    runs[policy].append(compute())
+                    continue
+                if self.journal.has(part):
+                    advance(self._num_episodes(policy, index) * self.config.steps)
+                runs[policy].append(self.journal.recall(part, PolicyRun, compute))
+        self.journal.finish()
+        return {policy: runs[policy] for policy in self._policies}
+
+    def close(self) -> None:
+        """Stop the threads of the lanes."""
+        self._pool.close()
+
+    def _run(self, policy: str, index: int, grown: Sequence[PolicyRun], advance: Callable[[int], None]) -> PolicyRun:
+        """Run one policy.
+
+        Args:
+            policy: Name of the policy.
+            index: Index of the training seed.
+            grown: Runs of PPO, for the policies that need them.
+            advance: Called after each step with the number of envs that took it.
+        """
+        found = self._search(policy, index, advance) if policy in SCHEDULES else None
+        start = cpu_seconds()
+
+        def on_step() -> None:
+            advance(self.config.envs)
+
+        if policy == WIDE:
+            ratio = statistics.fmean(episode.parameter_ratio for episode in grown[index].episodes)
+            episodes = run_wide_host(self._prepared, ratio, self.config, self._lanes, on_step)
+        elif policy == RETRAINED:
+            seeds = [episode.seeds for episode in grown[index].episodes]
+            episodes = run_episodes(self._pool, StaticAgent(), self.config, on_step, seeds)
+        else:
+            agent = self._build_agent(PLAN, found.plan) if found else self._agents[policy][index]
+            episodes = run_episodes(self._pool, agent, self.config, on_step)
+        spent = cpu_seconds() - start + (found.cpu_seconds if found else 0.0)
+        return PolicyRun(episodes=episodes, cpu_seconds=spent, plan=found.plan if found else None)
+
+    def _search(self, policy: str, index: int, advance: Callable[[int], None]) -> FoundPlan:
+        episodes = self._search_episodes[index]
+        journal = open_search_journal(self._journals, policy, self._key(episodes, [self._checkpoints[index]]))
+        config = msgspec.structs.replace(self._prepared.config, seed=self._trained[index].config.seed)
+        return search_plan(policy, self._prepared, config, episodes, self._lanes, journal, advance)
+
+    def _num_episodes(self, policy: str, index: int) -> int:
+        """Return the number of episodes of a policy for one training seed, those of its search included."""
+        schedule = SCHEDULES[policy](self._search_episodes[index]) if policy in SCHEDULES else []
+        return self.config.envs + sum(rung.episodes for rung in schedule)
+
+    def _num_runs(self, policy: str) -> int:
+        return len(self._trained) if policy in PER_TRAINING_SEED else 1
+
+    def _key(self, episodes: int, checkpoints: Sequence[Path]) -> EvaluationKey:
+        origin = self._prepared.origin
+        return EvaluationKey(
+            task=self._prepared.task.name,
+            episodes=episodes,
+            checkpoints=[read_manifest(path).blake2b for path in checkpoints],
+            code=dict(origin.digests) if origin else {},
+            package=package_digest(),
+        )
+
+    def _check_shared_options(self) -> None:
+        first = self._trained[0].config
+        for path, other in zip(self._checkpoints[1:], self._trained[1:], strict=True):
+            for name in _SHARED_OPTIONS:
+                if getattr(other.config, name) != getattr(first, name):
+                    what = name.replace("_", "-")
+                    raise CheckpointError(
+                        f"{path} was made with other {what} than {self._checkpoints[0]}; evaluate them apart"
+                    )
+
+    def _build_agent(self, policy: str, plan: str) -> Agent:
+        profile = self._prepared.profile
+        acting = msgspec.structs.replace(self.config, policy=policy, plan=plan or self.config.plan)
+        return build_agent(acting, profile.sites, profile.blueprints)
+
+    def _agents_of(self, policy: str) -> list[Agent]:
+        if policy != PPO:
+            return [self._build_agent(*split_plan(policy))]
+        profile = self._prepared.profile
+
+        def load(path: Path, checkpoint: Checkpoint) -> Agent:
+            if checkpoint.config.policy != PPO:
+                raise CheckpointError(
+                    f"{path} was made with --policy {checkpoint.config.policy} and has no PPO policy; remove ppo from "
+                    "--policies"
+                )
+            return load_ppo(checkpoint, path, self.config, profile.sites, profile.blueprints)
+
+        return [load(path, checkpoint) for path, checkpoint in zip(self._checkpoints, self._trained, strict=True)]
+
+
+def _is_stored(policy: str) -> bool:
+    """Return True if results of a policy are stored: not those of the user's code, which may change."""
+    return split_plan(policy)[0] in (*POLICY_NAMES, *EVALUATION_POLICIES)

@@ -1,0 +1,212 @@
+"""Journals of evaluations: results on disk, with which an evaluation continues, and the ledger of used random seeds.
+
+The directory `evaluations` beside the runs has one file for each evaluation: a header, then one line for each finished
+part. Episodes that were used to choose something are no longer held out, so that each new evaluation takes a random
+seed that no header has. Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from esper.checkpoint.manifest import digest
+from esper.config import ConfigError
+from esper.disk import make_directory, read_regular
+from esper.telemetry.codec import DECODE_ERRORS, encode_json, make_decoder
+
+T = TypeVar("T")
+
+FIRST_SEED = 1000
+"""Random seed of the first evaluation; lower ones are for tests and development."""
+MAX_JOURNAL_BYTES = 1 << 30
+"""Maximum size of a journal that is read."""
+MAX_HEADER_BYTES = 1 << 20
+"""Maximum size of a header."""
+
+
+class EvaluationKey(msgspec.Struct, frozen=True, kw_only=True):
+    """What the results of an evaluation depend on, besides the random seed and the policies."""
+
+    task: str
+    episodes: int
+    checkpoints: list[str]
+    """Digest of each manifest."""
+    code: dict[str, str]
+    """Digests of the task's files, keyed by path; empty for a built-in task."""
+    package: str
+    """Result of `package_digest`."""
+
+
+class _Header(msgspec.Struct, kw_only=True):
+    key: EvaluationKey
+    seed: int
+    started: datetime
+
+
+class _Part(msgspec.Struct):
+    part: str
+    value: msgspec.Raw
+
+
+class EvaluationJournal:
+    """The journal of one evaluation. Every added part is on the disk when `recall` returns.
+
+    Args:
+        path: File of the journal; the first part creates a new one.
+        header: Its first line.
+
+    Attributes:
+        seed: Random seed of the episodes.
+        is_new: True if there was no file.
+
+    Raises:
+        ConfigError: The file is damaged or is not a journal.
+        OSError: The file cannot be read or written.
+    """
+
+    def __init__(self, path: Path, header: _Header) -> None:
+        self.seed = header.seed
+        self.path = path
+        self._header = header
+        self._parts: dict[str, msgspec.Raw] = {}
+        self.is_new = not path.exists()
+        if self.is_new:
+            return
+        content = read_regular(path, limit=MAX_JOURNAL_BYTES)
+        whole = content[: content.rfind(b"\n") + 1]  # a kill can leave a part of the last line
+        for number, line in enumerate(whole.splitlines()[1:], start=2):
+            try:
+                part = msgspec.json.decode(line, type=_Part)
+            except DECODE_ERRORS:
+                raise ConfigError(f"{path} is damaged in line {number}; delete it to evaluate again") from None
+            self._parts.pop(part.part, None)  # so that the order is that of the lines
+            self._parts[part.part] = part.value
+        if len(whole) < len(content):
+            os.truncate(path, len(whole))
+
+    def has(self, part: str) -> bool:
+        """Return True if a part is finished."""
+        return part in self._parts
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the evaluation was finished, and no part was added since."""
+        return next(reversed(self._parts), "") == _FINISHED
+
+    def recall(self, part: str, kind: type[T], compute: Callable[[], T]) -> T:
+        """Return the value of a part: the stored one, or else the result of `compute`, which is stored.
+
+        Args:
+            part: Name of the part.
+            kind: Type of its value, one that msgspec can encode.
+            compute: Called if the part is missing.
+
+        Raises:
+            ConfigError: The stored value has another type.
+            OSError: The value cannot be written.
+        """
+        if part in self._parts:
+            try:
+                return make_decoder(kind).decode(self._parts[part])
+            except DECODE_ERRORS:
+                raise ConfigError(f"{self.path} has a damaged part {part!r}; delete it to evaluate again") from None
+        value = compute()
+        self._store(part, value)
+        return value
+
+    def finish(self) -> None:
+        """Mark the evaluation as finished: the next one without a random seed takes another one. Raises OSError."""
+        self._parts.pop(_FINISHED, None)
+        self._store(_FINISHED, True)
+
+    def _store(self, part: str, value: object) -> None:
+        encoded = msgspec.Raw(encode_json(value))
+        if not self.path.exists():
+            make_directory(self.path.parent)
+            self._append(self._header)
+        self._append(_Part(part, encoded))
+        self._parts[part] = encoded
+
+    def _append(self, line: object) -> None:
+        with self.path.open("ab") as file:
+            file.write(encode_json(line) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+_FINISHED = "finished"
+
+
+def package_digest() -> str:
+    """Return the digest of this package's code: results of other code are other results."""
+    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    return digest(b"".join(source.read_bytes() for source in sources))
+
+
+def open_journal(directory: Path, key: EvaluationKey, seed: int | None) -> EvaluationJournal:
+    """Open the journal of an evaluation.
+
+    Args:
+        directory: Directory of the journals.
+        key: What the results depend on.
+        seed: Random seed of the episodes. None: that of an unfinished evaluation with this key; else the first seed
+            above all used ones.
+
+    Raises:
+        ConfigError: A journal is damaged.
+        OSError: The journal cannot be read or written.
+    """
+    used = _read_headers(directory)
+    if seed is None:
+        for header in used:
+            if header.key == key:
+                journal = EvaluationJournal(_path(directory, header), header)
+                if not journal.is_finished:
+                    return journal
+        seed = max((header.seed + 1 for header in used), default=FIRST_SEED)
+        seed = max(seed, FIRST_SEED)
+    header = _Header(key=key, seed=seed, started=datetime.now().astimezone())
+    return EvaluationJournal(_path(directory, header), header)
+
+
+def open_search_journal(directory: Path, policy: str, key: EvaluationKey) -> EvaluationJournal:
+    """Open the journal of a search, whose result does not depend on the held-out episodes.
+
+    Args:
+        directory: Directory of the journals.
+        policy: Name of the policy that searches.
+        key: What the result depends on, with the number of episodes of the search.
+
+    Raises:
+        ConfigError: The journal is damaged.
+        OSError: The journal cannot be read or written.
+    """
+    header = _Header(key=key, seed=0, started=datetime.now().astimezone())
+    return EvaluationJournal(directory / f"{policy}-{_digest(key)}.jsonl", header)
+
+
+def _path(directory: Path, header: _Header) -> Path:
+    return directory / f"seed-{header.seed}-{_digest(header.key)}.jsonl"
+
+
+def _digest(key: EvaluationKey) -> str:
+    return digest(encode_json(key))[:12]
+
+
+def _read_headers(directory: Path) -> Sequence[_Header]:
+    """Return the headers of all journals, in the order of their random seeds."""
+    headers: list[_Header] = []
+    for path in directory.glob("seed-*.jsonl"):
+        with path.open("rb") as file:
+            line = file.readline(MAX_HEADER_BYTES)
+        try:
+            headers.append(msgspec.json.decode(line, type=_Header))
+        except DECODE_ERRORS:
+            raise ConfigError(f"{path} is not the journal of an evaluation, or is damaged; move it away") from None
+    return sorted(headers, key=lambda header: header.seed)

@@ -1,0 +1,234 @@
+"""Policies on held-out episodes: the same for every policy, without learning, continued after an interruption."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from esper.checkpoint.catalog import list_checkpoints
+from esper.checkpoint.files import read_checkpoint
+from esper.checkpoint.manifest import CheckpointError
+from esper.config import ConfigError
+from esper.domain import HEADS
+from esper.envs.env import Env
+from esper.evaluation import held_out as held_out_module
+from esper.evaluation.held_out import HeldOutEvaluation
+from esper.evaluation.results import EpisodeResult
+from esper.policy.plan import parse_plan
+from esper.ppo.rewards import rent_cost
+from esper.seeding import decision_uniforms, evaluation_seed, make_generator
+from esper.tasks import load_task
+from tests.runs import LiveRun
+
+
+def nothing(*_: object) -> None:
+    """Ignore a step."""
+
+
+@contextmanager
+def opened(
+    checkpoint: Path, *policies: str, journals: Path | None = None, **options: Any
+) -> Generator[HeldOutEvaluation]:
+    """Open an evaluation of two episodes; without `journals`, it has no journal of an earlier one."""
+    with tempfile.TemporaryDirectory() as empty:
+        options = {"episodes": 2, "seed": 0, "devices": ["cpu:0"], "journals": journals or Path(empty)} | options
+        held_out = HeldOutEvaluation([checkpoint], policies=policies, **options)
+        try:
+            yield held_out
+        finally:
+            held_out.close()
+
+
+def episodes_of(checkpoint: Path, *policies: str, **options: Any) -> dict[str, list[EpisodeResult]]:
+    """Return the episodes of each policy, for the only training seed."""
+    with opened(checkpoint, *policies, **options) as held_out:
+        return {policy: run.episodes for policy, (run,) in held_out.run(nothing).items()}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The last checkpoint of a short PPO run."""
+    live = LiveRun(tmp_path_factory.mktemp("ppo"), policy="ppo", rounds=1, steps=5)
+    live.start().finish()
+    return list_checkpoints(live.run.directory)[-1]
+
+
+def test_learned_policy_samples_only_the_op(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fix_all_but_op(*args: Any) -> torch.Tensor:
+        noise_ETH = decision_uniforms(*args)
+        noise_ETH[..., 1:] = 0.99
+        return noise_ETH
+
+    once = episodes_of(checkpoint, "ppo", "random")
+    monkeypatch.setattr("esper.evaluation.episodes.decision_uniforms", fix_all_but_op)
+    again = episodes_of(checkpoint, "ppo", "random")
+    assert again["ppo"] == once["ppo"]
+    assert again["random"] != once["random"]
+    monkeypatch.setattr("esper.evaluation.episodes.decision_uniforms", lambda *_: torch.full((2, 5, len(HEADS)), 0.99))
+    assert episodes_of(checkpoint, "ppo")["ppo"] != once["ppo"]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_evaluation_episodes_are_used_by_no_run(seed: int) -> None:
+    """The episodes' seed has 63 bits, which no user would choose for a run, and differs for every `--seed`."""
+    drawn = evaluation_seed(seed)
+    assert drawn > 2**32
+    assert drawn == evaluation_seed(seed)
+    assert drawn != evaluation_seed(seed + 1)
+    first = make_generator(drawn, "host", 0, 0).initial_seed()
+    assert first not in {make_generator(run, "host", env, 0).initial_seed() for run in range(3) for env in range(64)}
+
+
+def test_ppo_acts_from_its_checkpoint_without_learning(checkpoint: Path) -> None:
+    with opened(checkpoint, "ppo", "static", episodes=4) as held_out:
+        (agent,) = held_out._agents["ppo"]
+        before = {
+            name: value.clone() for name, value in agent.state_tensors().items() if not name.startswith("rollout")
+        }
+        saved = read_checkpoint(checkpoint).tensors
+        for name in ("network.lstm.weight_hh_l0", "observations.mean", "returns.var"):
+            assert torch.equal(before[name], saved[f"agent.{name}"])
+        steps: list[tuple[str, int]] = []
+        (run,) = held_out.run(lambda policy, envs: steps.append((policy, envs)))["ppo"]
+        assert steps == [("ppo", 4)] * 5 + [("static", 4)] * 5
+        assert sum(envs for _, envs in steps) == held_out.num_env_steps
+        for name, value in agent.state_tensors().items():
+            if not name.startswith(("rollout", "hidden")):
+                assert torch.equal(value, before[name]), name
+    found = episodes_of(checkpoint, "ppo", "static", episodes=4)
+    assert found["ppo"] == run.episodes != found["static"]
+
+
+def test_evaluation_resets_loss_scales_between_policies(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, rounds=1, steps=2, amp="fp16")
+    live.start().finish()
+    path = list_checkpoints(live.run.directory)[-1]
+    alone = episodes_of(path, "static")
+    with opened(path, "static") as held_out:
+        for env in held_out._pool.envs:
+            assert env.scaler
+            state = env.scaler.state_dict() | {"scale": 2.0**60}  # every batch overflows at this scale
+            env.scaler.load_state_dict(state)
+        assert held_out.run(nothing)["static"][0].episodes == alone["static"]
+
+
+def test_evaluation_uses_the_checkpoint_task_on_new_episodes(checkpoint: Path) -> None:
+    saved = read_checkpoint(checkpoint).config
+    with opened(checkpoint, "static", seed=saved.seed) as held_out:
+        config = held_out.config
+    assert (config.task, config.steps, config.reward_weights) == (saved.task, saved.steps, saved.reward_weights)
+    assert config.seed != saved.seed
+    one, other = episodes_of(checkpoint, "static")["static"]
+    assert one != other  # hosts are not shared here, although they were in training
+    assert episodes_of(checkpoint, "static", seed=1)["static"] != [one, other]
+
+
+def test_refused_evaluation_uses_no_random_seed(tmp_path: Path) -> None:
+    live = LiveRun(tmp_path, policy="static", rounds=1, steps=1)
+    live.start().finish()
+    path, journals = list_checkpoints(live.run.directory)[-1], tmp_path / "journals"
+    with (
+        pytest.raises(CheckpointError, match="remove ppo from --policies"),
+        opened(path, "static", "ppo", journals=journals),
+    ):
+        pass
+    with pytest.raises(ConfigError, match="not a slot"), opened(path, "plan:norm@erly:0", journals=journals):
+        pass
+    assert not journals.exists()
+
+
+@pytest.mark.slow
+def test_results_do_not_depend_on_the_device_count(checkpoint: Path) -> None:
+    policies = ("ppo", "full", "search", "retrained", "wide")
+    one, two = (
+        episodes_of(checkpoint, *policies, episodes=3, devices=devices, search_episodes=9)
+        for devices in (["cpu:0"], ["cpu:0", "cpu:1"])
+    )
+    assert one == two
+
+
+def test_evaluation_resets_envs_between_policies(checkpoint: Path) -> None:
+    """The previous policy does not influence the results of the next one."""
+    assert episodes_of(checkpoint, "full", "static")["static"] == episodes_of(checkpoint, "static")["static"]
+
+
+def test_stored_parts_are_not_run_again(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"journals": tmp_path, "search_episodes": 9}
+    once = episodes_of(checkpoint, "ppo", "search", **options)
+
+    def fails(*_: object, **__: object) -> None:
+        raise AssertionError("an env was trained")
+
+    monkeypatch.setattr(Env, "train_epoch", fails)
+    steps: list[int] = []
+    with opened(checkpoint, "ppo", "search", **options) as held_out:
+        again = held_out.run(lambda _, envs: steps.append(envs))
+        assert {policy: run.episodes for policy, (run,) in again.items()} == once
+        assert sum(steps) == held_out.num_env_steps
+
+
+def test_search_finds_a_plan_with_a_higher_return_than_others(checkpoint: Path) -> None:
+    """Of 27 plans, the found one is better than the bare host, which is among the best in so few steps."""
+    with opened(checkpoint, "search", "static", "full", search_episodes=60) as held_out:
+        runs = held_out.run(nothing)
+    (search,) = runs["search"]
+    assert search.plan
+    assert {seed.slot for seed in search.episodes[0].seeds} <= {op.slot for op in parse_plan(search.plan, 5)}
+    returns = {policy: mean_return(run.episodes) for policy, (run,) in runs.items()}
+    assert returns["search"] > returns["full"]
+
+
+def mean_return(episodes: Sequence[EpisodeResult]) -> float:
+    return sum(episode.net_return for episode in episodes) / len(episodes)
+
+
+def test_retrained_networks_have_the_seeds_of_ppo(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, planted = held_out_module.run_episodes, list[object]()
+
+    def recorded(*arguments: Any) -> list[EpisodeResult]:
+        planted.append(arguments[4] if len(arguments) > 4 else None)
+        return run(*arguments)
+
+    monkeypatch.setattr(held_out_module, "run_episodes", recorded)
+    found = episodes_of(checkpoint, "retrained", "ppo")
+    assert planted == [None, [episode.seeds for episode in found["ppo"]]]
+    assert list(found) == ["retrained", "ppo"]
+
+
+def test_wide_host_has_as_many_parameters_and_pays_rent_for_them(tmp_path: Path) -> None:
+    checkpoint = grown_checkpoint(tmp_path)
+    found = episodes_of(checkpoint, "ppo", "wide")
+    ratio = sum(episode.parameter_ratio for episode in found["ppo"]) / 2
+    (first, second) = found["wide"]
+    assert first.parameter_ratio == second.parameter_ratio == pytest.approx(ratio, rel=0.1)
+    assert not first.seeds
+    config = read_checkpoint(checkpoint).config
+    rent = config.steps * rent_cost(first.parameter_ratio, 390, config.reward_weights)
+    gain = first.net_return + rent
+    assert rent > 0.01
+    assert first.validation_accuracy - gain == pytest.approx(0.1, abs=0.1)  # the accuracy at the start: chance
+
+
+def grown_checkpoint(directory: Path) -> Path:
+    """Return a checkpoint of an untrained policy that grows in most of its episodes of 12 steps."""
+    live = LiveRun(directory, policy="ppo", rounds=1, steps=12, seed=3)
+    live.start().finish()
+    return list_checkpoints(live.run.directory)[-1]
+
+
+def test_wide_host_is_refused_for_a_task_without_one(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = load_task("digits_impaired")
+    monkeypatch.setattr("esper.engine.task_setup.load_task", lambda _: _without_wide_model(task))
+    with pytest.raises(ConfigError, match="has no wide_model"), opened(checkpoint, "ppo", "wide"):
+        pass
+
+
+def _without_wide_model(task: Any) -> Any:
+    return replace(task, wide_model=None)
