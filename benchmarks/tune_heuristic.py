@@ -54,7 +54,6 @@ def draw_rules(generator: random.Random, blueprints: Sequence[str]) -> Heuristic
         min_remaining=generator.choice((5, 10, 15, 20, 30)),
         min_contribution=generator.choice((-0.01, 0.0, 0.005, 0.02, 0.05)),
         trial_steps=generator.choice((1, 2, 4)),
-        max_seeds=generator.choice((1, 2, 3)),
     )
 
 

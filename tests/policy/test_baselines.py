@@ -17,7 +17,6 @@ RULES = HeuristicRules(
     min_remaining=10,
     min_contribution=0.005,
     trial_steps=2,
-    max_seeds=3,
 )
 
 
@@ -119,14 +118,6 @@ def test_heuristic_culls_tried_seeds_without_contribution() -> None:
         assert (actions[-1].op == Op.CULL) == tried
     assert env.stages()[0] is Stage.EMBARGOED
     assert steps_of(actions, Op.CULL)[0][1] == 0
-
-
-def test_heuristic_keeps_to_its_number_of_seeds() -> None:
-    env = ScriptedEnv(steps=100)
-    run(HeuristicAgent(BLUEPRINTS, replace(RULES, max_seeds=1)), env, steps=40, contributions={0: 0.1})
-    assert sum(slot.seed is not None for slot in env.slots) == 1
-    run(HeuristicAgent(BLUEPRINTS, replace(RULES, max_seeds=2)), env, steps=40, contributions={0: 0.1, 1: 0.1})
-    assert sum(slot.seed is not None for slot in env.slots) == 2
 
 
 def test_heuristic_avoids_a_culled_blueprint_for_a_while() -> None:

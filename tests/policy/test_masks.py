@@ -19,8 +19,8 @@ norms = st.sampled_from([1.0, 1.0, 1.0, 1e6, float("nan")])
 
 
 def masks_of(env: ScriptedEnv) -> ActionMasks:
-    masks = ActionMasks.empty(1, slots=len(SLOTS))
-    write_masks([env.view], masks)
+    masks = ActionMasks.empty(1, slots=len(SLOTS), blueprints=len(BLUEPRINTS))
+    write_masks([env.view], masks, BLUEPRINTS)
     return masks
 
 
@@ -34,8 +34,8 @@ def chosen(masks: ActionMasks, numbers: tuple[float, ...]) -> Action:
     op = pick(masks.op_EO[0], numbers[0])
     slot = pick(masks.slot_EOS[0, op], numbers[1])
     rest = [int(number * size) for number, size in zip(numbers[2:], SIZES[2:], strict=True)]
-    if op == Op.SET_ALPHA:
-        rest[1] = pick(masks.style_ESY[0, slot], numbers[3])
+    rest[0] = pick(masks.blueprint_ESB[0, slot], numbers[2])
+    rest[1] = pick(masks.style_ESY[0, slot], numbers[3])
     return Action(op, slot, *rest)
 
 
@@ -105,3 +105,13 @@ def test_seed_without_a_blend_gate_cannot_get_one() -> None:
     styles = masks_of(env).style_ESY[0].tolist()
     assert styles[0] == [True, True, True, False]
     assert styles[2] == [False, False, False, True]
+
+
+def test_masks_of_an_env_with_fewer_slots_are_illegal_in_the_others() -> None:
+    masks = ActionMasks.empty(1, slots=len(SLOTS) + 2, blueprints=len(BLUEPRINTS))
+    for mask in masks:
+        mask[:] = True  # of an earlier round with more slots
+    write_masks([ScriptedEnv().view], masks, BLUEPRINTS)
+    assert not masks.slot_EOS[:, :, len(SLOTS) :].any()
+    assert not masks.blueprint_ESB[:, len(SLOTS) :].any()
+    assert masks.op_EO[0].tolist() == [op in (Op.WAIT, Op.GERMINATE) for op in Op]

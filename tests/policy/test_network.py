@@ -7,7 +7,7 @@ from torch import Tensor
 from esper.domain import HEADS, Op
 from esper.growth.blend import BLEND_STYLES
 from esper.policy.actions import head_sizes
-from esper.policy.masks import MIN_P, ActionMasks, SlotChoices
+from esper.policy.masks import MIN_P, ActionMasks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size
 
@@ -37,9 +37,13 @@ def inputs(envs: int = ENVS) -> tuple[Tensor, Tensor, ActionMasks, Tensor]:
     obs = torch.randn(envs, STEPS, observation_size(SLOTS), generator=generator)
     blueprints = torch.randint(1 + BLUEPRINTS, (envs, STEPS, SLOTS), generator=generator)
     masks = ActionMasks(
-        *(torch.rand(mask.shape, generator=generator) < 0.5 for mask in ActionMasks.empty(envs, slots=SLOTS))
+        *(
+            torch.rand(mask.shape, generator=generator) < 0.5
+            for mask in ActionMasks.empty(envs, slots=SLOTS, blueprints=BLUEPRINTS)
+        )
     )
     masks.slot_EOS[:, Op.WAIT] = True
+    masks.blueprint_ESB[..., 0] = True
     masks.style_ESY[..., 0] = True
     masks.op_EO.copy_(masks.slot_EOS.any(dim=-1))
     return obs, blueprints, masks, torch.rand(envs, len(HEADS), generator=generator)
@@ -72,7 +76,7 @@ def test_actions_are_legal_and_unused_heads_are_zero() -> None:
     for env, row in enumerate(actions.tolist()):
         op, slot, _, style, *_ = row
         assert masks.slot_EOS[env, op, slot]
-        assert op != Op.SET_ALPHA or masks.style_ESY[env, slot, style]
+        assert op not in (Op.GERMINATE, Op.SET_ALPHA) or masks.style_ESY[env, slot, style]
         for head, index in zip(HEADS, row, strict=True):
             assert index == 0 or head in RELEVANT[Op(op)].split()
     torch.testing.assert_close(probabilities.gather(1, actions[:, :1]).squeeze(1), evaluation.log_prob_H[:, 0].exp())
@@ -106,7 +110,9 @@ def test_greedy_heads_sample_op_with_min_p_and_argmax_the_rest() -> None:
 @pytest.mark.parametrize("op", Op)
 def test_only_relevant_heads_count_and_learn(op: Op) -> None:
     network, (obs, blueprints, _, _) = built(), inputs()
-    masks = ActionMasks(*(torch.ones_like(mask) for mask in ActionMasks.empty(ENVS, STEPS, slots=SLOTS)))
+    masks = ActionMasks(
+        *(torch.ones_like(mask) for mask in ActionMasks.empty(ENVS, STEPS, slots=SLOTS, blueprints=BLUEPRINTS))
+    )
     features, _ = network.encode(obs, blueprints, network.initial_state(ENVS))
     actions = torch.zeros(ENVS, STEPS, len(HEADS), dtype=torch.int64)
     actions[..., 0] = op
@@ -148,11 +154,13 @@ def test_blueprint_and_style_heads_choose_what_the_slot_offers() -> None:
     offered[0, :2] = offered[1, 6] = offered[2, 3:5] = True
     styles = torch.ones(SLOTS, len(BLEND_STYLES), dtype=torch.bool)
     styles[2, 3] = False
-    network = PolicyNetwork(SLOTS, BLUEPRINTS, hidden=16, choices=SlotChoices(offered, styles))
+    network = PolicyNetwork(SLOTS, BLUEPRINTS, hidden=16)
     network.initialise(torch.Generator().manual_seed(0))
-    masks = ActionMasks.empty(200, slots=SLOTS)
+    masks = ActionMasks.empty(200, slots=SLOTS, blueprints=BLUEPRINTS)
     masks.op_EO[:, Op.GERMINATE] = True
     masks.slot_EOS[:, Op.GERMINATE] = True
+    masks.blueprint_ESB[:] = offered
+    masks.style_ESY[:] = styles
     uniform = torch.rand(200, len(HEADS), generator=torch.Generator().manual_seed(1))
     actions, _, evaluation = network.act(torch.randn(200, 16), masks, uniform)
     slot, blueprint, style = actions[:, 1], actions[:, 2], actions[:, 3]

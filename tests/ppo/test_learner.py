@@ -16,7 +16,7 @@ from esper.ppo import learner as learner_module
 from esper.ppo.advantages import MAX_ABS_ADVANTAGE
 from esper.ppo.learner import PPOLearner, explained_variance, subtract_step_means
 from esper.ppo.loss import PPOLoss, ppo_loss
-from esper.ppo.rollout import RolloutBuffer, RunningMeanStd, SequenceBatch
+from esper.ppo.rollout import InputSizes, RolloutBuffer, RunningMeanStd, SequenceBatch
 from tests.device_syncs import device_syncs
 
 SLOTS, BLUEPRINTS = 2, 3
@@ -25,14 +25,15 @@ SLOTS, BLUEPRINTS = 2, 3
 def build(envs: int, steps: int, config: PPOConfig, rounds: int = 1) -> tuple[PolicyNetwork, RolloutBuffer, PPOLearner]:
     network = PolicyNetwork(SLOTS, BLUEPRINTS, config.hidden)
     network.initialise(torch.Generator().manual_seed(1))
-    rollout = RolloutBuffer(envs, steps, observation_size(SLOTS), SLOTS)
+    rollout = RolloutBuffer(envs, steps, InputSizes(observation_size(SLOTS), SLOTS, BLUEPRINTS))
     return network, rollout, PPOLearner(network, RunningMeanStd(1), config, rounds)
 
 
 def legal(envs: int, *ops: Op) -> ActionMasks:
-    masks = ActionMasks.empty(envs, slots=SLOTS)
+    masks = ActionMasks.empty(envs, slots=SLOTS, blueprints=BLUEPRINTS)
     masks.op_EO[:, list(ops)] = True
     masks.slot_EOS[:] = True
+    masks.blueprint_ESB[:] = True
     masks.style_ESY[:] = True
     return masks
 

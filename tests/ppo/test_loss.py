@@ -14,7 +14,7 @@ from esper.policy.agent import UpdateStats
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size
 from esper.ppo.learner import PPOLearner
-from esper.ppo.rollout import RolloutBuffer, RunningMeanStd
+from esper.ppo.rollout import InputSizes, RolloutBuffer, RunningMeanStd
 from esper.ranks import RankGroup
 from tests.ppo.test_learner import BLUEPRINTS, SLOTS, legal, play
 from tests.ranks import together
@@ -25,7 +25,7 @@ STEPS = 6
 def experience(envs: int, network: PolicyNetwork) -> tuple[RolloutBuffer, Tensor]:
     """Return a rollout in which only the first steps of the last env are valid."""
     generator = torch.Generator().manual_seed(5)
-    rollout = RolloutBuffer(envs, STEPS, observation_size(SLOTS), SLOTS)
+    rollout = RolloutBuffer(envs, STEPS, InputSizes(observation_size(SLOTS), SLOTS, BLUEPRINTS))
     obs_ETF = torch.randn(envs, STEPS, observation_size(SLOTS), generator=generator)
     play(network, rollout, legal(envs, *Op), obs_ETF, generator)
     rollout.reward_ET.normal_(generator=generator)
@@ -41,7 +41,7 @@ def learn(
     network.initialise(torch.Generator().manual_seed(1))
     returns = RunningMeanStd(1)
     whole, obs_ETF = experience(envs, network)
-    own = RolloutBuffer(len(ranks.env_range(envs)), STEPS, observation_size(SLOTS), SLOTS)
+    own = RolloutBuffer(len(ranks.env_range(envs)), STEPS, InputSizes(observation_size(SLOTS), SLOTS, BLUEPRINTS))
     for name, value in own.tensors().items():
         value.copy_(ranks.local_rows(whole.tensors()[name]))
     learner = PPOLearner(network, returns, config, rounds, ranks)
@@ -86,7 +86,7 @@ def test_head_unused_on_all_ranks_reports_no_gradient() -> None:
         config = PPOConfig(hidden=16)
         network = PolicyNetwork(SLOTS, BLUEPRINTS, config.hidden)
         network.initialise(torch.Generator().manual_seed(1))
-        rollout = RolloutBuffer(3, STEPS, observation_size(SLOTS), SLOTS)
+        rollout = RolloutBuffer(3, STEPS, InputSizes(observation_size(SLOTS), SLOTS, BLUEPRINTS))
         generator = torch.Generator().manual_seed(ranks.rank)
         obs_ETF = torch.randn(3, STEPS, observation_size(SLOTS), generator=generator)
         play(network, rollout, legal(3, Op.WAIT, Op.FOSSILIZE), obs_ETF, generator)

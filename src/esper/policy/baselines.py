@@ -97,7 +97,7 @@ class RandomAgent(NonLearningAgent):
                 continue
             legal = range(size)
             if head == "style":
-                allowed = legal_styles(view.slots[slot]) if op is Op.SET_ALPHA else view.slots[slot].site.styles
+                allowed = legal_styles(view.slots[slot])
                 legal = [style for style, is_legal in enumerate(allowed) if is_legal]
             elif head == "blueprint":
                 legal = [self._blueprints.index(name) for name in view.slots[slot].site.blueprints]

@@ -38,7 +38,6 @@ class HeuristicRules:
         min_remaining: Minimum number of remaining steps of the episode in which a new seed can earn its rent.
         min_contribution: Minimum contribution to the accuracy, as a fraction, of a seed to fossilize.
         trial_steps: Number of steps at the target alpha after which a seed is fossilized or culled.
-        max_seeds: Maximum number of seeds that an env has at a time.
     """
 
     rotation: tuple[str, ...] = ("conv_light", "conv_heavy")
@@ -46,7 +45,6 @@ class HeuristicRules:
     min_remaining: int = 10
     min_contribution: float = 0.005
     trial_steps: int = 2
-    max_seeds: int = 16
 
 
 @dataclass
@@ -108,9 +106,8 @@ class HeuristicAgent(NonLearningAgent):
         rules = self._rules
         empty = next((index for index, slot in enumerate(view.slots) if slot.can_germinate), None)
         isolated = any(slot.stage in (Stage.GERMINATED, Stage.TRAINING) for slot in view.slots)
-        if empty is None or isolated or sum(slot.seed is not None for slot in view.slots) >= rules.max_seeds:
-            return None
-        if view.steps - view.step < rules.min_remaining or not _plateaued(view.losses, rules):
+        is_late = view.steps - view.step < rules.min_remaining
+        if empty is None or isolated or is_late or not _plateaued(view.losses, rules):
             return None
         offered = [name for name in self._blueprints if name in view.slots[empty].site.blueprints]
         rotation = [name for name in rules.rotation if name in offered] or offered

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -16,48 +17,35 @@ from torch import Tensor
 
 from esper.domain import Op
 from esper.growth.blend import BLEND_STYLES, Blend
-from esper.growth.site import SlotSite
 from esper.growth.slot import Slot
 from esper.policy.agent import EnvStatus
 
 
 class ActionMasks(NamedTuple):
-    """Bool masks of legal actions. All choices of the heads without a mask are legal."""
+    """Bool masks of legal actions. All choices of the heads without a mask are legal. B blueprints."""
 
     op_EO: Tensor
     """Ops that are legal in any slot."""
     slot_EOS: Tensor
-    """Legal slots of each op. All are legal for WAIT, which uses no slot."""
+    """Legal slots of each op. All slots of an env are legal for WAIT, which uses none."""
+    blueprint_ESB: Tensor
+    """Blueprints that each slot offers."""
     style_ESY: Tensor
-    """Legal styles of SET_ALPHA for the seed of each slot. `SlotChoices` has those of GERMINATE."""
+    """Legal styles of each slot: of GERMINATE if it is empty, of SET_ALPHA if it has a seed."""
 
     @classmethod
-    def empty(cls, *lead: int, slots: int) -> ActionMasks:
+    def empty(cls, *lead: int, slots: int, blueprints: int) -> ActionMasks:
         """Return masks with leading dimensions `lead` in which every action is illegal."""
         return cls(
             torch.zeros(*lead, len(Op), dtype=torch.bool),
             torch.zeros(*lead, len(Op), slots, dtype=torch.bool),
+            torch.zeros(*lead, slots, blueprints, dtype=torch.bool),
             torch.zeros(*lead, slots, len(BLEND_STYLES), dtype=torch.bool),
         )
 
     def at_step(self, step: int) -> ActionMasks:
         """Return views of one step, for masks with leading dimensions [E, T]."""
         return ActionMasks(*(mask[:, step] for mask in self))
-
-
-class SlotChoices(NamedTuple):
-    """Bool tables of what a new seed can be in each slot, constant during a run. B blueprints."""
-
-    blueprint_SB: Tensor
-    style_SY: Tensor
-
-    @classmethod
-    def of(cls, sites: Sequence[SlotSite], blueprints: Sequence[str]) -> SlotChoices:
-        """Return the choices that the places of the slots offer."""
-        return cls(
-            torch.tensor([[name in site.blueprints for name in blueprints] for site in sites]),
-            torch.tensor([site.styles for site in sites]),
-        )
 
 
 def legal_ops(slot: Slot) -> tuple[bool, ...]:
@@ -73,22 +61,39 @@ def legal_ops(slot: Slot) -> tuple[bool, ...]:
 
 
 def legal_styles(slot: Slot) -> tuple[bool, ...]:
-    """Return, for each style, True if SET_ALPHA can give it to this slot's seed.
+    """Return, for each style, True if a new seed of an empty slot can have it, or if SET_ALPHA can give it to the seed.
 
     A change to or from GATE is illegal, because the blend gate is created at germination.
     """
+    if slot.seed is None:
+        return slot.site.styles
     gated = slot.blend is Blend.GATE
     return tuple((blend is Blend.GATE) == gated for _, blend in BLEND_STYLES)
 
 
-def write_masks(views: Sequence[EnvStatus], out: ActionMasks) -> None:
-    """Write the masks of every env into `out`, in place, which is on the CPU."""
-    slot_EOS, style_ESY = out.slot_EOS.numpy(), out.style_ESY.numpy()  # they share the memory of the tensors
+def write_masks(views: Sequence[EnvStatus], out: ActionMasks, blueprints: tuple[str, ...]) -> None:
+    """Write the masks of every env into `out`, in place, which is on the CPU.
+
+    Args:
+        views: State of each env. An env can have fewer slots than the masks; the others are illegal.
+        out: Receives the masks.
+        blueprints: Blueprints that the policy can select, in the order of the head.
+    """
+    # These arrays share the memory of the tensors.
+    slot_EOS, blueprint_ESB, style_ESY = (mask.numpy() for mask in (out.slot_EOS, out.blueprint_ESB, out.style_ESY))
     for env, view in enumerate(views):
         for index, slot in enumerate(view.slots):
             slot_EOS[env, :, index] = legal_ops(slot)
+            blueprint_ESB[env, index] = _offered(slot.site.blueprints, blueprints)
             style_ESY[env, index] = legal_styles(slot)
+        for mask in (slot_EOS[env, :, len(view.slots) :], blueprint_ESB[env, len(view.slots) :]):
+            mask[:] = False
     torch.any(out.slot_EOS, dim=-1, out=out.op_EO)
+
+
+@lru_cache
+def _offered(offered: tuple[str, ...], blueprints: tuple[str, ...]) -> tuple[bool, ...]:
+    return tuple(name in offered for name in blueprints)
 
 
 MIN_P = 0.1

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from esper.domain import HEADS, Op
-from esper.growth.blend import BLEND_STYLES
 from esper.policy.actions import HEADS_BY_OP, head_sizes
 from esper.policy.masks import (
     ActionMasks,
-    SlotChoices,
     log_prob_of,
     masked_log_probs,
     min_p_filter,
@@ -55,19 +53,10 @@ class PolicyNetwork(nn.Module):
         slots: Number of slots of an env.
         blueprints: Number of blueprints that the policy can select.
         hidden: Width of the LSTM.
-        choices: What a new seed can be in each slot; None: anything.
     """
 
-    def __init__(self, slots: int, blueprints: int, hidden: int, choices: SlotChoices | None = None) -> None:
+    def __init__(self, slots: int, blueprints: int, hidden: int) -> None:
         super().__init__()
-        if choices is None:
-            choices = SlotChoices(
-                torch.ones(slots, blueprints, dtype=torch.bool), torch.ones(slots, len(BLEND_STYLES), dtype=torch.bool)
-            )
-        self.register_buffer("legal_blueprint_SB", choices.blueprint_SB, persistent=False)
-        self.register_buffer("legal_style_SY", choices.style_SY, persistent=False)
-        self.legal_blueprint_SB: Tensor
-        self.legal_style_SY: Tensor
         self.slots = slots
         self.hidden = hidden
         self.embedding = nn.Embedding(1 + blueprints, EMBEDDING_DIM, padding_idx=0)
@@ -196,10 +185,9 @@ class PolicyNetwork(nn.Module):
         elif name == "slot":
             legal_A = _gather_rows(masks.slot_EOS, op)
         elif name == "blueprint":
-            legal_A = self.legal_blueprint_SB[slot]
+            legal_A = _gather_rows(masks.blueprint_ESB, slot)
         elif name == "style":
-            is_change = (op == Op.SET_ALPHA).unsqueeze(-1)
-            legal_A = torch.where(is_change, _gather_rows(masks.style_ESY, slot), self.legal_style_SY[slot])
+            legal_A = _gather_rows(masks.style_ESY, slot)
         else:
             legal_A = torch.ones_like(logits_A, dtype=torch.bool)
         return masked_log_probs(logits_A, legal_A), legal_A

@@ -16,11 +16,11 @@ from esper.domain import HEADS, Op
 from esper.growth.site import SlotSite
 from esper.policy.actions import Action, Decision
 from esper.policy.agent import EnvStatus, UpdateStats, strip_prefix
-from esper.policy.masks import SlotChoices, write_masks
+from esper.policy.masks import write_masks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import observation_size, write_observation
 from esper.ppo.learner import PPOLearner
-from esper.ppo.rollout import InputStaging, PolicyInputs, RolloutBuffer, RunningMeanStd
+from esper.ppo.rollout import InputSizes, InputStaging, PolicyInputs, RolloutBuffer, RunningMeanStd
 from esper.ranks import SINGLE_RANK, RankGroup
 
 CPU = torch.device("cpu")
@@ -61,17 +61,18 @@ class PPOAgent:
         self._ranks, envs = ranks, len(ranks.env_range(envs))
         slots = len(sites)
         features = observation_size(slots)
-        self._blueprints = blueprints
+        self._blueprints = tuple(blueprints)
         self._stochastic_heads = stochastic_heads
         self._terminal_at_limit = config.horizon == "episode"
-        self.network = PolicyNetwork(slots, len(blueprints), config.hidden, SlotChoices.of(sites, blueprints))
+        self.network = PolicyNetwork(slots, len(blueprints), config.hidden)
         self.network.initialise(generator)
         self.network.to(device)
         self.observations = RunningMeanStd(features).to(device)
         self.returns = RunningMeanStd(1).to(device)
         self.learner = PPOLearner(self.network, self.returns, config, rounds, ranks)
-        self.rollout = RolloutBuffer(envs, steps, features, slots, device)
-        self._staging = InputStaging(envs, features, slots, device)
+        sizes = InputSizes(features, slots, len(blueprints))
+        self.rollout = RolloutBuffer(envs, steps, sizes, device)
+        self._staging = InputStaging(envs, sizes, device)
         self.hidden = self.network.initial_state(envs)
         self._uniform_ETH = torch.empty(0)
 
@@ -126,7 +127,7 @@ class PPOAgent:
         inputs = self._staging.host
         write_observation(views, inputs.obs_EF, inputs.blueprint_ES, self._blueprints)
         inputs.known_E.numpy()[:] = [view.known_return for view in views]
-        write_masks(views, inputs.masks)
+        write_masks(views, inputs.masks, self._blueprints)
         return self._staging.to_device()
 
     def _values(self, output_E: Tensor, inputs: PolicyInputs) -> Tensor:

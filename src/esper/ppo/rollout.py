@@ -35,6 +35,15 @@ class SequenceBatch(NamedTuple):
     """True for steps in which the env was active."""
 
 
+class InputSizes(NamedTuple):
+    """Sizes of the inputs of a policy."""
+
+    features: int
+    """Features of an observation."""
+    slots: int
+    blueprints: int
+
+
 _CHECKPOINT_NAMES = {"valid_ET": "counts_ET"}
 """Names in checkpoints of the buffers whose attribute has another name."""
 
@@ -45,10 +54,12 @@ class RolloutBuffer:
     They are on the policy's device, except rewards and flags, which come from the envs and are on the CPU.
     """
 
-    def __init__(self, envs: int, steps: int, features: int, slots: int, device: torch.device | None = None) -> None:
+    def __init__(self, envs: int, steps: int, sizes: InputSizes, device: torch.device | None = None) -> None:
+        features, slots, blueprints = sizes
         self.obs_ETF = torch.zeros(envs, steps, features, device=device)
         self.blueprint_ETS = torch.zeros(envs, steps, slots, dtype=torch.int64, device=device)
-        self.masks = ActionMasks(*(mask.to(device) for mask in ActionMasks.empty(envs, steps, slots=slots)))
+        empty = ActionMasks.empty(envs, steps, slots=slots, blueprints=blueprints)
+        self.masks = ActionMasks(*(mask.to(device) for mask in empty))
         self.actions_ETH = torch.zeros(envs, steps, len(HEADS), dtype=torch.int64, device=device)
         self.log_prob_ETH = torch.zeros(envs, steps, len(HEADS), device=device)
         self.value_ET = torch.zeros(envs, steps, device=device)
@@ -117,18 +128,18 @@ class PolicyInputs:
 
     Args:
         envs: Number of envs.
-        features: Number of features of an observation.
-        slots: Number of slots of an env.
+        sizes: Sizes of the inputs.
         device: Device of the buffer.
         pinned: Allocate pinned memory, from which a GPU copies without blocking the host.
     """
 
-    def __init__(self, envs: int, features: int, slots: int, device: torch.device, *, pinned: bool = False) -> None:
+    def __init__(self, envs: int, sizes: InputSizes, device: torch.device, *, pinned: bool = False) -> None:
+        features, slots, blueprints = sizes
         shapes = [
             (envs, slots),
             (envs, features),
             (envs,),
-            *(tuple(mask.shape) for mask in ActionMasks.empty(envs, slots=slots)),
+            *(tuple(mask.shape) for mask in ActionMasks.empty(envs, slots=slots, blueprints=blueprints)),
         ]
         dtypes = [
             torch.int64,
@@ -136,9 +147,9 @@ class PolicyInputs:
             torch.float32,
             *[torch.bool] * (len(shapes) - 3),
         ]  # widest first: aligned views
-        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)]
-        self._bytes = torch.zeros(sum(sizes), dtype=torch.uint8, device=device, pin_memory=pinned)
-        parts = zip(torch.split(self._bytes, sizes), dtypes, shapes, strict=True)
+        num_bytes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)]
+        self._bytes = torch.zeros(sum(num_bytes), dtype=torch.uint8, device=device, pin_memory=pinned)
+        parts = zip(torch.split(self._bytes, num_bytes), dtypes, shapes, strict=True)
         self.blueprint_ES, self.obs_EF, self.known_E, *masks = (
             part.view(dtype).view(shape) for part, dtype, shape in parts
         )
@@ -154,14 +165,13 @@ class InputStaging:
 
     Args:
         envs: Number of envs.
-        features: Number of features of an observation.
-        slots: Number of slots of an env.
+        sizes: Sizes of the inputs.
         device: Device of the policy.
     """
 
-    def __init__(self, envs: int, features: int, slots: int, device: torch.device) -> None:
-        self.host = PolicyInputs(envs, features, slots, torch.device("cpu"), pinned=device.type == "cuda")
-        self._device = self.host if device.type == "cpu" else PolicyInputs(envs, features, slots, device)
+    def __init__(self, envs: int, sizes: InputSizes, device: torch.device) -> None:
+        self.host = PolicyInputs(envs, sizes, torch.device("cpu"), pinned=device.type == "cuda")
+        self._device = self.host if device.type == "cpu" else PolicyInputs(envs, sizes, device)
 
     def to_device(self) -> PolicyInputs:
         """Copy `host` to the policy's device and return the copy, which the next call overwrites."""
