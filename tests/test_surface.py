@@ -107,7 +107,7 @@ EVENTS = {
 }
 
 PARTS = {
-    "SlotReading": "stage blueprint alpha age parameters grad_norm contribution contribution_se shapley",
+    "SlotReading": "stage blueprint blend alpha age parameters grad_norm contribution contribution_se shapley",
     "GateCheck": "name passed value threshold",
     "HeadReading": "grad_norm entropy",
     "HeadChoice": "choice probability",

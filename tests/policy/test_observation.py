@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from esper.domain import Op
-from esper.growth.blend import Curve
+from esper.growth.blend import BLEND_STYLES, Curve
 from esper.policy.actions import Action
-from esper.policy.observation import BASE_FEATURES, SLOT_FEATURES, observation_size, write_observation
+from esper.policy.observation import BASE_FEATURES, PLACE_FEATURES, SLOT_FEATURES, observation_size, write_observation
 from tests.policy.scripted import BLUEPRINTS, SLOTS, ScriptedEnv
 
 
@@ -22,6 +22,14 @@ def slot_slice(slot: int) -> slice:
     """Return the range of the features of a slot."""
     start = BASE_FEATURES + slot * SLOT_FEATURES
     return slice(start, start + SLOT_FEATURES)
+
+
+def without_places(obs: torch.Tensor) -> torch.Tensor:
+    """Return an observation without the features of the slots' places, which an empty slot has too."""
+    changed = obs.clone()
+    for slot in range(len(SLOTS)):
+        changed[slot_slice(slot).start : slot_slice(slot).start + PLACE_FEATURES] = 0.0
+    return changed
 
 
 def grown(*slots: int) -> ScriptedEnv:
@@ -45,12 +53,12 @@ def test_observation_parts_cover_the_observation() -> None:
 def test_new_seed_changes_only_its_slice(slot: int) -> None:
     env = ScriptedEnv()
     before, codes = observe(env)
-    assert not before[BASE_FEATURES:].any()
+    assert not without_places(before)[BASE_FEATURES:].any()
     assert not codes.any()
     env.apply(Action(Op.GERMINATE, slot, blueprint=4))
     after, codes = observe(env)
     for other in range(len(SLOTS)):
-        assert bool(after[slot_slice(other)].any()) == (other == slot)
+        assert bool(without_places(after)[slot_slice(other)].any()) == (other == slot)
     assert codes.tolist() == [5 if other == slot else 0 for other in range(len(SLOTS))]
 
 
@@ -74,10 +82,10 @@ def test_culled_slot_shows_embargo_then_empty() -> None:
     for _ in range(3):
         env.end_epoch()
     env.apply(Action(Op.CULL, 1))
-    assert observe(env)[0][slot_slice(1)].any()
+    assert without_places(observe(env)[0])[slot_slice(1)].any()
     for _ in range(6):
         env.end_epoch()
-    assert not observe(env)[0][slot_slice(1)].any()
+    assert not without_places(observe(env)[0])[slot_slice(1)].any()
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
@@ -109,3 +117,34 @@ def test_envs_fill_their_own_rows() -> None:
         alone, code_alone = observe(env)
         assert torch.equal(row, alone)
         assert torch.equal(code, code_alone)
+
+
+def test_place_of_a_slot_is_observed_and_missing_slots_are_zeros() -> None:
+    """The digits have 8 × 8 pixels, with a pool before the second and the third block."""
+    obs = torch.full((1, observation_size(len(SLOTS) + 1)), math.nan)
+    codes = torch.full((1, len(SLOTS) + 1), -1)
+    write_observation([ScriptedEnv().view], obs, codes, BLUEPRINTS)
+    places = [obs[0, slot_slice(slot)][:PLACE_FEATURES].exp().tolist() for slot in range(len(SLOTS))]
+    e = math.e
+    expected = [(e, 4, 64), (e, 8, 16), (e, 16, 4)]
+    for place, values in zip(places, expected, strict=True):
+        assert place == pytest.approx(values)
+    assert not obs[0, slot_slice(len(SLOTS))].any()
+    assert codes[0].tolist() == [0] * (len(SLOTS) + 1)
+
+
+def test_blend_and_curve_of_a_seed_are_observed() -> None:
+    envs = [ScriptedEnv() for _ in BLEND_STYLES]
+    for style, env in enumerate(envs):
+        env.apply(Action(Op.GERMINATE, 0, style=style))
+    observed = [tuple(observe(env)[0][slot_slice(0)].tolist()) for env in envs]
+    assert len(set(observed)) == len(BLEND_STYLES)
+
+
+def test_host_data_and_rent_are_observed() -> None:
+    changes = {"rent_weight": 0.01, "host_parameters": 400, "kernel_size": 3, "train_samples": 128}
+    before, _ = observe(ScriptedEnv())
+    for name, value in changes.items():
+        env = ScriptedEnv()
+        setattr(env.view, name, value)
+        assert int((observe(env)[0] != before).sum()) == 1, name

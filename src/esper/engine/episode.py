@@ -12,6 +12,7 @@ from esper.domain import Op
 from esper.envs.env import Env
 from esper.envs.governor import COLLAPSE_STEPS, Breakdown, LastGoodState, find_collapse, find_non_finite
 from esper.growth.lifecycle import GateResult, StageTransition
+from esper.growth.network import count_samples
 from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus
@@ -72,6 +73,10 @@ class Episode:
             chance_loss=self.env.profile.chance.loss,
             chance_score=self.env.profile.chance.score,
             score_name=self.env.task.score_name,
+            rent_weight=self._weights.rent,
+            host_parameters=self.env.network.host_parameter_count,
+            kernel_size=self.env.profile.kernel_size,
+            train_samples=count_samples(self.env.splits.train[0]),
             losses=[loss],
             accuracies=[accuracy],
         )

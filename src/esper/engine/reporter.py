@@ -134,6 +134,7 @@ def _slot_reading(index: int, slot: Slot, measured: EpochResult) -> ev.SlotReadi
     return ev.SlotReading(
         stage=slot.stage.label,
         blueprint=slot.blueprint,
+        blend=slot.blend.value if slot.seed is not None else None,
         alpha=_round_significant(slot.alpha) if slot.stage.is_blended else None,
         age=slot.age,
         parameters=slot.parameter_count,

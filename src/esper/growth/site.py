@@ -17,6 +17,7 @@ class SlotSite:
         module: Path of the submodule whose output the slot receives.
         layout: Layout of this output.
         channels: Number of its channels.
+        positions: Number of its positions: pixels of a picture, steps of a sequence, 1 without such an axis.
         blueprints: Blueprints that can be planted here, in the order of the policy's head.
         is_causal: True if the host is causal. Seeds and blends must then not mix later positions into earlier ones.
     """
@@ -25,6 +26,7 @@ class SlotSite:
     module: str
     layout: Layout
     channels: int
+    positions: int = 1
     blueprints: tuple[str, ...]
     is_causal: bool = False
 

@@ -92,6 +92,10 @@ class EnvStatus:
         train_accuracy: Training accuracy of the last step; None before the first.
         parameter_ratio: Parameters of host and seeds over those of the bare host.
         rent: Rent of the last step, in units of accuracy.
+        rent_weight: Rent of a step for each natural logarithm of the parameters; see `rent_cost`.
+        host_parameters: Number of parameters of the bare host.
+        kernel_size: Largest kernel size of the host's convolutions; 1 without any.
+        train_samples: Number of different training samples.
         last_op: Op of the last step.
         last_moved: True if the last op changed the stage of a seed; False if it changed only its alpha, or nothing.
         known_return: Part of the return from here on that does not depend on what happens.
@@ -110,6 +114,10 @@ class EnvStatus:
     train_accuracy: float | None = None
     parameter_ratio: float = 1.0
     rent: float = 0.0
+    rent_weight: float = 0.0
+    host_parameters: int = 1
+    kernel_size: int = 1
+    train_samples: int = 1
     last_op: int = 0
     last_moved: bool = False
     known_return: float = 0.0

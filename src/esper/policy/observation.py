@@ -1,8 +1,9 @@
 """The observation: the features of an env that the policy network receives.
 
-The base features come first, then the features of each slot in the order of the forward pass. An empty slot is all
-zeros. Features are scaled to the order of 1 here, and normalised by `RunningMeanStd`. A feature that was not measured
-is 0, and a separate flag marks it.
+The base features come first, then the features of each slot in the order of the forward pass. An empty slot has only
+the features of its place; a slot that the env does not have is all zeros. Features are scaled to the order of 1 here,
+and normalised by `RunningMeanStd`. A feature that was not measured is 0, and a separate flag marks it. Nothing depends
+on the test split.
 
 Shapes: E envs, S slots, F features.
 """
@@ -15,15 +16,17 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from esper.domain import Op, Stage
-from esper.growth.blend import RAMP_EPOCHS
+from esper.growth.blend import RAMP_EPOCHS, Blend, Curve
 from esper.growth.slot import Slot
 from esper.policy.agent import EnvStatus
 
 HISTORY_STEPS = 3
 """Number of recent losses and accuracies in the observation."""
 OBSERVED_STAGES = tuple(stage for stage in Stage if stage is not Stage.DORMANT)
-BASE_FEATURES = 1 + 2 * HISTORY_STEPS + 3 + len(OBSERVED_STAGES) + len(Op) + 1 + 2
-SLOT_FEATURES = len(OBSERVED_STAGES) + 14
+BASE_FEATURES = 1 + 2 * HISTORY_STEPS + 3 + len(OBSERVED_STAGES) + len(Op) + 1 + 2 + 4
+PLACE_FEATURES = 3
+"""Number of features of a slot's place, which come first."""
+SLOT_FEATURES = PLACE_FEATURES + len(OBSERVED_STAGES) + len(Blend) + len(Curve) + 14
 
 
 def observation_size(slots: int) -> int:
@@ -50,6 +53,8 @@ def write_observation(
             start = BASE_FEATURES + index * SLOT_FEATURES
             row[start : start + SLOT_FEATURES] = _slot_features(slot, view)
             code_row[index] = codes[slot.blueprint] if slot.blueprint else 0
+        row[BASE_FEATURES + len(view.slots) * SLOT_FEATURES :] = 0.0
+        code_row[len(view.slots) :] = 0
 
 
 def _base_features(view: EnvStatus) -> list[float]:
@@ -69,17 +74,25 @@ def _base_features(view: EnvStatus) -> list[float]:
         float(view.last_moved),
         math.log(view.parameter_ratio),
         view.rent * 100,
+        math.log(view.rent_weight) if view.rent_weight > 0 else 0.0,
+        math.log(view.host_parameters),
+        math.log(view.kernel_size),
+        math.log(view.train_samples),
     ]
 
 
 def _slot_features(slot: Slot, view: EnvStatus) -> list[float]:
+    place = [1.0, math.log(slot.site.channels), math.log(slot.site.positions)]
     if slot.stage is Stage.DORMANT:
-        return [0.0] * SLOT_FEATURES
+        return place + [0.0] * (SLOT_FEATURES - PLACE_FEATURES)
     schedule = slot.schedule
     left = schedule.steps - schedule.epochs_started if schedule else 0
     norm = slot.grad_norm
     return [
+        *place,
         *(float(slot.stage is stage) for stage in OBSERVED_STAGES),
+        *(float(slot.seed is not None and slot.blend is blend) for blend in Blend),
+        *(float(schedule is not None and schedule.curve is curve) for curve in Curve),
         slot.alpha,
         schedule.target if schedule else 0.0,
         float(left > 0),

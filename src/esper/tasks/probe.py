@@ -9,6 +9,7 @@ Everything runs on the CPU, with a few samples of the training split, before a r
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ class TaskProfile:
         shares_prefix: True if counterfactuals can share the part of the forward pass before a slot.
         prefix_problem: Reason why they cannot; empty if they can.
         channels_last: True if the model runs in the channels-last memory format.
+        kernel_size: Largest kernel size of the model's convolutions; 1 without any.
         chance: Loss and score of a constant output.
     """
 
@@ -59,6 +61,7 @@ class TaskProfile:
     shares_prefix: bool
     prefix_problem: str = ""
     channels_last: bool
+    kernel_size: int = 1
     chance: Chance
 
     def with_shared_prefix(self, shares_prefix: bool) -> TaskProfile:
@@ -84,6 +87,15 @@ def probe_task(task: Task, splits: Splits, slots: Sequence[str] = ()) -> TaskPro
     """
     with forked_generators(make_generator(_PROBE_SEED, "probe").initial_seed()):
         return _Probe(task, splits, slots).run()
+
+
+def _count_positions(shape: torch.Size, layout: Layout) -> int:
+    return math.prod(size for axis, size in enumerate(shape) if axis not in (layout.batch_axis, layout.channel_axis))
+
+
+def _largest_kernel(model: nn.Module) -> int:
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)]
+    return max((size for module in convolutions for size in module.kernel_size), default=1)
 
 
 class _Probe:
@@ -121,6 +133,7 @@ class _Probe:
             shares_prefix=not check.problem,
             prefix_problem=check.problem,
             channels_last=channels_last,
+            kernel_size=_largest_kernel(model),
             chance=self.task.chance or self._measure_chance(model),
         )
 
@@ -239,6 +252,7 @@ class _Probe:
                 module=self.paths[name].module,
                 layout=layouts[name],
                 channels=shapes[name][layouts[name].channel_axis],
+                positions=_count_positions(shapes[name], layouts[name]),
                 is_causal=is_causal,
                 blueprints=tuple(blueprint for blueprint in blueprints if blueprint in fitting[name]),
             )

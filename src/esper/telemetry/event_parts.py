@@ -21,6 +21,8 @@ class SlotReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """dormant, germinated, training, blending, probationary, fossilized, culled, or embargoed."""
     blueprint: str | None = None
     """Blueprint of the seed; absent if the slot is empty."""
+    blend: str | None = None
+    """Formula that blends the seed into the host: add, multiply or gate; absent if the slot is empty."""
     alpha: float | None = None
     """Blending weight of the seed's output, 0 to 1; absent before the blending stage and if the slot is empty."""
     age: int = 0
