@@ -77,7 +77,8 @@ class PPOLearner:
         return_ET = advantage_ET + rollout.value_ET
         gather = self.ranks.all_gather_rows
         valid_ET, returns_ET = gather(rollout.valid_ET.to(device)), gather(return_ET)
-        explained = _explained_variances(gather(rollout.value_ET), returns_ET, valid_ET)
+        followed_ET = rollout.value_ET + gae(reward_ET, rollout.value_ET, bootstrap_E, terminal_ET, config.gamma, 1.0)
+        explained = _explained_variances(gather(rollout.value_ET), gather(followed_ET), valid_ET)
         unknown_ET = return_ET - rollout.known_ET
         self.returns.update(gather(unknown_ET)[valid_ET].unsqueeze(-1))
         target_ET = (unknown_ET - self.returns.mean) / self.returns.std
@@ -197,7 +198,13 @@ def subtract_step_means(values_ET: Tensor, valid_ET: Tensor) -> Tensor:
 
 
 def _explained_variances(value_ET: Tensor, return_ET: Tensor, valid_ET: Tensor) -> Tensor:
-    """Return the explained variance [2], pooled and within each step."""
+    """Return the explained variance [2], pooled and within each step.
+
+    Args:
+        value_ET: Values.
+        return_ET: Rewards that followed, with λ = 1. The targets of the critic contain its own values instead.
+        valid_ET: True for steps that count.
+    """
     centred_value_ET = subtract_step_means(value_ET, valid_ET)
     centred_return_ET = subtract_step_means(return_ET, valid_ET)
     return torch.stack(

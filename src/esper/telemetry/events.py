@@ -182,7 +182,8 @@ class PolicyUpdated(Event, frozen=True, kw_only=True, tag=True):
     clip_fraction: float
     """Fraction of the probability ratios that were clipped."""
     explained_variance: float | None = None
-    """1 − var(returns − values) / var(returns); absent if the returns do not vary."""
+    """1 − var(returns − values) / var(returns), with the rewards that followed each step as its return; absent if the
+    returns do not vary."""
     within_step_explained_variance: float | None = None
     """The same with the mean of each step subtracted from returns and values, so that only differences between envs
     count; absent if no step has returns that vary."""
