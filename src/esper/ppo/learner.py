@@ -76,7 +76,7 @@ class PPOLearner:
         advantage_ET = gae(reward_ET, rollout.value_ET, bootstrap_E, terminal_ET, config.gamma, config.gae_lambda)
         return_ET = advantage_ET + rollout.value_ET
         gather = self.ranks.all_gather_rows
-        valid_ET, returns_ET = gather(rollout.valid_ET.to(device)), gather(return_ET)
+        valid_ET = gather(rollout.valid_ET.to(device))
         followed_ET = rollout.value_ET + gae(reward_ET, rollout.value_ET, bootstrap_E, terminal_ET, config.gamma, 1.0)
         explained = _explained_variances(gather(rollout.value_ET), gather(followed_ET), valid_ET)
         unknown_ET = return_ET - rollout.known_ET
