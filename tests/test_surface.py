@@ -78,9 +78,10 @@ CHOICES = {
 }
 
 EVENTS = {
-    "RunStarted": "run task policy rounds steps slot_names slots lanes seed host_parameters classes score chance_loss "
+    "RunStarted": "run task policy rounds steps slot_names slots lanes seed host_parameters structures classes score chance_loss "
     "chance_score batches growth_interval versions config",
     "RoundStarted": "round",
+    "EpisodeStarted": "round env structure settings",
     "EnvStepped": "round step env op target train_loss train_accuracy loss accuracy reward reward_parts value "
     "op_probability op_probabilities decision grad_norm parameter_ratio loss_scale growth_tracker "
     "skipped lost metrics slots",
@@ -108,6 +109,7 @@ EVENTS = {
 
 PARTS = {
     "SlotReading": "stage blueprint blend alpha age parameters grad_norm contribution contribution_se shapley",
+    "StructureInfo": "name slots host_parameters",
     "GateCheck": "name passed value threshold",
     "HeadReading": "grad_norm entropy",
     "HeadChoice": "choice probability",
@@ -125,7 +127,7 @@ VALUES = {
     "targets": "0.5 0.7 1.0",
     "addresses": "round step event anomaly env view",
     "requests": "pause resume step checkpoint restore stop abandon",
-    "tasks": "digits_impaired digits synthetic mnist1d recall cifar10 cifar_impaired",
+    "tasks": "digits_impaired digits digits_family synthetic mnist1d recall cifar10 cifar_impaired",
 }
 
 
@@ -182,7 +184,8 @@ def test_surface_events_and_fields_are_unchanged() -> None:
     assert (ev.SCHEMA_VERSION, CHECKPOINT_FORMAT) == (2, 6)
     assert {kind.__name__: fields(kind) for kind in get_args(ev.AnyEvent)} == EVENTS
     assert {
-        kind.__name__: fields(kind) for kind in (ev.SlotReading, ev.GateCheck, ev.HeadReading, ev.HeadChoice)
+        kind.__name__: fields(kind)
+        for kind in (ev.SlotReading, ev.StructureInfo, ev.GateCheck, ev.HeadReading, ev.HeadChoice)
     } == PARTS
     for kind in get_args(ev.AnyEvent):
         assert kind.__struct_config__.tag == kind.__name__

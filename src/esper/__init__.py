@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from esper.harvest.grown import Grown
     from esper.harvest.structure import HarvestError
     from esper.lanes.errors import RunFailedError
+    from esper.tasks.family import Family, Setting
     from esper.tasks.losses import Loss, accuracy, cross_entropy
     from esper.tasks.optimizers import SGD, AdamW
     from esper.tasks.splits import Splits
@@ -32,10 +33,12 @@ __all__ = [
     "AdamW",
     "Chance",
     "ConfigError",
+    "Family",
     "Grown",
     "HarvestError",
     "Loss",
     "RunFailedError",
+    "Setting",
     "Slot",
     "Splits",
     "Task",
@@ -57,10 +60,12 @@ _SOURCES = {
     "AdamW": "esper.tasks.optimizers:AdamW",
     "Chance": "esper.tasks.task:Chance",
     "ConfigError": "esper.config:ConfigError",
+    "Family": "esper.tasks.family:Family",
     "Grown": "esper.harvest.grown:Grown",
     "HarvestError": "esper.harvest.structure:HarvestError",
     "Loss": "esper.tasks.losses:Loss",
     "RunFailedError": "esper.lanes.errors:RunFailedError",
+    "Setting": "esper.tasks.family:Setting",
     "Slot": "esper.tasks.task:SlotPath",
     "Splits": "esper.tasks.splits:Splits",
     "Task": "esper.tasks.task:Task",

@@ -17,7 +17,8 @@ from esper.growth.slot import Slot
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action
 from esper.tasks import load_task
-from esper.tasks.probe import TaskProfile, probe_task
+from esper.tasks.probe import probe_task
+from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
 

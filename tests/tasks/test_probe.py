@@ -20,7 +20,8 @@ from esper.growth.layouts import Layout
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.tasks.data_loading import load_data
-from esper.tasks.probe import TaskProfile, probe_task
+from esper.tasks.probe import probe_task
+from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import Splits
 from esper.tasks.task import Chance, SlotPath, Task
 from tests.growth.hosts import grow

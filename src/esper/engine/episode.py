@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
+import msgspec
+
 from esper.config import Config
 from esper.domain import Op
 from esper.envs.env import Env
@@ -17,6 +19,7 @@ from esper.lanes.pool import EnvEpoch, EnvPool
 from esper.policy.actions import Action
 from esper.policy.agent import EnvStatus
 from esper.ppo.rewards import RewardFunction, contribution_potential, rent_cost
+from esper.tasks.family import RENT
 
 _VIEW_FIELDS = (
     "step",
@@ -57,7 +60,7 @@ class Episode:
 
     def __init__(self, env: Env, config: Config) -> None:
         self.env = env
-        self._weights = config.reward_weights
+        self._base_weights = config.reward_weights
         self._steps = config.steps
         self._measured = config.counterfactual != "off"
         self.last_good = LastGoodState(env)
@@ -66,6 +69,8 @@ class Episode:
 
     def begin(self, loss: float, accuracy: float) -> None:
         """Start an episode with a fresh host, given its validation loss and accuracy."""
+        rent = self.env.context.settings.get(RENT, self._base_weights.rent)
+        self._weights = msgspec.structs.replace(self._base_weights, rent=float(rent))
         self.view = EnvStatus(
             env=self.env.index,
             slots=self.env.network.slots,

@@ -20,7 +20,7 @@ from esper.envs.hosts import HostFactory
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
 from esper.harvest.grown import Grown
-from esper.harvest.model import grown_seeds
+from esper.harvest.model import check_is_one_structure, grown_seeds
 from esper.harvest.structure import Provenance
 from esper.policy.agent import strip_prefix
 from esper.tasks.hosts import named_tensors
@@ -56,6 +56,7 @@ def harvest_checkpoint(
         SavedTask(trained.task, checkpoint.origin),
         accept_changed=accept_changed_task,
     )
+    check_is_one_structure(task)
     hosts = HostFactory(task, profile, torch.device("cpu"), trained.seed)
     gates = GateConfig()
     if env >= trained.envs_per_host:

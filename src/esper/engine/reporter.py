@@ -27,6 +27,9 @@ from esper.lanes.lane import Lane
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import HEADS_BY_OP, Decision, describe_action
 from esper.policy.agent import Agent, UpdateStats
+from esper.tasks.family import structures_of
+from esper.tasks.profile import TaskProfile
+from esper.tasks.task import Task
 from esper.telemetry import events as ev
 
 PROBABILITY_DECIMALS = 4
@@ -156,6 +159,20 @@ def _round_significant(value: float | None, digits: int = 5) -> float | None: ..
 def _round_significant(value: float | None, digits: int = 5) -> float | None:
     """Round to significant digits. The default exceeds the precision of the values; all 17 would double the files."""
     return None if value is None else float(f"{value:.{digits}g}")
+
+
+def episode_started(env: Env, round_number: int) -> ev.EpisodeStarted:
+    """Build the event of the start of an episode of an env of a family."""
+    settings = dict(env.context.settings)
+    return ev.EpisodeStarted(round=round_number, env=env.index, structure=env.task.name, settings=settings)
+
+
+def structure_infos(task: Task, profile: TaskProfile) -> list[ev.StructureInfo]:
+    """Return the structures of a family; none for another task."""
+    return [
+        ev.StructureInfo(name=structure.name, slots=len(found.sites), host_parameters=found.host_parameters)
+        for structure, found in zip(structures_of(task), profile.structures, strict=False)
+    ]
 
 
 def episode_ended(episode: Episode, round_number: int) -> ev.EpisodeEnded:
@@ -301,7 +318,7 @@ class MemoryAccountant:
         # By the first call every host has been trained, and every seed with a gradient norm. Gradients may live in
         # a worker, so their size is computed from the parameters.
         slots = env.network.slots
-        topology = [(slot.stage, slot.parameter_count, slot.grad_norm is None) for slot in slots]
+        topology = env.context.structure, [(slot.stage, slot.parameter_count, slot.grad_norm is None) for slot in slots]
         if self._topology.get(env.index) != topology:
             self._topology[env.index] = topology
             self._env_bytes[env.index] = {

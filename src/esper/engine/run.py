@@ -23,6 +23,7 @@ from esper.engine.run_control import RankedRequestQueue
 from esper.engine.task_setup import SavedTask, prepare_task
 from esper.engine.trainer import Trainer
 from esper.engine.training_state import TrainingState
+from esper.harvest.model import check_is_one_structure
 from esper.health.detector import AnomalyDetector
 from esper.health.thresholds import Thresholds
 from esper.lanes.device_names import assign_lanes_to_rank, is_auto, is_cpu_lane
@@ -93,6 +94,8 @@ class Run:
                 accept_changed=accept_changed_task,
                 ranks=ranks,
             )
+            if growth:
+                check_is_one_structure(task)
             self.pool = EnvPool(task, profile, splits, lanes, config, ranks.env_range(config.envs), spawner)
             opened.callback(self.pool.close)
             agent = build_agent(config, profile.sites, profile.blueprints, ranks)
@@ -129,17 +132,17 @@ class Run:
         manifest = {"run": self.directory.name, "config": builtins, "versions": reporter.versions()}
         self.ranks.run_on_rank0(lambda: write_manifest(self.directory, manifest))
         env = self.pool.envs[0]
-        network = env.network
         started = ev.RunStarted(
             run=self.directory.name,
             task=config.task,
             policy=Path(config.policy).name,
             rounds=config.rounds,
             steps=config.steps,
-            slot_names=[slot.name for slot in network.slots],
+            slot_names=[site.name for site in self.pool.profile.sites],
             lanes=lanes,
             seed=config.seed,
-            host_parameters=network.host_parameter_count,
+            host_parameters=self.pool.profile.host_parameters,
+            structures=reporter.structure_infos(self.pool.task, self.pool.profile),
             score=env.task.score_name,
             chance_loss=env.profile.chance.loss,
             chance_score=env.profile.chance.score,

@@ -15,7 +15,8 @@ from esper.formatting import format_bytes
 from esper.growth.outputs import list_tensors
 from esper.tasks.data_loading import load_data
 from esper.tasks.loading import load_task
-from esper.tasks.probe import TaskProfile, probe_task
+from esper.tasks.probe import probe_task
+from esper.tasks.profile import TaskProfile
 from esper.tasks.task import Task
 
 

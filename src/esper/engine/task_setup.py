@@ -16,7 +16,8 @@ from esper.process import RankInfo
 from esper.ranks import SINGLE_RANK, RankGroup
 from esper.tasks import fill_in_settings, load_task
 from esper.tasks.loading import describe_changes
-from esper.tasks.probe import TaskProfile, probe_task
+from esper.tasks.probe import probe_task
+from esper.tasks.profile import TaskProfile
 from esper.tasks.settings import override_settings
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task

@@ -17,16 +17,19 @@ from esper.domain import Op, Stage
 from esper.envs.counterfactual import read_effects, validate_variants
 from esper.envs.epoch_result import EpochResult
 from esper.envs.fused_ops import foreach_norm, l2_norm
+from esper.envs.grad_norms import summarise_norms
 from esper.envs.hosts import HostFactory
 from esper.envs.optimizer import FusedOptimizer, lr_scale, make_optimizer
 from esper.envs.precision import LossScaler, autocast, resolve_amp
 from esper.envs.stopwatch import PhaseTimer
 from esper.growth.blend import ALPHA_TARGETS, BLEND_STYLES, INITIAL_RAMP_EPOCHS, RAMP_EPOCHS
 from esper.growth.lifecycle import GateConfig, StageTransition
-from esper.growth.network import count_samples
+from esper.growth.network import GrowingNetwork, count_samples
 from esper.growth.outputs import to_float32
 from esper.policy.actions import ALPHA_CURVES, Action
 from esper.seeding import make_generator, seed_global_generators
+from esper.tasks.contexts import context_splits, draw_context
+from esper.tasks.family import LEARNING_RATE
 from esper.tasks.losses import loss_of, score_of
 from esper.tasks.splits import Split, Splits, batches, take
 
@@ -39,6 +42,13 @@ class TrainedBatch(NamedTuple):
     score_B: Tensor
     norms: list[Tensor]
     """Gradient norm of each owner's parameters before clipping, scalars."""
+
+
+class _Grown(NamedTuple):
+    """The network of one structure, with the optimizer of its host."""
+
+    network: GrowingNetwork
+    host_optimizer: FusedOptimizer
 
 
 class Env:
@@ -56,9 +66,7 @@ class Env:
         self, index: int, hosts: HostFactory, splits: Splits, config: Config, scaler: LossScaler | None
     ) -> None:
         self.index = index
-        self.task = hosts.task
-        self.profile = hosts.profile
-        self.splits = splits
+        self._all_splits = splits
         self.training = config.training
         self.counterfactual: CounterfactualName = config.counterfactual
         self.seed = config.seed
@@ -69,20 +77,47 @@ class Env:
         self.scaler = scaler
         self._hosts = hosts
         self._device = hosts.device
-        self._dtype = resolve_amp(config.amp, self._device, float32_defaults=self.task.float32_defaults)
-        self._loss, self._score = loss_of(self.task), score_of(self.task)
-        self.network = hosts.build_network(self._host, GateConfig(require_contribution=config.counterfactual != "off"))
-        self.host_optimizer = make_optimizer(
-            self.task.optimizer, self.network.host_parameters(), self.training.host_clip
-        )
+        self._dtype = resolve_amp(config.amp, self._device, float32_defaults=hosts.task.float32_defaults)
+        self._loss, self._score = loss_of(hosts.task), score_of(hosts.task)
+        self._grown: dict[int, _Grown] = {}
+        """What the env has of each structure that it had a context of, keyed by the index of the structure."""
         self.slot_optimizers: dict[int, FusedOptimizer] = {}
         self.epoch_seconds = 1.0
         """Duration of the last epoch in seconds, for balancing CPU lanes; 1.0 before the first."""
+        self._round = -1
+        self.enter_round(0)
+
+    def enter_round(self, round_index: int) -> None:
+        """Take the context of a round: its structure, data and learning rate. Weights and slots stay as they are.
+
+        Args:
+            round_index: Index of the round, from 0.
+        """
+        if self._round == round_index:
+            return
+        self._round = round_index
+        hosts = self._hosts
+        self.context = draw_context(hosts.task, self.seed, self._host, round_index)
+        structure = self.context.structure
+        self.task, self.profile = hosts.structures[structure], hosts.profile.of_structure(structure)
+        if structure not in self._grown:
+            gates = GateConfig(require_contribution=self.counterfactual != "off")
+            network = hosts.build_network(self._host, gates, structure)
+            optimizer = make_optimizer(self.task.optimizer, network.host_parameters(), self.training.host_clip)
+            self._grown[structure] = _Grown(network, optimizer)
+        previous, (self.network, self.host_optimizer) = getattr(self, "network", None), self._grown[structure]
+        if previous is not self.network:
+            self.slot_optimizers.clear()
+            self.sync_optimizers()
+        learning_rate = self.context.settings.get(LEARNING_RATE, self.task.optimizer.learning_rate)
+        self.host_optimizer.learning_rate = float(learning_rate)
+        self.splits = context_splits(hosts.task, self._all_splits, self.context, self.seed, self._host, round_index)
 
     def reset(self, round_index: int) -> None:
         """Give the host the weights of a new episode and empty all slots, in place."""
+        self.enter_round(round_index)
         self.network.clear_slots()
-        self._hosts.reset(self.network, self._host, round_index)
+        self._hosts.reset(self.network, self._host, round_index, self.context.structure)
         self.host_optimizer.reset_state()
         self.slot_optimizers.clear()
 
@@ -188,7 +223,7 @@ class Env:
         scale = torch.stack((scaler.current(), scaler.growth_tracker().float())) if scaler else loss.new_zeros(2)
         weights = [p for optimizer in optimizers for p in optimizer.parameters]
         finite = torch.stack(foreach_norm(weights)).isfinite().all().float() if weights else torch.ones_like(loss)
-        norms = self._grad_norm_stats([batch.norms for batch in trained])
+        norms = summarise_norms([batch.norms for batch in trained], self._device, scaled=scaler is not None)
         return torch.cat((torch.stack((loss, score, finite)), scale, norms))
 
     def train_batch(self, optimizers: Sequence[FusedOptimizer], batch: Split) -> TrainedBatch:
@@ -231,14 +266,18 @@ class Env:
     @property
     def samples_per_epoch(self) -> int:
         """Number of training samples in an epoch."""
-        samples = count_samples(self.splits.train[0])
+        samples = count_samples(self._all_splits.train[0])
         return min(samples, self.task.samples_per_epoch or samples)
 
     def epoch_data(self, round_index: int, step: int) -> Split:
         """Return inputs and targets of one epoch, in an order that depends on the host, the round and the step."""
         generator = make_generator(self.seed, "order", self._host, round_index, step)
         pinned = self._device.type == "cuda"  # a copy from pageable memory would block the host
-        order_N = torch.randperm(count_samples(self.splits.train[0]), generator=generator, pin_memory=pinned)
+        samples = count_samples(self.splits.train[0])
+        # A context with few samples repeats them, so that all contexts have equally many batches in an epoch.
+        passes = -(-self.samples_per_epoch // samples)
+        orders = [torch.randperm(samples, generator=generator, pin_memory=pinned) for _ in range(passes)]
+        order_N = orders[0] if passes == 1 else torch.cat(orders)
         return take(self.splits.train, order_N[: self.samples_per_epoch].to(self._device, non_blocking=True))
 
     def _augmentation_generator(self, round_index: int, step: int) -> torch.Generator | None:
@@ -276,30 +315,6 @@ class Env:
         for optimizer, part, norm in zip(optimizers, gradients, norm_O, strict=True):
             optimizer.step(part, norm, overflow)
         return norm_O
-
-    def _grad_norm_stats(self, norms: Sequence[list[Tensor]]) -> Tensor:
-        """Summarise the gradient norms of M batches and O owners.
-
-        Without loss scaling no batch is skipped, and a non-finite gradient makes the mean non-finite. Each owner is
-        summed separately, so that the host's mean does not depend, to the bit, on the number of seeds.
-
-        Args:
-            norms: For each batch, the norm of each owner.
-
-        Returns:
-            [1 + 2 O] on the device: number of skipped batches, mean norm of each owner over the other batches, and
-            number of batches in which the owner's gradient overflowed.
-        """
-        norm_OM = [torch.stack(norm_M) for norm_M in zip(*norms, strict=True)]
-        if not norm_OM:
-            return torch.zeros(1, device=self._device)
-        if self.scaler is None:
-            mean_O = torch.stack([norm_M.mean() for norm_M in norm_OM])
-            return torch.cat((mean_O.new_zeros(1), mean_O, torch.zeros_like(mean_O)))
-        overflow_OM = torch.stack([~norm_M.isfinite() for norm_M in norm_OM])
-        skipped_M = overflow_OM.any(dim=0)
-        total_O = torch.stack([norm_M.masked_fill(skipped_M, 0.0).sum() for norm_M in norm_OM])
-        return torch.cat((skipped_M.sum(dim=0, keepdim=True), total_O / (~skipped_M).sum(), overflow_OM.sum(dim=1)))
 
     @torch.no_grad()  # not inference mode: a model may cache tensors, which training could then not use
     def validate(self, *, last: bool) -> Tensor:

@@ -6,8 +6,9 @@ import torch
 
 from esper.growth.lifecycle import GateConfig
 from esper.growth.network import GrowingNetwork
+from esper.tasks.family import structures_of
 from esper.tasks.hosts import build_host, frozen_tensors, named_tensors, share_tensors
-from esper.tasks.probe import TaskProfile
+from esper.tasks.profile import TaskProfile
 from esper.tasks.task import Task
 
 
@@ -15,8 +16,8 @@ class HostFactory:
     """Builds the networks of the envs of one device. Frozen weights are stored once for all of them.
 
     Args:
-        task: Task whose model function builds the hosts.
-        profile: Properties of the model.
+        task: Task whose model function builds the hosts; each structure of a family has its own.
+        profile: Properties of its models.
         device: Device of the envs.
         seed: Random seed of the run.
     """
@@ -25,41 +26,46 @@ class HostFactory:
         self.task = task
         self.profile = profile
         self.device = device
+        self.structures = structures_of(task)
         self._seed = seed
-        self._shared: dict[str, torch.Tensor] = {}
-        """Frozen weights of the first host, on the device."""
+        self._shared: dict[int, dict[str, torch.Tensor]] = {}
+        """Frozen weights of the first host of each structure, on the device, keyed by the index of the structure."""
 
-    def build_network(self, host: int, gates: GateConfig) -> GrowingNetwork:
+    def build_network(self, host: int, gates: GateConfig, structure: int = 0) -> GrowingNetwork:
         """Build the network of an env, with the host of round 0.
 
         Args:
             host: Index of the host in the population.
             gates: Thresholds of every slot.
+            structure: Index of the structure.
         """
-        built = build_host(self.task, self._seed, host, 0)
-        if self._shared:
-            share_tensors(built, self._shared)
+        built = build_host(self.structures[structure], self._seed, host, 0)
+        shared = self._shared.get(structure, {})
+        if shared:
+            share_tensors(built, shared)
+        profile = self.profile.of_structure(structure)
         network = GrowingNetwork(
             built.model,
-            self.profile.sites,
+            profile.sites,
             gates,
-            shares_prefix=self.profile.shares_prefix,
+            shares_prefix=profile.shares_prefix,
             frozen=built.frozen,
-        ).place(self.device, channels_last=self.profile.channels_last)
-        if not self._shared:
-            self._shared = frozen_tensors(built)
+        ).place(self.device, channels_last=profile.channels_last)
+        if not shared:
+            self._shared[structure] = frozen_tensors(built)
         return network
 
     @torch.no_grad()
-    def reset(self, network: GrowingNetwork, host: int, round_index: int) -> None:
+    def reset(self, network: GrowingNetwork, host: int, round_index: int, structure: int = 0) -> None:
         """Give a network the weights of a fresh host, in place. Frozen weights stay.
 
         Args:
             network: Network of `build_network`.
             host: Index of the host in the population.
             round_index: Index of the round, from 0.
+            structure: Index of the structure.
         """
-        fresh = build_host(self.task, self._seed, host, round_index)
+        fresh = build_host(self.structures[structure], self._seed, host, round_index)
         values = named_tensors(fresh.model)
         for name, tensor in network.state_tensors().items():
             if name.startswith(_HOST_PREFIX):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from esper.config import TaskError
 from esper.domain import Stage
 from esper.envs.env import Env
 from esper.envs.env_state import check_tensors, load_tensors
@@ -21,6 +22,7 @@ from esper.growth.outputs import Nested, first_tensor, replace_first_tensor
 from esper.growth.slot import Slot
 from esper.harvest.structure import GrownSeed, HarvestError
 from esper.seeding import make_generator
+from esper.tasks.family import TaskFamily
 from esper.tasks.hosts import build_host, named_tensors
 from esper.tasks.losses import score_of
 from esper.tasks.splits import Split, batches
@@ -104,6 +106,13 @@ def grown_seeds(slots: Sequence[Slot]) -> list[GrownSeed]:
         for slot in slots
         if slot.blueprint is not None and slot.stage.is_blended and slot.alpha > 0.0
     ]
+
+
+def check_is_one_structure(task: Task) -> None:
+    """Raise TaskError if a task is a family: a grown network belongs to one of its structures."""
+    if isinstance(task, TaskFamily):
+        names = ", ".join(structure.name for structure in task.structures)
+        raise TaskError(f"{task.name} is a family of tasks; name one of its structures as a task of its own: {names}")
 
 
 def plant_grown(env: Env, seeds: Sequence[GrownSeed], random_seed: int) -> None:

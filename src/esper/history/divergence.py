@@ -19,6 +19,7 @@ from esper.telemetry.state import RunState
 DETERMINISTIC_EVENTS = frozenset(
     {
         ev.RoundStarted,
+        ev.EpisodeStarted,
         ev.EnvStepped,
         ev.SeedMoved,
         ev.GateRefused,

@@ -161,7 +161,7 @@ def _columns_of(kind: type[msgspec.Struct], *, of_entries: bool = False) -> Iter
                 yield from _entry_columns(name, entry)
             case inspect.DictType(value_type=value_type) if name in KEYS:
                 yield from (_keyed_column(name, key, _SCALARS[type(value_type)]) for key in KEYS[name])
-            case inspect.DictType():
+            case inspect.DictType() | inspect.ListType():
                 yield Column(name, ColumnType.TEXT, partial(_as_json, read))
             case other:
                 raise TypeError(f"{kind.__name__}.{name} has no column: {other}")

@@ -24,7 +24,8 @@ from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, write_worker_splits
 from esper.policy.actions import Action
 from esper.tasks import TASK_NAMES
-from esper.tasks.probe import TaskProfile
+from esper.tasks.family import TaskFamily
+from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import Splits
 from esper.tasks.task import Task
 
@@ -56,6 +57,9 @@ class EnvPool:
     Attributes:
         envs: Envs of this process, in the order of their indices.
         lane_indices: Index of the lane of each env, in the same order.
+        task: The task.
+        profile: Properties of its model.
+        is_family: True if the task is a family, whose envs draw a context in each round.
 
     Raises:
         ConfigError: The worker processes of CPU lanes cannot be started.
@@ -73,6 +77,8 @@ class EnvPool:
     ) -> None:
         env_range = range(config.envs) if env_range is None else env_range
         self._first = env_range.start
+        self.task, self.profile = task, profile
+        self.is_family = isinstance(task, TaskFamily)
         # Envs with a shared loss scale depend on each other in every batch, so on a GPU they run on one stream.
         single_stream = config.shares_loss_scale
         width = max_result_width(len(profile.sites), len(task.metrics))

@@ -36,7 +36,7 @@ from esper.lanes.runner import DeviceResults, EnvRunner, with_context
 from esper.lanes.spawn import WorkerSpawner
 from esper.process import freeze_loaded_objects
 from esper.tasks.loading import load_source
-from esper.tasks.probe import TaskProfile
+from esper.tasks.profile import TaskProfile
 from esper.tasks.settings import override_settings
 from esper.tasks.splits import Splits, map_splits, write_splits
 from esper.tasks.task import Task, TaskSource
@@ -247,6 +247,7 @@ def _run_epochs(
 
     try:
         for env, before in zip(envs, request.before, strict=True):
+            env.enter_round(request.round)
             with_context(runner.describe_env(env), load_lifecycle, env, before)
         load_tensor_states(envs, request.before)
         transfer_seconds = time.perf_counter() - start

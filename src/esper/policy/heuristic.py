@@ -40,11 +40,11 @@ class HeuristicRules:
         trial_steps: Number of steps at the target alpha after which a seed is fossilized or culled.
     """
 
-    rotation: tuple[str, ...] = ("conv_light", "conv_heavy")
-    plateau_drop: float = 0.1
-    min_remaining: int = 10
+    rotation: tuple[str, ...] = ("depthwise",)
+    plateau_drop: float = 0.05
+    min_remaining: int = 15
     min_contribution: float = 0.005
-    trial_steps: int = 2
+    trial_steps: int = 1
 
 
 @dataclass

@@ -27,8 +27,9 @@ _CHOICES = {
 class PlanAgent(NonLearningAgent):
     """Takes each op of a plan at its step, or at the first later step at which it is legal.
 
-    A due op goes before everything else. In a step without one, the first seed that can is fossilized, unless the plan
-    culls it later; else the first that can is advanced.
+    An op for a slot that an env does not have, or for a blueprint that its slot does not offer, is left out: envs of a
+    family differ. A due op goes before everything else. In a step without one, the first seed that can is fossilized,
+    unless the plan culls it later; else the first that can is advanced.
 
     Args:
         plan: Ops of the plan, in the order of their steps.
@@ -40,6 +41,7 @@ class PlanAgent(NonLearningAgent):
     """
 
     def __init__(self, plan: Sequence[PlannedOp], sites: Sequence[SlotSite], blueprints: Sequence[str]) -> None:
+        self._blueprints = blueprints
         check_names(plan, {site.name: site.blueprints for site in sites})
         self._planned = [(op.step, _action(op, sites, blueprints)) for op in plan]
         self._done: dict[int, int] = {}
@@ -63,6 +65,8 @@ class PlanAgent(NonLearningAgent):
 
     def _decide(self, step: int, view: EnvStatus) -> Action:
         done = self._done.get(view.env, 0)
+        while done < len(self._planned) and not self._fits(self._planned[done][1], view):
+            done += 1
         if done < len(self._planned):
             due, action = self._planned[done]
             slot = view.slots[action.slot]
@@ -71,6 +75,12 @@ class PlanAgent(NonLearningAgent):
                 return action
         culled_later = {action.slot for _, action in self._planned[done:] if action.op == Op.CULL}
         return advance_action(view.slots, culled_later) or WAIT_DECISION.action
+
+    def _fits(self, action: Action, view: EnvStatus) -> bool:
+        """Return True if an env can take an action at some time."""
+        if action.slot >= len(view.slots):
+            return False
+        return action.op == Op.CULL or self._blueprints[action.blueprint] in view.slots[action.slot].site.blueprints
 
 
 def _action(op: PlannedOp, sites: Sequence[SlotSite], blueprints: Sequence[str]) -> Action:

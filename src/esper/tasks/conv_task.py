@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CLASSES = 10
 """Number of classes of every built-in task."""
-SLOTS = {"early": "segments.0", "mid": "segments.1", "late": "segments.2"}
+SLOT_NAMES = ("early", "mid", "late")
 """Slots of a host of three blocks: one after each block."""
 BLUEPRINTS = ("norm", "attention", "depthwise", "bottleneck", "conv_small", "conv_light", "conv_heavy")
 """Blueprints that the policy can select, in the order of its head."""
@@ -32,6 +32,7 @@ def conv_task(
     seed_learning_rate: float,
     samples_per_epoch: int,
     float32_defaults: bool,
+    slots: Sequence[str] = SLOT_NAMES,
 ) -> Task:
     """Return a task of ten classes with a `ConvHost`.
 
@@ -43,12 +44,13 @@ def conv_task(
         seed_learning_rate: Learning rate of each seed.
         samples_per_epoch: Training samples per step of a run.
         float32_defaults: True if the learning rates were tuned in float32.
+        slots: Names of the slots, one after each block.
     """
     return Task(
         name=name,
         model=partial(_build_host, **host),
         wide_model=partial(_build_wide_host, **host),
-        slots=SLOTS,
+        slots={slot: f"segments.{index}" for index, slot in enumerate(slots)},
         data=data,
         chance=Chance(loss=math.log(CLASSES), score=1 / CLASSES),
         optimizer=SGD(host_learning_rate),

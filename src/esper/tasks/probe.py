@@ -12,7 +12,6 @@ import itertools
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -28,9 +27,11 @@ from esper.growth.site import SlotSite
 from esper.seeding import forked_generators, make_generator
 from esper.tasks.causality import is_causal
 from esper.tasks.chance import measure_chance
+from esper.tasks.family import TaskFamily
 from esper.tasks.hosts import build_host, find_submodule
 from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
 from esper.tasks.prefix_check import check_prefix
+from esper.tasks.profile import TaskProfile, combine_profiles
 from esper.tasks.splits import Splits, take
 from esper.tasks.task import Chance, SlotPath, Task
 from esper.user_code import describe_exception
@@ -40,38 +41,6 @@ _BATCHES = (4, 6)
 _PERTURBATION_STD = 0.05
 """Standard deviation of the noise on the weights of a perturbed model."""
 _PROBE_SEED = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskProfile:
-    """The properties of a task that its dry runs found.
-
-    Attributes:
-        sites: Places of the slots in use, in the order of the forward pass.
-        blueprints: Blueprints that the policy can select, in the order of its head.
-        shares_prefix: True if counterfactuals can share the part of the forward pass before a slot.
-        prefix_problem: Reason why they cannot; empty if they can.
-        channels_last: True if the model runs in the channels-last memory format.
-        kernel_size: Largest kernel size of the model's convolutions; 1 without any.
-        chance: Loss and score of a constant output.
-    """
-
-    sites: tuple[SlotSite, ...]
-    blueprints: tuple[str, ...]
-    shares_prefix: bool
-    prefix_problem: str = ""
-    channels_last: bool
-    kernel_size: int = 1
-    chance: Chance
-
-    def with_shared_prefix(self, shares_prefix: bool) -> TaskProfile:
-        """Return the profile with the way of computing counterfactuals that a checkpoint used."""
-        return replace(self, shares_prefix=shares_prefix)
-
-    @property
-    def is_causal(self) -> bool:
-        """True if no output of the model depends on later positions of the input."""
-        return any(site.is_causal for site in self.sites)
 
 
 def probe_task(task: Task, splits: Splits, slots: Sequence[str] = ()) -> TaskProfile:
@@ -86,7 +55,9 @@ def probe_task(task: Task, splits: Splits, slots: Sequence[str] = ()) -> TaskPro
         TaskError: The task cannot be grown; the message says which field is wrong.
     """
     with forked_generators(make_generator(_PROBE_SEED, "probe").initial_seed()):
-        return _Probe(task, splits, slots).run()
+        if not isinstance(task, TaskFamily):
+            return _Probe(task, splits, slots).run()
+        return combine_profiles([_Probe(structure, splits, slots).run() for structure in task.structures])
 
 
 def _count_positions(shape: torch.Size, layout: Layout) -> int:
@@ -133,6 +104,7 @@ class _Probe:
             shares_prefix=not check.problem,
             prefix_problem=check.problem,
             channels_last=channels_last,
+            host_parameters=sum(parameter.numel() for parameter in model.parameters()),
             kernel_size=_largest_kernel(model),
             chance=self.task.chance or self._measure_chance(model),
         )

@@ -15,6 +15,7 @@ from esper.tasks.task import Task
 TASKS = {
     "digits_impaired": "digits:DIGITS_IMPAIRED_TASK",
     "digits": "digits:DIGITS_TASK",
+    "digits_family": "digits_family:DIGITS_FAMILY",
     "synthetic": "synthetic:SYNTHETIC_TASK",
     "mnist1d": "mnist1d:MNIST1D_TASK",
     "recall": "recall:RECALL_TASK",

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from esper.config import Config, TaskError, TrainingConfig
+from esper.tasks.family import TaskFamily
 from esper.tasks.optimizers import SGD, AdamW
 from esper.tasks.registry import TASKS, get_built_in
 from esper.tasks.task import Task
@@ -47,6 +48,9 @@ def override_settings(task: Task, training: TrainingConfig) -> Task:
     """
     given = {name: value for name in settings_of(task) if (value := getattr(training, name)) is not None}
     shared = {name: given.pop(name) for name in _OPTIMIZER_KEYS if name in given}
+    if isinstance(task, TaskFamily):
+        structures = tuple(override_settings(structure, training) for structure in task.structures)
+        task = replace(task, structures=structures)
     return replace(
         task,
         optimizer=_override(task, "optimizer", given.pop("host_learning_rate", None), shared),

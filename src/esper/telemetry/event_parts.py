@@ -14,6 +14,17 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """Wall-clock time in seconds since the epoch, rounded down to milliseconds."""
 
 
+class StructureInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A structure of a family of tasks."""
+
+    name: str
+    """Name of the structure."""
+    slots: int
+    """Number of its slots, the first ones of `slot_names`."""
+    host_parameters: int
+    """Parameters of the bare host."""
+
+
 class SlotReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """State of one slot of an env at the end of a step."""
 

@@ -18,11 +18,15 @@ from esper.telemetry.anomalies import AnomalyEnded as AnomalyEnded
 from esper.telemetry.anomalies import AnomalyFound as AnomalyFound
 from esper.telemetry.anomalies import AnomalyJoined as AnomalyJoined
 from esper.telemetry.anomalies import AnomalyLeft as AnomalyLeft
+from esper.telemetry.control_events import ControlRequested as ControlRequested
+from esper.telemetry.control_events import Paused as Paused
+from esper.telemetry.control_events import Resumed as Resumed
 from esper.telemetry.event_parts import Event as Event
 from esper.telemetry.event_parts import GateCheck as GateCheck
 from esper.telemetry.event_parts import HeadChoice as HeadChoice
 from esper.telemetry.event_parts import HeadReading as HeadReading
 from esper.telemetry.event_parts import SlotReading as SlotReading
+from esper.telemetry.event_parts import StructureInfo as StructureInfo
 
 SCHEMA_VERSION = 2
 """Version of the events. It increases when an event or field is removed or changes its meaning, not for new ones.
@@ -53,7 +57,9 @@ class RunStarted(Event, frozen=True, kw_only=True, tag=True):
     seed: int
     """Random seed."""
     host_parameters: int
-    """Parameters of the bare host."""
+    """Parameters of the bare host; of a family, those of the structure with the most slots."""
+    structures: list[StructureInfo] = []
+    """Structures of a family of tasks; empty for another task."""
     classes: int | None = None
     """Number of classes that the hosts tell apart. Newer recordings have `chance_loss` instead."""
     score: str = "accuracy"
@@ -266,6 +272,17 @@ class GovernorRolledBack(Event, frozen=True, kw_only=True, tag=True):
     """Names of the slots whose seed was removed."""
 
 
+class EpisodeStarted(Event, frozen=True, kw_only=True, tag=True):
+    """An env of a family of tasks started an episode. Other tasks have no such event."""
+
+    round: int
+    env: int
+    structure: str
+    """Name of the structure."""
+    settings: dict[str, float | str] = {}
+    """Settings of its context, keyed by name."""
+
+
 class EpisodeEnded(Event, frozen=True, kw_only=True, tag=True):
     """An env finished its episode."""
 
@@ -305,46 +322,6 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag=True):
     (a step failed; this is the start of its round), or restore (the run was restored from this checkpoint)."""
 
 
-class ControlRequested(Event, frozen=True, kw_only=True, tag=True):
-    """The engine received a request. Later events show its effect."""
-
-    kind: str
-    """pause, resume, step, checkpoint, restore, stop, or abandon."""
-    origin: str
-    """Origin of the request: keyboard, signal, or dashboard; `attach USER@HOST PID` for an attached viewer."""
-    path: str | None = None
-    """Directory of the checkpoint to restore; absent for other requests."""
-    ignored: str | None = None
-    """Reason for which the engine ignores the request; absent if it does not."""
-
-
-class Paused(Event, frozen=True, kw_only=True, tag=True):
-    """The engine paused between two steps, or partway through a step that failed."""
-
-    round: int
-    """Round of the last completed step."""
-    step: int
-    origin: str
-    """Origin of the request, as in ControlRequested; `engine` if the run cannot continue."""
-    reason: str | None = None
-    """Description of the problem in one sentence; absent after a request."""
-    cause: str | None = None
-    """Kind of problem; absent after a request. fault: a step failed partway. unsaved: the same, and the start of its
-    round cannot be saved. recording: events cannot be written; the run resumes by itself once they can. checkpoint: the
-    final checkpoint cannot be written."""
-
-
-class Resumed(Event, frozen=True, kw_only=True, tag=True):
-    """The engine resumed after a pause, or from a restored checkpoint."""
-
-    round: int
-    step: int
-    origin: str
-    """Origin of the request, as in ControlRequested; `engine` if the run resumed by itself."""
-    checkpoint: str | None = None
-    """Directory of the restored checkpoint; absent after a pause."""
-
-
 class Logged(Event, frozen=True, kw_only=True, tag=True):
     """A log message."""
 
@@ -363,12 +340,15 @@ class RunEnded(Event, frozen=True, kw_only=True, tag=True):
     """Reason for the end; absent if all rounds were completed."""
 
 
-EnvEvent: TypeAlias = EnvStepped | SeedMoved | GateRefused | GateOpened | GovernorRolledBack | EpisodeEnded
+EnvEvent: TypeAlias = (
+    EpisodeStarted | EnvStepped | SeedMoved | GateRefused | GateOpened | GovernorRolledBack | EpisodeEnded
+)
 """Union of the events that concern one env."""
 
 AnyEvent: TypeAlias = (
     RunStarted
     | RoundStarted
+    | EpisodeStarted
     | EnvStepped
     | SeedMoved
     | GateRefused

@@ -13,6 +13,7 @@ _STAGE_VERBS = {"germinated": "planted", "blending": "blending", "fossilized": "
 UNLOGGED_EVENTS = frozenset(
     {
         ev.RoundStarted,
+        ev.EpisodeStarted,
         ev.EnvStepped,
         ev.GateRefused,
         ev.GateOpened,

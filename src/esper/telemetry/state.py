@@ -15,6 +15,8 @@ from esper.domain import Stage
 from esper.telemetry import events as ev
 from esper.telemetry.anomalies import Anomaly, anomaly_key
 from esper.telemetry.codec import encode_json, make_decoder
+from esper.telemetry.env_state import EnvState as EnvState
+from esper.telemetry.env_state import HeadState as HeadState
 from esper.telemetry.health_stats import RunHealth
 from esper.telemetry.log_lines import LogLine, make_log_line
 from esper.telemetry.sentences import UNLOGGED_EVENTS
@@ -47,48 +49,6 @@ UPDATE_SERIES = (
     "grad_norm",
 )
 """Fields of PolicyUpdated that are kept as series over the run."""
-
-
-class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """State of one env. `revision` is the sequence number of the last event that changed it."""
-
-    env: int
-    lane: str
-    revision: int = 0
-    stepped: ev.EnvStepped | None = None
-    """Last step of this episode; None before the first."""
-    previous: ev.EnvStepped | None = None
-    """Last step of the previous episode, until this episode has a step."""
-    episode_return: float = 0.0
-    accuracy: list[float] = []
-    """Validation accuracy of each step of this episode."""
-    rewards: list[float] = []
-    returns: list[float] = []
-    """Return of each of the last finished episodes."""
-    best_accuracy: float | None = None
-    """Maximum validation accuracy over all episodes."""
-    moves: list[ev.SeedMoved] = []
-    """Stage transitions of this episode."""
-    refusals: dict[str, ev.GateRefused] = {}
-    """Gate that refuses the seed of a slot, keyed by slot."""
-    trace: list[StepTrace] = []
-    """Traces of the steps of this episode."""
-    rolled_back: ev.GovernorRolledBack | None = None
-    """Rollback that made the env inactive in this round; None while it is active."""
-
-    @property
-    def latest(self) -> ev.EnvStepped | None:
-        """Last step of this episode, or of the previous one until this one has a step."""
-        return self.stepped or self.previous
-
-
-class HeadState(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """State of one policy head. None in a series stands for an update without a gradient, or without a choice."""
-
-    grad_norm: list[float | None] = []
-    entropy: list[float | None] = []
-    course: DownsampledSeries = msgspec.field(default_factory=DownsampledSeries)
-    """Gradient norm over the whole run."""
 
 
 class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -203,6 +163,10 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             env.previous = env.latest
             env.stepped = env.rolled_back = None
             env.accuracy, env.rewards, env.moves, env.refusals, env.trace = [], [], [], {}, []
+
+    def _episode_started(self, event: ev.EpisodeStarted) -> None:
+        env = self.envs[event.env]
+        env.revision, env.context = event.seq, event
 
     def _env_stepped(self, event: ev.EnvStepped) -> None:
         env = self.envs[event.env]
@@ -349,6 +313,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     _folds: ClassVar[dict[type[ev.Event], Callable[[RunState, Any], None]]] = {
         ev.RunStarted: _run_started,
         ev.RoundStarted: _round_started,
+        ev.EpisodeStarted: _episode_started,
         ev.EnvStepped: _env_stepped,
         ev.SeedMoved: _seed_moved,
         ev.GateRefused: _gate_changed,
