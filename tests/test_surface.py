@@ -78,8 +78,8 @@ CHOICES = {
 }
 
 EVENTS = {
-    "RunStarted": "run task policy rounds steps slot_names slots lanes seed host_parameters structures classes score chance_loss "
-    "chance_score batches growth_interval versions config",
+    "RunStarted": "run task policy rounds steps slot_names slots lanes seed host_parameters structures classes score "
+    "chance_loss chance_score batches growth_interval versions config",
     "RoundStarted": "round",
     "EpisodeStarted": "round env structure settings",
     "EnvStepped": "round step env op target train_loss train_accuracy loss accuracy reward reward_parts value "

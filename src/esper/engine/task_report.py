@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from esper.envs.hosts import HostFactory
 from esper.formatting import format_bytes
 from esper.growth.outputs import list_tensors
 from esper.tasks.data_loading import load_data
+from esper.tasks.family import settings_of_family, structures_of
 from esper.tasks.loading import load_task
 from esper.tasks.probe import probe_task
 from esper.tasks.profile import TaskProfile
@@ -26,12 +28,15 @@ class TaskReport:
 
     Attributes:
         task: Name of the task.
-        profile: Slots, blueprints and chance.
+        profile: Slots, blueprints and chance; of a family, those of all structures.
         host_parameters: Number of parameters of the bare host.
         trained_parameters: Number of those that are trained.
         env_bytes: Memory of the weights, buffers, gradients and optimizer state of one env, without activations.
         data_bytes: Memory of the data.
         epoch_seconds: Duration of one epoch and validation of the bare host, on one CPU core.
+        structures: Name of each structure of a family; empty for another task. The figures above are then those of one
+            structure.
+        settings: Values of each setting of a family, keyed by name.
     """
 
     task: str
@@ -41,10 +46,20 @@ class TaskReport:
     env_bytes: int
     data_bytes: int
     epoch_seconds: float
+    structures: tuple[str, ...] = ()
+    settings: Mapping[str, Sequence[float | str]] = field(default_factory=dict[str, Sequence[float | str]])
 
     def __str__(self) -> str:
         profile = self.profile
-        lines = [f"task {self.task}: {self.host_parameters:,} parameters, {self.trained_parameters:,} of them trained"]
+        if self.structures:
+            lines = [f"family {self.task} of {len(self.structures)} structures"]
+        else:
+            trained = f"{self.trained_parameters:,} of them trained"
+            lines = [f"task {self.task}: {self.host_parameters:,} parameters, {trained}"]
+        for name, found in zip(self.structures, profile.structures, strict=True):
+            lines.append(f"  structure {name}: {found.host_parameters:,} parameters, {len(found.sites)} slots")
+        for name, values in self.settings.items():
+            lines.append(f"  setting {name}: {', '.join(map(str, values))}")
         for site in profile.sites:
             lines.append(
                 f"  slot {site.name}: {site.module}, layout {site.layout}, {site.channels} channels; "
@@ -101,4 +116,6 @@ def check_task(task: Task | str, data_dir: Path | None = None) -> TaskReport:
         env_bytes=sum(tensor.nbytes for tensor in (*trained, *env.network.host_tensors(), *state)),
         data_bytes=sum(tensor.nbytes for tensor in list_tensors(vars(splits))),
         epoch_seconds=seconds,
+        structures=tuple(structure.name for structure in structures_of(task)) if profile.structures else (),
+        settings={name: setting.values for name, setting in settings_of_family(task).items()},
     )

@@ -20,7 +20,7 @@ from esper.cli.main import main
 from esper.cli.options import EXIT_OK, EXIT_USAGE
 from esper.tasks import load_task
 from esper.telemetry import events as ev
-from tests.runs import only_run, recorded
+from tests.runs import computed, only_run, recorded
 
 TASK = """
 import torch
@@ -238,3 +238,63 @@ def test_check_reports_slots_memory_and_time(directory: Path) -> None:
     assert "slot body: body.2, layout BC, 8 channels; blueprints: norm, linear_lowrank, mlp" in text
     assert "83 parameters, 83 of them trained" in text
     assert "s per epoch" in text
+
+
+FAMILY = """
+import torch
+from torch import nn
+
+import esper
+
+
+def host(width):
+    return nn.Sequential(nn.Linear(6, width), nn.ReLU(), nn.Linear(width, 3))
+
+
+def data(directory):
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(96, 6, generator=draw)
+    split = (x, x[:, :3].argmax(1))
+    return esper.Splits(train=split, validation=split, test=split)
+
+
+def keep(splits, samples, generator):
+    chosen = torch.randperm(len(splits.train[0]), generator=generator)[:samples]
+    x, y = splits.train
+    return esper.Splits(train=(x[chosen], y[chosen]), validation=splits.validation, test=splits.test)
+
+
+def narrow():
+    return host(4)
+
+
+def wide():
+    return host(16)
+
+
+def structure(name, model):
+    return esper.Task(
+        name=name, model=model, slots={"body": "1"}, data=data,
+        optimizer=esper.SGD(0.05), seed_optimizer=esper.SGD(0.1), batch_size=24,
+    )
+
+
+task = esper.Family(
+    "sizes",
+    structures=[structure("narrow", narrow), structure("wide", wide)],
+    settings={"rent": esper.Setting([0.001, 0.01]), "samples": esper.Setting([96, 48], data=keep)},
+)
+"""
+
+
+def test_own_family_trains_on_two_lanes_as_on_one_and_resumes(directory: Path) -> None:
+    (directory / "own_peaks.py").write_text(FAMILY)
+    family = ("--task", "own_peaks.py", "--rounds", "3", "--envs", "4", "--ppo.envs-per-host", "1")
+    assert run(*SHORT, *family, "--devices", "cpu:0", "cpu:1", "--telemetry-dir", "two") == EXIT_OK
+    assert run(*SHORT, *family, "--devices", "cpu:0", "--telemetry-dir", "one") == EXIT_OK
+    one, two = (next((directory / name).glob("sizes-*")) for name in ("one", "two"))
+    assert computed(recorded(one)) == computed(recorded(two))
+    started = [event for event in recorded(one) if isinstance(event, ev.EpisodeStarted)]
+    assert {event.structure for event in started} == {"narrow", "wide"}
+    assert {tuple(event.settings) for event in started} == {("rent", "samples")}
+    assert {event.settings["rent"] for event in started} == {0.001, 0.01}
