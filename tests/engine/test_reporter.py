@@ -117,7 +117,7 @@ def test_step_event_names_the_decision(watched: Watched) -> None:
     planted = next(event for event in watched.stepped(0) if event.op == "germinate")
     assert {head: chosen.choice for head, chosen in planted.decision.items()} == {
         "slot": "early",
-        "blueprint": "conv_light",
+        "blueprint": "depthwise",
         "style": "linear_add",
         "tempo": "3",
         "alpha_target": "1.0",

@@ -53,7 +53,7 @@ def test_policies_share_hosts_and_data() -> None:
 
 
 def test_heuristic_fills_several_slots_in_an_episode() -> None:
-    results, pool = played("heuristic", envs=1, steps=25)
+    results, pool = played("heuristic", envs=1, steps=40)
     network = pool.envs[0].network
     kept = [slot for slot in network.slots if slot.stage.is_blended]
     assert len(kept) >= 2

@@ -77,7 +77,8 @@ def test_hundredfold_learning_rate_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("after", "limit"), [(6, 9), (12, 3)], ids=["hardly trained", "trained"])
 def test_learning_rate_that_rises_hundredfold_is_found(after: int, limit: int, tmp_path: Path) -> None:
     """An env that was trained is rolled back; one that was not stays at the loss of guessing."""
-    live = LiveRun(tmp_path, policy="heuristic", envs=2, rounds=1, steps=26).start_paused(after)
+    plan = "conv_light@early:4 conv_heavy@mid:9"
+    live = LiveRun(tmp_path, policy="plan", plan=plan, envs=2, rounds=1, steps=26).start_paused(after)
     rules = {"loss above chance", "dead seed", "governor rollback"}
     assert steps_until(live.events, rules, 0) is None
     for env in live.run.pool.envs:

@@ -16,7 +16,7 @@ from esper.formatting import suggest
 from esper.history import run_info, summary
 from esper.history.run_info import RunInfo
 from esper.history.summary import RunSummary
-from esper.telemetry import anomalies, event_parts
+from esper.telemetry import anomalies, control_events, env_state, event_parts
 from esper.telemetry import events as ev
 from esper.telemetry.codec import NON_FINITE_STRINGS
 from esper.telemetry.state import Keyframe, Record
@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of one line of a recording: an event, or the keyframe that starts a segment."""
-    documented = _documented(ev, anomalies, event_parts, Keyframe)
+    documented = _documented(ev, anomalies, control_events, env_state, event_parts, Keyframe)
     for kind in (*get_args(ev.AnyEvent), Keyframe):
         bases = (documented.get(base.__name__, {}) for base in reversed(kind.__mro__))
         documented[kind.__name__] = {field: text for base in bases for field, text in base.items()}
