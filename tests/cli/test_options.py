@@ -188,7 +188,7 @@ def test_help_all_has_range_unit_and_default(
     assert "the last round [>0, <=1] (default: 0.001)" in text
     assert "the current pass [nats, >0] (default: 0.03)" in text
     assert "samples per optimizer step [samples, 1 to 1,000,000,000] (default: 128 for digits_impaired" in text
-    assert "(default: 1024 for digits_impaired, digits, digits_family, mnist1d; 512 for synthetic, recall; 12800 for cifar10" in text
+    assert "(default: 1024 for digits_impaired, digits, digits_family, mnist1d; 512 for synthetic, recall; 128" in text
     assert "(default: 0.9)" in text  # momentum, which the task with AdamW does not have
     assert "scope of the fp16 loss scale: env (overflows affect one env); device (" in text
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from esper.sanctum.env_filter import (
     NUMERIC_FIELDS,
+    FamilyNames,
     FilterError,
     IncompleteFilterError,
     parse_filter,
@@ -162,3 +163,40 @@ def test_worst_env_has_an_anomaly_or_lowest_accuracy() -> None:
     assert worst_env(population, {1: "warning"}) == 1
     assert worst_env(population, {}) == 0
     assert worst_env([], {}) is None
+
+
+FAMILY = FamilyNames(structures=["Narrow", "deep"], settings=["source", "noise"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("structure:narrow", [0, 1]),
+        ("structure:2", [2]),
+        ("noise>0", [1, 2]),
+        ("noise:0.5", [2]),
+        ("source:level", [0]),
+        ("structure:narrow noise<=0.1", [0, 1]),
+        ("source:digits acc>=0.5", [1, 2]),
+        ("level", [0]),
+    ],
+)
+def test_structures_and_settings_of_a_family_are_filtered(text: str, expected: list[int]) -> None:
+    found = envs()
+    contexts = [("Narrow", "Level", 0.0), ("Narrow", "digits", 0.1), ("deep", "digits", 0.5)]
+    for env, (structure, source, noise) in zip(found, contexts, strict=False):
+        settings: dict[str, float | str] = {"source": source, "noise": noise}
+        env.context = ev.EpisodeStarted(round=1, env=env.env, structure=structure, settings=settings)
+    passes = parse_filter(text, LANES, family=FAMILY)
+    assert [env.env for env in found if passes(env, None)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [("structure:deeep", "unknown structure 'deeep'; did you mean deep"), ("nois>0", "unknown number 'nois'")],
+)
+def test_wrong_names_of_a_family_are_refused(text: str, sentence: str) -> None:
+    with pytest.raises(FilterError, match=sentence):
+        parse_filter(text, LANES, family=FAMILY)
+    with pytest.raises(FilterError, match="unknown filter 'structure:'"):
+        parse_filter("structure:deep", LANES)

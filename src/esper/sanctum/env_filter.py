@@ -2,6 +2,8 @@
 
 A filter is a list of terms separated by spaces; an env must match all of them. A term is a comparison (`score<0.5`),
 `stage:blending`, `device:cuda:1`, `blueprint:norm`, `op:cull`, `anomaly`, an env number, or a text in the env's row.
+For a family of tasks also its structure, by name or by number from 1 (`structure:2`), and its settings: `noise>0`,
+`source:level`.
 Before its first step in an episode, an env is judged by its last step in the previous episode.
 """
 
@@ -12,8 +14,9 @@ import operator
 import re
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import nsmallest
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from esper.formatting import short_score_name, suggest
 from esper.sanctum.symbols import OPS, STAGES
@@ -22,6 +25,12 @@ from esper.telemetry.state import EnvState, RunState
 
 EnvPredicate: TypeAlias = Callable[[EnvState, str | None], bool]
 """Returns True if an env matches. Arguments: the env, and the severity of its worst anomaly or None."""
+
+
+Measure: TypeAlias = Callable[[EnvState], float | None]
+"""Returns a number of an env; None if it was not measured."""
+KindTerm: TypeAlias = Callable[[str, Sequence[str]], EnvPredicate]
+"""Returns the predicate of the text after a colon. Arguments: the text, and the lanes of the run."""
 
 
 class FilterError(ValueError):
@@ -44,11 +53,28 @@ class EnvFilter:
         return frozenset(env.env for env in state.envs if self.passes(env, severities.get(env.env)))
 
 
+class FamilyNames(NamedTuple):
+    """Names that a filter can use in a run on a family of tasks."""
+
+    structures: Sequence[str] = ()
+    settings: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, state: RunState) -> FamilyNames:
+        """Return the names of a run; none if its task is not a family."""
+        contexts = [env.context for env in state.envs if env.context]
+        structures = [structure.name for structure in state.started.structures] if state.started else []
+        return cls(structures, list(contexts[0].settings) if contexts else [])
+
+
+NO_FAMILY = FamilyNames()
+
+
 def _of_step(value: Callable[[EnvStepped], float | None]) -> Callable[[EnvState], float | None]:
     return lambda env: value(env.latest) if env.latest else None
 
 
-NUMERIC_FIELDS: dict[str, Callable[[EnvState], float | None]] = {
+NUMERIC_FIELDS: dict[str, Measure] = {
     "env": lambda env: env.env,
     "score": _of_step(lambda step: step.accuracy),
     "best": lambda env: env.best_accuracy,
@@ -84,48 +110,57 @@ def score_word(score: str) -> str:
     return "-".join(short_score_name(score).lower().split())
 
 
-def parse_filter(text: str, lanes: Sequence[str], score: str = "accuracy") -> EnvPredicate:
+def parse_filter(
+    text: str, lanes: Sequence[str], score: str = "accuracy", family: FamilyNames = NO_FAMILY
+) -> EnvPredicate:
     """Parse a filter; an empty filter matches every env. The beginning of a keyword is not searched for as a text.
 
     Args:
         text: Filter as the user typed it.
         lanes: Lane names of the run.
         score: Name of the task's score.
+        family: Names of the family of tasks.
 
     Raises:
         FilterError: A term is invalid; `IncompleteFilterError` if more text can make it valid.
     """
-    numbers = {score_word(score): "score"} | {name: name for name in NUMERIC_FIELDS}
-    terms = [_term(word, lanes, numbers) for word in text.lower().split()]
+    settings = {name.lower(): _setting(name) for name in family.settings}
+    numbers = settings | {score_word(score): NUMERIC_FIELDS["score"]} | NUMERIC_FIELDS
+    kinds = _KIND_TERMS | {name: partial(_with_setting, original) for name, original in _lowered(family.settings)}
+    if family.structures:
+        kinds["structure"] = partial(_of_structure, family.structures)
+    terms = [_term(word, lanes, numbers, kinds) for word in text.lower().split()]
     return lambda env, severity: all(term(env, severity) for term in terms)
 
 
-def _term(word: str, lanes: Sequence[str], numbers: Mapping[str, str]) -> EnvPredicate:
-    """Return the predicate of a term. `numbers` has the key of `NUMERIC_FIELDS` for each name of a number."""
+def _term(
+    word: str, lanes: Sequence[str], numbers: Mapping[str, Measure], kinds: Mapping[str, KindTerm]
+) -> EnvPredicate:
+    """Return the predicate of a term. `numbers` and `kinds` have what can stand before a comparison and a colon."""
     if word == "anomaly":
         return lambda _, severity: severity is not None
     if compared := _COMPARISON.fullmatch(word):
         name, symbol, value = compared.groups()
         return _comparison(name, symbol, value, numbers)
     kind, colon, value = word.partition(":")
-    if colon and kind in _KIND_TERMS:
-        return _KIND_TERMS[kind](value, lanes)
+    if colon and kind in kinds:
+        return kinds[kind](value, lanes)
     if colon and not any(word in lane for lane in lanes):
-        raise FilterError(f"unknown filter '{kind}:'; {suggest(kind, _KIND_TERMS)}")
+        raise FilterError(f"unknown filter '{kind}:'; {suggest(kind, kinds)}")
     if word.isdecimal():
         number = int(word)
         return lambda env, _: env.env == number
-    terms = (*(f"{name}<…" for name in numbers), *(f"{kind}:…" for kind in _KIND_TERMS), "anomaly")
+    terms = (*(f"{name}<…" for name in numbers), *(f"{kind}:…" for kind in kinds), "anomaly")
     if longer := [term for term in terms if term.startswith(word.removesuffix("!"))]:
         raise IncompleteFilterError(f"'{word}' is incomplete; possible: {', '.join(longer)}")
     return lambda env, _: word in _row_text(env)
 
 
-def _comparison(name: str, symbol: str, value: str, numbers: Mapping[str, str]) -> EnvPredicate:
+def _comparison(name: str, symbol: str, value: str, numbers: Mapping[str, Measure]) -> EnvPredicate:
     if name not in numbers:
         raise FilterError(f"unknown number '{name}'; {suggest(name, numbers)}")
-    is_fraction = numbers[name] in _FRACTIONS
-    bound, compare, measure = _number(name, value, is_fraction), _COMPARE[symbol], NUMERIC_FIELDS[numbers[name]]
+    measure, compare = numbers[name], _COMPARE[symbol]
+    bound = _number(name, value, measure in [NUMERIC_FIELDS[name] for name in _FRACTIONS])
 
     def holds(env: EnvState, _: str | None) -> bool:
         measured = measure(env)
@@ -179,7 +214,41 @@ def _on_device(value: str, lanes: Sequence[str]) -> EnvPredicate:
     return lambda env, _: env.lane == value if exact else env.lane.startswith(value)
 
 
-_KIND_TERMS = {"stage": _at_stage, "device": _on_device, "blueprint": _of_blueprint, "op": _with_op}
+def _of_structure(structures: Sequence[str], value: str, _: Sequence[str]) -> EnvPredicate:
+    names = {name.lower(): name for name in structures} | {str(at): name for at, name in enumerate(structures, 1)}
+    _check(value, list(names), "structure")
+    return lambda env, _: env.context is not None and env.context.structure == names[value]
+
+
+def _with_setting(name: str, value: str, _: Sequence[str]) -> EnvPredicate:
+    if not value:
+        raise IncompleteFilterError(f"'{name}:' needs a value")
+
+    def holds(env: EnvState, _: str | None) -> bool:
+        found = env.context.settings.get(name) if env.context else None
+        return found is not None and (found.lower() if isinstance(found, str) else f"{found:g}") == value
+
+    return holds
+
+
+def _setting(name: str) -> Measure:
+    def value(env: EnvState) -> float | None:
+        found = env.context.settings.get(name) if env.context else None
+        return found if isinstance(found, float) else None
+
+    return value
+
+
+def _lowered(names: Sequence[str]) -> list[tuple[str, str]]:
+    return [(name.lower(), name) for name in names]
+
+
+_KIND_TERMS: dict[str, KindTerm] = {
+    "stage": _at_stage,
+    "device": _on_device,
+    "blueprint": _of_blueprint,
+    "op": _with_op,
+}
 
 
 def _check(value: str | None, known: Sequence[str], what: str) -> None:
@@ -193,6 +262,8 @@ def _check(value: str | None, known: Sequence[str], what: str) -> None:
 def _row_text(env: EnvState) -> str:
     """Return the texts in the row of an env, in lower case."""
     words = [f"{env.env:02d}", env.lane]
+    if env.context is not None:
+        words += [env.context.structure, *map(str, env.context.settings.values())]
     if env.latest is not None:
         words.append(env.latest.op)
         for slot in env.latest.slots:

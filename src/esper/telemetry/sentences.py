@@ -45,6 +45,15 @@ def format_lanes(lanes: Sequence[str]) -> str:
     return f"{len(lanes)} envs on {len(names)} lanes, {names[0]} to {names[-1]}, {per_lane}"
 
 
+def describe_context(context: ev.EpisodeStarted) -> str:
+    """Return structure and settings of an episode, for example `deep_1x1, shift 2, noise 0.4`."""
+    settings = (
+        f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else str(value)
+        for name, value in context.settings.items()
+    )
+    return ", ".join([context.structure, *settings])
+
+
 def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
     """Return severity (info, warning or error) and sentence of an event; None if it has no sentence.
 

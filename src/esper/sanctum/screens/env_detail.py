@@ -30,7 +30,7 @@ from esper.sanctum.widgets.chart import Chart
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
 from esper.telemetry.events import EnvStepped, GateCheck, GateRefused, SeedMoved, SlotReading
-from esper.telemetry.sentences import describe_transition
+from esper.telemetry.sentences import describe_context, describe_transition
 from esper.telemetry.state import EnvState
 from esper.text_plot import finite_range, next_nice
 
@@ -81,6 +81,8 @@ class EnvAccuracy(EnvPanel):
     def draw_env(self, env: EnvState, size: Size) -> list[Line]:
         """Draw the chart; the border shows the env, its lane, and the best accuracy."""
         self.panel_title = f"env {env.env:02d} on {strip_control(env.lane)} ─ {strip_control(self.state.score)} %"
+        if env.context is not None:
+            self.panel_title += f" ─ {strip_control(describe_context(env.context))}"
         best, run_best = max(env.accuracy, default=None), env.best_accuracy
         self.panel_subtitle = f"best {percent_cell(best).text.strip()}"
         if run_best != best:

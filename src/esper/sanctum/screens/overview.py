@@ -15,7 +15,14 @@ from textual.geometry import Size
 from esper.formatting import format_time_of_day, strip_control
 from esper.health.rules import is_nearly_full
 from esper.sanctum.bindings import KeyCategory, bindings
-from esper.sanctum.env_filter import EnvFilter, FilterError, IncompleteFilterError, parse_filter, worst_severity_by_env
+from esper.sanctum.env_filter import (
+    EnvFilter,
+    FamilyNames,
+    FilterError,
+    IncompleteFilterError,
+    parse_filter,
+    worst_severity_by_env,
+)
 from esper.sanctum.screens.base import RunScreen
 from esper.sanctum.screens.overview_rows import StackedRows, divide_left_column, divide_stack
 from esper.sanctum.symbols import SEVERITIES, Cell, compact_cell, number_cell, percent_cell, wrap_cells
@@ -176,9 +183,9 @@ class OverviewScreen(RunScreen):
             box.set_message(self._count_matching(self.view.env_filter))
 
     def _parse(self, text: str) -> EnvFilter:
-        started = self.view.source.state.started
-        lanes, score = (started.lanes, started.score) if started else ([], "accuracy")
-        return EnvFilter(text, parse_filter(text, lanes, score))
+        state = self.view.source.state
+        lanes, score = (state.started.lanes, state.started.score) if state.started else ([], "accuracy")
+        return EnvFilter(text, parse_filter(text, lanes, score, FamilyNames.of(state)))
 
     def _preview(self, text: str) -> None:
         box = self.query_one(FilterBox)
