@@ -134,7 +134,11 @@ class EnvStepped(Event, frozen=True, kw_only=True, tag=True):
     metrics: dict[str, float] = {}
     """Further metrics of the task on the validation split, keyed by name."""
     slots: list[SlotReading]
-    """State of each slot, in the order of `RunStarted.slot_names`."""
+    """State of each slot, in the order of `RunStarted.slot_names`. An env of a family can have fewer slots."""
+
+    def slot(self, index: int) -> SlotReading | None:
+        """Return the state of a slot; None if the env does not have it."""
+        return self.slots[index] if index < len(self.slots) else None
 
 
 class SeedMoved(Event, frozen=True, kw_only=True, tag=True):

@@ -203,7 +203,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         match after:
             case Stage.GERMINATED.label:
                 stats.planted += 1
-                reading = env.stepped.slots[slot] if env.stepped else None
+                reading = env.stepped.slot(slot) if env.stepped else None
                 if reading is not None and reading.blueprint == blueprint:
                     stats.sized, stats.parameters = stats.sized + 1, stats.parameters + reading.parameters
             case Stage.FOSSILIZED.label:

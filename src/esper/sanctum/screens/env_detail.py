@@ -186,10 +186,8 @@ class EnvSlots(EnvPanel):
         lines = [head]
         for index, label in enumerate(slot_labels(self.state.started.slot_names, _SLOT_NAME_COLS)):
             line = self.line().append(" ").append_fitted(label, _SLOT_NAME_COLS, "dim").append(" ")
-            if env.stepped is None:
-                lines.append(line.append("–", "absent"))
-            else:
-                lines.append(_draw_slot(line, env.stepped.slots[index], wide=wide))
+            reading = env.stepped.slot(index) if env.stepped else None
+            lines.append(line.append("–", "absent") if reading is None else _draw_slot(line, reading, wide=wide))
         return lines
 
 

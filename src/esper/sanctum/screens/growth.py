@@ -116,7 +116,7 @@ class GrowthChart(EnvRowsPanel):
         line.append(f"{env.env:02d}".rjust(3 if len(self.state.envs) > 100 else 2), "bright" if selected else "dim")
         line.append(SEVERITIES[severity].glyph if severity else " ", severity or "normal").pad_to(_ENV_COLS)
         for slot in range(len(started.slot_names)):
-            letters = [step.stages[slot] for step in env.trace]
+            letters = [step.stages[slot : slot + 1] or None for step in env.trace]
             end = line.width + strip_width
             for letter, run in groupby(sample_to_width(letters, min(started.steps, SERIES_POINTS), strip_width)):
                 stage = STAGE_BY_LETTER[letter] if letter else None
@@ -124,7 +124,7 @@ class GrowthChart(EnvRowsPanel):
                 line.append(STAGES[stage].glyph * count if stage else " " * count, stage or "normal")
             line.pad_to(end)
             if name_width:
-                reading = env.stepped.slots[slot] if env.stepped else None
+                reading = env.stepped.slot(slot) if env.stepped else None
                 line.append(" ").append_fitted(
                     ellipsise(strip_control(reading.blueprint or "") if reading else "", name_width - 1),
                     name_width - 1,

@@ -298,7 +298,10 @@ def _draw_norm_heatmap(line: Line, health: EnvHealth | None, layout: _Layout, st
     columns = sample_to_width(episode, min(steps, MAX_STEPS), layout.heat_map_width)
     known = [step for step in columns if step is not None]
     for owner in range(layout.num_owners):
-        norms = [step.slots[owner - 1] if owner else step.grad_norm for step in known]
+        if owner == 0:
+            norms = [step.grad_norm for step in known]
+        else:  # an env of a family can have fewer slots
+            norms = [step.slots[owner - 1] if owner <= len(step.slots) else None for step in known]
         # No bound is above NaN or infinity, so bisect_right returns the index of the last glyph.
         glyphs = "".join([" " if norm is None else _GLYPHS[bisect_right(_BOUNDS, norm)] for norm in norms])
         line.append(" ")

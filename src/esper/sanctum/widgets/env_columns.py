@@ -191,11 +191,11 @@ def sort_value(column: str, started: RunStarted) -> Callable[[EnvState], float |
     if column in known:
         return known[column]
     slot = started.slot_names.index(column)
-    return lambda env: _slot_sort_value(env.latest.slots[slot]) if env.latest else None
+    return lambda env: _slot_sort_value(env.latest.slot(slot)) if env.latest else None
 
 
-def _slot_sort_value(reading: SlotReading) -> float:
-    return STAGES_BY_PRIORITY[::-1].index(reading.stage) + (reading.alpha or 0.0) / 2
+def _slot_sort_value(reading: SlotReading | None) -> float | None:
+    return None if reading is None else STAGES_BY_PRIORITY[::-1].index(reading.stage) + (reading.alpha or 0.0) / 2
 
 
 def draw_row(
@@ -240,10 +240,10 @@ def _draw_values(layout: Layout, started: RunStarted, env: EnvState, accuracy_ro
         line.append_cell(reward)
     for index in range(len(started.slot_names)):
         line.append(gap[: layout.slot_gap] if index else gap)
-        if step is None:
+        slot = step.slot(index) if step else None
+        if slot is None:
             line.append("–".ljust(layout.slot), "absent")
         else:
-            slot = step.slots[index]
             line.extend(slot_cell(layout, slot.stage, slot.blueprint, slot.alpha))
     if layout.grad_norm:
         line.append(gap).append_cell(number_cell(step.grad_norm if step else None, 3, 2), "dim")
@@ -292,7 +292,8 @@ def aggregate_rows(
         _finite([step.grad_norm for step in steps]),
         _finite([step.loss_scale for step in steps]),
     )
-    stages = [Counter([step.slots[index].stage for step in steps]) for index in range(len(started.slot_names))]
+    slots = [[step.slot(index) for step in steps] for index in range(len(started.slot_names))]
+    stages = [Counter([reading.stage for reading in readings if reading]) for readings in slots]
     return [_draw_aggregate(palette, layout, name, columns, stages) for name in names]
 
 

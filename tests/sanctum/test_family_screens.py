@@ -1,0 +1,39 @@
+"""Every screen of a run on a family of tasks, whose envs have different slots."""
+
+from __future__ import annotations
+
+import pytest
+
+from esper.sanctum.screens.env_detail import EnvAccuracy
+from esper.telemetry import events as ev
+from tests.runs import LiveRun, recorded
+from tests.sanctum.driving import live, screen_text, settle
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> list[ev.AnyEvent]:
+    """Two rounds of eight envs, without the end of the run."""
+    options = {"task": "digits_family", "policy": "full", "envs": 8, "rounds": 2, "steps": 6}
+    run = LiveRun(tmp_path_factory.mktemp("family"), **options).start()
+    run.finish()
+    return recorded(run.run.directory)[:-1]
+
+
+@pytest.mark.parametrize("size", [(60, 15), (120, 40), (200, 60)])
+async def test_every_screen_shows_envs_with_different_slots(events: list[ev.AnyEvent], size: tuple[int, int]) -> None:
+    contexts = {event.env: event for event in events if isinstance(event, ev.EpisodeStarted)}
+    assert len({event.structure for event in contexts.values()}) >= 3
+    app, _ = live(events)
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        for key in "123456":
+            await pilot.press(key)
+            await settle(pilot)
+            assert len(screen_text(app).strip()) > 200
+        await pilot.press("1", "enter")
+        await settle(pilot)
+        for number in range(8):
+            title = str(app.screen.query_one(EnvAccuracy).border_title)
+            assert size[0] < 100 or contexts[number].structure in title  # a small screen has no borders
+            await pilot.press("down")
+            await settle(pilot)
