@@ -63,9 +63,9 @@ def write_figure(report: EvaluationReport, path: Path) -> None:
     ticker: Any = import_module("matplotlib.ticker")
     front = pareto_front(report.policies)
     with mpl.rc_context({"svg.hashsalt": "esper-sanctum", "font.size": 9}):
-        figure = figures.Figure(figsize=(7.2, 4.5), layout="constrained")
+        figure = figures.Figure(figsize=(9.0, 4.5), layout="constrained")
         axes = figure.add_subplot()
-        for result in report.policies:
+        for letter, result in zip(_LETTERS, report.policies, strict=False):
             x, y = result.parameter_ratio, result.test_accuracy
             is_best = result.policy in front
             axes.errorbar(
@@ -77,8 +77,10 @@ def write_figure(report: EvaluationReport, path: Path) -> None:
                 color="#0b6e4f" if is_best else "#888888",
                 mfc="#0b6e4f" if is_best else "white",
                 lw=1,
+                label=f"{letter}  {_label(result.policy)}",
             )
-            axes.annotate(_label(result.policy), (x.mean, 100 * y.mean), xytext=(5, 4), textcoords="offset points")
+            axes.annotate(letter, (x.mean, 100 * y.mean), xytext=(4, 4), textcoords="offset points")
+        figure.legend(loc="outside right upper", frameon=False)
         best = sorted((r for r in report.policies if r.policy in front), key=lambda r: r.parameter_ratio.mean)
         points = [(result.parameter_ratio.mean, 100 * result.test_accuracy.mean) for result in best]
         axes.step(*zip(*points, strict=True), where="post", color="#0b6e4f", lw=0.8, ls=":")
