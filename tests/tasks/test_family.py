@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from esper.tasks import load_task
+from esper.tasks import TaskError, load_task
 from esper.tasks.contexts import Context, context_splits, draw_context
 from esper.tasks.data_loading import load_data
 from esper.tasks.digits_family import (
@@ -141,3 +141,25 @@ def test_label_noise_and_few_samples_change_the_training_split_only() -> None:
         assert splits.validation[0] is SPLITS.validation[0]
         assert splits.test[0] is SPLITS.test[0]
     assert take_samples(SPLITS, 1079, generator()) is SPLITS
+
+
+def fails(splits: Splits, value: object, generator: torch.Generator) -> Splits:
+    raise ZeroDivisionError("no such value")
+
+
+def is_empty(splits: Splits, value: object, generator: torch.Generator) -> Splits:
+    return replace(splits, train=(splits.train[0][:0], splits.train[1][:0]))
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (fails, r"settings\['own'\] of task own, value 3: ZeroDivisionError: no such value"),
+        (lambda *_: None, r"settings\['own'\] of task own, value 3: returned a NoneType; return esper.Splits"),
+        (is_empty, "task own with own 3: the split 'train' is empty"),
+    ],
+)
+def test_setting_with_a_wrong_function_is_refused_at_the_start(function: Any, sentence: str) -> None:
+    family = Family("own", [NARROW], {"own": Setting([3], data=function)})
+    with pytest.raises(TaskError, match=sentence):
+        probe_task(family, SPLITS)

@@ -95,8 +95,8 @@ class Env:
         """
         if self._round == round_index:
             return
+        hosts, previous = self._hosts, self.context.structure if self._round >= 0 else None
         self._round = round_index
-        hosts = self._hosts
         self.context = draw_context(hosts.task, self.seed, self._host, round_index)
         structure = self.context.structure
         self.task, self.profile = hosts.structures[structure], hosts.profile.of_structure(structure)
@@ -105,8 +105,8 @@ class Env:
             network = hosts.build_network(self._host, gates, structure)
             optimizer = make_optimizer(self.task.optimizer, network.host_parameters(), self.training.host_clip)
             self._grown[structure] = _Grown(network, optimizer)
-        previous, (self.network, self.host_optimizer) = getattr(self, "network", None), self._grown[structure]
-        if previous is not self.network:
+        if structure != previous:
+            self.network, self.host_optimizer = self._grown[structure]
             self.slot_optimizers.clear()
             self.sync_optimizers()
         learning_rate = self.context.settings.get(LEARNING_RATE, self.task.optimizer.learning_rate)

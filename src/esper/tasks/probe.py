@@ -57,7 +57,25 @@ def probe_task(task: Task, splits: Splits, slots: Sequence[str] = ()) -> TaskPro
     with forked_generators(make_generator(_PROBE_SEED, "probe").initial_seed()):
         if not isinstance(task, TaskFamily):
             return _Probe(task, splits, slots).run()
+        _check_settings(task, splits)
         return combine_profiles([_Probe(structure, splits, slots).run() for structure in task.structures])
+
+
+def _check_settings(family: TaskFamily, splits: Splits) -> None:
+    """Change the data by every value of every setting. Raises TaskError if a function fails or returns wrong data."""
+    for name, setting in family.settings.items():
+        change = setting.data
+        if change is None:
+            continue
+        for value in setting.values:
+            where = f"settings[{name!r}] of task {family.name}, value {value!r}"
+            try:
+                changed = change(splits, value, make_generator(_PROBE_SEED, "setting"))
+            except Exception as error:
+                raise TaskError(f"{where}: {describe_exception(error)}") from error
+            if not isinstance(cast("object", changed), Splits):
+                raise TaskError(f"{where}: returned a {type(changed).__name__}; return esper.Splits")
+            changed.check(f"{family.name} with {name} {value}")
 
 
 def _count_positions(shape: torch.Size, layout: Layout) -> int:
