@@ -163,7 +163,8 @@ def _round_significant(value: float | None, digits: int = 5) -> float | None:
 
 def episode_started(env: Env, round_number: int) -> ev.EpisodeStarted:
     """Build the event of the start of an episode of an env of a family."""
-    settings = dict(env.context.settings)
+    drawn = env.context.settings.items()
+    settings = {name: value if isinstance(value, str) else float(value) for name, value in drawn}
     return ev.EpisodeStarted(round=round_number, env=env.index, structure=env.task.name, settings=settings)
 
 

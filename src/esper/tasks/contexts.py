@@ -43,8 +43,7 @@ def draw_context(task: Task, seed: int, host: int, round_index: int) -> Context:
     for (name, setting), draw in zip(settings.items(), draws[1:], strict=True):
         sums = list(itertools.accumulate(setting.weights or [1.0] * len(setting.values)))
         index = bisect.bisect_right(sums, draw * sums[-1])
-        value = setting.values[min(index, len(setting.values) - 1)]
-        drawn[name] = value if isinstance(value, str) else float(value)
+        drawn[name] = setting.values[min(index, len(setting.values) - 1)]
     return Context(int(draws[0] * len(structures)), drawn)
 
 
