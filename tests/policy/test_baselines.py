@@ -14,7 +14,7 @@ from tests.policy.scripted import BLUEPRINTS, NOISE, ScriptedEnv
 RULES = HeuristicRules(
     rotation=("conv_light", "conv_heavy"),
     plateau_drop=0.1,
-    min_remaining=10,
+    min_remaining=0.4,
     min_contribution=0.005,
     trial_steps=2,
 )
@@ -106,7 +106,7 @@ def test_heuristic_plants_nothing_late_in_an_episode() -> None:
     actions = run(agent, env, steps=10, fall=0.2) + run(agent, env, steps=15)
     planted = steps_of(actions, Op.GERMINATE)
     assert planted == [(12, 0)]  # too few steps remain after the next plateau
-    assert all(step + RULES.min_remaining <= 25 for step, _ in planted)
+    assert all(step + RULES.min_remaining * 25 <= 25 for step, _ in planted)
 
 
 def test_heuristic_culls_tried_seeds_without_contribution() -> None:

@@ -35,14 +35,14 @@ class HeuristicRules:
     Attributes:
         rotation: Blueprints to plant, in turn. A slot that offers none of them gets those that it offers.
         plateau_drop: Relative drop of the validation loss over two steps, below which it has plateaued.
-        min_remaining: Minimum number of remaining steps of the episode in which a new seed can earn its rent.
+        min_remaining: Minimum rest of the episode, as a fraction of its steps, in which a new seed can earn its rent.
         min_contribution: Minimum contribution to the accuracy, as a fraction, of a seed to fossilize.
         trial_steps: Number of steps at the target alpha after which a seed is fossilized or culled.
     """
 
     rotation: tuple[str, ...] = ("depthwise",)
     plateau_drop: float = 0.05
-    min_remaining: int = 15
+    min_remaining: float = 0.375
     min_contribution: float = 0.005
     trial_steps: int = 1
 
@@ -106,7 +106,7 @@ class HeuristicAgent(NonLearningAgent):
         rules = self._rules
         empty = next((index for index, slot in enumerate(view.slots) if slot.can_germinate), None)
         isolated = any(slot.stage in (Stage.GERMINATED, Stage.TRAINING) for slot in view.slots)
-        is_late = view.steps - view.step < rules.min_remaining
+        is_late = view.steps - view.step < rules.min_remaining * view.steps
         if empty is None or isolated or is_late or not _plateaued(view.losses, rules):
             return None
         offered = [name for name in self._blueprints if name in view.slots[empty].site.blueprints]
