@@ -44,7 +44,7 @@ class TrainedBatch(NamedTuple):
     """Gradient norm of each owner's parameters before clipping, scalars."""
 
 
-class _Grown(NamedTuple):
+class _StructureNetwork(NamedTuple):
     """The network of one structure, with the optimizer of its host."""
 
     network: GrowingNetwork
@@ -79,8 +79,8 @@ class Env:
         self._device = hosts.device
         self._dtype = resolve_amp(config.amp, self._device, float32_defaults=hosts.task.float32_defaults)
         self._loss, self._score = loss_of(hosts.task), score_of(hosts.task)
-        self._grown: dict[int, _Grown] = {}
-        """What the env has of each structure that it had a context of, keyed by the index of the structure."""
+        self._networks: dict[int, _StructureNetwork] = {}
+        """Networks by index of the structure. Each is built when a context first needs it."""
         self.slot_optimizers: dict[int, FusedOptimizer] = {}
         self.epoch_seconds = 1.0
         """Duration of the last epoch in seconds, for balancing CPU lanes; 1.0 before the first."""
@@ -100,13 +100,13 @@ class Env:
         self.context = draw_context(hosts.task, self.seed, self._host, round_index)
         structure = self.context.structure
         self.task, self.profile = hosts.structures[structure], hosts.profile.of_structure(structure)
-        if structure not in self._grown:
+        if structure not in self._networks:
             gates = GateConfig(require_contribution=self.counterfactual != "off")
             network = hosts.build_network(self._host, gates, structure)
             optimizer = make_optimizer(self.task.optimizer, network.host_parameters(), self.training.host_clip)
-            self._grown[structure] = _Grown(network, optimizer)
+            self._networks[structure] = _StructureNetwork(network, optimizer)
         if structure != previous:
-            self.network, self.host_optimizer = self._grown[structure]
+            self.network, self.host_optimizer = self._networks[structure]
             self.slot_optimizers.clear()
             self.sync_optimizers()
         learning_rate = self.context.settings.get(LEARNING_RATE, self.task.optimizer.learning_rate)

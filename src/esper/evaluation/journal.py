@@ -1,4 +1,6 @@
-"""Journals of evaluations: results on disk, with which an evaluation continues, and the ledger of used random seeds.
+"""Journals of evaluations: finished results on disk, and the ledger of used random seeds.
+
+An interrupted evaluation continues from its journal.
 
 The directory `evaluations` beside the runs has one file for each evaluation: a header, then one line for each finished
 part. Episodes that were used to choose something are no longer held out, so that each new evaluation takes a random
@@ -10,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,7 +34,7 @@ MAX_HEADER_BYTES = 1 << 20
 
 
 class EvaluationKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What the results of an evaluation depend on, besides the random seed and the policies."""
+    """Inputs that determine the results of an evaluation, besides the random seed and the policies."""
 
     task: str
     episodes: int
@@ -143,6 +146,7 @@ class EvaluationJournal:
 _FINISHED = "finished"
 
 
+@cache
 def package_digest() -> str:
     """Return the digest of this package's code: results of other code are other results."""
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
@@ -154,7 +158,7 @@ def open_journal(directory: Path, key: EvaluationKey, seed: int | None) -> Evalu
 
     Args:
         directory: Directory of the journals.
-        key: What the results depend on.
+        key: Inputs that determine the results.
         seed: Random seed of the episodes. None: that of an unfinished evaluation with this key; else the first seed
             above all used ones.
 
@@ -181,7 +185,7 @@ def open_search_journal(directory: Path, policy: str, key: EvaluationKey) -> Eva
     Args:
         directory: Directory of the journals.
         policy: Name of the policy that searches.
-        key: What the result depends on, with the number of episodes of the search.
+        key: Inputs that determine the result; `episodes` is the number of episodes of the search.
 
     Raises:
         ConfigError: The journal is damaged.

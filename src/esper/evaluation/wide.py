@@ -41,7 +41,7 @@ def run_wide_host(
     """
     task = prepared.task
     assert task.wide_model is not None
-    host = _count_parameters(task.model)
+    host = prepared.profile.host_parameters
     factors = [1 + (parameter_ratio - 1) * index / _WIDTH_FACTORS for index in range(_WIDTH_FACTORS + 1)]
     sizes = {factor: _count_parameters(partial(task.wide_model, factor)) / host for factor in factors}
     factor = min(factors, key=lambda factor: abs(sizes[factor] - parameter_ratio))

@@ -126,7 +126,7 @@ def parse_filter(
     """
     settings = {name.lower(): _setting(name) for name in family.settings}
     numbers = settings | {score_word(score): NUMERIC_FIELDS["score"]} | NUMERIC_FIELDS
-    kinds = _KIND_TERMS | {name: partial(_with_setting, original) for name, original in _lowered(family.settings)}
+    kinds = _KIND_TERMS | {name.lower(): partial(_with_setting, name) for name in family.settings}
     if family.structures:
         kinds["structure"] = partial(_of_structure, family.structures)
     terms = [_term(word, lanes, numbers, kinds) for word in text.lower().split()]
@@ -136,7 +136,14 @@ def parse_filter(
 def _term(
     word: str, lanes: Sequence[str], numbers: Mapping[str, Measure], kinds: Mapping[str, KindTerm]
 ) -> EnvPredicate:
-    """Return the predicate of a term. `numbers` and `kinds` have what can stand before a comparison and a colon."""
+    """Return the predicate of a term.
+
+    Args:
+        word: The term.
+        lanes: Lane names of the run.
+        numbers: Numbers that can be compared, keyed by name.
+        kinds: Terms with a colon, keyed by the word before it.
+    """
     if word == "anomaly":
         return lambda _, severity: severity is not None
     if compared := _COMPARISON.fullmatch(word):
@@ -225,7 +232,7 @@ def _with_setting(name: str, value: str, _: Sequence[str]) -> EnvPredicate:
         raise IncompleteFilterError(f"'{name}:' needs a value")
 
     def holds(env: EnvState, _: str | None) -> bool:
-        found = env.context.settings.get(name) if env.context else None
+        found = _setting_of(env, name)
         return found is not None and (found.lower() if isinstance(found, str) else f"{found:g}") == value
 
     return holds
@@ -233,14 +240,14 @@ def _with_setting(name: str, value: str, _: Sequence[str]) -> EnvPredicate:
 
 def _setting(name: str) -> Measure:
     def value(env: EnvState) -> float | None:
-        found = env.context.settings.get(name) if env.context else None
+        found = _setting_of(env, name)
         return found if isinstance(found, float) else None
 
     return value
 
 
-def _lowered(names: Sequence[str]) -> list[tuple[str, str]]:
-    return [(name.lower(), name) for name in names]
+def _setting_of(env: EnvState, name: str) -> float | str | None:
+    return env.context.settings.get(name) if env.context else None
 
 
 _KIND_TERMS: dict[str, KindTerm] = {
