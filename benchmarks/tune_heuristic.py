@@ -3,7 +3,7 @@
     python benchmarks/tune_heuristic.py --seed 50
 
 Random rules and the current ones play the default task on hosts of a training run with that random seed. The result is
-written into `DEFAULT_RULES` of `esper/policy/heuristic.py` by hand.
+copied by hand into the defaults of `HeuristicRules` in `esper/policy/heuristic.py`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def main() -> None:
             return returns
 
         found = find_best(candidates, schedule, play)
-    print(f"{found.mean_return:+.4f} in the last rung, by which it was chosen: {candidates[found.candidate]}")
+    print(f"best rules: {candidates[found.candidate]}")
+    print(f"mean return in the last rung, which chose them and so flatters them: {found.mean_return:+.4f}")
 
 
 def draw_rules(generator: random.Random, blueprints: Sequence[str]) -> HeuristicRules:

@@ -25,7 +25,7 @@ _CHOICES = {
 
 
 class PlanAgent(NonLearningAgent):
-    """Takes each op of a plan at its step, or at the first later step at which it is legal.
+    """Takes each op of a plan at its step; an op that is illegal then is taken as soon as it is legal.
 
     An op for a slot that an env does not have, or for a blueprint that its slot does not offer, is left out: envs of a
     family differ. A due op goes before everything else. In a step without one, the first seed that can is fossilized,

@@ -74,9 +74,8 @@ class RewardFunction:
     def known_return(self) -> float:
         """Part of the return from here on that does not depend on what happens: a baseline for the critic.
 
-        Whatever follows, accuracy and Φ are compared with their values now, so that the return contains −accuracy −
-        w·Φ. It is exact for a discount factor of 1. In the mode `sparse`, the return also contains the components of
-        all steps so far.
+        Gains in accuracy and Φ count from their current values. The return therefore contains −accuracy − w·Φ,
+        exactly for a discount factor of 1. In the mode `sparse`, it also contains the components of all steps so far.
         """
         return sum(self._deferred_parts.values()) - self._accuracy - self._weights.contribution * self._potential
 

@@ -136,7 +136,7 @@ def build_host(width_factor: float = 1.0) -> nn.Module:
     Only the head sees more than one position, so that the host alone is at the level of an MLP at most.
 
     Args:
-        width_factor: Factor by which the number of channels is multiplied.
+        width_factor: Multiplier of the number of channels.
     """
     from torch import nn
 

@@ -67,7 +67,7 @@ def build_host(width_factor: float = 1.0) -> nn.Module:
     No part of it mixes positions, so that the host alone cannot do better than chance.
 
     Args:
-        width_factor: Factor by which the number of channels is multiplied.
+        width_factor: Multiplier of the number of channels.
     """
     import torch
     from torch import nn

@@ -184,7 +184,7 @@ class PolicyUpdated(Event, frozen=True, kw_only=True, tag=True):
     policy_loss: float
     """Clipped surrogate loss, mean over the minibatches."""
     value_loss: float
-    """Half the squared error of the critic divided by the variance of what it predicts, mean over the minibatches."""
+    """Half the squared error of the critic divided by the variance of its targets, mean over the minibatches."""
     entropy: float
     """Normalised entropy, 0 to 1, mean over the heads that the chosen ops use."""
     kl: float
