@@ -26,7 +26,7 @@ from esper.telemetry import events as ev
 
 OPTIONS = {
     "": "--help --version --help-all --envs --devices --policy-device --task --policy --plan --rounds --steps --slots "
-    "--reward --counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every "
+    "--reward --counterfactual --amp --scaler --seed --context-seed --telemetry-dir --checkpoint-every "
     "--keep --sync-seconds --patience-minutes --data-dir --config "
     "--resume --accept-changed-task --theme --symbols --bell --notify --no-tui --narrate --on-alert "
     "--tensorboard --detach",
@@ -42,23 +42,23 @@ OPTIONS = {
     "evaluate": "--help --checkpoint --telemetry-dir --task --accept-changed-task --policies --episodes --seed "
     "--search-episodes --devices --figure --json",
     "grow": "--help --help-all --envs --devices --policy-device --task --policy --plan "
-    "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every "
-    "--keep --sync-seconds --patience-minutes --data-dir --config --patience "
+    "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --context-seed --telemetry-dir "
+    "--checkpoint-every --keep --sync-seconds --patience-minutes --data-dir --config --patience "
     "--compare --to --theme --symbols --bell --notify --no-tui --narrate",
     "harvest": "--help --telemetry-dir --env --best --to --task --accept-changed-task",
     "checkpoints": "--help --telemetry-dir --json",
     "devices": "--help --help-all --envs --devices --policy-device --task --policy --plan "
-    "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every "
-    "--keep --sync-seconds --patience-minutes --data-dir --config --json",
+    "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --context-seed --telemetry-dir "
+    "--checkpoint-every --keep --sync-seconds --patience-minutes --data-dir --config --json",
     "schema": "--help --of",
     "config": "--help --help-all --envs --devices --policy-device --task --policy --plan "
-    "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --telemetry-dir --checkpoint-every "
-    "--keep --sync-seconds --patience-minutes --data-dir --config",
+    "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --context-seed --telemetry-dir "
+    "--checkpoint-every --keep --sync-seconds --patience-minutes --data-dir --config",
 }
 
 CONFIG = {
     "": "envs devices policy-device task policy plan rounds steps slots reward counterfactual amp scaler seed "
-    "telemetry-dir checkpoint-every keep sync-seconds patience-minutes data-dir",
+    "context-seed telemetry-dir checkpoint-every keep sync-seconds patience-minutes data-dir",
     "training": "host-clip seed-clip host-learning-rate seed-learning-rate batch-size samples-per-epoch momentum "
     "weight-decay",
     "ppo": "learning-rate gamma horizon gae-lambda clip epochs minibatches envs-per-host value-coef entropy-coef "

@@ -18,6 +18,7 @@ from esper.config_base import (
     NonNegativeWeight,
     Positive,
     PositiveInt,
+    RandomSeed,
     Section,
     SgdLearningRate,
     UnitFraction,
@@ -270,7 +271,10 @@ class Config(Section, frozen=True, kw_only=True):
             },
         ),
     ] = "env"
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="random seed")] = 0
+    seed: Annotated[RandomSeed, Meta(description="random seed")] = 0
+    context_seed: Annotated[
+        RandomSeed, Meta(description="random seed of the contexts of a task family; 0: that of the run")
+    ] = 0
     telemetry_dir: Annotated[str, Meta(min_length=1, description="directory to write runs to")] = "telemetry"
     checkpoint_every: Annotated[
         int,

@@ -14,6 +14,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 MAX_COUNT = 1_000_000_000
 """Default upper bound of counts."""
+RandomSeed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 PositiveInt = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Positive = Annotated[float, Meta(gt=0)]
 NonNegativeWeight = Annotated[float, Meta(ge=0, le=1_000_000)]

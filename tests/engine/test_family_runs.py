@@ -129,3 +129,25 @@ def test_every_policy_grows_envs_with_different_slots(policy: str, tmp_path: Pat
 def test_grown_network_of_a_family_is_not_harvested(whole: LiveRun) -> None:
     with pytest.raises(TaskError, match="digits_family is a family of tasks; name one of its structures"):
         harvest_checkpoint(list_checkpoints(whole.run.directory)[-1])
+
+
+def test_context_seed_fixes_the_contexts_and_not_the_weights() -> None:
+    splits = load_data(FAMILY, None)
+    profile = probe_task(FAMILY, splits)
+    first, second = (
+        Env(
+            0,
+            HostFactory(FAMILY, profile, torch.device("cpu"), seed),
+            splits,
+            Config(task="digits_family", seed=seed, context_seed=9),
+            None,
+        )
+        for seed in (1, 2)
+    )
+    for round_index in range(4):
+        first.reset(round_index)
+        second.reset(round_index)
+        assert first.context == second.context == draw_context(FAMILY, 9, 0, round_index)
+        assert torch.equal(first.splits.train[0], second.splits.train[0])
+        assert not torch.equal(*(env.network.host_parameters()[0] for env in (first, second)))
+        assert not torch.equal(*(env.epoch_data(round_index, 0)[1] for env in (first, second)))

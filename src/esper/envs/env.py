@@ -70,6 +70,7 @@ class Env:
         self.training = config.training
         self.counterfactual: CounterfactualName = config.counterfactual
         self.seed = config.seed
+        self._context_seed = config.context_seed or config.seed
         self._steps = config.steps
         self._host = index // config.envs_per_host
         """Index of the host in the population. Envs with the same host share its initial weights, the order of their
@@ -97,7 +98,7 @@ class Env:
             return
         hosts, previous = self._hosts, self.context.structure if self._round >= 0 else None
         self._round = round_index
-        self.context = draw_context(hosts.task, self.seed, self._host, round_index)
+        self.context = draw_context(hosts.task, self._context_seed, self._host, round_index)
         structure = self.context.structure
         self.task, self.profile = hosts.structures[structure], hosts.profile.of_structure(structure)
         if structure not in self._networks:
@@ -111,7 +112,9 @@ class Env:
             self.sync_optimizers()
         learning_rate = self.context.settings.get(LEARNING_RATE, self.task.optimizer.learning_rate)
         self.host_optimizer.learning_rate = float(learning_rate)
-        self.splits = context_splits(hosts.task, self._all_splits, self.context, self.seed, self._host, round_index)
+        self.splits = context_splits(
+            hosts.task, self._all_splits, self.context, self._context_seed, self._host, round_index
+        )
 
     def reset(self, round_index: int) -> None:
         """Give the host the weights of a new episode and empty all slots, in place."""

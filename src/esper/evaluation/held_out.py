@@ -103,6 +103,7 @@ class HeldOutEvaluation:
             self._prepared.config,
             envs=episodes,
             seed=evaluation_seed(self.journal.seed),
+            context_seed=0,
             reward="simplified",
             policy_device="cpu",
             ppo=msgspec.structs.replace(trained.ppo, envs_per_host=1),  # shared hosts help only learning

@@ -29,7 +29,7 @@ def draw_context(task: Task, seed: int, host: int, round_index: int) -> Context:
 
     Args:
         task: The task; one that is not a family has the same context always.
-        seed: Random seed of the run.
+        seed: Random seed of the contexts.
         host: Index of the host in the population.
         round_index: Index of the round, from 0.
     """
@@ -54,7 +54,7 @@ def context_splits(task: Task, splits: Splits, context: Context, seed: int, host
         task: The task.
         splits: Its data, on any device; they are not changed in place.
         context: Context of the host.
-        seed: Random seed of the run.
+        seed: Random seed of the contexts.
         host: Index of the host in the population.
         round_index: Index of the round, from 0.
     """
