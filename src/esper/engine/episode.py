@@ -105,6 +105,7 @@ class Episode:
         view.losses.append(measured.loss)
         view.accuracies.append(measured.accuracy)
         view.train_loss, view.train_accuracy = measured.train_loss, measured.train_accuracy
+        view.grad_norm = measured.grad_norm
         view.parameter_ratio = network.parameter_ratio
         view.rent = rent_cost(network.parameter_ratio, network.host_parameter_count, self._weights)
         view.last_op, view.last_moved = action.op, bool(epoch.moves)

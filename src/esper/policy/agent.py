@@ -90,6 +90,7 @@ class EnvStatus:
         accuracies: Validation scores, fractions, at the same times.
         train_loss: Training loss of the last step; None before the first.
         train_accuracy: Training accuracy of the last step; None before the first.
+        grad_norm: Gradient norm of the host in the last step; None before the first, and if it is frozen.
         parameter_ratio: Parameters of host and seeds over those of the bare host.
         rent: Rent of the last step, in units of accuracy.
         rent_weight: Rent of a step for each natural logarithm of the parameters; see `rent_cost`.
@@ -112,6 +113,7 @@ class EnvStatus:
     accuracies: list[float] = field(default_factory=list[float])
     train_loss: float | None = None
     train_accuracy: float | None = None
+    grad_norm: float | None = None
     parameter_ratio: float = 1.0
     rent: float = 0.0
     rent_weight: float = 0.0
