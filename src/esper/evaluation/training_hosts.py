@@ -35,10 +35,11 @@ class TrainingHosts:
         self, prepared: PreparedTask, config: Config, lanes: Sequence[str], on_step: Callable[[int], None]
     ) -> None:
         ppo = msgspec.structs.replace(config.ppo, envs_per_host=PARALLEL_CANDIDATES)
+        # Envs share a host only in the configuration of PPO, which does not act here.
         self._config = msgspec.structs.replace(
-            config, envs=PARALLEL_CANDIDATES, reward="simplified", policy="static", plan="", ppo=ppo
+            config, envs=PARALLEL_CANDIDATES, reward="simplified", policy="ppo", plan="", ppo=ppo
         )
-        self._pool = EnvPool(prepared.task, prepared.profile, prepared.splits, lanes, self._config)
+        self._pool = EnvPool(prepared.task, prepared.profile, prepared.data, lanes, self._config)
         self._on_step = on_step
 
     def play(self, agents: Sequence[Agent], host: int) -> list[float]:
