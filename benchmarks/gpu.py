@@ -29,9 +29,10 @@ from esper.lanes.devices import torch_device
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Action
 from esper.tasks import load_task
+from esper.tasks.data_loading import load_data
 from esper.tasks.probe import probe_task
 from esper.tasks.profile import TaskProfile
-from esper.tasks.splits import Splits
+from esper.tasks.splits import TaskData
 from esper.tasks.task import Task
 
 TOPOLOGIES = {"bare": None, "3 × conv_light": "conv_light"}
@@ -44,10 +45,10 @@ Method = Callable[[EnvPool], Epoch]
 
 
 def population(
-    task: Task, profile: TaskProfile, splits: Splits, device: str, envs: int, blueprint: str | None
+    task: Task, profile: TaskProfile, data: TaskData, device: str, envs: int, blueprint: str | None
 ) -> EnvPool:
     """Return float32 envs of one topology: bare hosts, or hosts with a fully blended seed in every slot."""
-    pool = EnvPool(task, profile, splits, [device], Config(envs=envs, amp="off"))
+    pool = EnvPool(task, profile, data, [device], Config(envs=envs, amp="off"))
     pool.reset(0)
     for env in pool.envs if blueprint else []:
         for index, slot in enumerate(env.network.slots):
@@ -243,15 +244,15 @@ def main() -> None:
     if on_gpu:
         methods["graphs"] = graphs
     task = load_task(options.task)
-    splits = task.data(None)
-    profile = probe_task(task, splits)
+    data = load_data(task, None)
+    profile = probe_task(task, data)
     device_name = torch.cuda.get_device_name(options.device) if on_gpu else "this CPU, one core"
     print(f"{options.task} on {device_name}: milliseconds per epoch of one env (speed relative to streams)")
     print(f"{'envs':>5} {'topology':16}" + "".join(f"{method:>22}" for method in methods))
     speedups: dict[str, list[float]] = {method: [] for method in methods}
     for envs in options.envs:
         for topology, blueprint in TOPOLOGIES.items():
-            pools = {method: population(task, profile, splits, options.device, envs, blueprint) for method in methods}
+            pools = {method: population(task, profile, data, options.device, envs, blueprint) for method in methods}
             times_ms = measure(warm_up(methods, pools), envs, options.repeats)
             for pool in pools.values():
                 pool.close()

@@ -29,7 +29,7 @@ def envs_of(
     loaded = task.data(None)
     x, y = loaded.train
     exact = replace(loaded, train=(x.to(dtype), y))
-    pool = population(task, probe_task(task, loaded), exact, device, ENVS, blueprint)
+    pool = population(task, probe_task(task, (loaded,)), (exact,), device, ENVS, blueprint)
     for env in pool.envs:
         env.network.to(dtype)
         for optimizer in (env.host_optimizer, *env.slot_optimizers.values()):

@@ -37,7 +37,7 @@ def digits() -> Splits:
 @cache
 def digits_profile() -> TaskProfile:
     """Return the properties of the impaired digits, cached."""
-    return probe_task(DIGITS, digits())
+    return probe_task(DIGITS, (digits(),))
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def population(
 ) -> Iterator[EnvPool]:
     """A pool of envs on the impaired digits; `task` and `splits` may modify the task and its data."""
     config = msgspec.structs.replace(Config(envs=envs), **options)
-    pool = EnvPool(task(DIGITS), digits_profile(), splits(digits()), lanes, config)
+    pool = EnvPool(task(DIGITS), digits_profile(), (splits(digits()),), lanes, config)
     try:
         yield pool
     finally:

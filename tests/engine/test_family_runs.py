@@ -151,3 +151,19 @@ def test_context_seed_fixes_the_contexts_and_not_the_weights() -> None:
         assert torch.equal(first.splits.train[0], second.splits.train[0])
         assert not torch.equal(*(env.network.host_parameters()[0] for env in (first, second)))
         assert not torch.equal(*(env.epoch_data(round_index, 0)[1] for env in (first, second)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lanes", [("cpu:0",), ("cpu:0", "cpu:1")])
+def test_mixture_of_tasks_resumes_to_the_bit(tmp_path: Path, lanes: tuple[str, ...]) -> None:
+    options = OPTIONS | {"task": "digits_impaired+recall", "rounds": 2}
+    whole = LiveRun(tmp_path / "whole", **options).start()
+    whole.finish()
+    episodes = [event for event in recorded(whole.run.directory) if isinstance(event, ev.EpisodeStarted)]
+    assert {event.structure for event in episodes} == {"digits_impaired", "recall"}
+    first = LiveRun(tmp_path, devices=lanes, **options).start_paused(5)
+    first.control.put(RequestKind.STOP, "test")
+    first.finish()
+    second = LiveRun(tmp_path, resume=list_checkpoints(first.run.directory)[-1], devices=lanes, **options)
+    assert second.start().finish().status == "done"
+    assert computed(recorded(first.run.directory)) == computed(recorded(whole.run.directory))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from esper.growth.outputs import list_tensors
+from esper.tasks.splits import data_tensors
 from esper.telemetry import events as ev
 from tests.engine.populations import population
 from tests.runs import LiveRun
@@ -24,7 +24,7 @@ def test_memory_owners_are_reported_on_their_lane(tmp_path: Path) -> None:
     assert set(second) == {"hosts", "seeds", "optimizers"}
     assert first["hosts"] == 2 * second["hosts"]
     pool, agent = live.run.pool, live.run.trainer.state.agent
-    assert first["data"] == sum(tensor.nbytes for tensor in list_tensors(vars(pool.lanes[0].splits)))
+    assert first["data"] == sum(tensor.nbytes for tensor in data_tensors(pool.lanes[0].data))
     assert first["policy"] == sum(tensor.nbytes for tensor in agent.state_tensors().values())
     untrained = dict(owners(live)[:2])["cpu:0"]["policy"]
     moments = sum(tensor.nbytes for name, tensor in agent.state_tensors().items() if name.startswith("adam."))
@@ -51,4 +51,4 @@ def test_seed_memory_counts_until_the_round_ends(tmp_path: Path) -> None:
 def test_lanes_of_one_device_share_the_data() -> None:
     with population(envs=2, lanes=("cpu:0", "cpu:1")) as pool:
         first, second = pool.lanes
-        assert first.splits is second.splits
+        assert first.data is second.data

@@ -32,7 +32,7 @@ from tests.tasks.models import CLASSES, FEATURES, SAMPLES, causal_task, features
 def pool_of(own: Task, envs: int = 1, lanes: Sequence[str] = ("cpu:0",), **options: Any) -> Iterator[EnvPool]:
     config = msgspec.structs.replace(Config(envs=envs, policy="static"), **options)
     splits = own.data(None)
-    pool = EnvPool(own, probe_task(own, splits), splits, lanes, config)
+    pool = EnvPool(own, probe_task(own, (splits,)), (splits,), lanes, config)
     try:
         yield pool
     finally:

@@ -28,7 +28,7 @@ def nothing(*_: object) -> None:
 
 def played(policy: PolicyName, envs: int, steps: int, seed: int = 5) -> tuple[list[EpisodeResult], EnvPool]:
     config = Config(envs=envs, steps=steps, seed=seed, policy=policy, reward="simplified")
-    pool = EnvPool(TASK, digits_profile(), digits(), ["cpu:0"], config)
+    pool = EnvPool(TASK, digits_profile(), (digits(),), ["cpu:0"], config)
     try:
         return run_episodes(
             pool, build_agent(config, digits_profile().sites, digits_profile().blueprints), config, nothing
@@ -91,10 +91,11 @@ def test_final_test_uses_the_alphas_of_the_last_validation() -> None:
 def test_training_never_uses_the_test_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads = EnvPool.__init__
 
-    def without_test(self: EnvPool, task, profile, splits, *rest) -> None:
+    def without_test(self: EnvPool, task, profile, data, *rest) -> None:
+        (splits,) = data
         x, y = splits.test
         broken = {"test": (torch.full_like(x, torch.nan), y - 1000)}
-        loads(self, task, profile, type(splits)(**{**vars(splits), **broken}), *rest)
+        loads(self, task, profile, (type(splits)(**{**vars(splits), **broken}),), *rest)
 
     def finals(name: str) -> list[float]:
         live = LiveRun(tmp_path / name, policy="periodic", rounds=1)
@@ -109,7 +110,7 @@ def test_planted_seeds_are_in_the_network_from_the_start() -> None:
     grown, _ = played("full", envs=2, steps=8)
     assert [seed.slot for seed in grown[0].seeds] == ["early", "mid", "late"]
     config = Config(envs=2, steps=3, seed=5, policy="static", reward="simplified")
-    pool = EnvPool(TASK, digits_profile(), digits(), ["cpu:0"], config)
+    pool = EnvPool(TASK, digits_profile(), (digits(),), ["cpu:0"], config)
     try:
         first, bare = run_episodes(pool, StaticAgent(), config, nothing, [grown[0].seeds, []])
         alone, _ = played("static", envs=2, steps=3)

@@ -22,8 +22,8 @@ BLENDS = (Blend.ADD, Blend.MULTIPLY, Blend.GATE)
 
 def grow_everywhere(task: Task, alpha: float = 0.75) -> tuple[Grown, GrowingNetwork]:
     """Return a network with a seed in every slot, with varied blueprints and blends, and the live one it comes from."""
-    splits = load_data(task, None)
-    profile = probe_task(task, splits)
+    data = load_data(task, None)
+    profile = probe_task(task, data)
     network = GrowingNetwork(build_host(task, 0, 0, 0).model, profile.sites, GateConfig()).eval()
     generator = torch.Generator().manual_seed(0)
     for index, slot in enumerate(network.slots):
@@ -33,4 +33,4 @@ def grow_everywhere(task: Task, alpha: float = 0.75) -> tuple[Grown, GrowingNetw
         with torch.no_grad():
             for parameter in slot.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-    return Grown.build(task, splits, grown_seeds(network.slots), copy_tensors(network), PROVENANCE), network
+    return Grown.build(task, data[0], grown_seeds(network.slots), copy_tensors(network), PROVENANCE), network

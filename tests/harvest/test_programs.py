@@ -43,7 +43,7 @@ def test_program_gives_the_logits_of_the_network_at_any_batch_size(reference: st
     grown, _ = grow_everywhere(task)
     assert grown.structure.seeds
     assert grown.save(tmp_path / "grown") is None
-    inputs = load_data(task, None).validation[0]
+    inputs = load_data(task, None)[0].validation[0]
     batches = {str(size): take(inputs, torch.arange(size) % count_samples(inputs)) for size in (1, 7, 128)}
     (tmp_path / "inputs").write_bytes(save({name: x.contiguous() for name, x in batches.items()}))
     script = [sys.executable, "-c", RUN_WITHOUT_ESPER, str(tmp_path / "grown" / PROGRAM_FILE)]

@@ -27,7 +27,7 @@ from esper.envs.env_state import env_state_tensors, export_states
 from esper.lanes import worker
 from esper.lanes.errors import FaultError
 from esper.lanes.pool import EnvPool
-from esper.lanes.worker import EpochRequest, WorkerInit, write_worker_splits
+from esper.lanes.worker import EpochRequest, WorkerInit, write_worker_data
 from esper.policy.actions import Action
 from esper.telemetry import events as ev
 from tests.engine.populations import digits_profile, measurements, play, population
@@ -175,7 +175,7 @@ def test_worker_without_memory_is_refused_before_start(monkeypatch: pytest.Monke
 
 def test_worker_stops_before_next_env_if_run_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     with population(envs=3) as pool, tempfile.TemporaryFile() as data:
-        write_worker_splits(pool.lanes[0].splits, data)
+        write_worker_data(pool.lanes[0].data, data)
         run, line = Pipe()
         trained: list[int] = []
 

@@ -18,7 +18,7 @@ from esper.tasks.probe import probe_task
 
 TASK = load_task("digits_impaired")
 SPLITS = TASK.data(None)
-PROFILE = probe_task(TASK, SPLITS)
+PROFILE = probe_task(TASK, (SPLITS,))
 BLUEPRINTS = PROFILE.blueprints
 SLOTS = ("early", "mid", "late")
 NOISE = torch.zeros(1, 25, len(HEADS))
@@ -30,7 +30,7 @@ class ScriptedEnv:
 
     def __init__(self, steps: int = 25, counterfactual: CounterfactualName = "ablation") -> None:
         hosts = HostFactory(TASK, PROFILE, torch.device("cpu"), 0)
-        self.env = Env(0, hosts, SPLITS, Config(counterfactual=counterfactual), None)
+        self.env = Env(0, hosts, (SPLITS,), Config(counterfactual=counterfactual), None)
         self.slots = self.env.network.slots
         self.view = EnvStatus(
             env=0,

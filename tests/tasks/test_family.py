@@ -25,7 +25,8 @@ from esper.tasks.family import Family, Setting, TaskFamily
 from esper.tasks.probe import probe_task
 from esper.tasks.splits import Splits
 
-SPLITS = load_data(DIGITS_FAMILY, None)
+DATA = load_data(DIGITS_FAMILY, None)
+SPLITS = DATA[0]
 NARROW, DEEP = DIGITS_FAMILY.structures[0], DIGITS_FAMILY.structures[3]
 
 
@@ -36,13 +37,16 @@ def generator(seed: int = 0) -> torch.Generator:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"structures": []}, "structures must be 1 to 4 tasks, got 0"),
+        ({"structures": []}, "structures must be 1 to 8 tasks, got 0"),
         ({"structures": [NARROW, NARROW]}, "two structures are named 'narrow_1x1'"),
         (
             {"structures": [DEEP, replace(NARROW, slots={"early": "segments.0"})]},
             "the slots of 'narrow_1x1' are early; name them first",
         ),
-        ({"structures": [NARROW, replace(DEEP, batch_size=8)]}, "batch_size of 'deep_1x1' differs"),
+        (
+            {"settings": {"rent": Setting([1], structures=["narrow"])}},
+            "the setting 'rent' is for 'narrow', which is not a structure; did you mean narrow_1x1?",
+        ),
         ({"settings": {"two words": Setting([1], data=take_samples)}}, "the setting 'two words' is not a valid name"),
         ({"settings": {"rent": Setting([])}}, "the setting 'rent' has no values"),
         ({"settings": {"rent": Setting([1, 2], weights=[1])}}, "the weights of 'rent' must be one for each value"),
@@ -61,13 +65,13 @@ def test_family_has_the_slots_of_its_largest_structure() -> None:
     family = load_task("digits_family")
     assert isinstance(family, TaskFamily)
     assert list(family.slots) == ["first", "second", "third", "fourth"]
-    profile = probe_task(family, SPLITS)
+    profile = probe_task(family, DATA)
     assert [len(structure.sites) for structure in profile.structures] == [3, 3, 3, 4]
     assert len(profile.sites) == 4
     assert [structure.kernel_size for structure in profile.structures] == [1, 3, 1, 1]
     assert {structure.blueprints for structure in profile.structures} == {profile.blueprints}
     assert [profile.of_structure(index).host_parameters for index in range(4)] == [390, 1702, 282, 354]
-    some = probe_task(family, SPLITS, ["first", "fourth"])
+    some = probe_task(family, DATA, ["first", "fourth"])
     assert [[site.name for site in structure.sites] for structure in some.structures] == [
         ["first"], ["first"], ["first"], ["first", "fourth"],
     ]  # fmt: skip
@@ -162,4 +166,4 @@ def is_empty(splits: Splits, value: object, generator: torch.Generator) -> Split
 def test_setting_with_a_wrong_function_is_refused_at_the_start(function: Any, sentence: str) -> None:
     family = Family("own", [NARROW], {"own": Setting([3], data=function)})
     with pytest.raises(TaskError, match=sentence):
-        probe_task(family, SPLITS)
+        probe_task(family, DATA[:1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,11 +70,9 @@ def test_file_and_attribute_name_the_same_task(file: Path) -> None:
     task = load_task(str(file))
     assert task.name == "signs"
     assert task.source is not None
-    assert task.source.path == str(file)
+    assert task.source.absolute == f"{file}:task"
     assert set(task.source.digests) == {"own_signs.py", "shared_width.py"}
-    assert load_task(f"{file}:task").source == task.source.__class__(
-        f"{file}:task", task.source.path, "task", task.source.digests
-    )
+    assert load_task(f"{file}:task").source == replace(task.source, reference=f"{file}:task")
 
 
 def test_module_reference_imports_the_module(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ from tests.tasks.models import (
 
 
 def probe(of: Task) -> TaskProfile:
-    return probe_task(of, of.data(None))
+    return probe_task(of, (of.data(None),))
 
 
 def refusal(of: Task) -> str:
@@ -66,7 +66,7 @@ def test_slots_are_ordered_by_the_forward_pass() -> None:
 
 def test_only_selected_slots_are_used() -> None:
     own = task()
-    assert [site.name for site in probe_task(own, own.data(None), ["second"]).sites] == ["second"]
+    assert [site.name for site in probe_task(own, (own.data(None),), ["second"]).sites] == ["second"]
 
 
 def test_causal_model_is_found_and_offers_causal_seeds_only() -> None:
@@ -318,7 +318,7 @@ def test_data_are_the_same_at_each_call_and_faults_are_one_sentence() -> None:
         return Splits(train=split, validation=split, test=split)
 
     first, second = (load_data(task(data=unseeded), None) for _ in range(2))
-    assert torch.equal(first.train[0], second.train[0])
+    assert torch.equal(first[0].train[0], second[0].train[0])
     with pytest.raises(TaskError, match="data of task own: ZeroDivisionError"):
         load_data(task(data=lambda _: 1 / 0), None)
     with pytest.raises(TaskError, match="data of task own returned a list; return esper"):

@@ -26,7 +26,7 @@ def test_get_task_unknown_name_suggests_nearest() -> None:
 @pytest.mark.parametrize("name", ["digits_impaired", "digits", "synthetic"])
 def test_probe_of_a_built_in_task_finds_three_slots(name: str) -> None:
     task = load_task(name)
-    profile = probe_task(task, task.data(None))
+    profile = probe_task(task, (task.data(None),))
     assert [site.name for site in profile.sites] == ["early", "mid", "late"]
     assert profile.blueprints == BLUEPRINTS
     assert profile.shares_prefix

@@ -140,7 +140,11 @@ def _summary_of(field: ConfigField) -> str:
 
 def _tasks_of(field: ConfigField) -> str:
     """Return the task names for `--task`, because the configuration field does not list them."""
-    return f": {', '.join(TASK_NAMES)}; FILE.py or MODULE:NAME for one of your own" if field.key == "task" else ""
+    return (
+        f": {', '.join(TASK_NAMES)}; FILE.py or MODULE:NAME for one of your own; A+B for a mixture"
+        if field.key == "task"
+        else ""
+    )
 
 
 def _default_of(field: ConfigField) -> str:

@@ -50,7 +50,7 @@ def harvest_checkpoint(
         env = _best_env(episodes)
     elif not 0 <= env < len(episodes):
         raise ConfigError(f"--env {env} does not exist: {path} has the envs 0 to {len(episodes) - 1}")
-    task, splits, profile, _, _ = prepare_task(
+    task, data, profile, _, _ = prepare_task(
         msgspec.structs.replace(trained, task=task_reference or trained.task),
         None,
         SavedTask(trained.task, checkpoint.origin),
@@ -66,7 +66,7 @@ def harvest_checkpoint(
     at = checkpoint.step_number
     return Grown.build(
         task,
-        splits,
+        data[0],
         grown_seeds(network.slots),
         named_tensors(network),
         Provenance(

@@ -10,11 +10,11 @@ from esper.config import TaskError
 from esper.process import RankInfo
 from esper.ranks import RankGroup
 from esper.tasks.data_loading import load_data
-from esper.tasks.splits import Splits, map_splits, write_splits
+from esper.tasks.splits import TaskData, read_data, write_data
 from esper.tasks.task import Task
 
 
-def load_data_once(task: Task, directory: Path | None, ranks: RankGroup, info: RankInfo) -> Splits:
+def load_data_once(task: Task, directory: Path | None, ranks: RankGroup, info: RankInfo) -> TaskData:
     """Load the data of a task on the first rank of each machine, which writes them to a file for the other ranks.
 
     The file is removed as soon as all ranks have mapped it. Collective: all ranks must call it together.
@@ -31,26 +31,26 @@ def load_data_once(task: Task, directory: Path | None, ranks: RankGroup, info: R
     """
     if ranks.is_single:
         return load_data(task, directory)
-    splits, path, problem = None, None, None
+    data, path, problem = None, None, None
     with ExitStack() as opened:
         try:
             if info.local_rank == 0:
-                splits = load_data(task, directory)
+                data = load_data(task, directory)
                 file = opened.enter_context(tempfile.NamedTemporaryFile(prefix="esper-data-"))
-                write_splits(splits, file)
+                write_data(data, file)
                 path = file.name
         except (OSError, TaskError) as error:
             problem = _describe(error, task)
         outcomes = ranks.all_gather_object((path, problem))
         _raise_first([problem for _, problem in outcomes])
         try:
-            if splits is None:
-                splits = map_splits(Path(str(outcomes[info.rank - info.local_rank][0])))
+            if data is None:
+                data = read_data(Path(str(outcomes[info.rank - info.local_rank][0])))
         except OSError as error:
             problem = _describe(error, task)
         _raise_first(ranks.all_gather_object(problem))
-    assert splits is not None
-    return splits
+    assert data is not None
+    return data
 
 
 def _describe(error: OSError | TaskError, task: Task) -> str:

@@ -20,7 +20,6 @@ from esper.envs.env import Env
 from esper.envs.epoch_result import EpochResult
 from esper.envs.stopwatch import LaneLoad
 from esper.growth.lifecycle import GateResult, StageTransition
-from esper.growth.outputs import list_tensors
 from esper.growth.slot import Slot
 from esper.lanes.device_stats import DeviceStats
 from esper.lanes.lane import Lane
@@ -29,6 +28,7 @@ from esper.policy.actions import HEADS_BY_OP, Decision, describe_action
 from esper.policy.agent import Agent, UpdateStats
 from esper.tasks.family import structures_of
 from esper.tasks.profile import TaskProfile
+from esper.tasks.splits import data_tensors
 from esper.tasks.task import Task
 from esper.telemetry import events as ev
 
@@ -311,7 +311,7 @@ class MemoryAccountant:
             owners["policy"] = self._policy_bytes[index]
         lane = self._lanes[index]
         if index == self._first_on(lane.device):
-            owners["data"] = _bytes(list_tensors(vars(lane.splits)))
+            owners["data"] = _bytes(data_tensors(lane.data))
             owners["hosts"] += self._frozen_bytes(index)
         return owners
 

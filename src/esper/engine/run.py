@@ -87,7 +87,7 @@ class Run:
             opened.callback(destroy_ranks)
             self.ranks = ranks = init_ranks(rank_info, config.policy_device)
             _check_gpus(lanes, rank_info, ranks)
-            task, splits, profile, config, origin = prepare_task(
+            task, data, profile, config, origin = prepare_task(
                 config,
                 task,
                 SavedTask(str(saved.config["task"]), saved.origin) if saved else None,
@@ -96,7 +96,7 @@ class Run:
             )
             if growth:
                 check_is_one_structure(task)
-            self.pool = EnvPool(task, profile, splits, lanes, config, ranks.env_range(config.envs), spawner)
+            self.pool = EnvPool(task, profile, data, lanes, config, ranks.env_range(config.envs), spawner)
             opened.callback(self.pool.close)
             agent = build_agent(config, profile.sites, profile.blueprints, ranks)
             self.directory = run_directory_of(resume) if resume else ranks.run_on_rank0(lambda: _new_directory(config))
@@ -111,7 +111,7 @@ class Run:
                 self.hub = RankedEventHub(self.recorder, detector, ranks)
             self.hub.subscribe(records)
             state = TrainingState(config=config, pool=self.pool, agent=agent, hub=self.hub, ranks=ranks, origin=origin)
-            self._growth = GrowthObserver(growth, task, splits, state, control, self.directory) if growth else None
+            self._growth = GrowthObserver(growth, task, data[0], state, control, self.directory) if growth else None
             self.trainer = Trainer(
                 state,
                 control=control if ranks.is_single else RankedRequestQueue(control, ranks),

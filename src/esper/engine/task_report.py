@@ -13,12 +13,12 @@ from esper.config import Config
 from esper.envs.env import Env
 from esper.envs.hosts import HostFactory
 from esper.formatting import format_bytes
-from esper.growth.outputs import list_tensors
 from esper.tasks.data_loading import load_data
 from esper.tasks.family import settings_of_family, structures_of
 from esper.tasks.loading import load_task
 from esper.tasks.probe import probe_task
 from esper.tasks.profile import TaskProfile
+from esper.tasks.splits import data_tensors, move_data
 from esper.tasks.task import Task
 
 
@@ -91,14 +91,15 @@ def check_task(task: Task | str, data_dir: Path | None = None) -> TaskReport:
         TaskError: The task cannot be loaded or grown.
     """
     task = load_task(task) if isinstance(task, str) else task
-    splits = load_data(task, data_dir)
-    profile = probe_task(task, splits)
+    data = load_data(task, data_dir)
+    profile = probe_task(task, data)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         hosts = HostFactory(task, profile, torch.device("cpu"), 0)
         config = Config(envs=1, amp="off")
-        env = Env(0, hosts, splits.to(torch.device("cpu"), channels_last=profile.channels_last), config, None)
+        on_cpu = move_data(data, torch.device("cpu"), channels_last=profile.channels_last)
+        env = Env(0, hosts, on_cpu, config, None)
         env.train_epoch(0, 0)  # the first epoch of a process is slower
         start = time.perf_counter()
         env.train_epoch(0, 1)
@@ -114,7 +115,7 @@ def check_task(task: Task | str, data_dir: Path | None = None) -> TaskReport:
         host_parameters=env.network.host_parameter_count,
         trained_parameters=sum(parameter.numel() for parameter in trained),
         env_bytes=sum(tensor.nbytes for tensor in (*trained, *env.network.host_tensors(), *state)),
-        data_bytes=sum(tensor.nbytes for tensor in list_tensors(vars(splits))),
+        data_bytes=sum(tensor.nbytes for tensor in data_tensors(data)),
         epoch_seconds=seconds,
         structures=tuple(structure.name for structure in structures_of(task)) if profile.structures else (),
         settings={name: setting.values for name, setting in settings_of_family(task).items()},

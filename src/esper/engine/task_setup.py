@@ -19,7 +19,7 @@ from esper.tasks.loading import describe_changes
 from esper.tasks.probe import probe_task
 from esper.tasks.profile import TaskProfile
 from esper.tasks.settings import override_settings
-from esper.tasks.splits import Splits
+from esper.tasks.splits import TaskData
 from esper.tasks.task import Task
 
 
@@ -27,7 +27,7 @@ class PreparedTask(NamedTuple):
     """A task that is ready to train."""
 
     task: Task
-    splits: Splits
+    data: TaskData
     profile: TaskProfile
     config: Config
     """Configuration with the task's name, its settings and its slots filled in."""
@@ -68,8 +68,8 @@ def prepare_task(
     if saved:
         _check_same(task, saved, accept_changed=accept_changed)
     directory = Path(config.data_dir) if config.data_dir else None
-    splits = load_data_once(task, directory, ranks, RankInfo.from_environment())
-    profile = probe_task(task, splits, _select_slots(config, task))
+    data = load_data_once(task, directory, ranks, RankInfo.from_environment())
+    profile = probe_task(task, data, _select_slots(config, task))
     if saved and saved.origin:
         profile = profile.with_shared_prefix(saved.origin.shares_prefix)
     slots = tuple(site.name for site in profile.sites)
@@ -77,7 +77,7 @@ def prepare_task(
     origin = None
     if task.source:
         origin = TaskOrigin(task.source.reference, dict(task.source.digests), profile.shares_prefix)
-    return PreparedTask(task, splits, profile, config, origin)
+    return PreparedTask(task, data, profile, config, origin)
 
 
 def _check_same(task: Task, saved: SavedTask, *, accept_changed: bool) -> None:

@@ -31,7 +31,7 @@ from esper.seeding import make_generator, seed_global_generators
 from esper.tasks.contexts import context_splits, draw_context
 from esper.tasks.family import LEARNING_RATE
 from esper.tasks.losses import loss_of, score_of
-from esper.tasks.splits import Split, Splits, batches, take
+from esper.tasks.splits import Split, TaskData, batches, take
 
 
 class TrainedBatch(NamedTuple):
@@ -57,16 +57,16 @@ class Env:
     Args:
         index: Index of the env in the population.
         hosts: Builds the host of the env.
-        splits: Data of the task, on the env's device.
+        data: Data of the task, on the env's device.
         config: Configuration of the run.
         scaler: Loss scaler of this env, or of all envs of its lane; None unless autocast uses float16.
     """
 
     def __init__(
-        self, index: int, hosts: HostFactory, splits: Splits, config: Config, scaler: LossScaler | None
+        self, index: int, hosts: HostFactory, data: TaskData, config: Config, scaler: LossScaler | None
     ) -> None:
         self.index = index
-        self._all_splits = splits
+        self._data = data
         self.training = config.training
         self.counterfactual: CounterfactualName = config.counterfactual
         self.seed = config.seed
@@ -79,7 +79,6 @@ class Env:
         self._hosts = hosts
         self._device = hosts.device
         self._dtype = resolve_amp(config.amp, self._device, float32_defaults=hosts.task.float32_defaults)
-        self._loss, self._score = loss_of(hosts.task), score_of(hosts.task)
         self._networks: dict[int, _StructureNetwork] = {}
         """Networks by index of the structure. Each is built when a context first needs it."""
         self.slot_optimizers: dict[int, FusedOptimizer] = {}
@@ -101,6 +100,7 @@ class Env:
         self.context = draw_context(hosts.task, self._context_seed, self._host, round_index)
         structure = self.context.structure
         self.task, self.profile = hosts.structures[structure], hosts.profile.of_structure(structure)
+        self._loss, self._score = loss_of(self.task), score_of(self.task)
         if structure not in self._networks:
             gates = GateConfig(require_contribution=self.counterfactual != "off")
             network = hosts.build_network(self._host, gates, structure)
@@ -113,7 +113,7 @@ class Env:
         learning_rate = self.context.settings.get(LEARNING_RATE, self.task.optimizer.learning_rate)
         self.host_optimizer.learning_rate = float(learning_rate)
         self.splits = context_splits(
-            hosts.task, self._all_splits, self.context, self._context_seed, self._host, round_index
+            hosts.task, self._data[structure], self.context, self._context_seed, self._host, round_index
         )
 
     def reset(self, round_index: int) -> None:
@@ -269,7 +269,7 @@ class Env:
     @property
     def samples_per_epoch(self) -> int:
         """Number of training samples in an epoch."""
-        samples = count_samples(self._all_splits.train[0])
+        samples = count_samples(self._data[self.context.structure].train[0])
         return min(samples, self.task.samples_per_epoch or samples)
 
     def epoch_data(self, round_index: int, step: int) -> Split:

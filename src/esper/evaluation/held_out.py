@@ -110,7 +110,7 @@ class HeldOutEvaluation:
         )
         named = [policy for policy in policies if policy == PPO or policy not in PER_TRAINING_SEED]
         self._agents = {policy: self._agents_of(policy) for policy in named}
-        self._pool = EnvPool(task, self._prepared.profile, self._prepared.splits, self._lanes, self.config)
+        self._pool = EnvPool(task, self._prepared.profile, self._prepared.data, self._lanes, self.config)
 
     @property
     def num_env_steps(self) -> int:

@@ -46,10 +46,10 @@ def run_wide_host(
     sizes = {factor: _count_parameters(partial(task.wide_model, factor)) / host for factor in factors}
     factor = min(factors, key=lambda factor: abs(sizes[factor] - parameter_ratio))
     wide = replace(task, model=partial(task.wide_model, factor), source=None)
-    profile = probe_task(wide, prepared.splits, [site.name for site in prepared.profile.sites])
+    profile = probe_task(wide, prepared.data, [site.name for site in prepared.profile.sites])
     # A worker would import the task from the user's file, which has the narrow host.
     lanes = lanes[:1] if task.source else lanes
-    with closing(EnvPool(wide, profile, prepared.splits, lanes, config)) as pool:
+    with closing(EnvPool(wide, profile, prepared.data, lanes, config)) as pool:
         results = run_episodes(pool, StaticAgent(), config, on_step)
     rent = config.steps * rent_cost(sizes[factor], host, config.reward_weights)
     return [

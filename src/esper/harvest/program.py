@@ -64,7 +64,7 @@ def export_program(directory: Path, task: Task, sample: Nested) -> ExportResult:
         sample: Inputs of `SAMPLE_ROWS` samples, on the CPU. They are not stored.
     """
     if task.source:
-        reference = f"{task.source.path}:{task.source.attribute}"
+        reference = task.source.absolute
     elif task.name in TASK_NAMES:
         reference = task.name
     else:

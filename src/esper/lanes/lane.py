@@ -19,7 +19,7 @@ from esper.lanes.runner import DeviceResults, EnvRunner, EnvTask, HostResults, w
 from esper.lanes.spawn import WorkerSpawner
 from esper.lanes.worker import WorkerInit, WorkerProcess
 from esper.process import name_current_thread
-from esper.tasks.splits import Splits
+from esper.tasks.splits import TaskData, move_data
 
 PendingResults = Callable[[], dict[int, HostResults]]
 """Waits for a submitted task and returns its results, keyed by env index."""
@@ -30,16 +30,16 @@ class Lane:
 
     Args:
         name: Name such as `cuda:0` or `cpu:1`.
-        splits: Data of the task, on the device.
+        data: Data of the task, on the device.
         envs: Maximum number of envs of one task.
         width: Maximum number of values that a task returns per env.
         single_stream: Run all envs on one stream of a GPU, one after another.
     """
 
-    def __init__(self, name: str, splits: Splits, envs: int, width: int, *, single_stream: bool) -> None:
+    def __init__(self, name: str, data: TaskData, envs: int, width: int, *, single_stream: bool) -> None:
         self.name = name
         self.device = torch_device(name)
-        self.splits = splits
+        self.data = data
         self.worker_memory = 0
         """Bytes of live tensors of the worker on its GPU, after its last step."""
         self._runner = EnvRunner(name, self.device, envs, width, single_stream=single_stream)
@@ -113,7 +113,7 @@ class Lane:
 
 def open_lanes(
     names: Sequence[str],
-    splits: Splits,
+    data: TaskData,
     envs: int,
     width: int,
     *,
@@ -128,7 +128,7 @@ def open_lanes(
 
     Args:
         names: Names of the lanes, at most one per env.
-        splits: Data of the task, on the CPU.
+        data: Data of the task, on the CPU.
         envs: Number of envs.
         width: Maximum number of values that a task returns per env.
         dtype_on: Returns the dtype of autocast on a device, in which the training pictures are stored.
@@ -136,10 +136,8 @@ def open_lanes(
         single_stream: Run all envs of a GPU on one stream, one after another.
     """
     torch.set_num_threads(1)
-    splits_by_device = {
-        device: splits.to(device, dtype_on(device), channels_last=channels_last)
+    data_on = {
+        device: move_data(data, device, dtype_on(device), channels_last=channels_last)
         for device in {torch_device(name) for name in names}
     }
-    return [
-        Lane(name, splits_by_device[torch_device(name)], envs, width, single_stream=single_stream) for name in names
-    ]
+    return [Lane(name, data_on[torch_device(name)], envs, width, single_stream=single_stream) for name in names]

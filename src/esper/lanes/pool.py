@@ -21,12 +21,12 @@ from esper.lanes.errors import FaultError
 from esper.lanes.lane import Lane, PendingResults, open_lanes
 from esper.lanes.runner import DeviceResults, HostResults
 from esper.lanes.spawn import WorkerSpawner
-from esper.lanes.worker import WorkerInit, write_worker_splits
+from esper.lanes.worker import WorkerInit, write_worker_data
 from esper.policy.actions import Action
-from esper.tasks import TASK_NAMES
 from esper.tasks.family import TaskFamily
 from esper.tasks.profile import TaskProfile
-from esper.tasks.splits import Splits
+from esper.tasks.registry import is_built_in
+from esper.tasks.splits import TaskData
 from esper.tasks.task import Task
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class EnvPool:
     Args:
         task: Task that the hosts learn.
         profile: Properties of its model, with the places of the slots.
-        splits: Data of the task, on the CPU.
+        data: Data of the task, on the CPU.
         lanes: Names of the lanes.
         config: Configuration of the run.
         env_range: Indices of the envs of this process; None for all envs of the run.
@@ -69,7 +69,7 @@ class EnvPool:
         self,
         task: Task,
         profile: TaskProfile,
-        splits: Splits,
+        data: TaskData,
         lanes: Sequence[str],
         config: Config,
         env_range: range | None = None,
@@ -85,7 +85,7 @@ class EnvPool:
         set_float32_precision(config.amp)
         self.lanes = open_lanes(
             lanes[: len(env_range)],
-            splits,
+            data,
             len(env_range),
             width,
             dtype_on=partial(resolve_amp, config.amp, float32_defaults=task.float32_defaults),
@@ -96,7 +96,7 @@ class EnvPool:
         self.interchangeable_lanes = cpu_lanes if len(cpu_lanes) > 1 and not single_stream else []
         """Lanes that may train the envs of each other."""
         self._spawner = spawner or WorkerSpawner()
-        self._start_workers(task, profile, splits, config)
+        self._start_workers(task, profile, data, config)
         scaler_on = {lane: make_scaler_factory(config.amp, config.scaler, lane.device) for lane in self.lanes}
         hosts_on = {
             device: HostFactory(task, profile, device, config.seed) for device in {lane.device for lane in self.lanes}
@@ -104,7 +104,7 @@ class EnvPool:
         self._steps = config.steps
 
         def make_env(index: int, lane: Lane) -> Env:
-            return Env(index, hosts_on[lane.device], lane.splits, config, scaler_on[lane]())
+            return Env(index, hosts_on[lane.device], lane.data, config, scaler_on[lane]())
 
         kinds = [device_kind(lane.device) for lane in self.lanes]
         speeds = self._measure_speeds(dict(zip(kinds, self.lanes, strict=True)), make_env)
@@ -133,9 +133,9 @@ class EnvPool:
             lane.stopwatch.pop_seconds()
         return speeds
 
-    def _start_workers(self, task: Task, profile: TaskProfile, splits: Splits, config: Config) -> None:
+    def _start_workers(self, task: Task, profile: TaskProfile, data: TaskData, config: Config) -> None:
         names = lanes_with_worker([lane.name for lane in self.lanes])
-        if task.source is None and task.name not in TASK_NAMES:  # a worker cannot import it: GPUs do without
+        if task.source is None and not is_built_in(task.name):  # a worker cannot import it: GPUs do without
             names = [name for name in names if is_cpu_lane(name)]
             if names:
                 self.close()
@@ -147,11 +147,11 @@ class EnvPool:
         if not workers:
             return
         # As the CPU lanes use them: these workers need no copy of their own.
-        ready = next((lane.splits for lane in workers if is_cpu_lane(lane.name)), splits)
+        ready = next((lane.data for lane in workers if is_cpu_lane(lane.name)), data)
         try:
-            write_worker_splits(ready, self._spawner.splits_file)
+            write_worker_data(ready, self._spawner.data_file)
             for lane in workers:
-                init = WorkerInit(task.source or task, profile, config, self._spawner.splits_file.fileno())
+                init = WorkerInit(task.source or task, profile, config, self._spawner.data_file.fileno())
                 lane.start_worker(init, self._spawner)
         except OSError as error:
             self.close()

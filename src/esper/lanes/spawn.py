@@ -27,13 +27,13 @@ class SpawnedWorker:
 
     Args:
         lane: Name of the lane.
-        splits_fd: File descriptor of the data, which the process inherits.
+        data_fd: File descriptor of the data, which the process inherits.
 
     Raises:
         OSError: The process cannot be started.
     """
 
-    def __init__(self, lane: str, splits_fd: int) -> None:
+    def __init__(self, lane: str, data_fd: int) -> None:
         with contextlib.ExitStack() as opened:
             self.pipe, worker_end = Pipe()
             opened.enter_context(self.pipe)
@@ -45,7 +45,7 @@ class SpawnedWorker:
                     stdin=subprocess.DEVNULL,
                     stdout=self.output,
                     stderr=self.output,
-                    pass_fds=(worker_end.fileno(), splits_fd),
+                    pass_fds=(worker_end.fileno(), data_fd),
                     env=environment,
                     start_new_session=True,  # signals of the terminal are for the main process
                 )
@@ -67,7 +67,7 @@ class WorkerSpawner:
         """Workers that no lane has taken yet, keyed by lane."""
 
     @cached_property
-    def splits_file(self) -> IO[bytes]:
+    def data_file(self) -> IO[bytes]:
         """File that receives the data before the first message to a worker."""
         return tempfile.TemporaryFile()
 
@@ -75,18 +75,18 @@ class WorkerSpawner:
         """Start the workers of some lanes. `spawn` starts those again that cannot be started now, and reports why."""
         with contextlib.suppress(OSError):
             for lane in lanes:
-                self._early[lane] = SpawnedWorker(lane, self.splits_file.fileno())
+                self._early[lane] = SpawnedWorker(lane, self.data_file.fileno())
 
     def spawn(self, lane: str) -> SpawnedWorker:
         """Return the worker of a lane: the one that was started early, or a new one. Raises OSError."""
-        return self._early.pop(lane, None) or SpawnedWorker(lane, self.splits_file.fileno())
+        return self._early.pop(lane, None) or SpawnedWorker(lane, self.data_file.fileno())
 
     def close(self) -> None:
         """Kill the workers that no lane has taken, and close the file. May be called again."""
         while self._early:
             self._early.popitem()[1].close()
-        if "splits_file" in self.__dict__:
-            self.splits_file.close()
+        if "data_file" in self.__dict__:
+            self.data_file.close()
 
 
 def connect() -> tuple[Connection, str]:

@@ -38,7 +38,7 @@ from esper.process import freeze_loaded_objects
 from esper.tasks.loading import load_source
 from esper.tasks.profile import TaskProfile
 from esper.tasks.settings import override_settings
-from esper.tasks.splits import Splits, map_splits, write_splits
+from esper.tasks.splits import Splits, TaskData, map_data, move_data, read_data, write_data
 from esper.tasks.task import Task, TaskSource
 
 MAX_PRINTED_CHARACTERS = 10_000
@@ -52,8 +52,8 @@ class WorkerInit(NamedTuple):
     """The task, or where the worker imports it from if it is the user's own code."""
     profile: TaskProfile
     config: Config
-    splits_fd: int
-    """File descriptor of the splits; see `write_worker_splits`."""
+    data_fd: int
+    """File descriptor of the data; see `write_worker_data`."""
 
 
 class EpochRequest(NamedTuple):
@@ -91,9 +91,13 @@ class WorkerError(NamedTuple):
     is_device_lost: bool
 
 
-def write_worker_splits(splits: Splits, file: IO[bytes]) -> None:
+def write_worker_data(data: TaskData, file: IO[bytes]) -> None:
     """Write the data that workers need, without the test split, to a file that all of them map."""
-    write_splits(replace(splits, test=map_tensors(lambda tensor: tensor[:0].clone(), splits.test)), file)
+
+    def without_test(splits: Splits) -> Splits:
+        return replace(splits, test=map_tensors(lambda tensor: tensor[:0].clone(), splits.test))
+
+    write_data(map_data(without_test, data), file)
 
 
 class WorkerProcess:
@@ -203,7 +207,8 @@ def _serve(pipe: Connection, lane: str, printed: io.StringIO) -> None:
         task = override_settings(load_source(task), config.training)
     dtype = resolve_amp(config.amp, device, float32_defaults=task.float32_defaults)
     # On a CPU, the data already have this dtype and layout, and stay in the memory that all processes map.
-    splits = map_splits(Path(f"/dev/fd/{init.splits_fd}")).to(device, dtype, channels_last=init.profile.channels_last)
+    mapped = read_data(Path(f"/dev/fd/{init.data_fd}"))
+    data = move_data(mapped, device, dtype, channels_last=init.profile.channels_last)
     scaler = make_scaler_factory(config.amp, config.scaler, device)
     hosts = HostFactory(task, init.profile, device, config.seed)
     width = max_result_width(len(init.profile.sites), len(task.metrics))
@@ -217,7 +222,7 @@ def _serve(pipe: Connection, lane: str, printed: io.StringIO) -> None:
         request: EpochRequest = pickle.loads(content)
         for index in request.envs:
             if index not in envs:
-                envs[index] = Env(index, hosts, splits, config, scaler())
+                envs[index] = Env(index, hosts, data, config, scaler())
         try:
             reply = _run_epochs([envs[index] for index in request.envs], request, runner, start, pipe)
         except _RunGoneError:

@@ -39,12 +39,15 @@ def draw_context(task: Task, seed: int, host: int, round_index: int) -> Context:
     generator = make_generator(seed, "context", host, round_index)
     # The types of PyTorch do not say what `tolist` returns.
     draws: list[float] = cast("Any", torch.rand(1 + len(settings), generator=generator, dtype=torch.float64)).tolist()
+    structure = int(draws[0] * len(structures))
     drawn: dict[str, Value] = {}
     for (name, setting), draw in zip(settings.items(), draws[1:], strict=True):
+        if not setting.applies_to(structures[structure].name):
+            continue
         sums = list(itertools.accumulate(setting.weights or [1.0] * len(setting.values)))
         index = bisect.bisect_right(sums, draw * sums[-1])
         drawn[name] = setting.values[min(index, len(setting.values) - 1)]
-    return Context(int(draws[0] * len(structures)), drawn)
+    return Context(structure, drawn)
 
 
 def context_splits(task: Task, splits: Splits, context: Context, seed: int, host: int, round_index: int) -> Splits:
@@ -52,14 +55,14 @@ def context_splits(task: Task, splits: Splits, context: Context, seed: int, host
 
     Args:
         task: The task.
-        splits: Its data, on any device; they are not changed in place.
+        splits: Data of the structure of the context, on any device; they are not changed in place.
         context: Context of the host.
         seed: Random seed of the contexts.
         host: Index of the host in the population.
         round_index: Index of the round, from 0.
     """
     for name, setting in settings_of_family(task).items():
-        if setting.data is not None:
+        if setting.data is not None and name in context.settings:
             generator = make_generator(seed, f"data of {name}", host, round_index)
             splits = setting.data(splits, context.settings[name], generator)
     return splits

@@ -1,15 +1,16 @@
 """Families of tasks: in each round, every host draws a context, a structure with settings.
 
-A family is a `Task` with several structures. They share data, loss, score and optimizers, and differ in the model and
-its slots. Importing this module does not import torch.
+A family is a `Task` with several structures, tasks that may differ in everything. Importing this module does not import
+torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from esper.formatting import suggest
 from esper.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -19,14 +20,10 @@ if TYPE_CHECKING:
 
 RENT, LEARNING_RATE = "rent", "learning_rate"
 """Settings that the engine applies: the weight of the rent, and the learning rate of the host."""
-MAX_STRUCTURES = 4
+MAX_STRUCTURES = 8
 """Maximum number of structures of a family."""
-
-_SHARED_FIELDS = (
-    *("data", "loss", "score", "metrics", "augment", "optimizer", "seed_optimizer", "train"),
-    *("batch_size", "validation_batch", "samples_per_epoch"),
-)
-"""Fields in which the structures of a family agree."""
+MIXED = "+"
+"""Joins the names of the tasks of a mixture."""
 Value: TypeAlias = "float | str"
 ChangeData: TypeAlias = "Callable[[Splits, Any, torch.Generator], Splits]"
 """Function of the data, the drawn value and a generator on the CPU that returns the changed data."""
@@ -40,21 +37,29 @@ class Setting:
         values: Values that can be drawn: numbers or texts.
         weights: Relative frequency of each value; None: all alike.
         data: Function that changes the data; None for the settings `rent` and `learning_rate`.
+        structures: Names of the structures that have the setting; None: all.
     """
 
     values: Sequence[Value]
     weights: Sequence[float] | None = None
     data: ChangeData | None = None
+    structures: Sequence[str] | None = None
+
+    def applies_to(self, structure: str) -> bool:
+        """Return True if a structure has the setting."""
+        return self.structures is None or structure in self.structures
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFamily(Task):
-    """A task with several structures. Made by `Family`; its model and slots are those of the largest structure.
+    """A task with several structures. Made by `Family`; its other fields are those of the structure with most slots.
 
     Attributes:
         structures: Tasks whose models and slots the contexts have.
         settings: Settings of a context, keyed by name, in the order in which they change the data.
     """
+
+    NAME_SIGNS: ClassVar[str] = Task.NAME_SIGNS + MIXED
 
     structures: Sequence[Task] = ()
     settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
@@ -63,25 +68,59 @@ class TaskFamily(Task):
 def Family(name: str, structures: Sequence[Task], settings: Mapping[str, Setting] | None = None) -> TaskFamily:  # noqa: N802 (used like a class)
     """Return a family of tasks.
 
-    The structures differ in their models and slots, and agree in data, loss, score, optimizers and batches. The slots
-    of each structure are named as the first ones of the structure with the most slots.
+    The slots of each structure are named as the first ones of the structure with the most slots.
 
     Args:
         name: Name of the family, as `Task.name`.
-        structures: One to four tasks.
+        structures: One to eight tasks. Those with the same data function share the data.
         settings: Settings that are drawn for each context.
 
     Raises:
         ValueError: A structure or a setting is not valid.
     """
     settings = settings or {}
-    problems = [*_structure_problems(structures), *_setting_problems(settings)]
+    problems = [*_structure_problems(structures), *_setting_problems(settings, [task.name for task in structures])]
     if problems:
         raise ValueError(f"family {name!r}: {problems[0]}")
     largest = max(structures, key=lambda task: len(task.slots))
-    base: dict[str, Any] = {attribute: getattr(largest, attribute) for attribute in Task.__dataclass_fields__}
-    base |= {"name": name, "blueprints": structures[0].blueprints, "wide_model": None}
+    base: dict[str, Any] = {entry.name: getattr(largest, entry.name) for entry in fields(Task)}
+    score_names = {task.score_name for task in structures}
+    base |= {
+        "name": name,
+        "blueprints": None,
+        "wide_model": None,
+        "metrics": {name: metric for task in structures for name, metric in task.metrics.items()},
+        "score_name": score_names.pop() if len(score_names) == 1 else "score",
+        "float32_defaults": any(task.float32_defaults for task in structures),
+    }
     return TaskFamily(**base, structures=tuple(structures), settings=dict(settings))
+
+
+def mix_tasks(tasks: Sequence[Task]) -> TaskFamily:
+    """Return the family of all structures of some tasks, each with the settings of its own task.
+
+    The slots are named as those of the structure with the most slots, in their order. The name is that of the tasks,
+    joined by `MIXED`.
+
+    Raises:
+        ValueError: There are too many structures, or two of the same name; or two tasks have a setting of the same
+            name.
+    """
+    structures = [structure for task in tasks for structure in structures_of(task)]
+    slots = list(max(structures, key=lambda structure: len(structure.slots)).slots)
+    settings: dict[str, Setting] = {}
+    for task in tasks:
+        names = [structure.name for structure in structures_of(task)]
+        for name, setting in settings_of_family(task).items():
+            if name in settings:
+                raise ValueError(f"two of the tasks have a setting {name!r}; mix tasks of which only one has it")
+            own = [structure for structure in names if setting.applies_to(structure)]
+            settings[name] = replace(setting, structures=own)
+    return Family(
+        MIXED.join(task.name for task in tasks),
+        [replace(task, slots=dict(zip(slots, task.slots.values(), strict=False))) for task in structures],
+        settings,
+    )
 
 
 def structures_of(task: Task) -> Sequence[Task]:
@@ -107,15 +146,17 @@ def _structure_problems(structures: Sequence[Task]) -> list[str]:
             found.append(
                 f"the slots of {task.name!r} are {', '.join(slots)}; name them {wanted}, as in other structures"
             )
-        for attribute in _SHARED_FIELDS:
-            if getattr(task, attribute) != getattr(structures[0], attribute):
-                found.append(f"{attribute} of {task.name!r} differs from that of {structures[0].name!r}")
     return found
 
 
-def _setting_problems(settings: Mapping[str, Setting]) -> list[str]:
+def _setting_problems(settings: Mapping[str, Setting], structures: Sequence[str]) -> list[str]:
     found: list[str] = []
     for name, setting in settings.items():
+        found += [
+            f"the setting {name!r} is for {unknown!r}, which is not a structure; {suggest(unknown, structures)}"
+            for unknown in setting.structures or ()
+            if unknown not in structures
+        ]
         if not name.isidentifier():
             found.append(f"the setting {name!r} is not a valid name; use letters, digits and _")
         if not setting.values:

@@ -1,18 +1,20 @@
 """Loads the task that the user names: a built-in one, a file, an attribute of a module, or an entry point.
 
-Only what the user named is imported. Importing this module does not import torch.
+`A+B` names a mixture of tasks: a family of all their structures. Only what the user named is imported. Importing this
+module does not import torch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from esper.config import ConfigError, TaskError
-from esper.tasks.registry import TASK_NAMES, TASKS, get_built_in
+from esper.tasks.family import MIXED
+from esper.tasks.registry import TASK_NAMES, TASKS, get_built_in, is_built_in, mix
 from esper.tasks.task import Task, TaskSource
 from esper.user_code import Reference, import_entry_points, import_object, parse_reference
 
@@ -23,13 +25,14 @@ def check_task_reference(reference: str) -> None:
     Raises:
         TaskError: The file does not exist, or no task has this name.
     """
-    if reference not in TASKS:
-        _parse(reference)
+    for part in _split(reference):
+        if part not in TASKS:
+            _parse(part)
 
 
 def is_own_task(reference: str) -> bool:
-    """Return True if a task is code of the user: a file, a module or an entry point."""
-    return reference not in TASKS
+    """Return True if a task, or one of a mixture, is code of the user: a file, a module or an entry point."""
+    return not is_built_in(reference)
 
 
 def load_task(reference: str) -> Task:
@@ -38,13 +41,18 @@ def load_task(reference: str) -> Task:
     The modules of the entry points `esper.blueprints` are imported too, because a task may use their blueprints.
 
     Args:
-        reference: Name of a built-in task or of an entry point, `FILE.py`, `FILE.py:NAME` or `MODULE:NAME`.
+        reference: Name of a built-in task or of an entry point, `FILE.py`, `FILE.py:NAME` or `MODULE:NAME`; or several
+            of them joined by `+`.
 
     Raises:
-        TaskError: The task does not exist, its code raises an exception, or it is not an `esper.Task`.
+        TaskError: The task does not exist, its code raises an exception, it is not an `esper.Task`, or the tasks cannot
+            be mixed.
     """
-    if reference in TASKS:
+    if is_built_in(reference):
         return get_built_in(reference)
+    parts = _split(reference)
+    if len(parts) > 1:
+        return _mix(reference, [load_task(part) for part in parts])
     found = _parse(reference)
     try:
         import_entry_points("esper.blueprints")
@@ -56,8 +64,25 @@ def load_task(reference: str) -> Task:
     if task.name in TASKS:
         raise TaskError(f"{found.text}: the name {task.name!r} is that of a built-in task; choose another name")
     path = Path(str(module.__file__)).resolve()
-    source = TaskSource(reference=reference, path=str(path), attribute=found.attribute, digests=source_digests(path))
+    source = TaskSource(reference, f"{path}:{found.attribute}", source_digests(path))
     return replace(task, source=source)
+
+
+def _split(reference: str) -> list[str]:
+    """Return the tasks of a mixture, or the only task. A file can have a + in its path."""
+    path, _, attribute = reference.rpartition(":")
+    is_file = Path(reference).is_file() or (attribute.isidentifier() and Path(path).is_file())
+    return [reference] if is_file else reference.split(MIXED)
+
+
+def _mix(reference: str, tasks: Sequence[Task]) -> Task:
+    sources = [task.source for task in tasks if task.source]
+    source = TaskSource(
+        reference=reference,
+        absolute=MIXED.join(task.source.absolute if task.source else task.name for task in tasks),
+        digests={name: value for source in sources for name, value in source.digests.items()},
+    )
+    return replace(mix(tasks), source=source)
 
 
 def load_source(source: TaskSource) -> Task:
@@ -66,13 +91,13 @@ def load_source(source: TaskSource) -> Task:
     Raises:
         TaskError: The code cannot be imported, or has changed since.
     """
-    task = load_task(f"{source.path}:{source.attribute}")
+    task = load_task(source.absolute)
     assert task.source is not None
     imported = task.source.digests
     # The other process may have imported further modules of the directory, which the task does not need.
     changes = describe_changes({name: value for name, value in source.digests.items() if name in imported}, imported)
     if changes:
-        raise TaskError(f"{source.path} changed while the run was starting: {changes}")
+        raise TaskError(f"{source.reference} changed while the run was starting: {changes}")
     return replace(task, source=source)
 
 

@@ -32,7 +32,7 @@ from esper.tasks.hosts import build_host, find_submodule
 from esper.tasks.losses import IGNORED_TARGET, CrossEntropy, loss_of, score_of
 from esper.tasks.prefix_check import check_prefix
 from esper.tasks.profile import TaskProfile, combine_profiles
-from esper.tasks.splits import Splits, take
+from esper.tasks.splits import Splits, TaskData, take
 from esper.tasks.task import Chance, SlotPath, Task
 from esper.user_code import describe_exception
 
@@ -43,12 +43,12 @@ _PERTURBATION_STD = 0.05
 _PROBE_SEED = 0
 
 
-def probe_task(task: Task, splits: Splits, slots: Sequence[str] = ()) -> TaskProfile:
+def probe_task(task: Task, data: TaskData, slots: Sequence[str] = ()) -> TaskProfile:
     """Run the model of a task on a few samples, and return its properties.
 
     Args:
         task: Task to probe.
-        splits: Its data, on the CPU.
+        data: Its data, on the CPU.
         slots: Names of the slots to use; none: all.
 
     Raises:
@@ -56,18 +56,21 @@ def probe_task(task: Task, splits: Splits, slots: Sequence[str] = ()) -> TaskPro
     """
     with forked_generators(make_generator(_PROBE_SEED, "probe").initial_seed()):
         if not isinstance(task, TaskFamily):
-            return _Probe(task, splits, slots).run()
-        _check_settings(task, splits)
-        return combine_profiles([_Probe(structure, splits, slots).run() for structure in task.structures])
+            return _Probe(task, data[0], slots).run()
+        _check_settings(task, data)
+        probes = [_Probe(structure, splits, slots) for structure, splits in zip(task.structures, data, strict=True)]
+        return combine_profiles([probe.run() for probe in probes])
 
 
-def _check_settings(family: TaskFamily, splits: Splits) -> None:
+def _check_settings(family: TaskFamily, data: TaskData) -> None:
     """Change the data by every value of every setting. Raises TaskError if a function fails or returns wrong data."""
     for name, setting in family.settings.items():
         change = setting.data
         if change is None:
             continue
-        for value in setting.values:
+        of_structures = zip(family.structures, data, strict=True)
+        changed_splits = {id(splits): splits for task, splits in of_structures if setting.applies_to(task.name)}
+        for splits, value in itertools.product(changed_splits.values(), setting.values):
             where = f"settings[{name!r}] of task {family.name}, value {value!r}"
             try:
                 changed = change(splits, value, make_generator(_PROBE_SEED, "setting"))
@@ -340,7 +343,7 @@ class _Probe:
     # Errors
 
     def _where(self, field: str) -> str:
-        file = f" ({self.task.source.path})" if self.task.source else ""
+        file = f" ({self.task.source.absolute})" if self.task.source else ""
         return f"{field} of task {self.task.name}{file}"
 
     def _error(self, field: str, problem: str) -> TaskError:

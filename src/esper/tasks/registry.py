@@ -6,10 +6,12 @@ settings of all built-in tasks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 
 from esper.config import TaskError
 from esper.formatting import suggest
+from esper.tasks.family import MIXED, mix_tasks
 from esper.tasks.task import Task
 
 TASKS = {
@@ -38,12 +40,28 @@ def check_task_name(name: str) -> None:
         raise TaskError(f"unknown task {name!r}: {suggest(name, TASK_NAMES)}")
 
 
+def is_built_in(name: str) -> bool:
+    """Return True if a name is that of a built-in task, or of a mixture of them."""
+    return all(part in TASKS for part in name.split(MIXED))
+
+
 def get_built_in(name: str) -> Task:
-    """Return the built-in task of this name.
+    """Return the built-in task of this name, or the mixture of several ones whose names are joined by `MIXED`.
 
     Raises:
-        TaskError: No task has this name.
+        TaskError: No task has this name, or the tasks cannot be mixed.
     """
+    names = name.split(MIXED)
+    if len(names) > 1:
+        return mix([get_built_in(part) for part in names])
     check_task_name(name)
     module, attribute = TASKS[name].split(":")
     return getattr(import_module(f"esper.tasks.{module}"), attribute)
+
+
+def mix(tasks: Sequence[Task]) -> Task:
+    """Return the mixture of some tasks. Raises TaskError if they cannot be mixed."""
+    try:
+        return mix_tasks(tasks)
+    except ValueError as error:
+        raise TaskError(str(error)) from None

@@ -10,7 +10,7 @@ import msgspec
 from esper.config import Config, TaskError, TrainingConfig
 from esper.tasks.family import TaskFamily
 from esper.tasks.optimizers import SGD, AdamW
-from esper.tasks.registry import TASKS, get_built_in
+from esper.tasks.registry import TASKS, get_built_in, is_built_in
 from esper.tasks.task import Task
 
 _OPTIMIZER_KEYS = ("momentum", "weight_decay")
@@ -20,8 +20,11 @@ _OPTIMIZER_KEYS = ("momentum", "weight_decay")
 def settings_of(task: Task) -> dict[str, float | None]:
     """Return the task's own value of each key of `[training]` that has no other default, by field name.
 
-    None for a value that the task does not have, or that differs between host and seeds.
+    None for a value that the task does not have, or that differs between host and seeds, or between structures.
     """
+    if isinstance(task, TaskFamily):
+        first, *others = map(settings_of, task.structures)
+        return {name: value if all(other[name] == value for other in others) else None for name, value in first.items()}
     values: dict[str, float | None] = {
         "host_learning_rate": task.optimizer.learning_rate,
         "seed_learning_rate": task.seed_optimizer.learning_rate,
@@ -72,7 +75,7 @@ def _override(task: Task, name: str, learning_rate: float | None, shared: dict[s
 
 def with_task_settings(config: Config) -> Config:
     """Return the configuration with the settings of its built-in task filled in; of other tasks, unchanged."""
-    return fill_in_settings(config, get_built_in(config.task)) if config.task in TASKS else config
+    return fill_in_settings(config, get_built_in(config.task)) if is_built_in(config.task) else config
 
 
 def with_recorded_settings(config: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +85,7 @@ def with_recorded_settings(config: dict[str, Any]) -> dict[str, Any]:
         config: Configuration as a recording stores it; may be of another version of this program.
     """
     name, recorded = config.get("task", ""), config.get("training", {})
-    if name not in TASKS or not isinstance(recorded, dict):
+    if not is_built_in(name) or not isinstance(recorded, dict):
         return config
     settings = {key.replace("_", "-"): value for key, value in settings_of(get_built_in(name)).items()}
     return {**config, "training": {**settings, **recorded}}

@@ -5,10 +5,10 @@ Shapes: N samples, B samples of a batch, C channels, H × W pixels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -100,14 +100,37 @@ def _as_tensors(values: Any) -> Nested:
     return torch.as_tensor(values)
 
 
-def write_splits(splits: Splits, file: IO[bytes]) -> None:
+TaskData: TypeAlias = tuple[Splits, ...]
+"""The data of each structure of a task; structures with the same data share one object."""
+
+
+def map_data(change: Callable[[Splits], Splits], data: TaskData) -> TaskData:
+    """Return the data, changed by a function that is called once for the structures that share them."""
+    changed = {id(splits): change(splits) for splits in {id(splits): splits for splits in data}.values()}
+    return tuple(changed[id(splits)] for splits in data)
+
+
+def data_tensors(data: TaskData) -> list[Tensor]:
+    """Return all tensors of the data, those of shared data once."""
+    different = {id(splits): splits for splits in data}
+    return [tensor for splits in different.values() for tensor in list_tensors(vars(splits))]
+
+
+def move_data(
+    data: TaskData, device: torch.device, dtype: torch.dtype | None = None, *, channels_last: bool = True
+) -> TaskData:
+    """Return the data on a device; see `Splits.to`."""
+    return map_data(lambda splits: splits.to(device, dtype, channels_last=channels_last), data)
+
+
+def write_data(data: TaskData, file: IO[bytes]) -> None:
     """Write the data to a file, which other processes of this machine map: one copy in memory.
 
     Raises:
         OSError: The file cannot be written.
     """
     try:
-        torch.save(vars(splits), file)
+        torch.save([vars(splits) for splits in data], file)  # tensors that are shared are written once
     except RuntimeError as error:
         if isinstance(error.__context__, OSError):  # torch also fails to end the archive, and reports only that
             raise error.__context__ from None
@@ -115,13 +138,13 @@ def write_splits(splits: Splits, file: IO[bytes]) -> None:
     file.flush()
 
 
-def map_splits(path: Path) -> Splits:
-    """Return the data in a file of `write_splits`, without reading it: each part is read when it is used.
+def read_data(path: Path) -> TaskData:
+    """Return the data in a file of `write_data`, without reading it: each part is read when it is used.
 
     Raises:
         OSError: The file cannot be opened.
     """
-    return Splits(**torch.load(path, mmap=True, weights_only=True))
+    return tuple(Splits(**splits) for splits in torch.load(path, mmap=True, weights_only=True))
 
 
 def take(values: Nested, index_B: Tensor) -> Nested:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from esper.tasks.optimizers import SGD, AdamW
 
@@ -45,18 +45,16 @@ class Chance:
 
 @dataclass(frozen=True)
 class TaskSource:
-    """The file that defines a task.
+    """The file that defines a task; of a mixture, the files of all its tasks.
 
     Attributes:
         reference: The task as the user named it.
-        path: Absolute path of the file.
-        attribute: Name of the task in the file.
+        absolute: Reference that names it from every directory.
         digests: BLAKE2b digests of the file and of the modules beside it that it imports, keyed by relative path.
     """
 
     reference: str
-    path: str
-    attribute: str
+    absolute: str
     digests: Mapping[str, str]
 
 
@@ -94,6 +92,9 @@ class Task:
         source: The file that defines the task; None for built-in tasks and for tasks made in a Python session.
     """
 
+    NAME_SIGNS: ClassVar[str] = "_-"
+    """Characters of a name, besides letters and digits."""
+
     name: str
     model: Callable[[], nn.Module]
     slots: Mapping[str, str | SlotPath]
@@ -121,8 +122,8 @@ class Task:
 
     def _problems(self) -> list[str]:
         found: list[str] = []
-        if not self.name or not all(letter.isalnum() or letter in "_-" for letter in self.name):
-            found.append("name must consist of letters, digits, _ and -")
+        if not self.name or not all(letter.isalnum() or letter in self.NAME_SIGNS for letter in self.name):
+            found.append(f"name must consist of letters, digits and the characters {' '.join(self.NAME_SIGNS)}")
         if not 1 <= len(self.slots) <= MAX_SLOTS:
             found.append(f"slots must name 1 to {MAX_SLOTS} submodules, got {len(self.slots)}")
         found += [
