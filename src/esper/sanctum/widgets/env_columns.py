@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from statistics import median, median_high, median_low
 
 from esper.domain import Stage
 from esper.formatting import short_score_name, strip_control
@@ -40,13 +37,14 @@ INACTIVE_LABEL = f"{MARK_SYMBOLS[MarkKind.ROLLBACK][0].glyph} out"
 """Shown in place of the reward of an inactive env."""
 WORST_GLYPH = "▼"
 """Marks an env that is at the top because its accuracy is among the lowest."""
-AGGREGATES: dict[str, Callable[[list[float]], float]] = {"median": median, "min": min, "max": max}
-"""Functions of the summary rows below the envs, the most important first. Keyed by row label."""
+STRUCTURE = "structure"
+"""Name of the column with the structure of a family that an env has in this round."""
 _LONG_LABEL_COLS = 7
 """Width of the first column from which "median" and an accuracy of 100 % fit side by side."""
 _LAYOUTS = ((10, 6, 2), (10, 0, 2), (10, 0, 1), (6, 0, 1), (0, 0, 2), (0, 0, 1))
 """Widths of a blueprint's name, of the bar of alpha, and of the gap between columns; widest layout first."""
 _MIN_SPARKLINE_COLS, _MAX_SPARKLINE_COLS = 4, 26
+_MAXSTRUCTURE_COLS = 12
 _UNDECIDED_STAGES = frozenset(stage.label for stage in (Stage.TRAINING, Stage.BLENDING, Stage.PROBATIONARY))
 """Stages of seeds that can still be fossilized or culled; their text is not dimmed."""
 
@@ -71,6 +69,8 @@ class Layout:
     """Width of the gradient norm; 0 if it does not fit."""
     loss_scale: int = 5
     """Width of the loss scale; 0 if it does not fit."""
+    structure: int = 0
+    """Width of the name of the env's structure; 0 if it does not fit, and for a task that is not a family."""
     lane: int = 0
     """Width of the lane's name; 0 if it does not fit."""
     stages_only: bool = False
@@ -101,8 +101,16 @@ def choose_layout(width: int, started: RunStarted) -> Layout:
     digits = max(len(str(len(started.lanes) - 1)), 2)
     narrowest = Layout(digits, digits + 2)
     lane = max(max(map(len, started.lanes), default=0), 3)
+    structure = min(max((len(found.name) for found in started.structures), default=0), _MAXSTRUCTURE_COLS)
+    if structure:
+        structure = max(structure, len(STRUCTURE))
+    further = ({"structure": structure, "lane": lane}, {"structure": structure}) if structure else ({"lane": lane},)
     layouts = [
-        *(replace(narrowest, blueprint=name, alpha_bar=bar, gap=gap, lane=lane) for name, bar, gap in _LAYOUTS),
+        *(
+            replace(narrowest, blueprint=name, alpha_bar=bar, gap=gap, **columns)
+            for name, bar, gap in _LAYOUTS
+            for columns in further
+        ),
         narrowest,
         replace(narrowest, loss_scale=0),
         replace(narrowest, loss_scale=0, grad_norm=0),
@@ -122,36 +130,48 @@ def choose_layout(width: int, started: RunStarted) -> Layout:
 
 def _fixed_width(layout: Layout, slots: int) -> int:
     """Return the width of a row without the sparkline, including a gap after each column but the first."""
-    further = [layout.grad_norm, layout.loss_scale, layout.lane]
+    further = [layout.grad_norm, layout.loss_scale, layout.structure, layout.lane]
     slots_width = slots * layout.slot + (slots - 1) * layout.slot_gap
     num_gaps = 4 + sum(width > 0 for width in further)
     return layout.label + 5 + 6 + slots_width + sum(further) + num_gaps * layout.gap
 
 
-def sortable_columns(slots: Sequence[str]) -> list[str]:
+def sortable_columns(started: RunStarted) -> list[str]:
     """Return the names of the sortable columns, from left to right."""
-    return ["env", "accuracy", "reward", *slots, "gradient norm", "loss scale", "lane"]
+    structure = [STRUCTURE] if started.structures else []
+    return ["env", "accuracy", "reward", *started.slot_names, "gradient norm", "loss scale", *structure, "lane"]
 
 
 def header_row(
-    palette: Palette, layout: Layout, score: str, slots: Sequence[str], sort_column: str, arrow: str
+    palette: Palette, layout: Layout, started: RunStarted, sort_column: str, arrow: str
 ) -> tuple[Line, list[tuple[range, str]]]:
     """Draw names and units of the columns, and an arrow at the sort column.
 
     Returns:
         The line, and for each column its range of terminal columns and its name.
     """
+    score, slots = started.score, started.slot_names
+    structure = [(STRUCTURE, layout.structure)] if started.structures else []
     widths = [layout.label, 5 + layout.gap + layout.sparkline, 6, *(layout.slot for _ in slots)]
-    widths += [layout.grad_norm, layout.loss_scale, layout.lane]
+    widths += [layout.grad_norm, layout.loss_scale, *(width for _, width in structure), layout.lane]
     accuracy = f"{strip_control(score)} %"
     if len(accuracy) + (sort_column == "accuracy") >= widths[1] + layout.gap:
         accuracy = f"{strip_control(short_score_name(score))} %"
     names = ["" for _ in slots] if layout.stages_only else slot_labels(slots, layout.slot + layout.gap - 1)
-    labels = ["env".rjust(1 + layout.digits), accuracy, "reward", *names, "  |g|", "scale", "lane"]
+    labels = [
+        "env".rjust(1 + layout.digits),
+        accuracy,
+        "reward",
+        *names,
+        "  |g|",
+        "scale",
+        *(name for name, _ in structure),
+        "lane",
+    ]
     line = Line(palette)
     ranges: list[tuple[range, str]] = []
     start = 0
-    for name, label, width in zip(sortable_columns(slots), labels, widths, strict=True):
+    for name, label, width in zip(sortable_columns(started), labels, widths, strict=True):
         if not width:
             continue
         if layout.stages_only and name in slots:  # one heading above all slots, with the slot that is sorted by
@@ -180,12 +200,14 @@ def header_row(
 def sort_value(column: str, started: RunStarted) -> Callable[[EnvState], float | None]:
     """Return the sort key of a column. A slot is sorted by its stage, then by its alpha."""
     lanes = list(dict.fromkeys(started.lanes))
+    structures = [structure.name for structure in started.structures]
     known: dict[str, Callable[[EnvState], float | None]] = {
         "env": NUMERIC_FIELDS["env"],
         "accuracy": NUMERIC_FIELDS["score"],
         "reward": NUMERIC_FIELDS["reward"],
         "gradient norm": NUMERIC_FIELDS["grad"],
         "loss scale": NUMERIC_FIELDS["scale"],
+        STRUCTURE: lambda env: structures.index(env.context.structure) if env.context else None,
         "lane": lambda env: lanes.index(env.lane),
     }
     if column in known:
@@ -249,6 +271,9 @@ def _draw_values(layout: Layout, started: RunStarted, env: EnvState, accuracy_ro
         line.append(gap).append_cell(number_cell(step.grad_norm if step else None, 3, 2), "dim")
     if layout.loss_scale:
         line.append(gap).append_cell(scale_cell(step.loss_scale if step else None), "dim")
+    if layout.structure:
+        name = strip_control(env.context.structure) if env.context else "–"
+        line.append(gap).append_fitted(name, layout.structure, "dim")
     return line.append(gap).append_fitted(strip_control(env.lane), layout.lane, "dim") if layout.lane else line
 
 
@@ -268,79 +293,3 @@ def slot_cell(layout: Layout, stage: str, blueprint: str | None, alpha: float | 
             text.append_bar(alpha, layout.alpha_bar, stage).append(" ")
         text.append_cell(number_cell(alpha, 1, layout.alpha - 2, fixed=True), role)
     return text.pad_to(layout.slot)
-
-
-def aggregate_rows(
-    palette: Palette, layout: Layout, started: RunStarted, envs: Sequence[EnvState], names: Iterable[str]
-) -> list[Line]:
-    """Draw summary rows: median, minimum or maximum over the envs of each number, ignoring non-finite values.
-
-    The row of medians also shows how many envs have a slot in each stage, or the commonest stage. Until an env has
-    stepped in this round, the rows are about the last step of the previous one.
-
-    Args:
-        palette: Styles of the theme.
-        layout: Widths of the columns.
-        started: Start event of the run.
-        envs: The envs of the table.
-        names: Keys of `AGGREGATES`, one per row.
-    """
-    steps = [env.stepped for env in envs if env.stepped] or [env.previous for env in envs if env.previous]
-    columns = (
-        _finite([step.accuracy for step in steps]),
-        _finite([step.reward for step in steps]),
-        _finite([step.grad_norm for step in steps]),
-        _finite([step.loss_scale for step in steps]),
-    )
-    slots = [[step.slot(index) for step in steps] for index in range(len(started.slot_names))]
-    stages = [Counter([reading.stage for reading in readings if reading]) for readings in slots]
-    return [_draw_aggregate(palette, layout, name, columns, stages) for name in names]
-
-
-def median_scale(scales: Sequence[float]) -> float:
-    """Return the median loss scale. For an even number of scales it is the geometric mean of the middle two."""
-    return math.sqrt(median_low(scales) * median_high(scales))
-
-
-def _finite(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None and math.isfinite(value)]
-
-
-def _draw_aggregate(
-    palette: Palette, layout: Layout, name: str, columns: Iterable[list[float]], stages: Iterable[Counter[str]]
-) -> Line:
-    gap = " " * layout.gap
-    *measured, scales = columns
-    accuracy, reward, grad_norm = (AGGREGATES[name](values) if values else None for values in measured)
-    aggregate_scales = median_scale if name == "median" else AGGREGATES[name]
-    scale = aggregate_scales(scales) if scales else None
-    label = name if len(name) < layout.label else name[:3]
-    line = Line(palette).append_fitted(label, layout.label, "head")
-    role = "bright" if name == "median" else "dim"
-    line.append_cell(percent_cell(accuracy), role).append(gap)
-    line.append(" " * layout.sparkline).append(gap)
-    line.append_cell(number_cell(reward, 2, 3, signed=True, fixed=True), role).append(gap)
-    for counts in stages:
-        end = line.width + layout.slot
-        if name == "median" and layout.stages_only and counts:
-            commonest = counts.most_common(1)[0][0]
-            line.append(STAGES[commonest].glyph, commonest)
-        elif name == "median":
-            _append_stage_counts(line, counts, end)
-        line.pad_to(end + layout.slot_gap)
-    if layout.stages_only:
-        line.append(gap)
-    if layout.grad_norm:
-        line.append_cell(number_cell(grad_norm, 3, 2), "dim").append(gap)
-    return line.append_cell(scale_cell(scale), "dim") if layout.loss_scale else line
-
-
-def _append_stage_counts(line: Line, counts: Counter[str], end: int) -> None:
-    """Append the counts that fit before column `end`, and an ellipsis for the rest, which may be in the next gap."""
-    texts = [(stage, f"{counts[stage]}{STAGES[stage].glyph}") for stage in STAGES_BY_PRIORITY if counts[stage]]
-    for index, (stage, text) in enumerate(texts):
-        gap = " " * bool(index)
-        if line.width + len(gap) + len(text) > end:
-            line.append("…", "dim")
-            return
-        line.append(gap).append(text, stage)

@@ -18,15 +18,17 @@ from textual.widgets import Input, Static
 from esper.sanctum.bindings import KeyCategory, bindings
 from esper.sanctum.env_filter import find_worst, sort_envs, worst_env, worst_severity_by_env
 from esper.sanctum.view import ViewState
-from esper.sanctum.widgets import env_columns
+from esper.sanctum.widgets import env_columns, env_summary
 from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import Line, Row
 from esper.telemetry.state import EnvState
 
-_ASCENDING_COLUMNS = frozenset({"env", "lane"})
+_ASCENDING_COLUMNS = frozenset({"env", "structure", "lane"})
 """Columns whose initial sort order is ascending."""
 _MIN_AGGREGATES_ROWS = 30
-"""Minimum height for all summary rows if not all envs fit."""
+"""Minimum height for several summary rows if not all envs fit."""
+_SUMMARY_ROWS = 4
+"""Maximum number of summary rows then."""
 
 
 class EnvTable(EnvRowsPanel):
@@ -71,10 +73,12 @@ class EnvTable(EnvRowsPanel):
 
     def wanted_height(self, limit: int) -> int:
         """Return the height of all envs, the heading, a rule and the summary rows, at most `limit`."""
-        return min(len(self.state.envs) + 2 + len(env_columns.AGGREGATES), limit)
+        started = self.state.started
+        summary = len(env_summary.summary_labels(started, limit)) if started else 0
+        return min(len(self.state.envs) + 2 + summary, limit)
 
     def draw_lines(self, size: Size) -> list[Line] | list[Row]:
-        """Draw the heading, the visible rows, a rule if it fits, and one or three summary rows."""
+        """Draw the heading, the visible rows, a rule if it fits, and the summary rows."""
         width, height = size
         started = self.state.started
         if started is None:
@@ -83,14 +87,13 @@ class EnvTable(EnvRowsPanel):
         layout = env_columns.choose_layout(width - 1, started)
         severities = worst_severity_by_env(self.state, self.view.muted_rules)
         envs = self._filter_envs(severities)
-        names = list(env_columns.AGGREGATES)[: max(height - len(envs) - 2, 3 if height >= _MIN_AGGREGATES_ROWS else 1)]
-        room = max(height - 1 - len(names), 1)
+        summary_room = max(height - len(envs) - 2, _SUMMARY_ROWS if height >= _MIN_AGGREGATES_ROWS else 1)
+        labels = env_summary.summary_labels(started, summary_room)
+        room = max(height - 1 - len(labels), 1)
         visible = self.visible_rows(self._sort(envs, severities, room), room)
         self._write_titles(len(envs))
         arrow = "↓" if self._descending else "↑"
-        heading, self._column_ranges = env_columns.header_row(
-            palette, layout, started.score, started.slot_names, self._sort_column, arrow
-        )
+        heading, self._column_ranges = env_columns.header_row(palette, layout, started, self._sort_column, arrow)
         rows = [heading.row(width)]
         for index in visible:
             env, severity, selected = self.state.envs[index], severities.get(index), index == self.view.selected_env
@@ -102,9 +105,9 @@ class EnvTable(EnvRowsPanel):
             rows.append(self.cached_row(env, width, draw, layout, severity, selected, mark))
         if len(visible) < len(envs):
             self.draw_scroll_arrows(rows, width)
-        elif height > len(rows) + len(names):
+        elif height > len(rows) + len(labels):
             rows.append(self.line().append("─" * (width - 1), "faint").row(width))
-        return rows + [line.row(width) for line in env_columns.aggregate_rows(palette, layout, started, envs, names)]
+        return rows + [line.row(width) for line in env_summary.aggregate_rows(palette, layout, started, envs, labels)]
 
     def _filter_envs(self, severities: dict[int, str]) -> Sequence[EnvState]:
         """Return the envs to show. In follow mode, select the worst of them."""
@@ -171,7 +174,7 @@ class EnvTable(EnvRowsPanel):
     def action_order(self) -> None:
         """Sort by the next column."""
         if self.state.started is not None:
-            names = env_columns.sortable_columns(self.state.started.slot_names)
+            names = env_columns.sortable_columns(self.state.started)
             self.sort_by(names[(names.index(self._sort_column) + 1) % len(names)])
 
     def action_reverse(self) -> None:

@@ -1,0 +1,133 @@
+"""Summary rows below the envs of the table: medians by structure of a family, else median, minimum and maximum."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median, median_high, median_low
+
+from esper.formatting import strip_control
+from esper.sanctum.symbols import STAGES, number_cell, percent_cell, scale_cell
+from esper.sanctum.theme import Palette
+from esper.sanctum.widgets.env_columns import STAGES_BY_PRIORITY, Layout
+from esper.sanctum.widgets.panel import Line
+from esper.telemetry.events import RunStarted
+from esper.telemetry.state import EnvState
+
+AGGREGATES: dict[str, Callable[[list[float]], float]] = {"median": median, "min": min, "max": max}
+"""Functions of the summary rows below the envs, the most important first. Keyed by row label."""
+
+
+def summary_labels(started: RunStarted, limit: int) -> list[str]:
+    """Return the labels of the summary rows: medians of the structures of a family, because a median over hosts and
+    data that differ means little; else the keys of `AGGREGATES`.
+
+    Args:
+        started: Start event of the run.
+        limit: Maximum number of rows. A family with more structures has a median of all envs.
+    """
+    structures = [structure.name for structure in started.structures]
+    return structures if 0 < len(structures) <= limit else list(AGGREGATES)[:limit]
+
+
+def aggregate_rows(
+    palette: Palette, layout: Layout, started: RunStarted, envs: Sequence[EnvState], labels: Iterable[str]
+) -> list[Line]:
+    """Draw summary rows: median, minimum or maximum over the envs of each number, ignoring non-finite values.
+
+    A row of medians also shows how many envs have a slot in each stage, or the commonest stage. Until an env has
+    stepped in this round, the rows are about the last step of the previous one.
+
+    Args:
+        palette: Styles of the theme.
+        layout: Widths of the columns.
+        started: Start event of the run.
+        envs: The envs of the table.
+        labels: Result of `summary_labels`.
+    """
+    return [
+        _aggregate_row(palette, layout, started, envs, label)
+        if label in AGGREGATES
+        else _aggregate_row(palette, layout, started, _of_structure(envs, label), "median", label)
+        for label in labels
+    ]
+
+
+def _of_structure(envs: Sequence[EnvState], structure: str) -> list[EnvState]:
+    return [env for env in envs if env.context and env.context.structure == structure]
+
+
+def _aggregate_row(
+    palette: Palette, layout: Layout, started: RunStarted, envs: Sequence[EnvState], name: str, structure: str = ""
+) -> Line:
+    steps = [env.stepped for env in envs if env.stepped] or [env.previous for env in envs if env.previous]
+    columns = (
+        _finite([step.accuracy for step in steps]),
+        _finite([step.reward for step in steps]),
+        _finite([step.grad_norm for step in steps]),
+        _finite([step.loss_scale for step in steps]),
+    )
+    slots = [[step.slot(index) for step in steps] for index in range(len(started.slot_names))]
+    stages = [Counter([reading.stage for reading in readings if reading]) for readings in slots]
+    return _draw_aggregate(palette, layout, name, columns, stages, structure)
+
+
+def median_scale(scales: Sequence[float]) -> float:
+    """Return the median loss scale. For an even number of scales it is the geometric mean of the middle two."""
+    return math.sqrt(median_low(scales) * median_high(scales))
+
+
+def _finite(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def _draw_aggregate(
+    palette: Palette,
+    layout: Layout,
+    name: str,
+    columns: Iterable[list[float]],
+    stages: Iterable[Counter[str]],
+    structure: str,
+) -> Line:
+    gap = " " * layout.gap
+    *measured, scales = columns
+    accuracy, reward, grad_norm = (AGGREGATES[name](values) if values else None for values in measured)
+    aggregate_scales = median_scale if name == "median" else AGGREGATES[name]
+    scale = aggregate_scales(scales) if scales else None
+    label = name if len(name) < layout.label else name[:3]
+    if structure and not layout.structure:
+        label = strip_control(structure)
+    line = Line(palette).append_fitted(label, layout.label, "head")
+    role = "bright" if name == "median" else "dim"
+    line.append_cell(percent_cell(accuracy), role).append(gap)
+    line.append(" " * layout.sparkline).append(gap)
+    line.append_cell(number_cell(reward, 2, 3, signed=True, fixed=True), role).append(gap)
+    for counts in stages:
+        end = line.width + layout.slot
+        if name == "median" and layout.stages_only and counts:
+            commonest = counts.most_common(1)[0][0]
+            line.append(STAGES[commonest].glyph, commonest)
+        elif name == "median":
+            _append_stage_counts(line, counts, end)
+        line.pad_to(end + layout.slot_gap)
+    if layout.stages_only:
+        line.append(gap)
+    if layout.grad_norm:
+        line.append_cell(number_cell(grad_norm, 3, 2), "dim").append(gap)
+    if layout.loss_scale:
+        line.append_cell(scale_cell(scale), "dim")
+    if layout.structure and structure:
+        line.append(gap).append_fitted(strip_control(structure), layout.structure, "head")
+    return line
+
+
+def _append_stage_counts(line: Line, counts: Counter[str], end: int) -> None:
+    """Append the counts that fit before column `end`, and an ellipsis for the rest, which may be in the next gap."""
+    texts = [(stage, f"{counts[stage]}{STAGES[stage].glyph}") for stage in STAGES_BY_PRIORITY if counts[stage]]
+    for index, (stage, text) in enumerate(texts):
+        gap = " " * bool(index)
+        if line.width + len(gap) + len(text) > end:
+            line.append("…", "dim")
+            return
+        line.append(gap).append(text, stage)

@@ -1,0 +1,51 @@
+"""The env table of a run on a family: a column of structures, and medians by structure."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from esper.sanctum.widgets.env_columns import choose_layout, sortable_columns
+from esper.sanctum.widgets.env_summary import summary_labels
+from esper.telemetry import events as ev
+from tests.sanctum.driving import live, screen_text, settle
+from tests.sanctum.test_family_screens import events
+
+__all__ = ["events"]
+
+
+def started_of(events: list[ev.AnyEvent]) -> ev.RunStarted:
+    started = events[0]
+    assert isinstance(started, ev.RunStarted)
+    return started
+
+
+def test_medians_are_by_structure_if_they_fit(events: list[ev.AnyEvent]) -> None:
+    started = started_of(events)
+    names = [structure.name for structure in started.structures]
+    assert summary_labels(started, 4) == names
+    assert summary_labels(started, 3) == ["median", "min", "max"]
+    assert "structure" in sortable_columns(started)
+
+
+@pytest.mark.parametrize(("width", "shown"), [(60, False), (200, True)])
+def test_column_of_structures_is_shown_where_it_fits(events: list[ev.AnyEvent], width: int, shown: bool) -> None:
+    assert bool(choose_layout(width, started_of(events)).structure) is shown
+
+
+async def test_each_row_has_its_structure_and_each_structure_its_median(events: list[ev.AnyEvent]) -> None:
+    contexts = {event.env: event.structure for event in events if isinstance(event, ev.EpisodeStarted)}
+    steps = {event.env: event for event in events if isinstance(event, ev.EnvStepped)}
+    app, _ = live(events)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settle(pilot)
+        lines = screen_text(app).splitlines()
+    rows = [line.split("││")[0] for line in lines]
+    for env, structure in contexts.items():
+        (row,) = [line for line in rows if line[2:4].isdigit() and int(line[2:4]) == env]
+        assert structure in row.split()
+    for structure in set(contexts.values()):
+        middle = 100 * median(steps[env].accuracy for env in contexts if contexts[env] == structure)
+        (summary,) = [line for line in rows if line.startswith("│med") and structure in line]
+        assert abs(float(summary.split()[1]) - middle) <= 0.051
