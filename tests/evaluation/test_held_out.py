@@ -93,7 +93,7 @@ def test_ppo_acts_from_its_checkpoint_without_learning(checkpoint: Path) -> None
             name: value.clone() for name, value in agent.state_tensors().items() if not name.startswith("rollout")
         }
         saved = read_checkpoint(checkpoint).tensors
-        for name in ("network.lstm.weight_hh_l0", "observations.mean", "returns.var"):
+        for name in ("network.lstm.weight_hh_l0", "observations.base.mean", "returns.var"):
             assert torch.equal(before[name], saved[f"agent.{name}"])
         steps: list[tuple[str, int]] = []
         (run,) = held_out.run(lambda policy, envs: steps.append((policy, envs)))["ppo"]

@@ -8,10 +8,13 @@ from esper.domain import HEADS, Op
 from esper.growth.blend import BLEND_STYLES
 from esper.policy.actions import head_sizes
 from esper.policy.masks import MIN_P, ActionMasks
-from esper.policy.network import PolicyNetwork
-from esper.policy.observation import observation_size
+from esper.policy.network import SLOT_WIDTH, PointerHead, PolicyNetwork
+from esper.policy.observation import BLUEPRINT_FEATURES, ObservationShape
 
 ENVS, STEPS, SLOTS, BLUEPRINTS = 5, 4, 3, 7
+SHAPE = ObservationShape(SLOTS, BLUEPRINTS)
+FEATURES = 16 + SLOTS * (SLOT_WIDTH + BLUEPRINTS * BLUEPRINT_FEATURES)
+"""Features of `encode` with 16 hidden units."""
 
 RELEVANT = {
     Op.WAIT: "op",
@@ -24,17 +27,19 @@ RELEVANT = {
 
 
 def built() -> PolicyNetwork:
-    network = PolicyNetwork(SLOTS, BLUEPRINTS, hidden=16)
+    network = PolicyNetwork(SHAPE, hidden=16)
     network.initialise(torch.Generator().manual_seed(1))
     with torch.no_grad():  # the small initial gains would hide differences
         for head in network.heads.values():
-            head[2].weight.mul_(100)  # pyright: ignore[reportIndexIssue]
+            last = head.score if isinstance(head, PointerHead) else head[2]  # pyright: ignore[reportIndexIssue]
+            last.weight.mul_(100)
     return network
 
 
 def inputs(envs: int = ENVS) -> tuple[Tensor, Tensor, ActionMasks, Tensor]:
     generator = torch.Generator().manual_seed(2)
-    obs = torch.randn(envs, STEPS, observation_size(SLOTS), generator=generator)
+    obs = torch.randn(envs, STEPS, SHAPE.size, generator=generator)
+    SHAPE.split(obs)[1][..., 0] = 1.0  # all slots are present
     blueprints = torch.randint(1 + BLUEPRINTS, (envs, STEPS, SLOTS), generator=generator)
     masks = ActionMasks(
         *(
@@ -143,9 +148,71 @@ def test_slot_head_is_conditioned_on_the_op() -> None:
     assert not evaluation.log_prob_H[:, :2].any()
 
 
-def test_empty_slot_has_no_embedding() -> None:
-    network = built()
-    assert not network.embedding(torch.zeros(1, dtype=torch.int64)).any()
+def outputs(network: PolicyNetwork, obs: Tensor, blueprints: Tensor, masks: ActionMasks) -> dict[str, Tensor]:
+    """Return the value and the probabilities of each op, slot and blueprint (of the first slot) in the last step."""
+    features, _ = network.encode(obs, blueprints, network.initial_state(len(obs)))
+    actions = torch.zeros(len(obs), len(HEADS), dtype=torch.int64)
+    actions[:, 0] = Op.GERMINATE
+    named = {head: network._head(index, features[:, -1], actions, masks)[0] for index, head in enumerate(HEADS)}
+    return named | {"value": network.value(features[:, -1])}
+
+
+def everything_legal(shape: ObservationShape) -> ActionMasks:
+    return ActionMasks(
+        *(torch.ones_like(mask) for mask in ActionMasks.empty(ENVS, slots=shape[0], blueprints=shape[1]))
+    )
+
+
+def test_permuting_slots_permutes_the_slot_head_and_nothing_else() -> None:
+    network, (obs, blueprints, _, _) = built(), inputs()
+    order = torch.tensor([0, 2, 1])  # the first slot stays, because the other heads are about it
+    base, slots, properties = SHAPE.split(obs)
+    permuted = torch.cat((base, slots[..., order, :].flatten(-2), properties[..., order, :, :].flatten(-3)), dim=-1)
+    straight = outputs(network, obs, blueprints, everything_legal(SHAPE))
+    other = outputs(network, permuted, blueprints[..., order], everything_legal(SHAPE))
+    assert not torch.allclose(straight["slot"], other["slot"])
+    torch.testing.assert_close(straight.pop("slot")[:, order], other.pop("slot"))
+    torch.testing.assert_close(straight, other)
+
+
+def test_permuting_blueprints_permutes_the_blueprint_head_and_nothing_else() -> None:
+    network, (obs, blueprints, _, _) = built(), inputs()
+    order = torch.randperm(BLUEPRINTS, generator=torch.Generator().manual_seed(3))
+    base, slots, properties = SHAPE.split(obs)
+    permuted = torch.cat((base, slots.flatten(-2), properties[..., order, :].flatten(-3)), dim=-1)
+    codes = torch.cat((torch.zeros(1, dtype=torch.int64), 1 + order.argsort()))[blueprints]
+    straight = outputs(network, obs, blueprints, everything_legal(SHAPE))
+    other = outputs(network, permuted, codes, everything_legal(SHAPE))
+    assert not torch.allclose(straight["blueprint"], other["blueprint"])
+    torch.testing.assert_close(straight.pop("blueprint")[:, order], other.pop("blueprint"))
+    torch.testing.assert_close(straight, other)
+
+
+def test_weights_fit_any_number_of_slots_and_an_absent_slot_changes_nothing() -> None:
+    network, (obs, blueprints, _, _) = built(), inputs()
+    wider = ObservationShape(SLOTS + 2, BLUEPRINTS)
+    other = PolicyNetwork(wider, hidden=16)
+    other.load_state_dict(network.state_dict())
+    more = torch.zeros(ENVS, STEPS, wider.size)
+    for part, found in zip(wider.split(more), SHAPE.split(obs), strict=True):
+        part[tuple(slice(size) for size in found.shape)] = found
+    codes = torch.cat((blueprints, torch.zeros(ENVS, STEPS, 2, dtype=torch.int64)), dim=-1)
+    masks = everything_legal(wider)
+    masks.slot_EOS[..., SLOTS:] = False
+    found = outputs(other, more, codes, masks)
+    found["slot"] = found["slot"][:, :SLOTS]
+    torch.testing.assert_close(found, outputs(network, obs, blueprints, everything_legal(SHAPE)))
+
+
+def test_planted_blueprint_is_known_by_its_properties() -> None:
+    network, (obs, blueprints, _, _) = built(), inputs()
+    changed = obs.clone()
+    properties = SHAPE.split(changed)[2]
+    planted = blueprints[0, -1, 0]
+    properties[0, -1, 0, max(int(planted) - 1, 0)] += 1.0
+    one, other = (outputs(network, given, blueprints, everything_legal(SHAPE)) for given in (obs, changed))
+    assert torch.equal(one["op"][1:], other["op"][1:])
+    assert torch.equal(one["op"][0], other["op"][0]) == (planted == 0)
 
 
 def test_blueprint_and_style_heads_choose_what_the_slot_offers() -> None:
@@ -154,7 +221,7 @@ def test_blueprint_and_style_heads_choose_what_the_slot_offers() -> None:
     offered[0, :2] = offered[1, 6] = offered[2, 3:5] = True
     styles = torch.ones(SLOTS, len(BLEND_STYLES), dtype=torch.bool)
     styles[2, 3] = False
-    network = PolicyNetwork(SLOTS, BLUEPRINTS, hidden=16)
+    network = PolicyNetwork(SHAPE, hidden=16)
     network.initialise(torch.Generator().manual_seed(0))
     masks = ActionMasks.empty(200, slots=SLOTS, blueprints=BLUEPRINTS)
     masks.op_EO[:, Op.GERMINATE] = True
@@ -162,7 +229,7 @@ def test_blueprint_and_style_heads_choose_what_the_slot_offers() -> None:
     masks.blueprint_ESB[:] = offered
     masks.style_ESY[:] = styles
     uniform = torch.rand(200, len(HEADS), generator=torch.Generator().manual_seed(1))
-    actions, _, evaluation = network.act(torch.randn(200, 16), masks, uniform)
+    actions, _, evaluation = network.act(torch.randn(200, FEATURES), masks, uniform)
     slot, blueprint, style = actions[:, 1], actions[:, 2], actions[:, 3]
     assert set(slot.tolist()) == {0, 1, 2}
     assert bool(offered[slot, blueprint].all())

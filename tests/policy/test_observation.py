@@ -8,12 +8,22 @@ import torch
 from esper.domain import Op
 from esper.growth.blend import BLEND_STYLES, Curve
 from esper.policy.actions import Action
-from esper.policy.observation import BASE_FEATURES, PLACE_FEATURES, SLOT_FEATURES, observation_size, write_observation
+from esper.policy.observation import (
+    BASE_FEATURES,
+    BLUEPRINT_FEATURES,
+    PLACE_FEATURES,
+    SLOT_FEATURES,
+    ObservationShape,
+    write_observation,
+)
 from tests.policy.scripted import BLUEPRINTS, SLOTS, ScriptedEnv
+
+SHAPE = ObservationShape(len(SLOTS), len(BLUEPRINTS))
+SLOT_PART = slice(BASE_FEATURES, BASE_FEATURES + len(SLOTS) * SLOT_FEATURES)
 
 
 def observe(env: ScriptedEnv) -> tuple[torch.Tensor, torch.Tensor]:
-    obs, blueprints = torch.full((1, observation_size(len(SLOTS))), math.nan), torch.full((1, len(SLOTS)), -1)
+    obs, blueprints = torch.full((1, SHAPE.size), math.nan), torch.full((1, len(SLOTS)), -1)
     write_observation([env.view], obs, blueprints, BLUEPRINTS)
     return obs[0], blueprints[0]
 
@@ -46,14 +56,15 @@ def grown(*slots: int) -> ScriptedEnv:
 
 
 def test_observation_parts_cover_the_observation() -> None:
-    assert slot_slice(len(SLOTS) - 1).stop == observation_size(len(SLOTS))
+    properties = len(SLOTS) * len(BLUEPRINTS) * BLUEPRINT_FEATURES
+    assert slot_slice(len(SLOTS) - 1).stop + properties == SHAPE.size
 
 
 @pytest.mark.parametrize("slot", range(len(SLOTS)))
 def test_new_seed_changes_only_its_slice(slot: int) -> None:
     env = ScriptedEnv()
     before, codes = observe(env)
-    assert not without_places(before)[BASE_FEATURES:].any()
+    assert not without_places(before)[SLOT_PART].any()
     assert not codes.any()
     env.apply(Action(Op.GERMINATE, slot, blueprint=4))
     after, codes = observe(env)
@@ -111,7 +122,7 @@ def test_observation_distinguishes_missing_from_zero() -> None:
 
 def test_envs_fill_their_own_rows() -> None:
     envs = [grown(0), ScriptedEnv(), grown(2)]
-    obs, codes = torch.zeros(3, observation_size(len(SLOTS))), torch.zeros(3, len(SLOTS), dtype=torch.int64)
+    obs, codes = torch.zeros(3, SHAPE.size), torch.zeros(3, len(SLOTS), dtype=torch.int64)
     write_observation([env.view for env in envs], obs, codes, BLUEPRINTS)
     for row, code, env in zip(obs, codes, envs, strict=True):
         alone, code_alone = observe(env)
@@ -121,14 +132,14 @@ def test_envs_fill_their_own_rows() -> None:
 
 def test_place_of_a_slot_is_observed_and_missing_slots_are_zeros() -> None:
     """The digits have 8 × 8 pixels, with a pool before the second and the third block."""
-    obs = torch.full((1, observation_size(len(SLOTS) + 1)), math.nan)
+    obs = torch.full((1, ObservationShape(len(SLOTS) + 1, len(BLUEPRINTS)).size), math.nan)
     codes = torch.full((1, len(SLOTS) + 1), -1)
     write_observation([ScriptedEnv().view], obs, codes, BLUEPRINTS)
     places = [obs[0, slot_slice(slot)][:PLACE_FEATURES].exp().tolist() for slot in range(len(SLOTS))]
     e = math.e
     expected = [(e, 4, 64), (e, 8, 16), (e, 16, 4)]
-    for place, values in zip(places, expected, strict=True):
-        assert place == pytest.approx(values)
+    for index, (place, values) in enumerate(zip(places, expected, strict=True), start=1):
+        assert place == pytest.approx((*values, math.exp(index / 3)))
     assert not obs[0, slot_slice(len(SLOTS))].any()
     assert codes[0].tolist() == [0] * (len(SLOTS) + 1)
 
@@ -147,4 +158,18 @@ def test_host_data_and_rent_are_observed() -> None:
     for name, value in changes.items():
         env = ScriptedEnv()
         setattr(env.view, name, value)
-        assert int((observe(env)[0] != before).sum()) == 1, name
+        changed = (observe(env)[0] != before)[:BASE_FEATURES]
+        assert int(changed.sum()) == 1, name
+
+
+def test_blueprints_are_described_by_their_properties_relative_to_the_host() -> None:
+    env = ScriptedEnv()
+    before = SHAPE.split(observe(env)[0])[2]
+    env.view.host_parameters *= 10
+    after = SHAPE.split(observe(env)[0])[2]
+    offered = torch.tensor([[name in slot.site.blueprints for name in BLUEPRINTS] for slot in env.slots])
+    assert torch.equal(before[..., 0] > 0, offered)
+    assert not before[~offered].any()
+    assert bool((after[offered][:, 1] < before[offered][:, 1]).all())
+    assert torch.equal(after[..., 2:], before[..., 2:])
+    assert len({tuple(row) for row in before[0].tolist()}) == len(BLUEPRINTS)

@@ -16,13 +16,14 @@ from esper.domain import HEADS, Op
 from esper.growth.network import GrowingNetwork
 from esper.policy import masks
 from esper.policy.agent import EnvStatus
+from esper.policy.observation import ObservationShape
 from esper.ppo.agent import CPU, PPOAgent
-from esper.ppo.rollout import InputSizes, InputStaging, PolicyInputs
+from esper.ppo.rollout import InputStaging, PolicyInputs
 from tests.growth.hosts import network, site
 
 META = torch.device("meta")
 ENVS, STEPS, SLOTS = 3, 2, 3
-SIZES = InputSizes(features=5, slots=SLOTS, blueprints=2)
+SHAPE = ObservationShape(SLOTS, blueprints=2)
 FROM_ENVS = {"rollout.reward_ET", "rollout.counts_ET", "rollout.terminal_ET"}
 
 
@@ -84,12 +85,12 @@ def test_policy_state_is_on_its_device() -> None:
 def test_default_device_is_the_cpu_without_copies() -> None:
     agent = agent_on(CPU)
     assert {tensor.device for tensor in agent.state_tensors().values()} == {CPU}
-    staging = InputStaging(ENVS, SIZES, CPU)
+    staging = InputStaging(ENVS, SHAPE, CPU)
     assert staging.to_device() is staging.host
 
 
 def test_situation_is_moved_in_one_copy() -> None:
-    here, there = (PolicyInputs(ENVS, SIZES, CPU) for _ in range(2))
+    here, there = (PolicyInputs(ENVS, SHAPE, CPU) for _ in range(2))
     here.obs_EF.normal_()
     here.known_E.normal_()
     here.blueprint_ES.random_(0, 9)

@@ -11,21 +11,23 @@ from esper.config import PPOConfig
 from esper.domain import HEADS, Op
 from esper.policy.masks import ActionMasks
 from esper.policy.network import ActionEvaluation, PolicyNetwork
-from esper.policy.observation import observation_size
+from esper.policy.observation import ObservationShape
 from esper.ppo import learner as learner_module
 from esper.ppo.advantages import MAX_ABS_ADVANTAGE
 from esper.ppo.learner import PPOLearner, explained_variance, subtract_step_means
 from esper.ppo.loss import PPOLoss, ppo_loss
-from esper.ppo.rollout import InputSizes, RolloutBuffer, RunningMeanStd, SequenceBatch
+from esper.ppo.normaliser import RunningMeanStd
+from esper.ppo.rollout import RolloutBuffer, SequenceBatch
 from tests.device_syncs import device_syncs
 
 SLOTS, BLUEPRINTS = 2, 3
+SHAPE = ObservationShape(SLOTS, BLUEPRINTS)
 
 
 def build(envs: int, steps: int, config: PPOConfig, rounds: int = 1) -> tuple[PolicyNetwork, RolloutBuffer, PPOLearner]:
-    network = PolicyNetwork(SLOTS, BLUEPRINTS, config.hidden)
+    network = PolicyNetwork(SHAPE, config.hidden)
     network.initialise(torch.Generator().manual_seed(1))
-    rollout = RolloutBuffer(envs, steps, InputSizes(observation_size(SLOTS), SLOTS, BLUEPRINTS))
+    rollout = RolloutBuffer(envs, steps, SHAPE)
     return network, rollout, PPOLearner(network, RunningMeanStd(1), config, rounds)
 
 
@@ -67,7 +69,7 @@ def batch_of(rollout: RolloutBuffer, obs_ETF: Tensor) -> SequenceBatch:
 
 def test_first_minibatch_has_ratio_one_and_zero_kl() -> None:
     network, rollout, learner = build(8, 6, PPOConfig(hidden=32))
-    obs = torch.randn(8, 6, observation_size(SLOTS))
+    obs = torch.randn(8, 6, SHAPE.size)
     play(network, rollout, legal(8, *Op), obs, torch.Generator().manual_seed(2))
     for minibatch in rollout.minibatches(
         obs, rollout.reward_ET, rollout.reward_ET, 4, torch.Generator().manual_seed(3)
@@ -83,14 +85,14 @@ def test_first_minibatch_has_ratio_one_and_zero_kl() -> None:
 @pytest.mark.parametrize(("envs", "sizes"), [(16, [4, 4, 4, 4]), (9, [3, 2, 2, 2]), (5, [2, 1, 1, 1]), (2, [1, 1])])
 def test_update_has_the_configured_number_of_minibatches(envs: int, sizes: list[int]) -> None:
     _, rollout, _ = build(envs, 3, PPOConfig(hidden=16))
-    obs = torch.randn(envs, 3, observation_size(SLOTS))
+    obs = torch.randn(envs, 3, SHAPE.size)
     batches = rollout.minibatches(obs, rollout.reward_ET, rollout.reward_ET, 4, torch.Generator())
     assert [len(batch.obs_ETF) for batch in batches] == sizes
 
 
 def test_lstm_over_episodes_equals_stepping() -> None:
     network, rollout, _ = build(4, 9, PPOConfig(hidden=16))
-    obs, state = torch.randn(4, 9, observation_size(SLOTS)), network.initial_state(4)
+    obs, state = torch.randn(4, 9, SHAPE.size), network.initial_state(4)
     whole, _ = network.encode(obs, rollout.blueprint_ETS, state)
     stepped = []
     for step in range(9):
@@ -101,7 +103,7 @@ def test_lstm_over_episodes_equals_stepping() -> None:
 
 def test_invalid_steps_do_not_change_the_update() -> None:
     network, rollout, _ = build(3, 5, PPOConfig(hidden=16))
-    obs = torch.randn(3, 5, observation_size(SLOTS))
+    obs = torch.randn(3, 5, SHAPE.size)
     play(network, rollout, legal(3, *Op), obs, torch.Generator().manual_seed(2))
     rollout.valid_ET[1, 3:] = False
     batch = batch_of(rollout, obs)
@@ -121,7 +123,7 @@ def test_invalid_steps_do_not_change_the_update() -> None:
 
 def test_gradient_at_ratio_one_is_the_policy_gradient() -> None:
     network, rollout, _ = build(4, 5, PPOConfig(hidden=16))
-    obs = torch.randn(4, 5, observation_size(SLOTS))
+    obs = torch.randn(4, 5, SHAPE.size)
     play(network, rollout, legal(4, *Op), obs, torch.Generator().manual_seed(2))
     batch = batch_of(rollout, obs)._replace(advantage_ET=torch.randn(4, 5))
     features, _ = network.encode(batch.obs_ETF, batch.blueprint_ETS, network.initial_state(4))
@@ -136,7 +138,7 @@ def test_gradient_at_ratio_one_is_the_policy_gradient() -> None:
 
 def test_only_used_heads_report_a_gradient() -> None:
     network, rollout, learner = build(6, 4, PPOConfig(hidden=16))
-    obs = torch.randn(6, 4, observation_size(SLOTS))
+    obs = torch.randn(6, 4, SHAPE.size)
     generator = torch.Generator().manual_seed(2)
     play(network, rollout, legal(6, Op.WAIT, Op.FOSSILIZE), obs, generator)
     rollout.reward_ET.normal_(generator=generator)
@@ -151,7 +153,7 @@ def test_only_used_heads_report_a_gradient() -> None:
 
 def test_non_finite_gradient_is_reported() -> None:
     network, rollout, learner = build(6, 4, PPOConfig(hidden=16, epochs=1, minibatches=1))
-    obs = torch.randn(6, 4, observation_size(SLOTS))
+    obs = torch.randn(6, 4, SHAPE.size)
     generator = torch.Generator().manual_seed(2)
     play(network, rollout, legal(6, *Op), obs, generator)
     rollout.reward_ET[0, 0] = math.nan
@@ -161,7 +163,7 @@ def test_non_finite_gradient_is_reported() -> None:
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
 def test_heads_have_finite_gradients_under_autocast(precision: torch.dtype) -> None:
     network, rollout, learner = build(8, 6, PPOConfig(hidden=16))
-    obs = torch.randn(8, 6, observation_size(SLOTS))
+    obs = torch.randn(8, 6, SHAPE.size)
     generator = torch.Generator().manual_seed(2)
     with torch.autocast("cpu", dtype=precision):
         play(network, rollout, legal(8, Op.GERMINATE, Op.SET_ALPHA), obs, generator)
@@ -176,7 +178,7 @@ def test_heads_have_finite_gradients_under_autocast(precision: torch.dtype) -> N
 def test_learning_rate_and_entropy_bonus_fall_linearly(monkeypatch: pytest.MonkeyPatch) -> None:
     config = PPOConfig(hidden=16, epochs=1, learning_rate=1e-3, entropy_coef=0.08)
     network, rollout, learner = build(4, 3, config, rounds=5)
-    obs, generator = torch.randn(4, 3, observation_size(SLOTS)), torch.Generator().manual_seed(2)
+    obs, generator = torch.randn(4, 3, SHAPE.size), torch.Generator().manual_seed(2)
     play(network, rollout, legal(4, *Op), obs, generator)
     bonuses: list[float] = []
 
@@ -210,7 +212,7 @@ def learned_from(
 def test_update_subtracts_the_host_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     config = PPOConfig(hidden=16, epochs=1, minibatches=1, envs_per_host=4)
     network, rollout, learner = build(32, 6, config)
-    obs, generator = torch.randn(32, 6, observation_size(SLOTS)), torch.Generator().manual_seed(2)
+    obs, generator = torch.randn(32, 6, SHAPE.size), torch.Generator().manual_seed(2)
     play(network, rollout, legal(32, *Op), obs, generator)
     own_ET = torch.randn(32, 6, generator=generator)
     luck_ET = 10 * torch.randn(8, 6, generator=generator).repeat_interleave(4, 0)
@@ -225,7 +227,7 @@ def test_update_subtracts_the_host_effect(monkeypatch: pytest.MonkeyPatch) -> No
 def test_update_is_robust_to_a_breakdown(monkeypatch: pytest.MonkeyPatch) -> None:
     config = PPOConfig(hidden=16, epochs=1, minibatches=1, envs_per_host=2)
     network, rollout, learner = build(8, 6, config)
-    obs, generator = torch.randn(8, 6, observation_size(SLOTS)), torch.Generator().manual_seed(2)
+    obs, generator = torch.randn(8, 6, SHAPE.size), torch.Generator().manual_seed(2)
     play(network, rollout, legal(8, *Op), obs, generator)
     rollout.reward_ET[:] = 0.01 * torch.randn(8, 6, generator=generator)
     rollout.value_ET.zero_()
@@ -238,7 +240,7 @@ def test_update_is_robust_to_a_breakdown(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_large_kl_stops_the_update_early() -> None:
     network, rollout, learner = build(8, 6, PPOConfig(hidden=16, learning_rate=0.1, target_kl=0.001, epochs=8))
-    obs = torch.randn(8, 6, observation_size(SLOTS))
+    obs = torch.randn(8, 6, SHAPE.size)
     generator = torch.Generator().manual_seed(2)
     play(network, rollout, legal(8, *Op), obs, generator)
     rollout.reward_ET.normal_(generator=generator)
@@ -273,7 +275,7 @@ def test_known_returns_change_nothing_that_is_learned() -> None:
     potential[:, -1] = 0.0
     for weight in (0.0, 1.0):
         network, rollout, learner = build(8, steps, PPOConfig(hidden=16, gamma=1.0))
-        obs = torch.randn(8, steps, observation_size(SLOTS), generator=torch.Generator().manual_seed(3))
+        obs = torch.randn(8, steps, SHAPE.size, generator=torch.Generator().manual_seed(3))
         generator = torch.Generator().manual_seed(2)
         play(network, rollout, legal(8, *Op), obs, generator)
         rollout.reward_ET.normal_(generator=generator)
@@ -294,9 +296,10 @@ def learn_to(reward_of, steps: int, cue_steps: int, rounds: int = 25, learning_r
     generator = torch.Generator().manual_seed(4)
     for _ in range(rounds):
         cue = torch.randint(BLUEPRINTS, (envs,), generator=generator)
-        obs = torch.zeros(envs, steps, observation_size(SLOTS))
+        obs = torch.zeros(envs, steps, SHAPE.size)
         obs[:, :cue_steps, :BLUEPRINTS] = torch.nn.functional.one_hot(cue, BLUEPRINTS).float().unsqueeze(1)
         obs[:, :, BLUEPRINTS] = torch.linspace(0, 1, steps)
+        SHAPE.split(obs)[2][..., :BLUEPRINTS] = torch.eye(BLUEPRINTS)  # properties that tell the blueprints apart
         play(network, rollout, legal(envs, Op.GERMINATE), obs, generator)
         rollout.reward_ET[:] = reward_of(rollout.actions_ETH[:, :, HEADS.index("blueprint")], cue)
         learner.update(rollout, obs, torch.zeros(envs), 0, generator)
@@ -322,7 +325,7 @@ def test_minibatch_does_not_synchronise_with_the_device(minibatches: int, monkey
     config = PPOConfig(epochs=2, minibatches=minibatches, target_kl=1e9)
     network, rollout, learner = build(8, 3, config)
     generator = torch.Generator().manual_seed(0)
-    obs_ETF = torch.randn(8, 3, observation_size(SLOTS), generator=generator)
+    obs_ETF = torch.randn(8, 3, SHAPE.size, generator=generator)
     play(network, rollout, legal(8, Op.WAIT), obs_ETF, generator)
     monkeypatch.setattr(learner.optimizer, "step", lambda: None)  # the step reads its counters, which are on the CPU
     with device_syncs(monkeypatch) as found:

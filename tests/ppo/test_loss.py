@@ -12,11 +12,11 @@ from esper.config import PPOConfig
 from esper.domain import Op
 from esper.policy.agent import UpdateStats
 from esper.policy.network import PolicyNetwork
-from esper.policy.observation import observation_size
 from esper.ppo.learner import PPOLearner
-from esper.ppo.rollout import InputSizes, RolloutBuffer, RunningMeanStd
+from esper.ppo.normaliser import RunningMeanStd
+from esper.ppo.rollout import RolloutBuffer
 from esper.ranks import RankGroup
-from tests.ppo.test_learner import BLUEPRINTS, SLOTS, legal, play
+from tests.ppo.test_learner import SHAPE, legal, play
 from tests.ranks import together
 
 STEPS = 6
@@ -25,8 +25,8 @@ STEPS = 6
 def experience(envs: int, network: PolicyNetwork) -> tuple[RolloutBuffer, Tensor]:
     """Return a rollout in which only the first steps of the last env are valid."""
     generator = torch.Generator().manual_seed(5)
-    rollout = RolloutBuffer(envs, STEPS, InputSizes(observation_size(SLOTS), SLOTS, BLUEPRINTS))
-    obs_ETF = torch.randn(envs, STEPS, observation_size(SLOTS), generator=generator)
+    rollout = RolloutBuffer(envs, STEPS, SHAPE)
+    obs_ETF = torch.randn(envs, STEPS, SHAPE.size, generator=generator)
     play(network, rollout, legal(envs, *Op), obs_ETF, generator)
     rollout.reward_ET.normal_(generator=generator)
     rollout.valid_ET[-1, 2:] = False
@@ -37,11 +37,11 @@ def learn(
     ranks: RankGroup, envs: int, config: PPOConfig, rounds: int = 2
 ) -> tuple[list[UpdateStats], dict[str, Tensor]]:
     """Run updates on this rank's envs; return their statistics, the network and the scale of the returns."""
-    network = PolicyNetwork(SLOTS, BLUEPRINTS, config.hidden)
+    network = PolicyNetwork(SHAPE, config.hidden)
     network.initialise(torch.Generator().manual_seed(1))
     returns = RunningMeanStd(1)
     whole, obs_ETF = experience(envs, network)
-    own = RolloutBuffer(len(ranks.env_range(envs)), STEPS, InputSizes(observation_size(SLOTS), SLOTS, BLUEPRINTS))
+    own = RolloutBuffer(len(ranks.env_range(envs)), STEPS, SHAPE)
     for name, value in own.tensors().items():
         value.copy_(ranks.local_rows(whole.tensors()[name]))
     learner = PPOLearner(network, returns, config, rounds, ranks)
@@ -84,11 +84,11 @@ def test_ranks_stop_early_together() -> None:
 def test_head_unused_on_all_ranks_reports_no_gradient() -> None:
     def used(ranks: RankGroup) -> dict[str, float | None]:
         config = PPOConfig(hidden=16)
-        network = PolicyNetwork(SLOTS, BLUEPRINTS, config.hidden)
+        network = PolicyNetwork(SHAPE, config.hidden)
         network.initialise(torch.Generator().manual_seed(1))
-        rollout = RolloutBuffer(3, STEPS, InputSizes(observation_size(SLOTS), SLOTS, BLUEPRINTS))
+        rollout = RolloutBuffer(3, STEPS, SHAPE)
         generator = torch.Generator().manual_seed(ranks.rank)
-        obs_ETF = torch.randn(3, STEPS, observation_size(SLOTS), generator=generator)
+        obs_ETF = torch.randn(3, STEPS, SHAPE.size, generator=generator)
         play(network, rollout, legal(3, Op.WAIT, Op.FOSSILIZE), obs_ETF, generator)
         rollout.reward_ET.normal_(generator=generator)
         learner = PPOLearner(network, RunningMeanStd(1), config, 1, ranks)

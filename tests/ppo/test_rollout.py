@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from esper.ppo.rollout import RunningMeanStd
+from esper.ppo.normaliser import RunningMeanStd
 
 
 def batches(count: int, features: int = 3) -> list[torch.Tensor]:

@@ -30,7 +30,7 @@ def build_agent(
     """Return the policy that `--policy` names.
 
     Raises:
-        CheckpointError: The policy is a checkpoint, and it has none or one for another task.
+        CheckpointError: The policy is a checkpoint, and it has none.
         ConfigError: `--policy-device` was not found, or the user's policy cannot be loaded.
     """
     match config.policy:
@@ -102,7 +102,7 @@ def load_ppo(
     blueprints: Sequence[str],
     ranks: RankGroup = SINGLE_RANK,
 ) -> PPOAgent:
-    """Return the trained PPO policy of a checkpoint. It does not learn.
+    """Return the trained PPO policy of a checkpoint, which can act on any task. It does not learn.
 
     Args:
         checkpoint: Content of the checkpoint.
@@ -113,7 +113,7 @@ def load_ppo(
         ranks: Ranks that share the envs.
 
     Raises:
-        CheckpointError: The checkpoint has no PPO policy, or one for another task.
+        CheckpointError: The checkpoint has no PPO policy.
         ConfigError: `--policy-device` was not found.
     """
     trained = checkpoint.config
@@ -121,11 +121,6 @@ def load_ppo(
         raise CheckpointError(
             f"{path} was made with --policy {trained.policy} and has no PPO policy; give a checkpoint made with "
             "--policy ppo"
-        )
-    if trained.task != config.task or sorted(trained.slots) != sorted(config.slots):
-        raise CheckpointError(
-            f"the policy of {path} was trained on the task {trained.task} with the slots {', '.join(trained.slots)}; "
-            f"it cannot grow {config.task} with the slots {', '.join(config.slots)}"
         )
     acting = msgspec.structs.replace(config, ppo=trained.ppo)
     agent = build_ppo(acting, sites, blueprints, ranks, stochastic_heads=False)

@@ -27,6 +27,7 @@ _VIEW_FIELDS = (
     "accuracies",
     "train_loss",
     "train_accuracy",
+    "grad_norm",
     "parameter_ratio",
     "rent",
     "last_op",

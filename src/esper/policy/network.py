@@ -1,11 +1,16 @@
-"""The policy network: features and blueprint embeddings → LSTM → one small head per factor of the action, and V(s).
+"""The policy network: a shared encoder of slots → LSTM → one small head per factor of the action, and V(s).
 
-Shapes: E envs, T steps, S slots, F features, H heads, A actions, D width. Everything is float32.
+All slots share one encoder, and the heads of slot and blueprint give each candidate a score from what it is, as pointer
+networks do (Vinyals et al., 2015). No weight depends on the number of slots or blueprints, so that one policy fits
+every host, and a change of their order changes nothing else.
+
+Shapes: E envs, T steps, S slots, B blueprints, F features, K properties of a blueprint, H heads, A actions, D width,
+U width of a slot. Everything is float32.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +25,10 @@ from esper.policy.masks import (
     normalised_entropy,
     sample,
 )
-from esper.policy.observation import observation_size
+from esper.policy.observation import BASE_FEATURES, BLUEPRINT_FEATURES, SLOT_FEATURES, ObservationShape
 
-EMBEDDING_DIM = 4
-"""Size of a blueprint embedding."""
+SLOT_WIDTH = 64
+"""Width of the encoding of a slot."""
 HEAD_HIDDEN_DIM = 64
 """Size of the hidden layer of each head and of the critic."""
 
@@ -44,33 +49,58 @@ class ActionEvaluation(NamedTuple):
     """Value in units of the learner's value scale."""
 
 
+class PointerHead(nn.Module):
+    """Gives each of any number of candidates a score, from a context and the candidate's features.
+
+    Args:
+        context: Number of features of the context.
+        candidate: Number of features of a candidate.
+    """
+
+    def __init__(self, context: int, candidate: int) -> None:
+        super().__init__()
+        self.context = nn.Linear(context, HEAD_HIDDEN_DIM)
+        self.candidate = nn.Linear(candidate, HEAD_HIDDEN_DIM, bias=False)
+        self.score = nn.Linear(HEAD_HIDDEN_DIM, 1, bias=False)  # a bias would cancel out
+
+    def forward(self, context_F: Tensor, candidate_AF: Tensor) -> Tensor:
+        """Return the scores [..., A], given a context [..., F] and the candidates [..., A, F]."""
+        hidden = torch.tanh(self.context(context_F).unsqueeze(-2) + self.candidate(candidate_AF))
+        return self.score(hidden).squeeze(-1)
+
+
 class PolicyNetwork(nn.Module):
     """Recurrent actor and critic with factored heads.
 
     The op is chosen first, then the slot given the op, then the other heads given both.
 
     Args:
-        slots: Number of slots of an env.
-        blueprints: Number of blueprints that the policy can select.
+        shape: Numbers of slots and blueprints of the observations. No weight depends on them.
         hidden: Width of the LSTM.
     """
 
-    def __init__(self, slots: int, blueprints: int, hidden: int) -> None:
+    def __init__(self, shape: ObservationShape, hidden: int) -> None:
         super().__init__()
-        self.slots = slots
+        self.shape = shape
         self.hidden = hidden
-        self.embedding = nn.Embedding(1 + blueprints, EMBEDDING_DIM, padding_idx=0)
-        self.encoder = nn.Sequential(
-            nn.Linear(observation_size(slots) + slots * EMBEDDING_DIM, hidden), nn.LayerNorm(hidden), nn.ReLU()
+        self.slot_encoder = nn.Sequential(
+            nn.Linear(SLOT_FEATURES + BLUEPRINT_FEATURES, SLOT_WIDTH),
+            nn.LayerNorm(SLOT_WIDTH),
+            nn.ReLU(),
+            nn.Linear(SLOT_WIDTH, SLOT_WIDTH),
+            nn.ReLU(),
         )
+        self.encoder = nn.Sequential(nn.Linear(BASE_FEATURES + 2 * SLOT_WIDTH, hidden), nn.LayerNorm(hidden), nn.ReLU())
         self.lstm = nn.LSTM(hidden, hidden, batch_first=True)
-        context = {"op": hidden, "slot": hidden + len(Op)}
-        self.heads = nn.ModuleDict(
-            {
-                name: _mlp(context.get(name, hidden + len(Op) + slots), size)
-                for name, size in zip(HEADS, head_sizes(slots, blueprints), strict=True)
-            }
-        )
+        heads: dict[str, nn.Module] = {
+            "op": _mlp(hidden, len(Op)),
+            "slot": PointerHead(hidden + len(Op), SLOT_WIDTH),
+            "blueprint": PointerHead(hidden + SLOT_WIDTH, BLUEPRINT_FEATURES),
+        }
+        for name, size in zip(HEADS, head_sizes(*shape), strict=True):
+            if name not in heads:
+                heads[name] = _mlp(hidden + SLOT_WIDTH + len(Op), size)
+        self.heads = nn.ModuleDict(heads)
         self.critic = _mlp(hidden, 1)
         head_used_OH = torch.tensor([[head in HEADS_BY_OP[op] for head in HEADS] for op in Op])
         self.register_buffer("head_used_OH", head_used_OH, persistent=False)
@@ -78,16 +108,15 @@ class PolicyNetwork(nn.Module):
 
     def initialise(self, generator: torch.Generator) -> None:
         """Initialise with orthogonal weights, zero biases, and a small gain on the last layer of each policy head."""
-        for name, parameter in self.named_parameters():
-            if parameter.dim() < 2:
-                nn.init.ones_(parameter) if name == "encoder.1.weight" else nn.init.zeros_(parameter)
-            elif name == "embedding.weight":
-                nn.init.normal_(parameter, std=0.5, generator=generator)
-                with torch.no_grad():
-                    parameter[0].zero_()
-            else:
-                gain = 0.01 if name.startswith("heads.") and name.endswith("2.weight") else 2**0.5
-                nn.init.orthogonal_(parameter, gain if "lstm" not in name else 1.0, generator=generator)
+        last = {_last_layer(head) for head in self.heads.values()}
+        for module in self.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if parameter.dim() < 2:
+                    is_scale = isinstance(module, nn.LayerNorm) and name == "weight"
+                    nn.init.ones_(parameter) if is_scale else nn.init.zeros_(parameter)
+                else:
+                    gain = 0.01 if module in last else 1.0 if module is self.lstm else 2**0.5
+                    nn.init.orthogonal_(parameter, gain, generator=generator)
 
     def initial_state(self, envs: int) -> LSTMState:
         """Return the LSTM state at the start of an episode."""
@@ -95,7 +124,7 @@ class PolicyNetwork(nn.Module):
         return zeros, zeros.clone()
 
     def encode(self, obs_ETF: Tensor, blueprint_ETS: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        """Run the encoder and the LSTM.
+        """Run the encoders and the LSTM.
 
         Args:
             obs_ETF: Normalised observations.
@@ -103,15 +132,22 @@ class PolicyNetwork(nn.Module):
             state: LSTM state before the first step.
 
         Returns:
-            Features [E, T, D], and the LSTM state after the last step.
+            Features for the heads [E, T, D + S U + S B K]: the output of the LSTM, the encoding of each slot, and the
+            properties of each blueprint in each slot; and the LSTM state after the last step.
         """
-        embedded = self.embedding(blueprint_ETS).flatten(start_dim=2)
-        features_ETD, state = self.lstm(self.encoder(torch.cat((obs_ETF, embedded), dim=-1)), state)
-        return features_ETD, state
+        base_F, slot_SF, blueprint_SBK = self.shape.split(obs_ETF)
+        planted = (blueprint_ETS - 1).clamp(min=0)[..., None, None].expand(*blueprint_ETS.shape, 1, BLUEPRINT_FEATURES)
+        planted_SK = blueprint_SBK.gather(-2, planted).squeeze(-2) * (blueprint_ETS > 0).unsqueeze(-1)
+        present_S1 = slot_SF[..., :1] > 0
+        slot_SU = self.slot_encoder(torch.cat((slot_SF, planted_SK), dim=-1)) * present_S1
+        mean_U = slot_SU.sum(dim=-2) / present_S1.sum(dim=-2).clamp(min=1)
+        encoded = self.encoder(torch.cat((base_F, mean_U, slot_SU.amax(dim=-2)), dim=-1))
+        memory_ETD, state = self.lstm(encoded, state)
+        return torch.cat((memory_ETD, slot_SU.flatten(-2), blueprint_SBK.flatten(-3)), dim=-1), state
 
     def value(self, features_D: Tensor) -> Tensor:
         """Return the values [...], in units of the learner's value scale."""
-        return self.critic(features_D).squeeze(-1)
+        return self.critic(features_D[..., : self.hidden]).squeeze(-1)
 
     @torch.no_grad()
     def act(
@@ -120,7 +156,7 @@ class PolicyNetwork(nn.Module):
         """Choose an action for every env.
 
         Args:
-            features_ED: Features of one step, from `encode`.
+            features_ED: Features of one step, from `encode`, [E, D + S U + S B K].
             masks: Masks of legal actions.
             uniform_EH: Uniform random numbers in [0, 1), one for each head.
             stochastic_heads: Sample every head. If False, sample only the op, after `min_p_filter`, and choose the most
@@ -170,16 +206,37 @@ class PolicyNetwork(nn.Module):
             self.value(features_D),
         )
 
+    def _unpack(self, features_D: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the parts of the result of `encode`: memory [..., D], slots [..., S, U], blueprints [..., S, B, K]."""
+        slots, blueprints = self.shape
+        widths = [self.hidden, slots * SLOT_WIDTH, slots * blueprints * BLUEPRINT_FEATURES]
+        lead = features_D.shape[:-1]
+        memory_D, slot_F, blueprint_F = torch.split(features_D, widths, dim=-1)
+        return (
+            memory_D,
+            slot_F.view(*lead, slots, SLOT_WIDTH),
+            blueprint_F.view(*lead, slots, blueprints, BLUEPRINT_FEATURES),
+        )
+
     def _head(self, index: int, features_D: Tensor, actions_H: Tensor, masks: ActionMasks) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities [..., A] of one head given the choices before it, and the mask of legal ones."""
         name = HEADS[index]
         op, slot = actions_H[..., 0], actions_H[..., 1]
-        inputs = [features_D]
-        if index >= 1:
-            inputs.append(nn.functional.one_hot(op, len(Op)).float())
-        if index >= 2:
-            inputs.append(nn.functional.one_hot(slot, self.slots).float())
-        logits_A = self.heads[name](torch.cat(inputs, dim=-1))
+        memory_D, slot_SU, blueprint_SBK = self._unpack(features_D)
+        op_O = nn.functional.one_hot(op, len(Op)).float()
+        head = self.heads[name]
+        if name == "op":
+            logits_A = head(memory_D)
+        elif name == "slot":
+            logits_A = head(torch.cat((memory_D, op_O), dim=-1), slot_SU)
+        else:
+            chosen_U = _gather_rows(slot_SU, slot)
+            if name == "blueprint":
+                properties_F = _gather_rows(blueprint_SBK.flatten(-2), slot)
+                properties_BK = properties_F.view(*properties_F.shape[:-1], *blueprint_SBK.shape[-2:])
+                logits_A = head(torch.cat((memory_D, chosen_U), dim=-1), properties_BK)
+            else:
+                logits_A = head(torch.cat((memory_D, chosen_U, op_O), dim=-1))
         if name == "op":
             legal_A = masks.op_EO
         elif name == "slot":
@@ -191,6 +248,10 @@ class PolicyNetwork(nn.Module):
         else:
             legal_A = torch.ones_like(logits_A, dtype=torch.bool)
         return masked_log_probs(logits_A, legal_A), legal_A
+
+
+def _last_layer(head: nn.Module) -> nn.Module:
+    return head.score if isinstance(head, PointerHead) else cast("nn.Sequential", head)[-1]
 
 
 def _mlp(inputs: int, outputs: int) -> nn.Sequential:

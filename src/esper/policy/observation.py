@@ -1,74 +1,111 @@
 """The observation: the features of an env that the policy network receives.
 
-The base features come first, then the features of each slot in the order of the forward pass. An empty slot has only
-the features of its place; a slot that the env does not have is all zeros. Features are scaled to the order of 1 here,
-and normalised by `RunningMeanStd`. A feature that was not measured is 0, and a separate flag marks it. Nothing depends
-on the test split.
+It has three parts: the base features of the env; the features of each slot, in the order of the forward pass; and the
+properties of each blueprint in each slot. A policy that treats all slots alike, and all blueprints, can act in envs
+with any number of them.
 
-Shapes: E envs, S slots, F features.
+The first feature of a slot is 1 if the env has it, and the first of a blueprint is 1 if the slot offers it; else all
+others are 0. Features are scaled to the order of 1 here, and normalised by `ObservationNormaliser`. Scores and losses
+are relative to those of a constant output, sizes to the host. A feature that was not measured is 0, and a separate flag
+marks it. Nothing depends on the test split.
+
+Shapes: E envs, S slots, B blueprints, F features, G features of a slot, K properties of a blueprint.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from esper.domain import Op, Stage
 from esper.growth.blend import RAMP_EPOCHS, Blend, Curve
+from esper.growth.blueprints.properties import measure_properties
+from esper.growth.site import SlotSite
 from esper.growth.slot import Slot
 from esper.policy.agent import EnvStatus
 
 HISTORY_STEPS = 3
-"""Number of recent losses and accuracies in the observation."""
+"""Number of recent losses and scores in the observation."""
 OBSERVED_STAGES = tuple(stage for stage in Stage if stage is not Stage.DORMANT)
-BASE_FEATURES = 1 + 2 * HISTORY_STEPS + 3 + len(OBSERVED_STAGES) + len(Op) + 1 + 2 + 4
-PLACE_FEATURES = 3
+BASE_FEATURES = 1 + 2 * HISTORY_STEPS + 5 + len(OBSERVED_STAGES) + len(Op) + 1 + 2 + 4
+PLACE_FEATURES = 4
 """Number of features of a slot's place, which come first."""
 SLOT_FEATURES = PLACE_FEATURES + len(OBSERVED_STAGES) + len(Blend) + len(Curve) + 14
+BLUEPRINT_FEATURES = 7
+"""Number of features of a blueprint in a slot."""
 
 
-def observation_size(slots: int) -> int:
-    """Return the number of features of an env with this many slots."""
-    return BASE_FEATURES + slots * SLOT_FEATURES
+class ObservationShape(NamedTuple):
+    """Numbers of slots and blueprints of an observation."""
+
+    slots: int
+    blueprints: int
+
+    @property
+    def size(self) -> int:
+        """Number of features."""
+        return BASE_FEATURES + self.slots * (SLOT_FEATURES + self.blueprints * BLUEPRINT_FEATURES)
+
+    def split(self, obs_F: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return views of the parts of observations [..., F]: base, slots [..., S, G], blueprints [..., S, B, K]."""
+        sizes = [BASE_FEATURES, self.slots * SLOT_FEATURES, self.slots * self.blueprints * BLUEPRINT_FEATURES]
+        lead = obs_F.shape[:-1]
+        base_F, slot_F, blueprint_F = torch.split(obs_F, sizes, dim=-1)
+        return (
+            base_F,
+            slot_F.view(*lead, self.slots, SLOT_FEATURES),
+            blueprint_F.view(*lead, self.slots, self.blueprints, BLUEPRINT_FEATURES),
+        )
 
 
 def write_observation(
-    views: Sequence[EnvStatus], obs_EF: Tensor, blueprint_ES: Tensor, blueprints: Sequence[str]
+    views: Sequence[EnvStatus], obs_EF: Tensor, blueprint_ES: Tensor, blueprints: tuple[str, ...]
 ) -> None:
     """Write the observations of every env into preallocated buffers on the CPU.
 
     Args:
         views: State of each env.
         obs_EF: Receives the features, float32.
-        blueprint_ES: Receives the input of the embedding, int64: 1 + index of the blueprint, 0 for an empty slot.
+        blueprint_ES: Receives the blueprint of each slot, int64: 1 + its index, 0 for an empty slot.
         blueprints: Blueprints that the policy can select, in the order of the head.
     """
     codes = {name: index for index, name in enumerate(blueprints, start=1)}
-    rows, code_rows = obs_EF.numpy(), blueprint_ES.numpy()  # they share the memory of the tensors
-    for row, code_row, view in zip(rows, code_rows, views, strict=True):
-        row[:BASE_FEATURES] = _base_features(view)
+    shape = ObservationShape(blueprint_ES.shape[-1], len(blueprints))
+    # The arrays share the memory of the tensors.
+    base_EF, slot_ESG, blueprint_ESBK = (part.numpy() for part in shape.split(obs_EF))
+    code_ES = blueprint_ES.numpy()
+    for env, view in enumerate(views):
+        count = len(view.slots)
+        base_EF[env] = _base_features(view)
         for index, slot in enumerate(view.slots):
-            start = BASE_FEATURES + index * SLOT_FEATURES
-            row[start : start + SLOT_FEATURES] = _slot_features(slot, view)
-            code_row[index] = codes[slot.blueprint] if slot.blueprint else 0
-        row[BASE_FEATURES + len(view.slots) * SLOT_FEATURES :] = 0.0
-        code_row[len(view.slots) :] = 0
+            slot_ESG[env, index] = _slot_features(slot, view, index)
+            blueprint_ESBK[env, index] = _blueprint_features(slot.site, view.host_parameters, blueprints)
+            code_ES[env, index] = codes[slot.blueprint] if slot.blueprint else 0
+        for absent in (slot_ESG[env, count:], blueprint_ESBK[env, count:], code_ES[env, count:]):
+            absent[...] = 0
 
 
 def _base_features(view: EnvStatus) -> list[float]:
     losses = _recent(view.losses)
-    accuracies = _recent(view.accuracies)
+    scores = [_gain(score, view) for score in _recent(view.accuracies)]
     trained = view.train_loss is not None and view.train_accuracy is not None
+    train_score = _gain(view.train_accuracy or 0.0, view) if trained else 0.0
+    norm = view.grad_norm
     stages = [slot.stage for slot in view.slots]
     return [
         view.step / view.steps,
         *(_clamp_finite(loss / view.chance_loss) for loss in losses),
-        *accuracies,
+        *scores,
         float(trained),
         _clamp_finite((view.train_loss or 0.0) / view.chance_loss),
-        view.train_accuracy or 0.0,
+        train_score,
+        train_score - scores[0] if trained else 0.0,
+        math.log1p(norm) if norm is not None and math.isfinite(norm) else 0.0,
         *(stages.count(stage) / len(stages) for stage in OBSERVED_STAGES),
         *(float(view.last_op == op and view.step > 0) for op in Op),
         float(view.last_moved),
@@ -81,8 +118,9 @@ def _base_features(view: EnvStatus) -> list[float]:
     ]
 
 
-def _slot_features(slot: Slot, view: EnvStatus) -> list[float]:
-    place = [1.0, math.log(slot.site.channels), math.log(slot.site.positions)]
+def _slot_features(slot: Slot, view: EnvStatus, index: int) -> list[float]:
+    depth = (index + 1) / len(view.slots)
+    place = [1.0, math.log(slot.site.channels), math.log(slot.site.positions), depth]
     if slot.stage is Stage.DORMANT:
         return place + [0.0] * (SLOT_FEATURES - PLACE_FEATURES)
     schedule = slot.schedule
@@ -105,9 +143,37 @@ def _slot_features(slot: Slot, view: EnvStatus) -> list[float]:
         float(norm is not None and not math.isfinite(norm)),
         slot.age / view.steps,
         slot.epochs_in_stage / view.steps,
-        slot.parameter_count / (slot.parameter_count + 1000),
+        math.log1p(slot.parameter_count / view.host_parameters),
         float(slot.can_advance or slot.can_fossilize),
     ]
+
+
+@lru_cache(1024)
+def _blueprint_features(site: SlotSite, host_parameters: int, blueprints: tuple[str, ...]) -> list[list[float]]:
+    """Return the properties of each blueprint in a slot; zeros for one that the slot does not offer."""
+    found: list[list[float]] = []
+    for name in blueprints:
+        if name not in site.blueprints:
+            found.append([0.0] * BLUEPRINT_FEATURES)
+            continue
+        seed = measure_properties(name, site.layout, site.channels, site.is_causal)
+        found.append(
+            [
+                1.0,
+                math.log1p(seed.parameters / host_parameters),
+                math.log1p(seed.parameters),
+                math.log1p(seed.operations),
+                seed.reach,
+                float(seed.mixes_channels),
+                float(seed.layers),
+            ]
+        )
+    return found
+
+
+def _gain(score: float, view: EnvStatus) -> float:
+    """Return a score relative to those of a constant output, 0, and of a perfect one, 1."""
+    return (score - view.chance_score) / max(1.0 - view.chance_score, 1e-3)
 
 
 def _recent(values: Sequence[float]) -> list[float]:

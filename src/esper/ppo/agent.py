@@ -18,9 +18,10 @@ from esper.policy.actions import Action, Decision
 from esper.policy.agent import EnvStatus, UpdateStats, strip_prefix
 from esper.policy.masks import write_masks
 from esper.policy.network import PolicyNetwork
-from esper.policy.observation import observation_size, write_observation
+from esper.policy.observation import ObservationShape, write_observation
 from esper.ppo.learner import PPOLearner
-from esper.ppo.rollout import InputSizes, InputStaging, PolicyInputs, RolloutBuffer, RunningMeanStd
+from esper.ppo.normaliser import ObservationNormaliser, RunningMeanStd
+from esper.ppo.rollout import InputStaging, PolicyInputs, RolloutBuffer
 from esper.ranks import SINGLE_RANK, RankGroup
 
 CPU = torch.device("cpu")
@@ -59,20 +60,18 @@ class PPOAgent:
     ) -> None:
         self._device = device
         self._ranks, envs = ranks, len(ranks.env_range(envs))
-        slots = len(sites)
-        features = observation_size(slots)
+        shape = ObservationShape(len(sites), len(blueprints))
         self._blueprints = tuple(blueprints)
         self._stochastic_heads = stochastic_heads
         self._terminal_at_limit = config.horizon == "episode"
-        self.network = PolicyNetwork(slots, len(blueprints), config.hidden)
+        self.network = PolicyNetwork(shape, config.hidden)
         self.network.initialise(generator)
         self.network.to(device)
-        self.observations = RunningMeanStd(features).to(device)
+        self.observations = ObservationNormaliser(shape).to(device)
         self.returns = RunningMeanStd(1).to(device)
         self.learner = PPOLearner(self.network, self.returns, config, rounds, ranks)
-        sizes = InputSizes(features, slots, len(blueprints))
-        self.rollout = RolloutBuffer(envs, steps, sizes, device)
-        self._staging = InputStaging(envs, sizes, device)
+        self.rollout = RolloutBuffer(envs, steps, shape, device)
+        self._staging = InputStaging(envs, shape, device)
         self.hidden = self.network.initial_state(envs)
         self._uniform_ETH = torch.empty(0)
 

@@ -17,7 +17,8 @@ from esper.policy.agent import UpdateStats
 from esper.policy.network import PolicyNetwork
 from esper.ppo.advantages import gae, healthy_mask, normalise_advantages, subtract_host_effect
 from esper.ppo.loss import PPOLoss, all_reduce_gradients, ppo_loss
-from esper.ppo.rollout import RolloutBuffer, RunningMeanStd, SequenceBatch
+from esper.ppo.normaliser import RunningMeanStd
+from esper.ppo.rollout import RolloutBuffer, SequenceBatch
 from esper.ranks import SINGLE_RANK, RankGroup
 
 FINAL_POLICY_LR_FRACTION = 0.1

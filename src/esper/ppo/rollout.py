@@ -1,4 +1,4 @@
-"""Experience of one round in preallocated buffers, inputs of the policy, and the running normaliser.
+"""Experience of one round in preallocated buffers, and inputs of the policy.
 
 Shapes: E envs, T steps, F features, S slots, H heads.
 """
@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from esper.domain import HEADS
 from esper.policy.masks import ActionMasks
+from esper.policy.observation import ObservationShape
 from esper.ranks import SINGLE_RANK, RankGroup
 
 
@@ -35,15 +36,6 @@ class SequenceBatch(NamedTuple):
     """True for steps in which the env was active."""
 
 
-class InputSizes(NamedTuple):
-    """Sizes of the inputs of a policy."""
-
-    features: int
-    """Features of an observation."""
-    slots: int
-    blueprints: int
-
-
 _CHECKPOINT_NAMES = {"valid_ET": "counts_ET"}
 """Names in checkpoints of the buffers whose attribute has another name."""
 
@@ -54,9 +46,9 @@ class RolloutBuffer:
     They are on the policy's device, except rewards and flags, which come from the envs and are on the CPU.
     """
 
-    def __init__(self, envs: int, steps: int, sizes: InputSizes, device: torch.device | None = None) -> None:
-        features, slots, blueprints = sizes
-        self.obs_ETF = torch.zeros(envs, steps, features, device=device)
+    def __init__(self, envs: int, steps: int, shape: ObservationShape, device: torch.device | None = None) -> None:
+        slots, blueprints = shape
+        self.obs_ETF = torch.zeros(envs, steps, shape.size, device=device)
         self.blueprint_ETS = torch.zeros(envs, steps, slots, dtype=torch.int64, device=device)
         empty = ActionMasks.empty(envs, steps, slots=slots, blueprints=blueprints)
         self.masks = ActionMasks(*(mask.to(device) for mask in empty))
@@ -128,16 +120,16 @@ class PolicyInputs:
 
     Args:
         envs: Number of envs.
-        sizes: Sizes of the inputs.
+        shape: Numbers of slots and blueprints of the inputs.
         device: Device of the buffer.
         pinned: Allocate pinned memory, from which a GPU copies without blocking the host.
     """
 
-    def __init__(self, envs: int, sizes: InputSizes, device: torch.device, *, pinned: bool = False) -> None:
-        features, slots, blueprints = sizes
+    def __init__(self, envs: int, shape: ObservationShape, device: torch.device, *, pinned: bool = False) -> None:
+        slots, blueprints = shape
         shapes = [
             (envs, slots),
-            (envs, features),
+            (envs, shape.size),
             (envs,),
             *(tuple(mask.shape) for mask in ActionMasks.empty(envs, slots=slots, blueprints=blueprints)),
         ]
@@ -165,65 +157,16 @@ class InputStaging:
 
     Args:
         envs: Number of envs.
-        sizes: Sizes of the inputs.
+        shape: Numbers of slots and blueprints of the inputs.
         device: Device of the policy.
     """
 
-    def __init__(self, envs: int, sizes: InputSizes, device: torch.device) -> None:
-        self.host = PolicyInputs(envs, sizes, torch.device("cpu"), pinned=device.type == "cuda")
-        self._device = self.host if device.type == "cpu" else PolicyInputs(envs, sizes, device)
+    def __init__(self, envs: int, shape: ObservationShape, device: torch.device) -> None:
+        self.host = PolicyInputs(envs, shape, torch.device("cpu"), pinned=device.type == "cuda")
+        self._device = self.host if device.type == "cpu" else PolicyInputs(envs, shape, device)
 
     def to_device(self) -> PolicyInputs:
         """Copy `host` to the policy's device and return the copy, which the next call overwrites."""
         if self._device is not self.host:
             self._device.copy_(self.host)
         return self._device
-
-
-class RunningMeanStd(nn.Module):
-    """Exponential moving average of mean and variance, with a correction for the first batches.
-
-    The n-th batch has the weight max(1 − momentum, 1/n), so that the first batches are averaged evenly and the initial
-    values have no weight.
-
-    Args:
-        features: Size F of the last dimension; 1 for scalars.
-        momentum: Weight of the previous average.
-    """
-
-    def __init__(self, features: int, momentum: float = 0.99) -> None:
-        super().__init__()
-        self.momentum = momentum
-        self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("var", torch.ones(features))
-        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
-        self.mean: Tensor
-        self.var: Tensor
-        self.batches: Tensor
-
-    @property
-    def std(self) -> Tensor:
-        """Standard deviation [F]; 1 for a feature that has never varied."""
-        return torch.where(self.var > 1e-8, self.var, torch.ones_like(self.var)).sqrt()
-
-    def update(self, batch_F: Tensor) -> None:
-        """Update mean and variance with a batch [..., F]."""
-        rows = batch_F.reshape(-1, batch_F.shape[-1])
-        self.batches += 1
-        weight = max(1.0 - self.momentum, 1.0 / int(self.batches))
-        mean, var = rows.mean(dim=0), rows.var(dim=0, unbiased=False)
-        # Variance of the mixture of previous data and batch, not the mean of their variances.
-        self.var.copy_(
-            (1 - weight) * (self.var if self.batches > 1 else var)
-            + weight * var
-            + weight * (1 - weight) * (mean - self.mean).square()
-        )
-        self.mean.lerp_(mean, weight)
-
-    def normalise(self, values_F: Tensor, limit: float = 10.0) -> Tensor:
-        """Return (x − mean) / std, clamped to ±limit, in the shape of the input."""
-        return ((values_F - self.mean) / self.std).clamp(-limit, limit)
-
-    def denormalise(self, values_F: Tensor) -> Tensor:
-        """Return x · std + mean, the inverse of `normalise` without the clamp, in the shape of the input."""
-        return values_F * self.std + self.mean
