@@ -25,9 +25,9 @@ from esper.tasks import TASK_NAMES
 from esper.telemetry import events as ev
 
 OPTIONS = {
-    "": "--help --version --help-all --envs --devices --policy-device --task --policy --plan --rounds --steps --slots "
-    "--reward --counterfactual --amp --scaler --seed --context-seed --telemetry-dir --checkpoint-every "
-    "--keep --sync-seconds --patience-minutes --data-dir --config "
+    "": "--help --version --help-all --envs --devices --policy-device --task --policy --plan --init-policy "
+    "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --context-seed --telemetry-dir "
+    "--checkpoint-every --keep --sync-seconds --patience-minutes --data-dir --config "
     "--resume --accept-changed-task --theme --symbols --bell --notify --no-tui --narrate --on-alert "
     "--tensorboard --detach",
     "replay": "--help --telemetry-dir --follow --against --at --speed --theme --symbols --bell --notify --no-tui "
@@ -41,24 +41,24 @@ OPTIONS = {
     "export": "--help --telemetry-dir --to --out --per-env",
     "evaluate": "--help --checkpoint --telemetry-dir --task --accept-changed-task --policies --episodes --seed "
     "--search-episodes --devices --figure --json",
-    "grow": "--help --help-all --envs --devices --policy-device --task --policy --plan "
+    "grow": "--help --help-all --envs --devices --policy-device --task --policy --plan --init-policy "
     "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --context-seed --telemetry-dir "
     "--checkpoint-every --keep --sync-seconds --patience-minutes --data-dir --config --patience "
     "--compare --to --theme --symbols --bell --notify --no-tui --narrate",
     "harvest": "--help --telemetry-dir --env --best --to --task --accept-changed-task",
     "checkpoints": "--help --telemetry-dir --json",
-    "devices": "--help --help-all --envs --devices --policy-device --task --policy --plan "
+    "devices": "--help --help-all --envs --devices --policy-device --task --policy --plan --init-policy "
     "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --context-seed --telemetry-dir "
     "--checkpoint-every --keep --sync-seconds --patience-minutes --data-dir --config --json",
     "schema": "--help --of",
-    "config": "--help --help-all --envs --devices --policy-device --task --policy --plan "
+    "config": "--help --help-all --envs --devices --policy-device --task --policy --plan --init-policy "
     "--rounds --steps --slots --reward --counterfactual --amp --scaler --seed --context-seed --telemetry-dir "
     "--checkpoint-every --keep --sync-seconds --patience-minutes --data-dir --config",
 }
 
 CONFIG = {
-    "": "envs devices policy-device task policy plan rounds steps slots reward counterfactual amp scaler seed "
-    "context-seed telemetry-dir checkpoint-every keep sync-seconds patience-minutes data-dir",
+    "": "envs devices policy-device task policy plan init-policy rounds steps slots reward counterfactual amp scaler "
+    "seed context-seed telemetry-dir checkpoint-every keep sync-seconds patience-minutes data-dir",
     "training": "host-clip seed-clip host-learning-rate seed-learning-rate batch-size samples-per-epoch momentum "
     "weight-decay",
     "ppo": "learning-rate gamma horizon gae-lambda clip epochs minibatches envs-per-host value-coef entropy-coef "
@@ -70,7 +70,7 @@ CONFIG = {
 }
 
 CHOICES = {
-    "policy": "ppo heuristic periodic random static full plan",
+    "policy": "ppo pretrained heuristic periodic random static full plan",
     "reward": "shaped simplified sparse",
     "counterfactual": "ablation shapley off",
     "amp": "auto off tf32 bf16 fp16",
@@ -181,7 +181,7 @@ def test_surface_configuration_choices_are_unchanged() -> None:
 
 def test_surface_events_and_fields_are_unchanged() -> None:
     """The fields `seq` and `time`, common to all events, are left out."""
-    assert (ev.SCHEMA_VERSION, CHECKPOINT_FORMAT) == (2, 6)
+    assert (ev.SCHEMA_VERSION, CHECKPOINT_FORMAT) == (2, 7)
     assert {kind.__name__: fields(kind) for kind in get_args(ev.AnyEvent)} == EVENTS
     assert {
         kind.__name__: fields(kind)

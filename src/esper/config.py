@@ -33,7 +33,7 @@ class TaskError(ValueError):
     """An unknown task name, or a missing or damaged data set. The message is one sentence for the user."""
 
 
-PolicyName = Literal["ppo", "heuristic", "periodic", "random", "static", "full", "plan"]
+PolicyName = Literal["ppo", "pretrained", "heuristic", "periodic", "random", "static", "full", "plan"]
 """Names of the built-in policies."""
 RewardName = Literal["shaped", "simplified", "sparse"]
 AmpName = Literal["auto", "off", "tf32", "bf16", "fp16"]
@@ -182,6 +182,7 @@ class Config(Section, frozen=True, kw_only=True):
             extra={
                 "choices": {
                     "ppo": "learns by reinforcement learning",
+                    "pretrained": "was trained on many hosts; ships in the package and does not learn",
                     "heuristic": "follows hand-written rules",
                     "periodic": "grows on a fixed schedule",
                     "random": "takes random legal actions",
@@ -197,6 +198,13 @@ class Config(Section, frozen=True, kw_only=True):
         Meta(
             description="plan of --policy plan: BLUEPRINT@SLOT:STEP or cull@SLOT:STEP, with steps from 0 and spaces "
             "between, e.g. 'conv_light@early:0 depthwise@mid:1,tempo=5,alpha=0.7,style=linear_gate'"
+        ),
+    ] = ""
+    init_policy: Annotated[
+        str,
+        Meta(
+            description="trained policy that --policy ppo begins with: pretrained, a run or a checkpoint; none: random "
+            "weights"
         ),
     ] = ""
     rounds: Annotated[

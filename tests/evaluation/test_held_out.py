@@ -130,6 +130,16 @@ def test_evaluation_uses_the_checkpoint_task_on_new_episodes(checkpoint: Path) -
     assert episodes_of(checkpoint, "static", seed=1)["static"] != [one, other]
 
 
+def test_policy_transfers_to_a_task_with_other_slots_and_layouts(checkpoint: Path) -> None:
+    with opened(checkpoint, "ppo", "static", task_reference="recall") as held_out:
+        assert held_out.config.task == "recall"
+        assert held_out.config.training.batch_size == load_task("recall").batch_size
+        found = held_out.run(nothing)
+    (run,) = found["ppo"]
+    assert [episode.broke_down for episode in run.episodes] == [False, False]
+    assert {episode.parameter_ratio for episode in found["static"][0].episodes} == {1.0}
+
+
 def test_refused_evaluation_uses_no_random_seed(tmp_path: Path) -> None:
     live = LiveRun(tmp_path, policy="static", rounds=1, steps=1)
     live.start().finish()

@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 
 from esper.checkpoint.catalog import is_checkpoint
-from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import CheckpointError
 from esper.config import Config
+from esper.engine.trained_policy import TrainedPolicy, initial_policy, read_trained_policy
 from esper.growth.site import SlotSite
 from esper.lanes.devices import resolve_policy_device
-from esper.policy.agent import Agent, strip_prefix
+from esper.policy.agent import Agent
 from esper.policy.baselines import PLANT_INTERVAL_STEPS, PeriodicAgent, RandomAgent, StaticAgent
 from esper.policy.heuristic import HeuristicAgent
-from esper.policy.loading import load_policy
+from esper.policy.loading import PRETRAINED, load_policy
 from esper.policy.plan import parse_plan
 from esper.policy.plan_agent import PlanAgent
 from esper.ppo.agent import PPOAgent
@@ -30,12 +30,16 @@ def build_agent(
     """Return the policy that `--policy` names.
 
     Raises:
-        CheckpointError: The policy is a checkpoint, and it has none.
+        CheckpointError: The policy, or the one to begin with, is a checkpoint that has none.
+        ReadError: The run of the policy to begin with does not exist.
         ConfigError: `--policy-device` was not found, or the user's policy cannot be loaded.
     """
     match config.policy:
         case "ppo":
-            return build_ppo(config, sites, blueprints, ranks)
+            agent = build_ppo(config, sites, blueprints, ranks)
+            if initial := initial_policy(config):
+                load_trained(agent, initial)
+            return agent
         case "heuristic":
             return HeuristicAgent(blueprints)
         case "periodic":
@@ -48,8 +52,9 @@ def build_agent(
             return PeriodicAgent(blueprints, period=1)
         case "plan":
             return PlanAgent(parse_plan(config.plan, config.steps), sites, blueprints)
-        case reference if is_checkpoint(path := Path(reference)):
-            return load_ppo(read_checkpoint(path), path, config, sites, blueprints, ranks)
+        case reference if reference == PRETRAINED or is_checkpoint(Path(reference)):
+            policy = read_trained_policy(reference, Path(config.telemetry_dir))
+            return build_trained(policy, config, sites, blueprints, ranks)
         case _:
             return load_policy(config.policy)(
                 sites=sites,
@@ -94,38 +99,39 @@ def build_ppo(
     )
 
 
-def load_ppo(
-    checkpoint: Checkpoint,
-    path: Path,
+def build_trained(
+    policy: TrainedPolicy,
     config: Config,
     sites: Sequence[SlotSite],
     blueprints: Sequence[str],
     ranks: RankGroup = SINGLE_RANK,
 ) -> PPOAgent:
-    """Return the trained PPO policy of a checkpoint, which can act on any task. It does not learn.
+    """Return a trained PPO policy, which acts and does not learn.
 
     Args:
-        checkpoint: Content of the checkpoint.
-        path: Its path, for messages.
-        config: Configuration of the run in which the policy acts.
+        policy: The policy.
+        config: Configuration of the run in which it acts, on any task.
         sites: Places of the slots of an env.
         blueprints: Names of the blueprints.
         ranks: Ranks that share the envs.
 
     Raises:
-        CheckpointError: The checkpoint has no PPO policy.
+        CheckpointError: The policy does not fit this version.
         ConfigError: `--policy-device` was not found.
     """
-    trained = checkpoint.config
-    if trained.policy != "ppo":
-        raise CheckpointError(
-            f"{path} was made with --policy {trained.policy} and has no PPO policy; give a checkpoint made with "
-            "--policy ppo"
-        )
-    acting = msgspec.structs.replace(config, ppo=trained.ppo)
+    acting = msgspec.structs.replace(config, ppo=policy.ppo)
     agent = build_ppo(acting, sites, blueprints, ranks, stochastic_heads=False)
-    try:
-        agent.load_policy(strip_prefix("agent.", checkpoint.tensors))
-    except (KeyError, RuntimeError) as error:
-        raise CheckpointError(f"{path} does not fit this version of esper-sanctum: {error}") from error
+    load_trained(agent, policy)
     return agent
+
+
+def load_trained(agent: PPOAgent, policy: TrainedPolicy) -> None:
+    """Load the network and the normalisers of a trained policy.
+
+    Raises:
+        CheckpointError: The policy does not fit this version.
+    """
+    try:
+        agent.load_policy(policy.tensors)
+    except (KeyError, RuntimeError) as error:
+        raise CheckpointError(f"{policy.name} does not fit this version of esper-sanctum: {error}") from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from esper.harvest.grown import Grown
 
-GROWTH_CONFIG: dict[str, Any] = {"rounds": 1, "policy": "heuristic", "envs": 4, "steps": 15}
+GROWTH_CONFIG: dict[str, Any] = {"rounds": 1, "policy": "pretrained", "envs": 4, "steps": 15}
 """Settings of a growth that differ from the defaults of a run."""
 DEFAULT_PATIENCE = 5
 """Default of `Growth.patience`."""

@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from esper.checkpoint.catalog import is_checkpoint
+from esper.checkpoint.catalog import find_checkpoint, is_checkpoint
 from esper.config import Config, ConfigError
 from esper.lanes.device_names import (
     early_lanes,
@@ -15,13 +15,14 @@ from esper.lanes.device_names import (
     resolve_name,
     sees_own_gpus,
 )
-from esper.policy.loading import check_policy_reference
+from esper.policy.loading import PRETRAINED, check_policy_reference
 from esper.process import RankInfo
+from esper.recording.runs import resolve_run
 from esper.tasks import check_task_reference
 
 
 def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[str]:
-    """Check devices, ranks, task, slots and, for a new run, the telemetry directory.
+    """Check devices, ranks, policy, task, slots and, for a new run, the telemetry directory.
 
     Returns:
         Those lanes of this rank that are known to need a worker process.
@@ -33,6 +34,8 @@ def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[st
     check_task_reference(config.task)
     if not is_checkpoint(Path(config.policy)):
         check_policy_reference(config.policy, config.plan, config.steps)
+    if is_new:
+        _check_init_policy(config)
     lanes = early_lanes(config.devices, rank_info)
     resolve_name("--policy-device", config.policy_device, max_device_counts())
     _check_ranks(config, rank_info)
@@ -42,6 +45,22 @@ def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[st
     if is_new:
         _check_writable(Path(config.telemetry_dir))
     return lanes_with_worker((lanes or [])[: len(rank_info.env_range(config.envs))])
+
+
+def _check_init_policy(config: Config) -> None:
+    """Check `--init-policy`.
+
+    Raises:
+        ConfigError: Another policy than ppo was chosen.
+        ReadError: The run does not exist.
+        CheckpointError: It has no checkpoint.
+    """
+    if not config.init_policy:
+        return
+    if config.policy != "ppo":
+        raise ConfigError(f"--init-policy is for --policy ppo, not --policy {config.policy}")
+    if config.init_policy != PRETRAINED:
+        find_checkpoint(resolve_run(config.init_policy, Path(config.telemetry_dir)))
 
 
 def _check_ranks(config: Config, rank_info: RankInfo) -> None:

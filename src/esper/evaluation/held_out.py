@@ -16,9 +16,10 @@ import msgspec
 
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import CheckpointError, read_manifest
-from esper.config import ConfigError
-from esper.engine.agent_factory import build_agent, load_ppo
-from esper.engine.task_setup import SavedTask, prepare_task
+from esper.config import ConfigError, TrainingConfig
+from esper.engine.agent_factory import build_agent, build_trained
+from esper.engine.task_setup import PreparedTask, SavedTask, prepare_task
+from esper.engine.trained_policy import policy_of
 from esper.evaluation.cpu_time import cpu_seconds
 from esper.evaluation.episodes import run_episodes
 from esper.evaluation.journal import EvaluationKey, open_journal, open_search_journal, package_digest
@@ -33,6 +34,7 @@ from esper.policy.baselines import StaticAgent
 from esper.policy.loading import POLICY_NAMES
 from esper.policy.plan import PLAN, split_plan
 from esper.seeding import evaluation_seed
+from esper.tasks import load_task
 
 _SHARED_OPTIONS = ("task", "steps", "slots", "reward_weights", "training", "amp", "scaler", "counterfactual")
 """Options that all evaluated checkpoints must share, because their policies play the same episodes."""
@@ -48,7 +50,8 @@ class HeldOutEvaluation:
         seed: Random seed of the episodes, the same for every policy and every checkpoint. None: see `open_journal`.
         devices: Names of the lanes, or `auto`.
         journals: Directory of the journals.
-        task_reference: Reference of the task, needed if it is the user's own code.
+        task_reference: Reference of the task: another one than that of the checkpoints, or theirs, which must be named
+            if it is the user's own code. None: that of the checkpoints.
         accept_changed_task: Evaluate although the code of the user's task has changed since the checkpoint.
         search_episodes: Episodes of each search; None: as many as the training of the checkpoint had.
 
@@ -83,15 +86,8 @@ class HeldOutEvaluation:
         trained = self._trained[0].config
         self._check_shared_options()
         self._lanes = resolve_devices(devices)
-        self._prepared = prepare_task(
-            msgspec.structs.replace(trained, task=task_reference or trained.task),
-            None,
-            SavedTask(trained.task, self._trained[0].origin),
-            accept_changed=accept_changed_task,
-        )
+        self._prepared = _prepare(self._trained[0], task_reference, accept_changed=accept_changed_task)
         task = self._prepared.task
-        if task.name != trained.task:
-            raise CheckpointError(f"{checkpoints[0]} was made with --task {trained.task}, not {task.name}")
         if WIDE in policies and task.wide_model is None:
             raise ConfigError(f"the task {task.name} has no wide_model; remove {WIDE} from --policies")
         self._search_episodes = [
@@ -219,7 +215,7 @@ class HeldOutEvaluation:
 
     def _build_agent(self, policy: str, plan: str) -> Agent:
         profile = self._prepared.profile
-        acting = msgspec.structs.replace(self.config, policy=policy, plan=plan or self.config.plan)
+        acting = msgspec.structs.replace(self.config, policy=policy, plan=plan or self.config.plan, init_policy="")
         return build_agent(acting, profile.sites, profile.blueprints)
 
     def _agents_of(self, policy: str) -> list[Agent]:
@@ -233,9 +229,23 @@ class HeldOutEvaluation:
                     f"{path} was made with --policy {checkpoint.config.policy} and has no PPO policy; remove ppo from "
                     "--policies"
                 )
-            return load_ppo(checkpoint, path, self.config, profile.sites, profile.blueprints)
+            return build_trained(policy_of(checkpoint, path), self.config, profile.sites, profile.blueprints)
 
         return [load(path, checkpoint) for path, checkpoint in zip(self._checkpoints, self._trained, strict=True)]
+
+
+def _prepare(trained: Checkpoint, task_reference: str | None, *, accept_changed: bool) -> PreparedTask:
+    """Prepare the task of a checkpoint, or another one, with its own slots and settings, to which the policy transfers.
+
+    Raises:
+        ConfigError: The task has no such slot.
+        TaskError: The task cannot be loaded, is not that of the checkpoint, or its data set is missing or damaged.
+    """
+    config = msgspec.structs.replace(trained.config, task=task_reference or trained.config.task)
+    if task_reference is None or load_task(task_reference).name == trained.config.task:
+        saved = SavedTask(trained.config.task, trained.origin)
+        return prepare_task(config, None, saved, accept_changed=accept_changed)
+    return prepare_task(msgspec.structs.replace(config, slots=(), training=TrainingConfig()))
 
 
 def _is_stored(policy: str) -> bool:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from esper.growth.site import SlotSite
     from esper.policy.agent import Agent
 
+PRETRAINED = "pretrained"
+"""Name of the trained policy that ships in the package."""
 POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
 """Names of the built-in policies; the first is the default."""
 

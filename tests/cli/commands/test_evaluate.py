@@ -35,9 +35,9 @@ def test_evaluate_json_is_the_only_output_on_stdout(trained: Path, capsys: pytes
     assert len(said.err.splitlines()) == 1
     found = json.loads(said.out)
     assert [policy["policy"] for policy in found["policies"]] == [
-        "ppo", "heuristic", "periodic", "random", "static", "full",
+        "ppo", "pretrained", "heuristic", "periodic", "random", "static", "full",
     ]  # fmt: skip
-    assert len(found["differences"]) == 9
+    assert len(found["differences"]) == 11
     assert all([len(run) for run in policy["episodes"]] == [2] for policy in found["policies"])
     assert all(policy["cpu_seconds"] > 0 for policy in found["policies"])
 

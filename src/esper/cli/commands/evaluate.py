@@ -133,7 +133,10 @@ def _parser() -> Parser:
     )
     add_telemetry_dir_option(parser, f"; results are kept in its directory {JOURNALS}")
     parser.add_argument(
-        "--task", metavar="TASK", help="task of the checkpoint, needed if it is your own code (FILE.py or MODULE:NAME)"
+        "--task",
+        metavar="TASK",
+        help="another task, on which the policy was not trained; or the task of the checkpoint, needed if it is your "
+        "own code (FILE.py or MODULE:NAME)",
     )
     add_accept_changed_task_option(parser)
     parser.add_argument(

@@ -84,7 +84,7 @@ def _resolve_config(file: Path | None, options: dict[str, Any]) -> Config:
         raise ConfigError(f"--rounds {config.rounds} is not valid: grow has one round, in which nothing learns")
     if config.policy == POLICY_NAMES[0]:
         raise ConfigError(
-            "--policy ppo is not trained yet; give the run or the checkpoint of a trained policy, or heuristic"
+            "--policy ppo is not trained yet; give pretrained, or the run or the checkpoint of a trained policy"
         )
     if config.policy in POLICY_NAMES:
         return config

@@ -1,0 +1,109 @@
+"""Trained policies: those of checkpoints, and the one that ships in the package."""
+
+# safetensors does not declare its types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from esper.checkpoint.catalog import find_checkpoint
+from esper.checkpoint.files import Checkpoint, read_checkpoint
+from esper.checkpoint.manifest import CheckpointError
+from esper.config import Config, PPOConfig
+from esper.policy.agent import strip_prefix
+from esper.policy.loading import PRETRAINED
+from esper.recording.runs import resolve_run
+
+SHIPPED = Path(__file__).parents[1] / "policies" / "generalist-v1" / "policy.safetensors"
+"""The policy that `pretrained` names. Its model card is beside it."""
+_PARTS = ("network.", "observations.", "returns.")
+"""Beginnings of the names of the tensors that a policy needs to act."""
+
+
+@dataclass(frozen=True)
+class TrainedPolicy:
+    """A trained PPO policy, which can act on any task.
+
+    Attributes:
+        name: Its checkpoint, or `pretrained`, for messages.
+        ppo: Hyperparameters of its training.
+        tensors: Its network and normalisers, keyed by the names of `PPOAgent.state_tensors`.
+    """
+
+    name: str
+    ppo: PPOConfig
+    tensors: Mapping[str, Tensor]
+
+
+def read_trained_policy(reference: str, telemetry_dir: Path) -> TrainedPolicy:
+    """Read a policy.
+
+    Args:
+        reference: `pretrained`, a checkpoint, or a run, whose newest checkpoint is read.
+        telemetry_dir: Directory of the runs.
+
+    Raises:
+        CheckpointError: There is no checkpoint, it is damaged or of another version, or it has no PPO policy.
+        ReadError: The run does not exist.
+    """
+    if reference == PRETRAINED:
+        with safetensors.safe_open(SHIPPED, framework="pt") as file:
+            ppo = msgspec.convert(json.loads(file.metadata()["ppo"]), PPOConfig)
+        return TrainedPolicy(PRETRAINED, ppo, safetensors.torch.load_file(SHIPPED))
+    path = find_checkpoint(resolve_run(reference, telemetry_dir))
+    return policy_of(read_checkpoint(path), path)
+
+
+def policy_of(checkpoint: Checkpoint, path: Path) -> TrainedPolicy:
+    """Return the policy of a checkpoint.
+
+    Args:
+        checkpoint: Content of the checkpoint.
+        path: Its path, for messages.
+
+    Raises:
+        CheckpointError: The checkpoint has no PPO policy.
+    """
+    trained = checkpoint.config
+    if trained.policy != "ppo":
+        raise CheckpointError(
+            f"{path} was made with --policy {trained.policy} and has no PPO policy; give a checkpoint made with "
+            "--policy ppo"
+        )
+    tensors = strip_prefix("agent.", checkpoint.tensors)
+    needed = {name: value for name, value in tensors.items() if name.startswith(_PARTS)}
+    return TrainedPolicy(str(path), trained.ppo, needed)
+
+
+def write_policy(policy: TrainedPolicy, path: Path) -> None:
+    """Write a policy to a file that `read_trained_policy` can read. Raises OSError."""
+    metadata = {"ppo": json.dumps(msgspec.to_builtins(policy.ppo))}
+    tensors = {name: value.contiguous() for name, value in policy.tensors.items()}
+    safetensors.torch.save_file(tensors, path, metadata)
+
+
+def initial_policy(config: Config) -> TrainedPolicy | None:
+    """Return the policy that `--init-policy` names; None without one.
+
+    Raises:
+        CheckpointError: See `read_trained_policy`; or its network has another width than that of the run.
+        ReadError: The run does not exist.
+    """
+    if not config.init_policy:
+        return None
+    policy = read_trained_policy(config.init_policy, Path(config.telemetry_dir))
+    if policy.ppo.hidden != config.ppo.hidden:
+        raise CheckpointError(
+            f"--init-policy {config.init_policy} has a network of width {policy.ppo.hidden}; add --ppo.hidden "
+            f"{policy.ppo.hidden}"
+        )
+    return policy
