@@ -173,7 +173,7 @@ def _play(prepared: PreparedTask, plans: Sequence[str], seed: int, options: argp
     origin = prepared.origin
     key = EvaluationKey(
         task=prepared.task.name,
-        episodes=options.contexts,
+        episodes=1,  # of each plan in a part; a later command can play more contexts
         checkpoints=[],
         code=dict(origin.digests) if origin else {},
         package=package_digest(),

@@ -1,0 +1,134 @@
+"""Measures what a trained policy loses without its memory, or with the measurements of another env.
+
+    python benchmarks/adaptation.py --checkpoint RUN --seed 4000 --episodes 128
+
+A policy that adapts loses by both. All variants play the same held-out episodes; the differences are paired.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from esper.checkpoint.catalog import find_checkpoint
+from esper.checkpoint.files import read_checkpoint
+from esper.engine.agent_factory import build_trained
+from esper.engine.task_setup import SavedTask, prepare_task
+from esper.engine.trained_policy import policy_of
+from esper.evaluation.comparison import t_interval
+from esper.evaluation.episodes import run_episodes
+from esper.lanes.devices import resolve_devices
+from esper.lanes.pool import EnvPool
+from esper.policy.actions import Decision
+from esper.policy.agent import EnvStatus
+from esper.ppo.agent import PPOAgent
+from esper.recording.runs import resolve_run
+from esper.seeding import evaluation_seed
+
+MEASURED = ("losses", "accuracies", "train_loss", "train_accuracy", "grad_norm")
+"""Measurements of an env that the swap exchanges."""
+
+
+def main() -> None:
+    """Play the variants, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--checkpoint", nargs="+", required=True)
+    parser.add_argument("--telemetry-dir", type=Path, default=Path("telemetry"))
+    parser.add_argument("--episodes", type=int, default=128)
+    parser.add_argument("--seed", type=int, required=True, help="random seed of the episodes, as of evaluate")
+    parser.add_argument("--devices", nargs="+", default=["auto"])
+    options = parser.parse_args()
+    print("| checkpoint | net return | without memory | measurements of another env |")
+    print("|---|---|---|---|")
+    for name in options.checkpoint:
+        returns = _play(name, options)
+        whole = returns.pop("whole")
+        cells = [f"{whole.mean():+.3f}", *(_interval(changed - whole) for changed in returns.values())]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def _play(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
+    """Return the net return of each episode, keyed by variant."""
+    path = find_checkpoint(resolve_run(name, options.telemetry_dir))
+    checkpoint = read_checkpoint(path)
+    prepared = prepare_task(checkpoint.config, None, SavedTask(checkpoint.config.task, checkpoint.origin))
+    config = msgspec.structs.replace(
+        prepared.config,
+        envs=options.episodes,
+        seed=evaluation_seed(options.seed),
+        context_seed=0,
+        reward="simplified",
+        policy_device="cpu",
+        init_policy="",
+        ppo=msgspec.structs.replace(checkpoint.config.ppo, envs_per_host=1),
+    )
+    lanes, profile = resolve_devices(options.devices), prepared.profile
+    variants: dict[str, Callable[[PPOAgent], object]] = {
+        "whole": lambda agent: agent,
+        "without memory": Forgetful,
+        "swapped": Swapped,
+    }
+    found: dict[str, np.ndarray] = {}
+    with closing(EnvPool(prepared.task, profile, prepared.data, lanes, config)) as pool:
+        for variant, wrap in variants.items():
+            agent = build_trained(policy_of(checkpoint, path), config, profile.sites, profile.blueprints)
+            episodes = run_episodes(pool, wrap(agent), config, lambda: None)  # pyright: ignore[reportArgumentType]
+            found[variant] = np.array([episode.net_return for episode in episodes])
+    return found
+
+
+class Forgetful:
+    """Resets the memory of a policy before each step."""
+
+    def __init__(self, agent: PPOAgent) -> None:
+        self._agent = agent
+
+    def begin_round(self, uniforms_ETH: Tensor) -> None:
+        """Begin the round of the policy."""
+        self._agent.begin_round(uniforms_ETH)
+
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+        """Decide as in the first step."""
+        self._agent.hidden = self._agent.network.initial_state(len(views))
+        return self._agent.act(step, views)
+
+
+class Swapped:
+    """Shows a policy the measurements of the next env, which has another context. All else is the env's own."""
+
+    def __init__(self, agent: PPOAgent) -> None:
+        self._agent = agent
+
+    def begin_round(self, uniforms_ETH: Tensor) -> None:
+        """Begin the round of the policy."""
+        self._agent.begin_round(uniforms_ETH)
+
+    @torch.no_grad()
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+        """Decide from the measurements of the next env."""
+        own = [[getattr(view, name) for name in MEASURED] for view in views]
+        try:
+            for view, values in zip(views, [*own[1:], own[0]], strict=True):
+                for name, value in zip(MEASURED, values, strict=True):
+                    setattr(view, name, value)
+            return self._agent.act(step, views)
+        finally:
+            for view, values in zip(views, own, strict=True):
+                for name, value in zip(MEASURED, values, strict=True):
+                    setattr(view, name, value)
+
+
+def _interval(values: np.ndarray) -> str:
+    found = t_interval(values.tolist())
+    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+
+
+if __name__ == "__main__":
+    main()
