@@ -190,7 +190,8 @@ def test_another_format_is_refused_with_the_version_to_install(
     if run_json is not None:
         (tmp_path / "run.json").write_bytes(run_json)
     sign(written, format=CHECKPOINT_FORMAT - 1)
-    sentence = f"{written} has checkpoint format 5; this is esper-sanctum {VERSION}, which reads format 6{advice}"
+    reads = f"this is esper-sanctum {VERSION}, which reads format {CHECKPOINT_FORMAT}"
+    sentence = f"{written} has checkpoint format {CHECKPOINT_FORMAT - 1}; {reads}{advice}"
     with pytest.raises(CheckpointError) as caught:
         read_manifest(written)
     assert str(caught.value) == sentence
@@ -226,7 +227,7 @@ def test_invalid_manifest_is_refused(written: Path, content: bytes) -> None:
 
 def test_other_format_version_is_refused(written: Path) -> None:
     (written / MANIFEST_FILE).write_bytes(b'{"format": 99, "all_else": "may be different"}')
-    with pytest.raises(CheckpointError, match=r"format 99; this is .*, which reads format 6"):
+    with pytest.raises(CheckpointError, match=rf"format 99; this is .*, which reads format {CHECKPOINT_FORMAT}"):
         read_checkpoint(written)
 
 
