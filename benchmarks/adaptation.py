@@ -1,4 +1,4 @@
-"""Measures what a trained policy loses without its memory, or with the measurements of another env.
+"""Measures the loss of a trained policy without its memory, and with the measurements of another env.
 
     python benchmarks/adaptation.py --checkpoint RUN --seed 4000 --episodes 128
 
@@ -8,13 +8,11 @@ A policy that adapts loses by both. All variants play the same held-out episodes
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import numpy as np
-import torch
 from torch import Tensor
 
 from esper.checkpoint.catalog import find_checkpoint
@@ -24,13 +22,14 @@ from esper.engine.task_setup import SavedTask, prepare_task
 from esper.engine.trained_policy import policy_of
 from esper.evaluation.comparison import t_interval
 from esper.evaluation.episodes import run_episodes
+from esper.evaluation.held_out import held_out_config
 from esper.lanes.devices import resolve_devices
 from esper.lanes.pool import EnvPool
 from esper.policy.actions import Decision
 from esper.policy.agent import EnvStatus
+from esper.policy.baselines import NonLearningAgent
 from esper.ppo.agent import PPOAgent
 from esper.recording.runs import resolve_run
-from esper.seeding import evaluation_seed
 
 MEASURED = ("losses", "accuracies", "train_loss", "train_accuracy", "grad_norm")
 """Measurements of an env that the swap exchanges."""
@@ -50,7 +49,10 @@ def main() -> None:
     for name in options.checkpoint:
         returns = _play(name, options)
         whole = returns.pop("whole")
-        cells = [f"{whole.mean():+.3f}", *(_interval(changed - whole) for changed in returns.values())]
+        cells = [
+            f"{whole.mean():+.3f}",
+            *(t_interval((changed - whole).tolist()).signed for changed in returns.values()),
+        ]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
@@ -59,33 +61,20 @@ def _play(name: str, options: argparse.Namespace) -> dict[str, np.ndarray]:
     path = find_checkpoint(resolve_run(name, options.telemetry_dir))
     checkpoint = read_checkpoint(path)
     prepared = prepare_task(checkpoint.config, None, SavedTask(checkpoint.config.task, checkpoint.origin))
-    config = msgspec.structs.replace(
-        prepared.config,
-        envs=options.episodes,
-        seed=evaluation_seed(options.seed),
-        context_seed=0,
-        reward="simplified",
-        policy_device="cpu",
-        init_policy="",
-        ppo=msgspec.structs.replace(checkpoint.config.ppo, envs_per_host=1),
-    )
+    config = held_out_config(prepared.config, options.episodes, options.seed)
     lanes, profile = resolve_devices(options.devices), prepared.profile
-    variants: dict[str, Callable[[PPOAgent], object]] = {
-        "whole": lambda agent: agent,
-        "without memory": Forgetful,
-        "swapped": Swapped,
-    }
+    variants = {"whole": Whole, "without memory": Forgetful, "swapped": Swapped}
     found: dict[str, np.ndarray] = {}
     with closing(EnvPool(prepared.task, profile, prepared.data, lanes, config)) as pool:
-        for variant, wrap in variants.items():
+        for variant, wrapper in variants.items():
             agent = build_trained(policy_of(checkpoint, path), config, profile.sites, profile.blueprints)
-            episodes = run_episodes(pool, wrap(agent), config, lambda: None)  # pyright: ignore[reportArgumentType]
+            episodes = run_episodes(pool, wrapper(agent), config, lambda: None)
             found[variant] = np.array([episode.net_return for episode in episodes])
     return found
 
 
-class Forgetful:
-    """Resets the memory of a policy before each step."""
+class Whole(NonLearningAgent):
+    """A trained policy as it is."""
 
     def __init__(self, agent: PPOAgent) -> None:
         self._agent = agent
@@ -95,22 +84,22 @@ class Forgetful:
         self._agent.begin_round(uniforms_ETH)
 
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
-        """Decide as in the first step."""
-        self._agent.hidden = self._agent.network.initial_state(len(views))
+        """Decide as the policy does."""
         return self._agent.act(step, views)
 
 
-class Swapped:
+class Forgetful(Whole):
+    """Resets the memory of a policy before each step."""
+
+    def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
+        """Decide as in the first step."""
+        self._agent.hidden = self._agent.network.initial_state(len(views))
+        return super().act(step, views)
+
+
+class Swapped(Whole):
     """Shows a policy the measurements of the next env, which has another context. All else is the env's own."""
 
-    def __init__(self, agent: PPOAgent) -> None:
-        self._agent = agent
-
-    def begin_round(self, uniforms_ETH: Tensor) -> None:
-        """Begin the round of the policy."""
-        self._agent.begin_round(uniforms_ETH)
-
-    @torch.no_grad()
     def act(self, step: int, views: Sequence[EnvStatus]) -> list[Decision]:
         """Decide from the measurements of the next env."""
         own = [[getattr(view, name) for name in MEASURED] for view in views]
@@ -118,16 +107,11 @@ class Swapped:
             for view, values in zip(views, [*own[1:], own[0]], strict=True):
                 for name, value in zip(MEASURED, values, strict=True):
                     setattr(view, name, value)
-            return self._agent.act(step, views)
+            return super().act(step, views)
         finally:
             for view, values in zip(views, own, strict=True):
                 for name, value in zip(MEASURED, values, strict=True):
                     setattr(view, name, value)
-
-
-def _interval(values: np.ndarray) -> str:
-    found = t_interval(values.tolist())
-    return f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
 
 
 if __name__ == "__main__":

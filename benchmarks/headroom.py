@@ -5,8 +5,8 @@
 
 Every plan plays each context in two orders: the same data, other initial weights and another order of the data. The
 tables show the gain in net return over the best plan for all contexts: of the best plan for each context, and of
-predictors that choose a plan from what they observe. Interrupted, the same command continues. The answer for a family
-needs two random seeds: one to choose the family by, and a fresh one to confirm the figure.
+predictors that choose a plan from observations. After an interruption, the same command continues. A family needs two
+random seeds: one to choose the family by, and a fresh one to confirm the figure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from torch import Tensor
 from esper.checkpoint.manifest import digest
 from esper.config import Config
 from esper.engine.task_setup import PreparedTask, prepare_task
-from esper.evaluation.comparison import IntervalEstimate
 from esper.evaluation.headroom import FOLDS, Array, best_plan, headroom, predicted_gain
 from esper.evaluation.journal import EvaluationJournal, EvaluationKey, open_search_journal, package_digest
 from esper.evaluation.training_hosts import TrainingHosts
@@ -51,8 +50,6 @@ class Played(msgspec.Struct, frozen=True):
     """Final validation score minus the initial one, minus the costs of ops and penalties."""
     grown: float
     """Sum over the steps of the rent at weight 1."""
-    rent: float
-    """Weight of the rent in the context."""
     visible: list[float]
     """Properties of host and data that can be seen before the first step."""
     curves: list[list[float]]
@@ -64,14 +61,13 @@ class Results(NamedTuple):
 
     gain_OCP: Array
     grown_OCP: Array
-    rent_C: Array
     visible_OCF: Array
     idle_OCF: Array
     probe_OCF: Array
 
 
 class Observer(NonLearningAgent):
-    """Lets another agent decide for a single env, and keeps what it could observe."""
+    """Lets another agent decide for a single env, and keeps the agent's observations."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -104,7 +100,6 @@ class Observer(NonLearningAgent):
         return Played(
             gain=net_return + total_rent,
             grown=total_rent / view.rent_weight,
-            rent=view.rent_weight,
             visible=[math.log(value) for value in visible],
             curves=self._curves,
         )
@@ -123,7 +118,7 @@ def main() -> None:
         parts.append(_play(prepared, plans, seed, options))
         _print_tables(f"{options.contexts} contexts of random seed {seed}", parts[-1], plans, options)
     if len(parts) > 1:
-        joined = (np.concatenate(arrays, axis=-2 if arrays[0].ndim > 1 else 0) for arrays in zip(*parts, strict=True))
+        joined = (np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))
         _print_tables("all contexts", Results(*joined), plans, options)
 
 
@@ -180,7 +175,6 @@ def _play(prepared: PreparedTask, plans: Sequence[str], seed: int, options: argp
     )
     journal = open_search_journal(options.journals, "headroom", key)
     by_order = [_play_order(prepared, plans, seed, order, journal, options) for order in range(2)]
-    first = by_order[0]
 
     def table(of: str) -> Array:
         return np.array([[[getattr(played, of) for played in row] for row in rows] for rows in by_order])
@@ -189,7 +183,6 @@ def _play(prepared: PreparedTask, plans: Sequence[str], seed: int, options: argp
     return Results(
         gain_OCP=table("gain"),
         grown_OCP=table("grown"),
-        rent_C=np.array([row[0].rent for row in first]),
         visible_OCF=np.array([[row[0].visible for row in rows] for rows in by_order]),
         idle_OCF=np.array([[_flat(row[0].curves) for row in rows] for rows in by_order]),
         probe_OCF=np.array([[_flat(row[probe].curves[:PROBE_STEPS]) for row in rows] for rows in by_order]),
@@ -257,16 +250,15 @@ def _print_tables(title: str, results: Results, plans: Sequence[str], options: a
     print(f"\n{title}, {len(plans)} plans, gain over the best plan for all\n")
     print("| rent | best plan for all | its net return | best plan for each context |")
     print("|---|---|---|---|")
-    for name, rent_C in rents.items():
-        return_OCP = results.gain_OCP - results.grown_OCP * rent_C[:, None]
+    returns = {name: results.gain_OCP - results.grown_OCP * rent_C[:, None] for name, rent_C in rents.items()}
+    for name, return_OCP in returns.items():
         best = best_plan(return_OCP.mean(axis=0))
         mean = return_OCP[..., best].mean()
-        print(f"| {name} | {plans[best] or 'static'} | {mean:+.3f} | {_gain(headroom(return_OCP))} |")
+        print(f"| {name} | {plans[best] or 'static'} | {mean:+.3f} | {headroom(return_OCP).signed} |")
     after = _after_probe(plans, options.probe, options.steps)
     print("\n| rent | predictor observes | chooses from | linear | rbf |")
     print("|---|---|---|---|---|")
     for name, rent_C in rents.items():
-        return_OCP = results.gain_OCP - results.grown_OCP * rent_C[:, None]
         rent_OCF = np.broadcast_to(np.log(rent_C)[:, None], (2, contexts, 1))
         visible = np.concatenate([results.visible_OCF, rent_OCF], axis=2)
         idle = np.concatenate([visible, results.idle_OCF], axis=2)
@@ -277,14 +269,10 @@ def _print_tables(title: str, results: Results, plans: Sequence[str], options: a
             (f"also {PROBE_STEPS} steps with a {options.probe} seed", probe, None),
             (f"also {PROBE_STEPS} steps with a {options.probe} seed", probe, after),
         ):
-            gains = [_gain(predicted_gain(features, return_OCP, kernel, chosen)) for kernel in ("linear", "rbf")]
+            gains = [predicted_gain(features, returns[name], kernel, chosen).signed for kernel in ("linear", "rbf")]
             count = f"{len(chosen)} plans that begin so" if chosen else "all plans"
             print(f"| {name} | {observes} | {count} | {gains[0]} | {gains[1]} |")
     sys.stdout.flush()
-
-
-def _gain(estimate: IntervalEstimate) -> str:
-    return f"{estimate.mean:+.3f} [{estimate.low:+.3f}, {estimate.high:+.3f}]"
 
 
 if __name__ == "__main__":

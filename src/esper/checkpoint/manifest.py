@@ -26,20 +26,8 @@ MAX_MANIFEST_BYTES = 1 << 20
 """Maximum size of a manifest that is read; those of runs have a few kilobytes."""
 
 IMMUTABLE_OPTIONS = (
-    *(
-        "task",
-        "policy",
-        "plan",
-        "envs",
-        "steps",
-        "slots",
-        "seed",
-        "context_seed",
-        "reward",
-        "counterfactual",
-        "amp",
-        "scaler",
-    ),
+    *("task", "policy", "plan", "envs", "steps", "slots", "seed", "context_seed"),
+    *("reward", "counterfactual", "amp", "scaler"),
     *("ppo.hidden", "training.host_learning_rate", "training.seed_learning_rate", "training.batch_size"),
     *("training.samples_per_epoch", "training.momentum", "training.weight_decay"),
 )

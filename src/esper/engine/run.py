@@ -249,7 +249,7 @@ def _check_gpus(lanes: Sequence[str], rank_info: RankInfo, ranks: RankGroup) -> 
 
 
 def _build_agent(config: Config, profile: TaskProfile, ranks: RankGroup, *, resumes: bool) -> Agent:
-    """Return the policy. That of a resumed run does not need the one that it began with, which may be gone."""
+    """Return the policy. A resumed run does not read its `--init-policy` again, because that run may be deleted."""
     config = msgspec.structs.replace(config, init_policy="") if resumes else config
     return build_agent(config, profile.sites, profile.blueprints, ranks)
 

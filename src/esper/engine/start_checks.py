@@ -30,6 +30,8 @@ def check_start(config: Config, rank_info: RankInfo, *, is_new: bool) -> list[st
     Raises:
         ConfigError: This machine cannot satisfy the configuration.
         TaskError: The task name is unknown.
+        ReadError: The run of `--init-policy` does not exist.
+        CheckpointError: It has no checkpoint.
     """
     check_task_reference(config.task)
     if not is_checkpoint(Path(config.policy)):

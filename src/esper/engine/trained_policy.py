@@ -58,7 +58,8 @@ def read_trained_policy(reference: str, telemetry_dir: Path) -> TrainedPolicy:
     if reference == PRETRAINED:
         with safetensors.safe_open(SHIPPED, framework="pt") as file:
             ppo = msgspec.convert(json.loads(file.metadata()["ppo"]), PPOConfig)
-        return TrainedPolicy(PRETRAINED, ppo, safetensors.torch.load_file(SHIPPED))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+        return TrainedPolicy(PRETRAINED, ppo, tensors)
     path = find_checkpoint(resolve_run(reference, telemetry_dir))
     return policy_of(read_checkpoint(path), path)
 

@@ -37,6 +37,11 @@ class IntervalEstimate(msgspec.Struct, frozen=True, kw_only=True):
         """True if the whole interval is above 0, or below."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def signed(self) -> str:
+        """Mean and interval with their signs, in three decimals."""
+        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+
 
 class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
     """Results of one policy over all episodes."""

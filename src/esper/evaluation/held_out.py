@@ -16,7 +16,7 @@ import msgspec
 
 from esper.checkpoint.files import Checkpoint, read_checkpoint
 from esper.checkpoint.manifest import CheckpointError, read_manifest
-from esper.config import ConfigError, TrainingConfig
+from esper.config import Config, ConfigError, TrainingConfig
 from esper.engine.agent_factory import build_agent, build_trained
 from esper.engine.task_setup import PreparedTask, SavedTask, prepare_task
 from esper.engine.trained_policy import policy_of
@@ -83,7 +83,6 @@ class HeldOutEvaluation:
         self._policies = policies
         self._checkpoints = checkpoints
         self._trained = [read_checkpoint(path) for path in checkpoints]
-        trained = self._trained[0].config
         self._check_shared_options()
         self._lanes = resolve_devices(devices)
         self._prepared = _prepare(self._trained[0], task_reference, accept_changed=accept_changed_task)
@@ -95,15 +94,7 @@ class HeldOutEvaluation:
         ]
         self._journals = journals
         self.journal = open_journal(journals, self._key(episodes, checkpoints), seed)
-        self.config = msgspec.structs.replace(
-            self._prepared.config,
-            envs=episodes,
-            seed=evaluation_seed(self.journal.seed),
-            context_seed=0,
-            reward="simplified",
-            policy_device="cpu",
-            ppo=msgspec.structs.replace(trained.ppo, envs_per_host=1),  # shared hosts help only learning
-        )
+        self.config = held_out_config(self._prepared.config, episodes, self.journal.seed)
         named = [policy for policy in policies if policy == PPO or policy not in PER_TRAINING_SEED]
         self._agents = {policy: self._agents_of(policy) for policy in named}
         self._pool = EnvPool(task, self._prepared.profile, self._prepared.data, self._lanes, self.config)
@@ -215,7 +206,7 @@ class HeldOutEvaluation:
 
     def _build_agent(self, policy: str, plan: str) -> Agent:
         profile = self._prepared.profile
-        acting = msgspec.structs.replace(self.config, policy=policy, plan=plan or self.config.plan, init_policy="")
+        acting = msgspec.structs.replace(self.config, policy=policy, plan=plan or self.config.plan)
         return build_agent(acting, profile.sites, profile.blueprints)
 
     def _agents_of(self, policy: str) -> list[Agent]:
@@ -234,6 +225,25 @@ class HeldOutEvaluation:
         return [load(path, checkpoint) for path, checkpoint in zip(self._checkpoints, self._trained, strict=True)]
 
 
+def held_out_config(trained: Config, episodes: int, seed: int) -> Config:
+    """Return the configuration of held-out episodes of a trained policy.
+
+    Args:
+        trained: Configuration of its training.
+        episodes: Number of episodes, one for each env.
+        seed: Random seed of the episodes, as the user gives it.
+    """
+    return msgspec.structs.replace(
+        trained,
+        envs=episodes,
+        seed=evaluation_seed(seed),
+        context_seed=0,
+        reward="simplified",
+        policy_device="cpu",
+        ppo=msgspec.structs.replace(trained.ppo, envs_per_host=1),  # shared hosts help only learning
+    )
+
+
 def _prepare(trained: Checkpoint, task_reference: str | None, *, accept_changed: bool) -> PreparedTask:
     """Prepare the task of a checkpoint, or another one, with its own slots and settings, to which the policy transfers.
 
@@ -241,11 +251,11 @@ def _prepare(trained: Checkpoint, task_reference: str | None, *, accept_changed:
         ConfigError: The task has no such slot.
         TaskError: The task cannot be loaded, is not that of the checkpoint, or its data set is missing or damaged.
     """
-    config = msgspec.structs.replace(trained.config, task=task_reference or trained.config.task)
-    if task_reference is None or load_task(task_reference).name == trained.config.task:
+    task = load_task(task_reference) if task_reference else None
+    if task is None or task.name == trained.config.task:
         saved = SavedTask(trained.config.task, trained.origin)
-        return prepare_task(config, None, saved, accept_changed=accept_changed)
-    return prepare_task(msgspec.structs.replace(config, slots=(), training=TrainingConfig()))
+        return prepare_task(trained.config, task, saved, accept_changed=accept_changed)
+    return prepare_task(msgspec.structs.replace(trained.config, slots=(), training=TrainingConfig()), task)
 
 
 def _is_stored(policy: str) -> bool:

@@ -1,8 +1,8 @@
 """The policy network: a shared encoder of slots → LSTM → one small head per factor of the action, and V(s).
 
-All slots share one encoder, and the heads of slot and blueprint give each candidate a score from what it is, as pointer
-networks do (Vinyals et al., 2015). No weight depends on the number of slots or blueprints, so that one policy fits
-every host, and a change of their order changes nothing else.
+All slots share one encoder. The heads of slot and blueprint compute a score for each candidate from its features, as
+pointer networks do (Vinyals et al., 2015). No weight depends on the number of slots or blueprints, so that one policy
+fits every host, and a change of their order changes nothing else.
 
 Shapes: E envs, T steps, S slots, B blueprints, F features, K properties of a blueprint, H heads, A actions, D width,
 U width of a slot. Everything is float32.

@@ -19,7 +19,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from esper.domain import Op, Stage
@@ -149,26 +151,22 @@ def _slot_features(slot: Slot, view: EnvStatus, index: int) -> list[float]:
 
 
 @lru_cache(1024)
-def _blueprint_features(site: SlotSite, host_parameters: int, blueprints: tuple[str, ...]) -> list[list[float]]:
-    """Return the properties of each blueprint in a slot; zeros for one that the slot does not offer."""
-    found: list[list[float]] = []
-    for name in blueprints:
-        if name not in site.blueprints:
-            found.append([0.0] * BLUEPRINT_FEATURES)
-            continue
-        seed = measure_properties(name, site.layout, site.channels, site.is_causal)
-        found.append(
-            [
+def _blueprint_features(site: SlotSite, host_parameters: int, blueprints: tuple[str, ...]) -> NDArray[np.float32]:
+    """Return the properties of each blueprint in a slot, [B, K]; zeros for one that the slot does not offer."""
+    found_BK = np.zeros((len(blueprints), BLUEPRINT_FEATURES), dtype=np.float32)
+    for index, name in enumerate(blueprints):
+        if name in site.blueprints:
+            seed = measure_properties(name, site.layout, site.channels, site.is_causal)
+            found_BK[index] = (
                 1.0,
                 math.log1p(seed.parameters / host_parameters),
                 math.log1p(seed.parameters),
                 math.log1p(seed.operations),
                 seed.reach,
-                float(seed.mixes_channels),
-                float(seed.layers),
-            ]
-        )
-    return found
+                seed.mixes_channels,
+                seed.layers,
+            )
+    return found_BK
 
 
 def _gain(score: float, view: EnvStatus) -> float:

@@ -113,7 +113,7 @@ def mix_tasks(tasks: Sequence[Task]) -> TaskFamily:
         names = [structure.name for structure in structures_of(task)]
         for name, setting in settings_of_family(task).items():
             if name in settings:
-                raise ValueError(f"two of the tasks have a setting {name!r}; mix tasks of which only one has it")
+                raise ValueError(f"two of the tasks have a setting {name!r}; remove one of these tasks")
             own = [structure for structure in names if setting.applies_to(structure)]
             settings[name] = replace(setting, structures=own)
     return Family(

@@ -261,13 +261,13 @@ def _cells(result: PolicyResult) -> tuple[str, ...]:
     return (
         f"{accuracy.mean:.1%} [{100 * accuracy.low:.1f}, {100 * accuracy.high:.1f}]",
         f"×{parameters.mean:.3g} [{parameters.low:.3g}, {parameters.high:.3g}]",
-        _signed(result.net_return),
+        result.net_return.signed,
     )
 
 
 def _more_cells(result: PolicyResult) -> tuple[str, ...]:
     return (
-        _signed(result.test_return),
+        result.test_return.signed,
         f"{result.worst_return:+.3f}",
         f"{result.breakdowns:.1%}",
         result.over,
@@ -278,14 +278,10 @@ def _more_cells(result: PolicyResult) -> tuple[str, ...]:
 def _difference_cells(difference: PairedDifference) -> tuple[str, ...]:
     accuracy = difference.test_accuracy
     return (
-        _signed(difference.net_return),
-        _signed(difference.test_return),
+        difference.net_return.signed,
+        difference.test_return.signed,
         f"{accuracy.mean:+.1%} [{accuracy.low:+.1%}, {accuracy.high:+.1%}]",
     )
-
-
-def _signed(value: IntervalEstimate) -> str:
-    return f"{value.mean:+.3f} [{value.low:+.3f}, {value.high:+.3f}]"
 
 
 def _pair(difference: PairedDifference) -> str:

@@ -1,4 +1,4 @@
-"""What a blueprint does in a slot, measured on a seed: size, cost, reach and mixing of channels.
+"""Properties of blueprints in a slot, measured on a seed: size, cost, reach and mixing of channels.
 
 A policy sees blueprints by these properties, so that it can choose among ones that it was not trained with.
 """

@@ -44,7 +44,8 @@ _LONG_LABEL_COLS = 7
 _LAYOUTS = ((10, 6, 2), (10, 0, 2), (10, 0, 1), (6, 0, 1), (0, 0, 2), (0, 0, 1))
 """Widths of a blueprint's name, of the bar of alpha, and of the gap between columns; widest layout first."""
 _MIN_SPARKLINE_COLS, _MAX_SPARKLINE_COLS = 4, 26
-_MAXSTRUCTURE_COLS = 12
+_MAX_STRUCTURE_COLS = 12
+"""Maximum width of the name of a structure."""
 _UNDECIDED_STAGES = frozenset(stage.label for stage in (Stage.TRAINING, Stage.BLENDING, Stage.PROBATIONARY))
 """Stages of seeds that can still be fossilized or culled; their text is not dimmed."""
 
@@ -101,7 +102,7 @@ def choose_layout(width: int, started: RunStarted) -> Layout:
     digits = max(len(str(len(started.lanes) - 1)), 2)
     narrowest = Layout(digits, digits + 2)
     lane = max(max(map(len, started.lanes), default=0), 3)
-    structure = min(max((len(found.name) for found in started.structures), default=0), _MAXSTRUCTURE_COLS)
+    structure = min(max((len(found.name) for found in started.structures), default=0), _MAX_STRUCTURE_COLS)
     if structure:
         structure = max(structure, len(STRUCTURE))
     further = ({"structure": structure, "lane": lane}, {"structure": structure}) if structure else ({"lane": lane},)
@@ -151,23 +152,14 @@ def header_row(
         The line, and for each column its range of terminal columns and its name.
     """
     score, slots = started.score, started.slot_names
-    structure = [(STRUCTURE, layout.structure)] if started.structures else []
+    structure = [STRUCTURE] if started.structures else []
     widths = [layout.label, 5 + layout.gap + layout.sparkline, 6, *(layout.slot for _ in slots)]
-    widths += [layout.grad_norm, layout.loss_scale, *(width for _, width in structure), layout.lane]
+    widths += [layout.grad_norm, layout.loss_scale, *(layout.structure for _ in structure), layout.lane]
     accuracy = f"{strip_control(score)} %"
     if len(accuracy) + (sort_column == "accuracy") >= widths[1] + layout.gap:
         accuracy = f"{strip_control(short_score_name(score))} %"
     names = ["" for _ in slots] if layout.stages_only else slot_labels(slots, layout.slot + layout.gap - 1)
-    labels = [
-        "env".rjust(1 + layout.digits),
-        accuracy,
-        "reward",
-        *names,
-        "  |g|",
-        "scale",
-        *(name for name, _ in structure),
-        "lane",
-    ]
+    labels = ["env".rjust(1 + layout.digits), accuracy, "reward", *names, "  |g|", "scale", *structure, "lane"]
     line = Line(palette)
     ranges: list[tuple[range, str]] = []
     start = 0

@@ -23,7 +23,7 @@ from esper.sanctum.widgets.env_panel import EnvRowsPanel
 from esper.sanctum.widgets.panel import Line, Row
 from esper.telemetry.state import EnvState
 
-_ASCENDING_COLUMNS = frozenset({"env", "structure", "lane"})
+_ASCENDING_COLUMNS = frozenset({"env", env_columns.STRUCTURE, "lane"})
 """Columns whose initial sort order is ascending."""
 _MIN_AGGREGATES_ROWS = 30
 """Minimum height for several summary rows if not all envs fit."""
