@@ -9,6 +9,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import msgspec
+import torch
 
 from esper.checkpoint.catalog import list_checkpoints, run_directory_of
 from esper.checkpoint.manifest import CheckpointError, read_manifest
@@ -164,10 +165,14 @@ class Run:
     def train(self) -> None:
         """Train until the end or a stop request, then close everything. Errors are recorded as events and raised.
 
+        Sets the number of intra-op threads of the calling thread to 1, as the lanes do: results must not depend on the
+        number of cores. The setting belongs to a thread, and another thread may have built the run.
+
         Raises:
             RunFailedError: A step failed, or the last checkpoint or the last events cannot be written.
             RankLostError: Another rank has ended or does not respond.
         """
+        torch.set_num_threads(1)
         try:
             with self._opened:
                 self._train_and_report()

@@ -48,7 +48,7 @@ class Lane:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"lane {name}", initializer=self._enter)
 
     def _enter(self) -> None:
-        """Name the thread of the lane, and make the device current in it."""
+        """Name the thread of the lane, and prepare it for the device."""
         name_current_thread(f"lane {self.name}")
         self._runner.enter_thread()
 
@@ -123,8 +123,8 @@ def open_lanes(
 ) -> list[Lane]:
     """Build the lanes of a run. Lanes of the same device share one copy of the data.
 
-    Sets the number of intra-op threads to 1: for these small tensors, synchronising an intra-op thread pool costs more
-    than it gains. The lanes themselves run in parallel.
+    Sets the number of intra-op threads of the calling thread to 1: for these small tensors, synchronising an intra-op
+    thread pool costs more than it gains. The lanes themselves run in parallel.
 
     Args:
         names: Names of the lanes, at most one per env.

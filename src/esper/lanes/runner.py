@@ -105,7 +105,8 @@ class EnvRunner:
         """Stream of each env that has run, keyed by env index."""
 
     def enter_thread(self) -> None:
-        """Make the device current in the calling thread."""
+        """Prepare the calling thread: one intra-op thread, and the device current."""
+        torch.set_num_threads(1)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
 
