@@ -28,7 +28,7 @@ ILL, AT = 1, 2
 """Index of the env that breaks down, and index of the step in which it does."""
 
 
-def view(losses: list[float], accuracies: list[float]) -> EnvStatus:
+def view(losses: list[float], accuracies: list[float], train_loss: float | None = None) -> EnvStatus:
     return EnvStatus(
         env=0,
         slots=[],
@@ -37,6 +37,7 @@ def view(losses: list[float], accuracies: list[float]) -> EnvStatus:
         chance_score=math.exp(-CHANCE),
         losses=losses,
         accuracies=accuracies,
+        train_loss=train_loss,
     )
 
 
@@ -74,18 +75,22 @@ def test_governor_finds_immediate_breakdowns(now: EpochResult, says: str | None)
 
 
 @pytest.mark.parametrize(
-    ("losses", "accuracies", "says"),
+    ("losses", "accuracies", "train_loss", "says"),
     [
-        ([2.3, 1.0], [0.1, 0.7], None),
-        ([1.0, 2.3], [0.6, 0.11], "it was trained, but its accuracy has been at chance"),
-        ([2.2, 2.3], [0.2, 0.10], None),  # never trained
-        ([1.0, 9.0], [0.6, 0.3], "its loss has exceeded the limit"),
-        ([2.4, 9.3, 64.7, 88.3], [0.1, 0.1, 0.1, 0.1], None),  # never better than chance
-        ([1.0, 9.0, 1.0], [0.6, 0.3, 0.6], None),
+        ([2.3], [0.1], None, None),  # before the first step
+        ([2.3, 1.0], [0.1, 0.7], 0.9, None),
+        ([1.0, 2.3], [0.6, 0.11], 0.9, "it was trained, but its accuracy has been at chance"),
+        ([2.2, 2.3], [0.2, 0.10], 2.3, None),  # never trained
+        ([1.0, 1.0], [0.6, 0.3], 9.0, "its training loss has exceeded the limit"),
+        ([1.0, 9.0], [0.6, 0.3], 0.01, None),  # knows its training data by heart
+        ([2.4, 9.3, 64.7, 88.3], [0.1, 0.1, 0.1, 0.1], 88.0, None),  # never better than chance
+        ([1.0, 9.0, 1.0], [0.6, 0.3, 0.6], 1.0, None),
     ],
 )
-def test_governor_finds_lasting_breakdowns(losses: list[float], accuracies: list[float], says: str | None) -> None:
-    panic = find_collapse(view(losses, accuracies))
+def test_governor_finds_lasting_breakdowns(
+    losses: list[float], accuracies: list[float], train_loss: float | None, says: str | None
+) -> None:
+    panic = find_collapse(view(losses, accuracies, train_loss))
     assert (panic is not None and panic.reason.startswith(says)) if says else panic is None
 
 

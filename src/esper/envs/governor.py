@@ -20,7 +20,11 @@ TRAINED_MARGIN = 0.3
 CHANCE_MARGIN = 0.02
 """Validation score above chance, as a fraction, below which a trained network counts as collapsed."""
 LOSS_EXPLOSION_FACTOR = 2.0
-"""Validation loss divided by the loss of guessing, above which the loss counts as exploded."""
+"""Training loss divided by the loss of guessing, above which the loss counts as exploded.
+
+The validation loss says nothing about a breakdown: it also grows without bound in a network that has learnt a small
+training set by heart, although its score stays as it is.
+"""
 COLLAPSE_STEPS = 3
 """Number of consecutive steps with a collapse after which it is a breakdown.
 
@@ -59,16 +63,16 @@ def find_collapse(view: EnvStatus) -> Breakdown | None:
     The caller rolls the env back after `COLLAPSE_STEPS` consecutive collapses. A network that never beat chance is not
     rolled back: its earlier state is no better, and a new seed may help.
     """
-    chance, loss, accuracy = view.chance_score, view.losses[-1], view.accuracies[-1]
+    chance, accuracy = view.chance_score, view.accuracies[-1]
     if accuracy < chance + CHANCE_MARGIN and max(view.accuracies) > chance + TRAINED_MARGIN:
         return Breakdown(
             f"it was trained, but its {view.score_name} has been at chance for {COLLAPSE_STEPS} steps",
             accuracy,
             chance + CHANCE_MARGIN,
         )
-    limit = LOSS_EXPLOSION_FACTOR * view.chance_loss
-    if loss > limit and min(view.losses) < view.chance_loss:
-        return Breakdown(f"its loss has exceeded the limit for {COLLAPSE_STEPS} steps", loss, limit)
+    limit, loss = LOSS_EXPLOSION_FACTOR * view.chance_loss, view.train_loss
+    if loss is not None and loss > limit and min(view.losses) < view.chance_loss:
+        return Breakdown(f"its training loss has exceeded the limit for {COLLAPSE_STEPS} steps", loss, limit)
     return None
 
 
