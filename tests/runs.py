@@ -31,6 +31,7 @@ CIRCUMSTANTIAL_EVENTS = (
     ev.Resumed,
     ev.CheckpointSaved,
     ev.ControlRequested,
+    ev.DecisionExplained,
     ev.Logged,
     ev.RunEnded,
 )

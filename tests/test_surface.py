@@ -100,7 +100,8 @@ EVENTS = {
     "GovernorRolledBack": "round step env reason value threshold penalty culled",
     "EpisodeEnded": "round env accuracy best_accuracy episode_return parameter_ratio fossilized culled",
     "CheckpointSaved": "round step path bytes accuracy seconds written origin",
-    "ControlRequested": "kind origin path ignored",
+    "ControlRequested": "kind origin path env ignored",
+    "DecisionExplained": "round step env decision without",
     "Paused": "round step origin reason cause",
     "Resumed": "round step origin checkpoint",
     "Logged": "severity text",
@@ -126,7 +127,7 @@ VALUES = {
     "speeds": "0 3 5 8",
     "targets": "0.5 0.7 1.0",
     "addresses": "round step event anomaly env view",
-    "requests": "pause resume step checkpoint restore stop abandon",
+    "requests": "pause resume step checkpoint restore explain stop abandon",
     "tasks": "digits_impaired digits digits_family synthetic mnist1d recall cifar10 cifar_impaired",
 }
 

@@ -1,8 +1,8 @@
-"""Requests to a running trainer: pause, resume, step, checkpoint, restore, stop.
+"""Requests to a running trainer: pause, resume, step, checkpoint, restore, explain, stop.
 
 Keys, signals and viewers put requests in a queue, and the engine handles them between two steps. It confirms each with
-an event (`Paused`, `Resumed`, `CheckpointSaved`, `RunEnded`). A request has taken effect only once that event has
-arrived.
+an event (`Paused`, `Resumed`, `CheckpointSaved`, `DecisionExplained`, `RunEnded`). A request has taken effect only once
+that event has arrived.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ class RequestKind(Enum):
     CHECKPOINT = "checkpoint"
     RESTORE = "restore"
     """Restore a checkpoint and continue from it."""
+    EXPLAIN = "explain"
+    """Explain the last decision for an env."""
     STOP = "stop"
     """Save a checkpoint and end the run."""
     ABANDON = "abandon"
@@ -41,6 +43,8 @@ class Request:
     """Sender of the request, e.g. `keyboard` or `signal`."""
     path: str | None = None
     """Checkpoint directory of a RESTORE request."""
+    env: int | None = None
+    """Index of the env of an EXPLAIN request."""
 
 
 class RequestQueue:
@@ -51,10 +55,10 @@ class RequestQueue:
         self.stop_requested = False
         """True once a STOP or ABANDON request has been put."""
 
-    def put(self, kind: RequestKind, origin: str, path: str | None = None) -> None:
+    def put(self, kind: RequestKind, origin: str, path: str | None = None, env: int | None = None) -> None:
         """Queue a request."""
         self.stop_requested |= kind in ENDING_KINDS
-        self._inbox.put(Request(kind, origin, path))
+        self._inbox.put(Request(kind, origin, path, env))
 
     def get(self, timeout: float = 0.0) -> Request | None:
         """Return the oldest request, or None if none arrives within `timeout` seconds."""

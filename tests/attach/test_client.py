@@ -73,6 +73,10 @@ def test_request_arrives_with_the_viewers_origin(tmp_path: Path, control: Reques
         assert request.origin == remote.origin
         assert request.origin.startswith("attach ")
         assert f"@{socket.gethostname()} " in request.origin
+        remote.put(RequestKind.EXPLAIN, "keyboard", env=3)
+        wait_until(lambda: not remote.unacknowledged)
+        (request,) = drain_requests(control)
+        assert (request.kind, request.env) == (RequestKind.EXPLAIN, 3)
         assert remote.refusals.empty()
         remote.close()
 

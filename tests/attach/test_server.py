@@ -70,8 +70,8 @@ def test_acknowledged_request_is_in_the_inbox(tmp_path: Path, server: AttachServ
     assert viewer.exchange(HELLO) == Welcome(ORIGIN)
     assert drain_requests(control) == []
     for kind in RequestKind:
-        assert viewer.exchange(Ask(kind.value, "checkpoints/x")) == Acknowledged()
-        assert drain_requests(control) == [Request(kind, ORIGIN, "checkpoints/x")]
+        assert viewer.exchange(Ask(kind.value, "checkpoints/x", 3)) == Acknowledged()
+        assert drain_requests(control) == [Request(kind, ORIGIN, "checkpoints/x", 3)]
 
 
 def test_messages_may_arrive_in_any_pieces(tmp_path: Path, server: AttachServer, control: RequestQueue) -> None:
@@ -131,6 +131,7 @@ def test_invalid_message_is_refused_with_a_reason(
     [
         (Ask("fly"), "unknown request 'fly'"),
         (Ask("restore"), "restore needs the directory of a checkpoint"),
+        (Ask("explain"), "explain needs the index of an env"),
     ],
 )
 def test_invalid_request_is_refused_and_next_is_accepted(

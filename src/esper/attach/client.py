@@ -28,7 +28,7 @@ from esper.attach.protocol import (
     encode_message,
     socket_address,
 )
-from esper.control import RequestKind
+from esper.control import Request, RequestKind
 from esper.process import NamedThread
 from esper.recording.run_lock import read_holder
 from esper.telemetry.codec import DECODE_ERRORS
@@ -55,23 +55,24 @@ class RemoteRequestQueue:
         """Refused requests, each with a sentence that gives the reason. None instead of a kind: every request."""
         self._directory = directory
         self._connection: socket.socket | None = None
-        self._outbox: SimpleQueue[tuple[RequestKind, str | None] | None] = SimpleQueue()
+        self._outbox: SimpleQueue[Request | None] = SimpleQueue()
         self._thread = NamedThread(target=self._main, name="remote control", daemon=True)
 
     def start(self) -> None:
         """Start the thread, which connects and sends the requests."""
         self._thread.start()
 
-    def put(self, kind: RequestKind, origin: str, path: str | None = None) -> None:  # noqa: ARG002 (the run sets it)
+    def put(self, kind: RequestKind, origin: str, path: str | None = None, env: int | None = None) -> None:
         """Send a request without waiting for the reply.
 
         Args:
             kind: Kind of request.
-            origin: Ignored: the run uses the origin that it has assigned to this viewer.
+            origin: Not sent: the run uses the origin that it has assigned to this viewer.
             path: Checkpoint directory, for RESTORE only.
+            env: Index of an env, for EXPLAIN only.
         """
         self.unacknowledged.add(kind)
-        self._outbox.put((kind, path))
+        self._outbox.put(Request(kind, origin, path, env))
 
     def close(self) -> None:
         """End the thread after the requests that are already queued."""
@@ -85,9 +86,9 @@ class RemoteRequestQueue:
         except AttachError as error:
             self.refusals.put((None, f"This run cannot be controlled: {error}."))
         while (request := self._outbox.get()) is not None:
-            kind, path = request
+            kind = request.kind
             try:
-                self._send_with_reconnect(Ask(kind.value, path))
+                self._send_with_reconnect(Ask(kind.value, request.path, request.env))
             except AttachError as error:
                 self.refusals.put((kind, f"No {kind.value}: {error}."))
             else:

@@ -59,6 +59,8 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     """A value of `RequestKind`."""
     path: str | None = None
     """Checkpoint directory of a restore request."""
+    env: int | None = None
+    """Index of the env of an explain request."""
 
 
 class Acknowledged(msgspec.Struct, frozen=True, tag=True):

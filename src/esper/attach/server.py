@@ -181,7 +181,9 @@ class AttachServer:
             return Refused(f"unknown request {ask.kind!r}")
         if kind is RequestKind.RESTORE and ask.path is None:
             return Refused("restore needs the directory of a checkpoint")
-        self._control.put(kind, origin, ask.path)
+        if kind is RequestKind.EXPLAIN and ask.env is None:
+            return Refused("explain needs the index of an env")
+        self._control.put(kind, origin, ask.path, ask.env)
         return Acknowledged(self._recording_error())
 
     def _refuse(self, viewer: _ViewerConnection, reason: str) -> None:

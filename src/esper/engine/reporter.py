@@ -24,8 +24,9 @@ from esper.growth.slot import Slot
 from esper.lanes.device_stats import DeviceStats
 from esper.lanes.lane import Lane
 from esper.lanes.pool import EnvPool
-from esper.policy.actions import HEADS_BY_OP, Decision, describe_action
+from esper.policy.actions import HEADS_BY_OP, Action, Decision, describe_action
 from esper.policy.agent import Agent, UpdateStats
+from esper.policy.occlusion import Explanation
 from esper.tasks.family import structures_of
 from esper.tasks.profile import TaskProfile
 from esper.tasks.splits import data_tensors
@@ -68,6 +69,20 @@ def rolled_back(outcome: StepOutcome, env: int, at: StepNumber) -> ev.GovernorRo
         threshold=threshold,
         penalty=-outcome.reward_parts["penalty"],
         culled=[move.slot for move in outcome.removed],
+    )
+
+
+def decision_explained(episode: Episode, found: Explanation, round_number: int) -> ev.DecisionExplained:
+    """Build the event of the explanation of the last decision of an episode."""
+    return ev.DecisionExplained(
+        round=round_number,
+        step=episode.view.step,
+        env=episode.env.index,
+        decision=_choices(episode, found.action, found.probabilities),
+        without={
+            group: {head: round(probability, PROBABILITY_DECIMALS) for head, probability in by_head.items()}
+            for group, by_head in found.without.items()
+        },
     )
 
 
@@ -119,15 +134,19 @@ def env_stepped(
 
 def _decision(episode: Episode, decision: Decision) -> dict[str, ev.HeadChoice]:
     """Return the choice of every used head except the op, in words."""
+    by_head: dict[str, float] = dict(zip(HEADS, decision.head_probabilities or [], strict=False))
+    chosen = _choices(episode, decision.action, by_head)
+    return {head: choice for head, choice in chosen.items() if head != "op"}
+
+
+def _choices(episode: Episode, action: Action, by_head: dict[str, float]) -> dict[str, ev.HeadChoice]:
+    """Return the choice of every used head in words, with its probability, if there is one."""
     names = [slot.name for slot in episode.env.network.slots]
-    chosen = describe_action(decision.action, names, episode.env.profile.blueprints)
-    by_head = dict(zip(HEADS, decision.head_probabilities or [], strict=False))
     return {
         head: ev.HeadChoice(
             choice=word, probability=round(by_head[head], PROBABILITY_DECIMALS) if head in by_head else None
         )
-        for head, word in chosen.items()
-        if head != "op"
+        for head, word in describe_action(action, names, episode.env.profile.blueprints).items()
     }
 
 

@@ -21,6 +21,7 @@ from esper.engine import reporter
 from esper.engine.checkpointer import Checkpointer
 from esper.engine.training_state import TrainingState
 from esper.lanes.errors import INCONSISTENT_STATE, FaultError, RunFailedError
+from esper.policy.occlusion import ExplainingAgent
 from esper.ranks import RankGroup
 from esper.telemetry import events as ev
 
@@ -133,7 +134,7 @@ class RunController:
             request = self._control.get(timeout=0.2 if paused or unrecorded else 0.0)
             if request is not None:
                 self._emit_request(
-                    request, ignored=_reason_ignored(request, paused=paused, unrecorded=bool(unrecorded))
+                    request, ignored=self._reason_ignored(request, paused=paused, unrecorded=bool(unrecorded))
                 )
             match request:
                 case None if not paused and not unrecorded:
@@ -149,6 +150,8 @@ class RunController:
                 case Request(RequestKind.RESTORE, origin, str(path)):
                     if not self._try_optional(lambda: self.restore(Path(path), origin)):
                         return True
+                case Request(RequestKind.EXPLAIN, env=int(env)):
+                    self._explain(env)
                 case Request(RequestKind.PAUSE, origin) if not paused:
                     paused = True
                     self._emit_paused(origin)
@@ -162,6 +165,17 @@ class RunController:
                 case _:
                     """Nothing to do: a pause while paused, a resume while running."""
 
+    def _explain(self, env: int) -> None:
+        """Report the explanation of the last decision for an env, if this rank has it and its policy can explain."""
+        agent = self._training.agent
+        if not isinstance(agent, ExplainingAgent):
+            return
+        for row, episode in enumerate(self._training.episodes):
+            if episode.env.index == env:
+                found = agent.explain(row, episode.view.step - 1)
+                self._hub.emit(reporter.decision_explained(episode, found, self._training.step_number.round))
+                self._hub.flush()
+
     def _fail_unrecorded(self) -> Never:
         """End a run that cannot be recorded, with a checkpoint if it can be written. Raises RunFailedError."""
         self._try_optional(lambda: self._checkpoint("engine"))
@@ -170,8 +184,29 @@ class RunController:
 
     def _emit_request(self, request: Request, ignored: str | None = None) -> None:
         self._hub.emit_global(
-            ev.ControlRequested(kind=request.kind.value, origin=request.origin, path=request.path, ignored=ignored)
+            ev.ControlRequested(
+                kind=request.kind.value,
+                origin=request.origin,
+                path=request.path,
+                env=request.env,
+                ignored=ignored,
+            )
         )
+
+    def _reason_ignored(self, request: Request, *, paused: bool, unrecorded: bool) -> str | None:
+        """Return why a request has no effect; None if it has one."""
+        if request.kind is RequestKind.PAUSE and paused:
+            return "the run is already paused"
+        if request.kind in {RequestKind.RESUME, RequestKind.STEP} and unrecorded:
+            return "the run cannot be recorded; it resumes by itself when it can"
+        if request.kind in {RequestKind.RESUME, RequestKind.STEP} and not paused:
+            return "the run is not paused"
+        if request.kind is RequestKind.EXPLAIN:
+            if not isinstance(self._training.agent, ExplainingAgent):
+                return "only --policy ppo and trained policies can explain decisions"
+            if request.env not in range(self._training.config.envs):
+                return f"the run has no env {request.env}"
+        return None
 
     def _emit_paused(self, origin: str, reason: str | None = None, cause: PauseCause | None = None) -> None:
         at = self._training.step_number
@@ -257,17 +292,6 @@ class RunController:
         self, path: Path, size: int, saved: Checkpoint, seconds: float | None, origin: str, written: float | None = None
     ) -> None:
         self._hub.emit_global(reporter.checkpoint_saved(path, size, saved, seconds, origin, written))
-
-
-def _reason_ignored(request: Request, *, paused: bool, unrecorded: bool) -> str | None:
-    """Return why a request has no effect; None if it has one."""
-    if request.kind is RequestKind.PAUSE and paused:
-        return "the run is already paused"
-    if request.kind in {RequestKind.RESUME, RequestKind.STEP} and unrecorded:
-        return "the run cannot be recorded; it resumes by itself when it can"
-    if request.kind in {RequestKind.RESUME, RequestKind.STEP} and not paused:
-        return "the run is not paused"
-    return None
 
 
 class RankedRequestQueue(RequestQueue):

@@ -34,7 +34,18 @@ from esper.policy.agent import EnvStatus
 HISTORY_STEPS = 3
 """Number of recent losses and scores in the observation."""
 OBSERVED_STAGES = tuple(stage for stage in Stage if stage is not Stage.DORMANT)
-BASE_FEATURES = 1 + 2 * HISTORY_STEPS + 5 + len(OBSERVED_STAGES) + len(Op) + 1 + 2 + 4
+BASE_GROUPS = {
+    "progress": 1,
+    "validation": 2 * HISTORY_STEPS,
+    "training": 4,
+    "gradient norm": 1,
+    "seeds": len(OBSERVED_STAGES),
+    "last op": len(Op) + 1,
+    "size and rent": 3,
+    "host and data": 3,
+}
+"""Number of base features of each group, in their order, keyed by its name on the screen."""
+BASE_FEATURES = sum(BASE_GROUPS.values())
 PLACE_FEATURES = 4
 """Number of features of a slot's place, which come first."""
 SLOT_FEATURES = PLACE_FEATURES + len(OBSERVED_STAGES) + len(Blend) + len(Curve) + 14

@@ -16,9 +16,10 @@ from esper.domain import HEADS, Op
 from esper.growth.site import SlotSite
 from esper.policy.actions import Action, Decision
 from esper.policy.agent import EnvStatus, UpdateStats, strip_prefix
-from esper.policy.masks import write_masks
+from esper.policy.masks import ActionMasks, write_masks
 from esper.policy.network import PolicyNetwork
 from esper.policy.observation import ObservationShape, write_observation
+from esper.policy.occlusion import Explanation, explain_decision
 from esper.ppo.learner import PPOLearner
 from esper.ppo.normaliser import ObservationNormaliser, RunningMeanStd
 from esper.ppo.rollout import InputStaging, PolicyInputs, RolloutBuffer
@@ -165,6 +166,17 @@ class PPOAgent:
         obs_E1F = self.observations.normalise(inputs.obs_EF).unsqueeze(1)
         features_E1D, self.hidden = self.network.encode(obs_E1F, inputs.blueprint_ES.unsqueeze(1), self.hidden)
         return features_E1D.squeeze(1)
+
+    def explain(self, env: int, step: int) -> Explanation:
+        """Explain a decision of the round in progress; see `ExplainingAgent.explain`."""
+        rollout, until = self.rollout, step + 1
+        return explain_decision(
+            self.network,
+            self.observations.normalise(rollout.obs_ETF[env, :until]),
+            rollout.blueprint_ETS[env, :until],
+            ActionMasks(*(mask[env : env + 1, step] for mask in rollout.masks)),
+            rollout.actions_ETH[env, step],
+        )
 
     def state_tensors(self, ranks: RankGroup = SINGLE_RANK) -> dict[str, Tensor]:
         """Return all tensors of the agent by name, including Adam's moments; see `Agent.state_tensors`."""

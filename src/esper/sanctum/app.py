@@ -294,6 +294,10 @@ class SanctumApp(TextualApp):
         """Leave the dashboard of a run that trains in another process."""
         self.run_actions.detach()
 
+    def on_explanation_needed(self) -> None:
+        """Ask the engine to explain the last decision for the selected env."""
+        self.run_actions.explain_decision()
+
     # Time
 
     def action_play(self) -> None:

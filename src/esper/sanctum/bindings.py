@@ -213,6 +213,9 @@ KEYS: tuple[KeyBinding, ...] = (
     KeyBinding(KeyCategory.OVERVIEW, "w", "w", "map", "show the env heat map or the table", "map", True),
     KeyBinding(KeyCategory.DETAIL, "up,k", "↑ k", "previous", "previous env", "move(-1)"),
     KeyBinding(KeyCategory.DETAIL, "down,j", "↓ j", "next", "next env", "move(1)"),
+    KeyBinding(
+        KeyCategory.DETAIL, "o", "o", "decision", "explain the last decision; hide the explanation", "decision", True
+    ),
     KeyBinding(KeyCategory.DETAIL, "escape", "Esc", "back", "return to the overview", "back"),
     KeyBinding(KeyCategory.POLICY, "up,k", "↑ k", "previous", "decisions of the previous env", "move(-1)"),
     KeyBinding(KeyCategory.POLICY, "down,j", "↓ j", "next", "decisions of the next env", "move(1)"),

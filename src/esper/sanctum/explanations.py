@@ -34,6 +34,13 @@ METRIC_HELP: dict[str, MetricHelp] = {
         "near 0 in a step without changes; the episode return rises over the rounds",
         "if a component dominates for many rounds, change its weight: [reward-weights]",
     ),
+    "decision": MetricHelp(
+        "probability of each choice of the last decision, and the same if the policy saw only the mean of one group of "
+        "its inputs",
+        "%",
+        "a policy that adapts relies on validation, training, seeds and memory, not on progress alone",
+        "if only progress matters, the policy follows a fixed plan: compare it with one, esper-sanctum evaluate",
+    ),
     "stage": MetricHelp(
         "stage of the seed in a slot, its blueprint, and its blending weight (alpha)",
         "letter; alpha 0 to 1",

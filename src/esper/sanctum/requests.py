@@ -20,14 +20,16 @@ _PENDING_LABELS = {
     RequestKind.STOP: "checkpointing, then quitting…",
     RequestKind.ABANDON: "quitting…",
 }
-_DEDUPLICATED = frozenset({RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP, RequestKind.CHECKPOINT})
+_DEDUPLICATED = frozenset(
+    {RequestKind.PAUSE, RequestKind.RESUME, RequestKind.STEP, RequestKind.CHECKPOINT, RequestKind.EXPLAIN}
+)
 """Kinds of requests that are not sent again while one is pending."""
 
 
 class RequestSink(Protocol):
     """Accepts requests for an engine, such as a `RequestQueue`."""
 
-    def put(self, kind: RequestKind, origin: str, path: str | None = None) -> None:
+    def put(self, kind: RequestKind, origin: str, path: str | None = None, env: int | None = None) -> None:
         """Send a request."""
         ...
 
@@ -41,6 +43,8 @@ class PendingRequests:
 
     disabled_reason: str | None = None
     """Message for the user if the engine accepts no requests; None if it accepts them."""
+    explanation_refusal: str | None = None
+    """Reason for which the engine cannot explain decisions; None if it has refused no such request."""
 
     def __init__(self, sink: RequestSink) -> None:
         self._sink = sink
@@ -49,13 +53,13 @@ class PendingRequests:
         self._stopped_by_signal = False
         """True if a signal requested the stop. The engine then ends even if its last checkpoint fails."""
 
-    def ask(self, kind: RequestKind, path: str | None = None, origin: str = "keyboard") -> None:
-        """Send a request. PAUSE, RESUME, STEP and CHECKPOINT are not sent again while one is pending."""
+    def ask(self, kind: RequestKind, path: str | None = None, origin: str = "keyboard", env: int | None = None) -> None:
+        """Send a request. PAUSE, RESUME, STEP, CHECKPOINT and EXPLAIN are not sent again while one is pending."""
         if kind in self._pending and kind in _DEDUPLICATED:
             return
         self._pending.add(kind)
         self._stopped_by_signal |= kind is RequestKind.STOP and origin == "signal"
-        self._sink.put(kind, origin, path)
+        self._sink.put(kind, origin, path, env)
 
     @property
     def stop_requested(self) -> bool:
@@ -72,6 +76,8 @@ class PendingRequests:
         answered = self._pending & self._answered(record)
         if answered and isinstance(record, ev.Logged):
             self._refused.append(record.text)
+        if isinstance(record, ev.ControlRequested) and RequestKind.EXPLAIN in answered:
+            self.explanation_refusal = record.ignored
         self._pending -= answered
 
     def pop_refusals(self) -> list[str]:
@@ -99,6 +105,8 @@ class PendingRequests:
                 return {RequestKind.STEP}
             case ev.Resumed():
                 return {RequestKind.RESUME} if record.checkpoint is None else {RequestKind.RESUME, RequestKind.RESTORE}
+            case ev.DecisionExplained():
+                return {RequestKind.EXPLAIN}
             case ev.CheckpointSaved() if record.origin == self._origin:
                 return {RequestKind.CHECKPOINT}
             case ev.Logged(severity="error"):  # the engine logs an error if it cannot save or restore
@@ -128,7 +136,10 @@ class RemotePendingRequests(PendingRequests):
         sentences = super().pop_refusals()
         while not self._control.refusals.empty():
             kind, sentence = self._control.refusals.get()
-            sentences.append(sentence)
+            if kind is RequestKind.EXPLAIN:  # shown in place of the explanation
+                self.explanation_refusal = sentence
+            else:
+                sentences.append(sentence)
             if kind is not None:
                 self._control.unacknowledged.discard(kind)
                 self._pending.discard(kind)

@@ -20,6 +20,11 @@ from esper.telemetry.events import AnomalyFound, RunStarted
 from esper.telemetry.sentences import pluralise
 from esper.telemetry.state import RunState
 
+
+class ExplanationNeeded(Message):
+    """The selected env shows an explanation of its last decision, and there may be none yet."""
+
+
 UPDATE_INTERVAL_S = 1.0
 """Seconds for which one text of `FrameStats` stays on the screen, so that it can be read."""
 

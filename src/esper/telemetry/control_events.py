@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from esper.telemetry.event_parts import Event
+from esper.telemetry.event_parts import Event, HeadChoice
 
 
 class ControlRequested(Event, frozen=True, kw_only=True, tag=True):
     """The engine received a request. Later events show its effect."""
 
     kind: str
-    """pause, resume, step, checkpoint, restore, stop, or abandon."""
+    """pause, resume, step, checkpoint, restore, explain, stop, or abandon."""
     origin: str
     """Origin of the request: keyboard, signal, or dashboard; `attach USER@HOST PID` for an attached viewer."""
     path: str | None = None
     """Directory of the checkpoint to restore; absent for other requests."""
+    env: int | None = None
+    """Env whose decision is to be explained; absent for other requests."""
     ignored: str | None = None
     """Reason for which the engine ignores the request; absent if it does not."""
+
+
+class DecisionExplained(Event, frozen=True, kw_only=True, tag=True):
+    """The policy explained its decision for an env, after a request."""
+
+    round: int
+    step: int
+    env: int
+    decision: dict[str, HeadChoice]
+    """Choice of each head that the op uses, keyed by head."""
+    without: dict[str, dict[str, float]]
+    """Probabilities of these choices if one group of features has its mean value, keyed by group and head."""
 
 
 class Paused(Event, frozen=True, kw_only=True, tag=True):

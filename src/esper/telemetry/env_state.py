@@ -36,6 +36,8 @@ class EnvState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Context of this episode; None if the task is not a family."""
     rolled_back: ev.GovernorRolledBack | None = None
     """Rollback that made the env inactive in this round; None while it is active."""
+    explained: ev.DecisionExplained | None = None
+    """Last explanation of a decision of this episode; None without one."""
 
     @property
     def latest(self) -> ev.EnvStepped | None:

@@ -19,6 +19,7 @@ from esper.telemetry.anomalies import AnomalyFound as AnomalyFound
 from esper.telemetry.anomalies import AnomalyJoined as AnomalyJoined
 from esper.telemetry.anomalies import AnomalyLeft as AnomalyLeft
 from esper.telemetry.control_events import ControlRequested as ControlRequested
+from esper.telemetry.control_events import DecisionExplained as DecisionExplained
 from esper.telemetry.control_events import Paused as Paused
 from esper.telemetry.control_events import Resumed as Resumed
 from esper.telemetry.event_parts import Event as Event
@@ -345,7 +346,14 @@ class RunEnded(Event, frozen=True, kw_only=True, tag=True):
 
 
 EnvEvent: TypeAlias = (
-    EpisodeStarted | EnvStepped | SeedMoved | GateRefused | GateOpened | GovernorRolledBack | EpisodeEnded
+    EpisodeStarted
+    | EnvStepped
+    | SeedMoved
+    | GateRefused
+    | GateOpened
+    | GovernorRolledBack
+    | EpisodeEnded
+    | DecisionExplained
 )
 """Union of the events that concern one env."""
 
@@ -368,6 +376,7 @@ AnyEvent: TypeAlias = (
     | EpisodeEnded
     | CheckpointSaved
     | ControlRequested
+    | DecisionExplained
     | Paused
     | Resumed
     | Logged

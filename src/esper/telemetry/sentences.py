@@ -21,6 +21,7 @@ UNLOGGED_EVENTS = frozenset(
         ev.PhaseTimed,
         ev.AnomalyLeft,
         ev.EpisodeEnded,
+        ev.DecisionExplained,
     }
 )
 """Event types without a sentence. Nearly all events are of these types, so one set lookup skips them."""
@@ -62,6 +63,8 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
     if type(event) in UNLOGGED_EVENTS:
         return None
     match event:
+        case ev.ControlRequested(kind="explain", ignored=None):  # one in each step while an explanation is shown
+            return None
         case ev.RunStarted():
             return "info", f"run {event.run}: {event.policy} on {event.task}, {format_lanes(event.lanes)}"
         case ev.SeedMoved() if event.after in _STAGE_VERBS:
@@ -80,9 +83,9 @@ def describe_event(event: ev.AnyEvent) -> tuple[str, str] | None:
                 f"checkpoint at round {event.round} step {event.step} ({event.origin}), {event.bytes / 2**20:.1f} MiB",
             )
         case ev.ControlRequested():
-            checkpoint = f" from {event.path}" if event.path else ""
+            subject = f" from {event.path}" if event.path else "" if event.env is None else f" env {event.env:02d}"
             ignored = f", ignored: {event.ignored}" if event.ignored else ""
-            return "info", f"{event.kind}{checkpoint} requested ({event.origin}){ignored}"
+            return "info", f"{event.kind}{subject} requested ({event.origin}){ignored}"
         case ev.Paused():
             reason = f": {event.reason}" if event.reason else ""
             text = f"paused at round {event.round} step {event.step} ({event.origin}){reason}"

@@ -161,7 +161,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
             env.revision = event.seq
             env.episode_return = 0.0
             env.previous = env.latest
-            env.stepped = env.rolled_back = None
+            env.stepped = env.rolled_back = env.explained = None
             env.accuracy, env.rewards, env.moves, env.refusals, env.trace = [], [], [], {}, []
 
     def _episode_started(self, event: ev.EpisodeStarted) -> None:
@@ -298,6 +298,10 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
     def _checkpoint_saved(self, event: ev.CheckpointSaved) -> None:
         append_bounded(self.checkpoints, event, SERIES_POINTS)
 
+    def _decision_explained(self, event: ev.DecisionExplained) -> None:
+        env = self.envs[event.env]
+        env.revision, env.explained = event.seq, event
+
     def _paused(self, event: ev.Paused) -> None:
         self.status, self.reason, self.cause = "paused", event.reason, event.cause
 
@@ -329,6 +333,7 @@ class RunState(msgspec.Struct, kw_only=True, omit_defaults=True):
         ev.EpisodeEnded: _episode_ended,
         ev.CheckpointSaved: _checkpoint_saved,
         ev.ControlRequested: _log_only,
+        ev.DecisionExplained: _decision_explained,
         ev.Paused: _paused,
         ev.Resumed: _resumed,
         ev.Logged: _log_only,

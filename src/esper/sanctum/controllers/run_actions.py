@@ -97,6 +97,18 @@ class RunActions:
 
         self._app.push_screen(CheckpointPicker(checkpoints, lambda: self._source.live_state), request_restore)
 
+    def explain_decision(self) -> None:
+        """Request an explanation of the last decision for the selected env, unless there is one or it is impossible."""
+        source, state = self._source, self._source.live_state
+        requests, env = source.requests, state.envs[self._view.selected_env]
+        if requests is None or requests.disabled_reason or requests.explanation_refusal or self._app.is_web:
+            return
+        is_present = source.playback is None and state.cause is None and not run_has_ended(source)
+        if not is_present or env.stepped is None or env.stepped.op_probability is None:
+            return
+        if env.explained is None or env.explained.step != env.stepped.step:
+            requests.ask(RequestKind.EXPLAIN, env=env.env)
+
     def quit(self) -> None:
         """Leave at once if that does not end a run with progress; else ask first."""
         if self._source.requests is None or self._source.attached or run_has_ended(self._source):

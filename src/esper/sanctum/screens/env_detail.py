@@ -25,8 +25,10 @@ from esper.sanctum.symbols import (
     scale_cell,
     slot_labels,
 )
+from esper.sanctum.view import ExplanationNeeded
 from esper.sanctum.widgets.accuracy import percent_ticks
 from esper.sanctum.widgets.chart import Chart
+from esper.sanctum.widgets.env_decision import EnvDecision
 from esper.sanctum.widgets.env_panel import EnvPanel
 from esper.sanctum.widgets.panel import Line
 from esper.telemetry.events import EnvStepped, GateCheck, GateRefused, SeedMoved, SlotReading
@@ -46,7 +48,7 @@ _VALUE_COLS = 8
 
 
 class EnvDetailScreen(RunScreen):
-    """The selected env: accuracy and reward by step, slots, last step, and lifecycle."""
+    """The selected env: accuracy and reward by step, slots, last step, lifecycle, and why the policy decided so."""
 
     AUTO_FOCUS = ""
     CATEGORIES = (KeyCategory.DETAIL,)
@@ -62,6 +64,18 @@ class EnvDetailScreen(RunScreen):
             yield EnvStep(self.view)
             yield RewardComponents(self.view)
             yield EnvLifecycle(self.view)
+        yield EnvDecision(self.view)
+
+    def update(self) -> None:
+        """Update all panels, and ask for an explanation of the last decision if one is shown."""
+        super().update()
+        if self.has_class("-decision"):
+            self.post_message(ExplanationNeeded())
+
+    def action_decision(self) -> None:
+        """Show the explanation of the last decision in place of the details, or hide it."""
+        self.toggle_class("-decision")
+        self.update()
 
     def action_move(self, envs: int) -> None:
         """Select another env."""

@@ -1,0 +1,95 @@
+"""The explanation of the last decision in the env detail: requested while it is shown, and read from recordings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from esper.control import RequestKind
+from esper.sanctum.screens.env_detail import EnvDetailScreen
+from esper.sanctum.widgets.env_decision import EnvDecision
+from esper.telemetry import events as ev
+from tests.factory import stamp
+from tests.sanctum.driving import live, next_requests, replay, screen_text, settle, shown
+from tests.sanctum.population import population, step_events
+
+EXPLAINED = ev.DecisionExplained(
+    round=2,
+    step=4,
+    env=0,
+    decision={
+        "op": ev.HeadChoice(choice="germinate", probability=0.62),
+        "slot": ev.HeadChoice(choice="mid", probability=0.5),
+    },
+    without={"progress": {"op": 0.6, "slot": 0.5}, "memory": {"op": 0.11, "slot": 0.44}},
+)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_explanation_is_requested_for_each_step_while_it_is_shown(size: tuple[int, int]) -> None:
+    app, session = live(population(envs=2, rounds=2, stop=4))
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        await pilot.press("enter")
+        assert isinstance(app.screen, EnvDetailScreen)
+        await settle(pilot)
+        assert session.asked() == []
+        await pilot.press("o")
+        (request,) = await next_requests(pilot, session)
+        assert (request.kind, request.env) == (RequestKind.EXPLAIN, 0)
+        assert "the engine explains the decision after this step" in shown(app, EnvDecision)
+        await settle(pilot)
+        assert session.asked() == []  # one request is pending
+
+        session.say(*stamp([EXPLAINED], first=1000))
+        await settle(pilot)
+        lines = app.screen.query_one(EnvDecision).text.splitlines()
+        assert [line.split() for line in lines[:4]] == [
+            ["probability", "in", "%", "op", "slot"],
+            ["of", "the", "choice", "62", "50"],
+            ["without", "memory", "11", "44"],
+            ["without", "progress", "60", "50"],
+        ]
+        assert "decision of step 4 ─ germinate, mid" in screen_text(app)
+        assert session.asked() == []
+
+        session.say(*stamp(step_events(2, 2, 5), first=1001))
+        await settle(pilot)
+        assert [request.kind for request in await next_requests(pilot, session)] == [RequestKind.EXPLAIN]
+        await pilot.press("o")
+        assert not app.screen.query_one(EnvDecision).display
+        session.say(*stamp([EXPLAINED, *step_events(2, 2, 6)], first=1100))
+        await settle(pilot)
+        assert session.asked() == []
+
+
+async def test_reason_of_a_refusal_is_shown_and_nothing_more_is_requested() -> None:
+    app, session = live(population(envs=2, rounds=2, stop=4))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        await pilot.press("enter", "o")
+        await next_requests(pilot, session)
+        refused = ev.ControlRequested(kind="explain", origin="keyboard", env=0, ignored="it has no network")
+        session.say(*stamp([refused], first=1000))
+        await settle(pilot)
+        assert shown(app, EnvDecision) == "it has no network"
+        session.say(*stamp(step_events(2, 2, 5), first=1001))
+        await settle(pilot)
+        assert session.asked() == []
+
+
+async def test_recording_shows_the_explanations_that_it_contains(tmp_path: Path) -> None:
+    events = population(envs=2, rounds=2, stop=4)
+    last = events[-1].seq
+    app, playback = replay([*events, *stamp([EXPLAINED, *step_events(2, 2, 5)], first=last + 1)], tmp_path)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(pilot)
+        playback.seek(last)
+        await settle(pilot)
+        await pilot.press("enter", "o")
+        await settle(pilot)
+        assert "no explanation was requested at this moment" in shown(app, EnvDecision)
+        playback.seek(last + 1)
+        await settle(pilot)
+        assert "without memory 11 44" in shown(app, EnvDecision)
