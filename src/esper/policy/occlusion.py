@@ -38,11 +38,11 @@ class Explanation(NamedTuple):
 class ExplainingAgent(Protocol):
     """An agent that can explain its decisions."""
 
-    def explain(self, env: int, step: int) -> Explanation:
+    def explain(self, row: int, step: int) -> Explanation:
         """Explain a decision of the round in progress.
 
         Args:
-            env: Row of the env among those of this rank.
+            row: Row of the env among those of this rank.
             step: Index of the step, from 0.
         """
         ...

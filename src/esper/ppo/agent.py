@@ -167,15 +167,15 @@ class PPOAgent:
         features_E1D, self.hidden = self.network.encode(obs_E1F, inputs.blueprint_ES.unsqueeze(1), self.hidden)
         return features_E1D.squeeze(1)
 
-    def explain(self, env: int, step: int) -> Explanation:
+    def explain(self, row: int, step: int) -> Explanation:
         """Explain a decision of the round in progress; see `ExplainingAgent.explain`."""
         rollout, until = self.rollout, step + 1
         return explain_decision(
             self.network,
-            self.observations.normalise(rollout.obs_ETF[env, :until]),
-            rollout.blueprint_ETS[env, :until],
-            ActionMasks(*(mask[env : env + 1, step] for mask in rollout.masks)),
-            rollout.actions_ETH[env, step],
+            self.observations.normalise(rollout.obs_ETF[row, :until]),
+            rollout.blueprint_ETS[row, :until],
+            ActionMasks(*(mask[row : row + 1, step] for mask in rollout.masks)),
+            rollout.actions_ETH[row, step],
         )
 
     def state_tensors(self, ranks: RankGroup = SINGLE_RANK) -> dict[str, Tensor]:
